@@ -1,6 +1,6 @@
 //! `millbench flow`: counts records once a second and prints them as fluent-plugin-flowcounter-simple does.
 //!
-//! It listens as a forward server of its own (all four modes, acks), or reads lines. It keeps nothing unless `--save` asks for it, so
+//! It is a forward server (all four modes, acks), or reads lines. It keeps nothing unless `--save` asks for it, so
 //! it is also the peer to send to when only the sender is measured.
 
 use std::{
@@ -28,9 +28,9 @@ use crate::{
 
 /// Read at a time.
 const READ: usize = 256 << 10;
-/// A message may be so long.
+/// The largest message.
 const MESSAGE_MAX: usize = 256 << 20;
-/// A compressed payload may unpack to so much.
+/// The largest decompressed payload.
 const UNPACKED_MAX: u64 = 256 << 20;
 
 /// Counts records per second, as flowcounter_simple prints them.
@@ -53,7 +53,7 @@ pub struct Options {
     /// How often to print
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = units::duration)]
     interval: Duration,
-    /// Stop after so long
+    /// Stop after this time
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
     time: Option<Duration>,
 }

@@ -1,7 +1,7 @@
 //! `millbench`: load, proof and measurement for Millstream and its peers.
 //!
-//! Not on the line: it stands at both ends of it. Promises: the verifier and the protocol code here share nothing with Millstream's own
-//! crates, so an error there cannot hide itself here. What each command does is said in its module.
+//! It is at both ends of the line, not on it. The verifier and the protocol code here share nothing with Millstream's crates, so an
+//! error there cannot hide itself here. Each command has a module.
 
 #![allow(
     clippy::print_stdout,

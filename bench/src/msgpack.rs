@@ -1,6 +1,6 @@
 //! As much of MessagePack as an independent peer needs: walk over values, read strings, counts and maps.
 //!
-//! Promises: no recursion, no allocation, no panic on any input; what is not there yet is told from what is broken.
+//! No recursion, no allocation, no panic on any input. Incomplete input is distinguished from invalid input.
 //! Leaves out: numbers other than counts, extensions, and everything that only a writer needs.
 
 /// The bytes can never become a value: 0xc1 is no type.
@@ -13,7 +13,7 @@ fn number(bytes: &[u8], at: usize, width: usize) -> Option<usize> {
     Some(digits.iter().fold(0, |n, &byte| n << 8 | usize::from(byte)))
 }
 
-/// What one value's head says: where its own bytes end, and how many values follow inside.
+/// The head of a value: the end of its own bytes, and the number of values inside it.
 struct Head {
     end: usize,
     inside: usize,

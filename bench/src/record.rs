@@ -21,13 +21,13 @@
 
 use std::fmt;
 
-/// What every record starts with; the `1` is the version of this layout.
+/// The start of every record; the `1` is the version of this layout.
 pub const MAGIC: &[u8; 4] = b"mb1 ";
 /// Bytes before the padding; the shortest record.
 pub const HEAD: usize = 45;
 /// The longest record: as long as the longest line that Millstream takes by default.
 pub const TEXT_MAX: usize = 1 << 20;
-/// After so many records the padding starts over: records whose numbers differ by a multiple of it differ in the head only.
+/// The padding repeats after this number of records: records whose numbers differ by a multiple of it differ in the head only.
 pub const PERIOD: u64 = 64;
 
 const KIND_AT: usize = 18;
@@ -63,7 +63,7 @@ impl fmt::Display for FlowId {
     }
 }
 
-/// What a record says.
+/// A parsed record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// One of the flow's records.

@@ -1,7 +1,7 @@
 //! The physical references: programs that only move bytes, to be measured beside the one under test.
 //!
 //! `millbench reader` reads connections, or a file, and throws the bytes away; `millbench relay` passes connections on;
-//! `millbench writer` writes bytes that it has in memory. What a server reaches of their speed is its own merit; what they reach is the machine's.
+//! `millbench writer` writes bytes from memory. Their speed is the machine's limit; a server is judged by its share of it.
 
 use std::{
     collections::HashMap,
@@ -36,7 +36,7 @@ use crate::{Failure, frames::Frames, run::process, tls, units};
 #[derive(Args, Clone, Debug)]
 #[command(verbatim_doc_comment, group(ArgGroup::new("from").required(true).args(["listen", "file"])))]
 pub struct ReaderOptions {
-    /// Accept connections on HOST:PORT and read them; goes on until it is killed
+    /// Accept connections on HOST:PORT and read them until killed
     #[arg(long, value_name = "HOST:PORT")]
     listen: Option<String>,
     /// Read a file to its end, and print how long that took
@@ -108,7 +108,7 @@ pub fn read(options: &ReaderOptions) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What the reader does with connections.
+/// How the reader treats connections.
 #[derive(Clone)]
 enum Take {
     /// Reads them.
@@ -119,7 +119,7 @@ enum Take {
     Decrypt(Arc<ServerConfig>),
 }
 
-/// What one connection holds for that.
+/// The state of one connection.
 enum State {
     Nothing,
     Frames(Frames),
@@ -191,7 +191,7 @@ fn drop_bytes(
 #[derive(Args, Clone, Debug)]
 #[command(verbatim_doc_comment)]
 pub struct RelayOptions {
-    /// Accept connections on HOST:PORT; goes on until it is killed
+    /// Accept connections on HOST:PORT until killed
     #[arg(long, value_name = "HOST:PORT")]
     listen: String,
     /// Where a connection is made for each
@@ -353,7 +353,7 @@ fn write_uncached(file: &File, block: &[u8], offset: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// What a reference prints: bytes, wall and CPU time of the work itself, as one line of JSON.
+/// The output of a reference: bytes, wall-clock and CPU time of the work itself, as one line of JSON.
 #[derive(Clone, Copy, Debug, serde::Serialize, serde::Deserialize)]
 pub struct Measured {
     /// Bytes moved.

@@ -1,4 +1,4 @@
-//! TLS as the library does it by itself: for the generator, and for a bare reader to compare a server with.
+//! Plain use of the TLS library: for the generator, and for a bare reader to compare a server with.
 
 use std::{
     fs,
@@ -67,7 +67,7 @@ pub fn client(ca: &Path) -> Result<Arc<ClientConfig>, Failure> {
     Ok(Arc::new(config))
 }
 
-/// What a server shows.
+/// A server's certificate.
 pub fn server(cert: &Path, key: &Path) -> Result<Arc<ServerConfig>, Failure> {
     let certificates: Result<Vec<_>, _> = CertificateDer::pem_file_iter(cert)
         .map_err(wrong)?
@@ -118,7 +118,7 @@ impl Read for Wire {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
         match self {
             Self::Plain(socket) => socket.read(out),
-            // Who was told that nothing more comes may close without a word of TLS.
+            // After close_notify a peer may close the connection without an answer.
             Self::Tls(stream) => match stream.read(out) {
                 Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(0),
                 read => read,

@@ -14,8 +14,8 @@ use std::{
     time::Duration,
 };
 
-/// A forward server of its own for PackedForward as the generator writes it: stores what is new, acknowledges, and misbehaves
-/// as it is told.
+/// A forward server for PackedForward as the generator writes it: stores new chunks, acknowledges them, and misbehaves as
+/// configured.
 #[derive(Default)]
 struct Server {
     /// Payload by chunk id.
@@ -28,7 +28,7 @@ struct Server {
     messages: u64,
 }
 
-/// What to do with the n-th message: store and ack, store and hang up, or hang up.
+/// The reaction to the n-th message: store and ack, store and close, or close.
 #[derive(Clone, Copy, PartialEq)]
 enum Act {
     Ack,
@@ -181,7 +181,7 @@ fn a_generator_killed_at_random_moments_leaves_nothing_out() {
         child.kill().unwrap();
         child.wait().unwrap();
         kills += 1;
-        // What the ledger claims is already there.
+        // The ledger claims that these arrived.
         if kills % 5 == 0 && ledger.exists() && server.lock().unwrap().messages > 0 {
             verify(&server, directory.path(), Some(&ledger));
         }
@@ -189,7 +189,7 @@ fn a_generator_killed_at_random_moments_leaves_nothing_out() {
     assert!(kills >= 5, "only {kills} kills: the run was over too soon");
     verify(&server, directory.path(), None);
     verify(&server, directory.path(), Some(&ledger));
-    // Once more: there is nothing left to send.
+    // Started again: nothing is left to send.
     let before = server.lock().unwrap().messages;
     let output = generator(&address, &arguments).wait_with_output().unwrap();
     assert!(output.status.success());

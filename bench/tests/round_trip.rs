@@ -1,4 +1,4 @@
-//! What the generator writes the verifier finds right, and every kind of defect wrong.
+//! The verifier accepts the generator's output and detects every kind of defect.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -55,7 +55,7 @@ fn joined(lines: &[String]) -> String {
     lines.iter().map(|line| format!("{line}\n")).collect()
 }
 
-/// Where the data record of flow 0 with this number stands.
+/// The position of the data record of flow 0 with this number.
 fn at(lines: &[String], number: u64) -> usize {
     let head = format!("mb1 00000007.0000 d{number:016} ");
     lines
@@ -195,7 +195,7 @@ fn json_lines_are_read_and_broken_objects_refused() {
     let (code, report) = changed(|lines| {
         let mut lines: Vec<String> = lines.iter().map(json).collect();
         lines[5].pop();
-        // an escape that stands for the right byte is right
+        // an escape of the right byte is right
         lines[6] = lines[6].replace('-', "\\u002d");
         joined(&lines)
     });

@@ -39,7 +39,7 @@ fn run(directory: &Path, program: &Path, arguments: &[&str]) -> Output {
     command(directory, program, arguments).output().unwrap()
 }
 
-/// What was saved.
+/// The saved results.
 fn report(directory: &Path, scenario: &str) -> serde_json::Value {
     let saved = fs::read_dir(directory.join("results")).unwrap();
     let saved = saved.last().unwrap().unwrap().path();
@@ -160,7 +160,7 @@ fn a_tag_of_every_length_is_measured() {
 #[test]
 fn the_mount_is_measured_without_libfuse_and_the_table_says_so() {
     let directory = tempfile::tempdir().unwrap();
-    // What compiles the reference finds no libfuse, and the mount is none: what is written to it is the output.
+    // The compiler of the reference finds no libfuse, and the mount is a plain directory: files written to it are the output.
     let tools = directory.path().join("tools");
     fs::create_dir(&tools).unwrap();
     let cc = tools.join("cc");

@@ -45,7 +45,7 @@ pub enum Mode {
     Syslog(Syslog),
 }
 
-/// What all chunks of a run have in common.
+/// The properties that all chunks of a run share.
 #[derive(Clone, Debug)]
 pub struct Shape {
     /// How.
@@ -75,7 +75,7 @@ pub struct Span {
 pub struct Chunk {
     shape: Shape,
     flow: FlowId,
-    /// What `buffer` was built for; the next span needs a rebuild if it differs in more than the number.
+    /// The span that `buffer` was built for; the next one needs a rebuild if it differs in more than the number.
     built: Option<Span>,
     buffer: Vec<u8>,
     /// Where the first record starts in `buffer`, and how far the next one is.
@@ -84,7 +84,7 @@ pub struct Chunk {
     /// Offsets within a record.
     time_at: usize,
     text_at: usize,
-    /// Where the id stands: in `buffer`, or in every message.
+    /// The place of the id: in `buffer`, or in every message.
     id_at: usize,
     /// The compressed message, for gzip.
     compressed: Vec<u8>,
@@ -217,7 +217,7 @@ impl Chunk {
         }
     }
 
-    /// What stands before the records. The payload's length is known: all records are equally long.
+    /// The bytes before the records. The payload's length is known: all records are equally long.
     fn head(&mut self, count: u32) {
         let bytes = u32::try_from(self.stride * count as usize)
             .expect("`Options::check` keeps chunks below 1 GiB");
@@ -297,7 +297,7 @@ impl Chunk {
     }
 }
 
-/// An EventTime as it stands on the wire: seconds above, nanoseconds below.
+/// An EventTime as on the wire: seconds in the upper half, nanoseconds in the lower.
 fn event_time(base: u32, number: u64) -> u64 {
     let seconds = u64::from(base) + number / 1_000_000;
     ((seconds & 0xffff_ffff) << 32) | (number % 1_000_000 * 1_000)

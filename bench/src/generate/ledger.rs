@@ -22,7 +22,7 @@ use std::{
 
 const FIRST_WORDS: &str = "millbench-ledger 1 ";
 
-/// What a ledger says of one flow.
+/// The state of one flow in a ledger.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Page {
     /// Every number below this one is acknowledged.
@@ -44,7 +44,7 @@ impl Page {
     }
 }
 
-/// What a ledger says.
+/// The contents of a ledger.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Account {
     /// The settings of the run, as they stand on the first line.

@@ -66,7 +66,7 @@ fn append(path: &Path) -> io::Result<File> {
 
 /// One flow of lines.
 pub struct Flow {
-    /// What is next.
+    /// The next record.
     pub plan: Plan,
     /// The bytes.
     pub chunk: Chunk,

@@ -36,7 +36,7 @@ use ledger::{Ledger, Page};
 use plan::{Pace, Plan};
 use sender::{Address, Manner, Sender, Sent};
 
-/// What a run did, as `--json` prints it.
+/// The summary of a run, as `--json` prints it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Summary {
     /// The run's id.

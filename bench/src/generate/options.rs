@@ -49,13 +49,13 @@ pub struct Options {
     #[arg(long)]
     pub stdout: bool,
 
-    /// How many data records, over all flows (500k, 20M); without --records and --seconds it goes on until it is killed
+    /// Number of data records over all flows (500k, 20M); without --records and --seconds it continues until it is killed
     #[arg(long, value_name = "N", value_parser = units::count)]
     pub records: Option<u64>,
-    /// Stop after so long (and still end every flow with its count)
+    /// Stop after this time (and still end every flow with its count)
     #[arg(long, value_name = "SECONDS", conflicts_with = "records")]
     pub seconds: Option<f64>,
-    /// Records per second over all flows; flat out if not given. Who falls behind catches up, nothing is left out
+    /// Records per second over all flows [default: as fast as possible]. A flow that falls behind catches up; no record is skipped
     #[arg(long, value_name = "N", value_parser = units::count)]
     pub rate: Option<u64>,
     /// Length of a record's text in bytes, without the newline; in packed mode 100 makes records of 122 bytes
@@ -86,14 +86,14 @@ pub struct Options {
     /// Chunks in flight per connection before an ack is awaited
     #[arg(long, value_name = "CHUNKS", default_value_t = 1)]
     pub window: usize,
-    /// Send everything in flight again, on a new connection, when no ack came for so long
+    /// Timeout of an ack; then everything in flight is sent again on a new connection
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = units::duration)]
     pub ack_timeout: Duration,
     /// Note what was acknowledged, synced, in this file; a generator started again with it sends the rest: the same chunks, the
     /// same ids, the same bytes
     #[arg(long, value_name = "PATH")]
     pub ledger: Option<PathBuf>,
-    /// End with an error when no server and no ack could be had for so long [default: go on for ever]
+    /// End with an error after this time without a server and an ack [default: retry forever]
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
     pub give_up: Option<Duration>,
 

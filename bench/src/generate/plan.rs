@@ -13,7 +13,7 @@ use crate::record::Kind;
 /// When to stop, when no number of records is given.
 pub type Deadline = Option<Instant>;
 
-/// What to send next.
+/// The next thing to send.
 #[derive(Debug)]
 pub struct Plan {
     next: u64,
@@ -35,7 +35,7 @@ pub enum Next {
 }
 
 impl Plan {
-    /// Goes on from what the ledger says; `records` is the flow's number of records if that is known.
+    /// Continues from the ledger's state. `records` is the flow's number of records if it is known.
     pub fn new(mut page: Page, chunk: u32, records: Option<u64>, deadline: Deadline) -> Self {
         if page.ends.is_none() {
             page.ends = records.map(|records| records.max(Self::known(&page)));
@@ -108,7 +108,7 @@ impl Pace {
         }
     }
 
-    /// Waits until the last of these records is due. Who is late (the server was away) catches up flat out: no record is
+    /// Waits until the last of these records is due. A late flow (the server was away) catches up at full speed: no record is
     /// left out, so the count is that of the rate.
     pub fn wait(&mut self, count: u32) {
         self.sent += u64::from(count);

@@ -113,7 +113,7 @@ pub struct Manner {
     pub acks: bool,
     /// Chunks in flight before the oldest ack is awaited.
     pub window: usize,
-    /// No ack for so long: the connection is given up and everything in flight sent again.
+    /// Timeout of an ack: then the connection is closed and everything in flight is sent again.
     pub ack_timeout: Duration,
     /// One write per record, instead of one per chunk.
     pub single_writes: bool,
@@ -121,11 +121,11 @@ pub struct Manner {
     pub repeat: bool,
     /// TLS, if there is to be any.
     pub tls: Option<Arc<ClientConfig>>,
-    /// No connection and no ack for so long: the flow fails. None: for ever.
+    /// The flow fails after this time without a connection and an ack. `None`: never.
     pub give_up: Option<Duration>,
 }
 
-/// What a flow did.
+/// The summary of a flow.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sent {
     /// Data records, each counted once.
@@ -277,7 +277,7 @@ impl Sender<'_> {
         while !flights.is_empty() {
             self.settle(link, flights, sent)?;
         }
-        // Nobody closes what is no connection.
+        // A datagram socket has no connection to close.
         sent.drained = matches!(self.manner.address, Address::Udp(_)) || link.drain();
         Ok(())
     }

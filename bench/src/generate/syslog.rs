@@ -1,4 +1,4 @@
-//! Numbered records as messages of syslog: what stands in front of the text, and behind it.
+//! Numbered records as syslog messages: the header in front of the text, and the framing.
 //!
 //! ```text
 //! rfc3164   <13>Nov 21 06:40:31 hammer-0001 bench[4242]: TEXT
@@ -31,7 +31,7 @@ pub struct Syslog {
     pub datagrams: bool,
 }
 
-/// What stands around a text of `size` bytes: in front of it, behind it, and where in front the time stands.
+/// The header and the trailer of a text of `size` bytes, and the offset of the time in the header.
 pub struct Frame {
     pub head: Vec<u8>,
     pub tail: &'static [u8],

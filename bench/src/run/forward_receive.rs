@@ -16,7 +16,7 @@ const SEND_BUFFER: &str = "128KiB";
 /// hundred of them, and the sender waits for every single look of a receiver that gathers.
 const SYSTEM_BUFFER: &str = "0";
 
-/// What a row does.
+/// The work of a row.
 enum Work {
     /// A bare reader takes the load.
     Reader(Load),
@@ -165,7 +165,7 @@ fn messages(rows: &mut Rows) {
     }
 }
 
-/// Packed chunks under TLS, beside a reader that decrypts them with the same library and does nothing else.
+/// Packed chunks under TLS, beside a reader that only decrypts them with the same library.
 fn secured(rows: &mut Rows) {
     for connections in [1, 4] {
         let load = Load {
@@ -190,7 +190,7 @@ fn secured(rows: &mut Rows) {
     }
 }
 
-/// What stays on disk.
+/// Rows that write to disk.
 fn kept(rows: &mut Rows) {
     let overwrite = rows.add(
         "bare writer, overwrite + fdatasync per MiB".into(),

@@ -14,7 +14,7 @@ const RELAY: &str = include_str!("../../scenarios/forward_relay/relay.yaml");
 const DISK: &str = include_str!("../../scenarios/forward_relay/disk.yaml");
 const RECEIVE: &str = include_str!("../../scenarios/forward_relay/receive.yaml");
 
-/// What a row does.
+/// The work of a row.
 #[derive(Clone, Copy)]
 struct Work {
     what: What,
@@ -23,9 +23,9 @@ struct Work {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum What {
-    /// Bytes are passed on, and nothing else is done.
+    /// Only passes bytes on.
     Bare,
-    /// What comes is received, and no more.
+    /// Only receives.
     Receive,
     /// By this configuration.
     Relay(&'static str),

@@ -29,7 +29,7 @@ const QUIET: Duration = Duration::from_secs(3);
 const MEMORY: &str = include_str!("../../scenarios/forward_to_kafka/memory.yaml");
 const EXACT: &str = include_str!("../../scenarios/forward_to_kafka/exact.yaml");
 
-/// What a row does.
+/// The work of a row.
 #[derive(Clone, Copy)]
 enum Work {
     /// Kafka's console producer with these options.

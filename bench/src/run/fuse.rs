@@ -248,7 +248,7 @@ fn wait(server: &mut Server, what: &str, done: impl Fn() -> bool) -> Result<(), 
     let started = Instant::now();
     while !done() {
         if !server.lives()? || started.elapsed() > LIMIT {
-            return Err(server.explain(&format!("waited in vain for {what}")));
+            return Err(server.explain(&format!("timed out waiting for {what}")));
         }
         thread::sleep(Duration::from_millis(1));
     }

@@ -92,7 +92,7 @@ impl Cluster {
         ))
     }
 
-    /// What the name node says about itself; nothing while it does not answer.
+    /// The name node's status; `None` while it does not answer.
     fn state(&self) -> String {
         let mut answer = String::new();
         let asked = TcpStream::connect(self.web).and_then(|mut stream| {
@@ -115,7 +115,7 @@ impl Cluster {
         }
         finish(self.java("Shell")?.args(["-get", path]).arg(&fetched))?;
         finish(self.java("Shell")?.args(["-rm", "-r", "-skipTrash", path]))?;
-        // What is in use is no output.
+        // Files in use are not outputs.
         let own = fetched.join("_millstream");
         if own.exists() {
             fs::remove_dir_all(own)?;

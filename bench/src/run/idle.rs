@@ -28,7 +28,7 @@ const CLIENTS: usize = 300;
 const SILENCE: Duration = Duration::from_secs(10);
 /// CPU time is counted in hundredths of a second; one of them is chance.
 const CPU_MAX: f64 = 0.02;
-/// Files that nobody writes, and how long they are watched.
+/// The number of idle files, and how long they are watched.
 const FILE_COUNT: usize = 10_000;
 const FILES_SILENCE: Duration = Duration::from_secs(30);
 /// One or two looks at all of them.

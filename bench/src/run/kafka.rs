@@ -96,7 +96,7 @@ impl Broker {
         finish(command.args(what), "a topic")
     }
 
-    /// Everything in a topic that is committed, a line each, in a file of its own.
+    /// Writes all committed records of a topic to a file, one per line.
     pub fn read(&self, topic: &str) -> Result<PathBuf, Failure> {
         let path = self.work.join("topic.log");
         let mut command = Command::new("kcat");

@@ -4,7 +4,7 @@ use std::fs;
 
 use serde::Serialize;
 
-/// What figures depend on.
+/// The properties of the machine that figures depend on.
 #[derive(Clone, Debug, Serialize)]
 pub struct Machine {
     /// As /proc/cpuinfo names it.

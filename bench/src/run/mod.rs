@@ -37,7 +37,7 @@ use scenario::Row;
 /// A scenario by name.
 struct Scenario {
     name: &'static str,
-    /// What is measured, in Markdown; the first line is its title.
+    /// The description in Markdown; the first line is its title.
     readme: &'static str,
     run: fn(&Bench) -> Result<Vec<Row>, Failure>,
 }
@@ -111,7 +111,7 @@ pub struct Options {
     /// Measure every row so often; the table shows medians
     #[arg(long, value_name = "N", default_value_t = 3)]
     runs: usize,
-    /// Send for so long per measurement
+    /// Duration of the load in each measurement, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 2.0)]
     seconds: f64,
     /// Lines of the file that is tailed, of 100 bytes each
@@ -129,7 +129,7 @@ pub struct Options {
     no_save: bool,
 }
 
-/// What a scenario works with.
+/// The environment of a scenario.
 #[derive(Clone)]
 struct Bench {
     millstream: PathBuf,

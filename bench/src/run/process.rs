@@ -17,7 +17,7 @@ use serde::Serialize;
 /// CPU-seconds between two looks that are no work: a timer, a look at a clock.
 const NOTHING: f64 = 0.0005;
 
-/// What a process has used so far.
+/// The resource usage of a process.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Usage {
     /// User and system time of all threads, ended ones included.
@@ -35,7 +35,7 @@ pub struct Usage {
 }
 
 impl Usage {
-    /// What was used since an earlier look; the peak stays.
+    /// The usage since an earlier reading; the peak stays.
     pub fn since(self, before: Self) -> Self {
         Self {
             cpu_seconds: self.cpu_seconds - before.cpu_seconds,
@@ -87,7 +87,7 @@ fn named(text: &str, name: &str) -> u64 {
 fn usage(directory: &Path) -> io::Result<Usage> {
     let fields = stat_fields(directory)?;
     let status = fs::read_to_string(directory.join("status"))?;
-    // Somebody else's process does not show this.
+    // A process of another user does not show this.
     let input = fs::read_to_string(directory.join("io")).unwrap_or_default();
     let mut usage = Usage {
         // The coarse figure counts threads that have ended, the fine one does not round down: the larger is nearer.
@@ -126,7 +126,7 @@ impl Process {
         Path::new("/proc").join(self.child.id().to_string())
     }
 
-    /// What it has used.
+    /// Its usage.
     pub fn usage(&self) -> io::Result<Usage> {
         usage(&self.directory())
     }
@@ -203,7 +203,7 @@ impl Drop for Process {
     }
 }
 
-/// A port that nobody uses now.
+/// A port that is free now.
 pub fn free_port() -> io::Result<u16> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }

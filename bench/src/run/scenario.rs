@@ -1,4 +1,4 @@
-//! What a scenario is made of: rows, each measured several times, and what is asked of them.
+//! The parts of a scenario: rows, each measured several times, and their goals.
 
 use std::{collections::BTreeMap, f64::consts::PI};
 
@@ -21,7 +21,7 @@ pub struct Run {
     pub latency: Option<[f64; 3]>,
     /// Which of the row's variants was measured, if it has several.
     pub variant: Option<String>,
-    /// What the outcome lacked; none: it was checked and right, or there is nothing to check.
+    /// What is wrong with the output. `None`: it was verified, or there is nothing to verify.
     pub wrong: Option<String>,
 }
 
@@ -40,7 +40,7 @@ impl Run {
     }
 }
 
-/// What a figure is compared by.
+/// The unit of a comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum By {
     /// Records per CPU-second.
@@ -49,7 +49,7 @@ pub enum By {
     Wall,
 }
 
-/// What a row must reach.
+/// A goal of a row.
 #[derive(Clone, Debug, Serialize)]
 pub enum Goal {
     /// Records per CPU-second.
@@ -105,14 +105,14 @@ fn real_differences<'a>(groups: impl ExactSizeIterator<Item = &'a [f64]> + Clone
     }
 }
 
-/// What is measured, beside how.
+/// A row of the table.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
     /// Unique in its scenario.
     pub name: String,
     /// Whether it shows the machine and not the program.
     pub reference: bool,
-    /// What is asked of it.
+    /// Its goals.
     pub goals: Vec<Goal>,
     /// The measurements.
     pub runs: Vec<Run>,
@@ -163,7 +163,7 @@ impl Row {
         medians
     }
 
-    /// What it reached of a goal, in words, and whether that is enough; none if there is nothing to compare with.
+    /// The result for a goal in words, and whether it is reached. `None` if there is nothing to compare with.
     pub fn reached(&self, goal: &Goal, rows: &[Row]) -> Option<(String, bool)> {
         if self.runs.is_empty() {
             return None;

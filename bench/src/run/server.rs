@@ -18,7 +18,7 @@ use crate::{Failure, generate::Summary, reference::Measured, tls::Certificate, v
 
 /// How long a drain may take; Millstream's own limit is 30 s.
 const DRAIN: Duration = Duration::from_secs(40);
-/// A program that has used no CPU for so long is done with what it was given. Longer than any pause of a pipeline that works.
+/// A program that has used no CPU for this time has finished its input. Longer than any pause of a working pipeline.
 const QUIET: Duration = Duration::from_millis(300);
 
 /// A started millstream.
@@ -36,7 +36,7 @@ impl Server {
         Self::start_as(bench, "millstream", config, settings)
     }
 
-    /// The same under a name of its own, beside another.
+    /// The same under another name, beside the first.
     pub fn start_as(
         bench: &Bench,
         name: &str,
@@ -72,7 +72,7 @@ impl Server {
         })
     }
 
-    /// It is done when it has used no CPU for so long: its pipeline rests until a time comes.
+    /// The time without CPU use after which it has finished: its pipeline pauses until a deadline.
     pub fn quiet_after(mut self, quiet: Duration) -> Self {
         self.quiet = quiet;
         self
@@ -84,7 +84,7 @@ impl Server {
         ready.map_err(|error| self.explain(&error.to_string()))
     }
 
-    /// What it has used.
+    /// Its usage.
     pub fn usage(&self) -> Result<Usage, Failure> {
         self.process
             .usage()
@@ -127,7 +127,7 @@ fn last_lines(path: &Path) -> String {
     lines[lines.len().saturating_sub(8)..].join("\n")
 }
 
-/// What the generator speaks.
+/// The generator's protocol.
 #[derive(Clone, Copy, Debug)]
 pub enum Protocol {
     /// The forward protocol, in the load's `mode`.
@@ -136,14 +136,14 @@ pub enum Protocol {
     ForwardOf(&'static [&'static str]),
     /// The same under this tag.
     ForwardAs(&'static str),
-    /// Syslog over TCP, with these options of its own.
+    /// Syslog over TCP, with these options.
     Syslog(&'static [&'static str]),
 }
 
-/// What the generator is to do.
+/// The generator's load.
 #[derive(Clone, Debug)]
 pub struct Load {
-    /// What it speaks.
+    /// Its protocol.
     pub protocol: Protocol,
     /// As `--mode` takes it.
     pub mode: &'static str,
@@ -202,7 +202,7 @@ impl Load {
     }
 }
 
-/// What is wrong with how a load went.
+/// The error of a load, if any.
 fn wrong(sent: &Summary) -> Option<String> {
     if sent.broken > 0 {
         return Some(format!("{} connections broke", sent.broken));

@@ -18,7 +18,7 @@ use crate::Failure;
 
 /// As in `forward_receive`: a receiver on the same machine must not do the sender's work.
 const SEND_BUFFER: &str = "128KiB";
-/// A program that has used no CPU for so long is done with what it was given.
+/// A program that has used no CPU for this time has finished its input.
 const QUIET: Duration = Duration::from_millis(300);
 /// How long it may take to come there, and to end.
 const DRAIN: Duration = Duration::from_secs(60);
@@ -33,7 +33,7 @@ const NEWER: Form = &["--form", "rfc5424", "--size", "213"];
 
 type Form = &'static [&'static str];
 
-/// What a row does.
+/// The work of a row.
 #[derive(Clone, Copy)]
 enum Work {
     Reader,
@@ -165,7 +165,7 @@ fn millstream(
     Ok(run)
 }
 
-/// Loads another program in the same way. Its output must hold every message; what else it does with them is its own.
+/// Loads another program in the same way. Its output must contain every message.
 fn peer(bench: &Bench, port: u16, mut command: Command) -> Result<Run, Failure> {
     let out = bench.work.join("out.log");
     let log = File::create(bench.work.join("peer.log"))?;
@@ -264,7 +264,7 @@ fn syslog_ng() -> Option<PathBuf> {
     find("syslog-ng", "target/clients/syslog-ng/usr/sbin/syslog-ng")
 }
 
-/// A program in PATH, or at a place of its own.
+/// A program in PATH, or at a fixed path.
 fn find(name: &str, place: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let mut places: Vec<PathBuf> = std::env::split_paths(&path)

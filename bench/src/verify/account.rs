@@ -79,7 +79,7 @@ impl Seen {
     }
 }
 
-/// What arrived of one flow.
+/// The records of one flow that arrived.
 #[derive(Debug, Default)]
 pub struct Account {
     /// Data records, repeats included.
@@ -92,9 +92,9 @@ pub struct Account {
     pub reordered: u64,
     /// End records, repeats included.
     pub ends: u64,
-    /// What the end record said.
+    /// The count in the end record.
     pub end: Option<u64>,
-    /// End records that said something else.
+    /// End records with another count.
     pub contradictions: u64,
     /// The highest number + 1.
     pub above: u64,

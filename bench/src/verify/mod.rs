@@ -49,7 +49,7 @@ pub struct Options {
     /// Count only this run's records and pass over others
     #[arg(long, value_name = "HEX", value_parser = run_id)]
     run: Option<u32>,
-    /// What shall not make the exit code 1
+    /// Defects that do not change the exit code
     #[arg(long, value_enum, value_delimiter = ',', value_name = "WHAT")]
     allow: Vec<Defect>,
     /// Print the account as JSON
@@ -67,7 +67,7 @@ enum Form {
     Flume,
 }
 
-/// What can be wrong.
+/// The kinds of defects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Defect {
     /// Records that did not arrive
@@ -78,7 +78,7 @@ enum Defect {
     Reordered,
     /// Lines without a whole record
     Corrupt,
-    /// Flows of which nobody says how many records they have
+    /// Flows without a known number of records
     Unended,
 }
 
@@ -159,7 +159,7 @@ fn verify(options: &Options) -> Result<Report, Failure> {
     Ok(report)
 }
 
-/// What a ledger says that must have arrived.
+/// The records that must have arrived according to a ledger.
 struct Known {
     /// All records of the flow, if the generator got that far.
     ends: Option<u64>,

@@ -34,7 +34,7 @@ pub struct CorruptLine {
     pub path: PathBuf,
     /// From 1.
     pub line: u64,
-    /// What is wrong with it.
+    /// Its defect.
     pub reason: &'static str,
     /// How it starts.
     pub text: String,
@@ -53,7 +53,7 @@ pub struct Outputs {
     pub corrupt: u64,
     /// The first of them.
     pub named: Vec<CorruptLine>,
-    /// Only records of this run count; others are passed over.
+    /// Only records of this run count; others are skipped.
     pub only_run: Option<u32>,
     /// Records of other runs.
     pub other_runs: u64,

@@ -1,4 +1,4 @@
-//! What the verifier says: a table, JSON, or the form of Flume's integrity report.
+//! The verifier's report: a table, JSON, or the form of Flume's integrity report.
 
 use std::ops::Range;
 
@@ -24,7 +24,7 @@ pub enum Basis {
     Acknowledged,
     /// `--sent`.
     Given,
-    /// Nobody says; holes below the highest number are counted, a lost end cannot be seen.
+    /// Unknown; gaps below the highest number are counted, a lost end cannot be detected.
     Unknown,
 }
 
@@ -72,7 +72,7 @@ impl FlowReport {
 pub struct Report {
     /// Whether all is right, but for what `--allow` names.
     pub right: bool,
-    /// What is wrong, in words.
+    /// The defects in words.
     pub wrong: Vec<String>,
     /// Per flow.
     pub flows: Vec<FlowReport>,
@@ -80,7 +80,7 @@ pub struct Report {
     pub corrupt: u64,
     /// The first of them.
     pub corrupt_lines: Vec<CorruptLine>,
-    /// Records of other runs, passed over because of `--run`.
+    /// Records of other runs, skipped because of `--run`.
     pub other_runs: u64,
     /// Files read.
     pub files: u64,

@@ -1,10 +1,10 @@
-//! Appending to the disk channel beside the bare disk: what of the hardware's speed is left.
+//! Appending to the disk channel, compared with the bare disk.
 //!
 //! Bare: overwriting preallocated, written segments of 64 MiB with one call of 1 MB each, with and without an fdatasync
-//! per call. Log: the same bytes as batches of 8192 records of 122 bytes through [`Log`], alone. Channel: the same through
-//! the queue, the writer's thread and a reader that settles every 16 MB. All alternate in one run; medians of three.
-//! `MILLSTREAM_BENCH_DIR` names the directory (default: the system's for temporary files); `MILLSTREAM_BENCH_SECONDS` says
-//! how long each part runs (default 1).
+//! per call. Log: the same bytes as batches of 8192 records of 122 bytes through [`Log`] alone. Channel: the same through the
+//! queue, the writer's thread and a reader that settles every 16 MB. They alternate in one run; figures are medians of three.
+//! `MILLSTREAM_BENCH_DIR` is the directory to write to (default: that for temporary files), `MILLSTREAM_BENCH_SECONDS` the
+//! duration of each part (default: 1).
 
 #![allow(
     clippy::unwrap_used,
@@ -81,7 +81,7 @@ fn cpu() -> f64 {
     (fields[11].parse::<f64>().unwrap() + fields[12].parse::<f64>().unwrap()) / 100.0
 }
 
-/// Runs `step`, which returns the bytes it has written, for `time`.
+/// Runs `step` for `time`; it returns the bytes that it has written.
 fn measure(time: Duration, mut step: impl FnMut() -> u64) -> Figure {
     let (started, cpu_before, mut bytes) = (Instant::now(), cpu(), 0);
     while started.elapsed() < time {
@@ -159,7 +159,7 @@ impl Bare {
     }
 }
 
-/// The log alone, its reader in the same thread.
+/// The log alone, with its reader on the same thread.
 fn log(directory: &Path, sync: Sync, time: Duration, body: &Bytes) -> Figure {
     let options = Options {
         sync,
@@ -173,7 +173,7 @@ fn log(directory: &Path, sync: Sync, time: Duration, body: &Bytes) -> Figure {
         .unwrap();
     let mut unsettled = 0;
     let mut step = || {
-        log.append(vec![batch(body)], 0, Time::now()).unwrap();
+        log.append(vec![batch(body)], Time::now()).unwrap();
         log.commit(Time::now()).unwrap();
         unsettled += body.len() as u64;
         while let Some(Item::Batch(position, _)) = reader.read().unwrap() {
@@ -184,7 +184,7 @@ fn log(directory: &Path, sync: Sync, time: Duration, body: &Bytes) -> Figure {
         }
         body.len() as u64
     };
-    // The segments are made and recycled once before it counts.
+    // Create and recycle the segments once before measuring.
     for _ in 0..3 * SEGMENT / body.len() as u64 {
         step();
     }
@@ -213,7 +213,7 @@ fn run<T>(future: impl Future<Output = T>) -> T {
     }
 }
 
-/// The whole channel: queue, writer's thread, and a reader on a thread of its own.
+/// The whole channel: queue, writer's thread, and a reader on its own thread.
 fn channel(directory: &Path, options: &str, time: Duration, body: &Bytes) -> Figure {
     let Build::Channel(build) = disk::COMPONENT.build else {
         unreachable!("it is a channel")
@@ -229,7 +229,7 @@ fn channel(directory: &Path, options: &str, time: Duration, body: &Bytes) -> Fig
     let config = build("bench", &options).unwrap();
     let mut opened = config.open(context, &["sink".into()]).unwrap();
     let mut reader = opened.readers.pop().unwrap();
-    let taker = thread::spawn(move || {
+    let reading = thread::spawn(move || {
         reader.resume(None).unwrap();
         let mut unsettled = 0;
         while let Some(delivered) =
@@ -264,7 +264,7 @@ fn channel(directory: &Path, options: &str, time: Duration, body: &Bytes) -> Fig
     figure.wall += started.elapsed();
     opened.channel.close();
     run(opened.finished).unwrap();
-    taker.join().unwrap();
+    reading.join().unwrap();
     figure
 }
 

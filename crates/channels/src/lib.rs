@@ -1,4 +1,4 @@
-//! Channels: what stands between producers and consumers. One directory each.
+//! Channels between producers and consumers, each in its own directory.
 
 pub mod disk;
 pub mod memory;

@@ -1,4 +1,4 @@
-//! The runtime with real memory channels and made-up nodes: panics, failures for good, drain, rejects, spread.
+//! The runtime with real memory channels and simple nodes: panics, permanent failures, drain, rejected records, threads.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -41,7 +41,7 @@ fn batch(text: &str) -> Batch {
     }
 }
 
-/// Sends numbered lines, each again until it is settled; then waits for the stop if it shall.
+/// Sends numbered lines, each again until it is settled, and then waits for the stop if `waits`.
 struct Numbers {
     count: u32,
     waits: bool,
@@ -81,11 +81,11 @@ impl Source for Numbers {
     }
 }
 
-/// What a made-up sink does with its nth batch (counted over all its runs).
+/// Decides how the sink treats its nth batch, counted over all its runs.
 type Act = fn(u32) -> Then;
 
 enum Then {
-    Take,
+    Accept,
     Reject,
     Panic,
     Fail(Failure),
@@ -135,7 +135,7 @@ impl Sink for Keeper {
                     Item::Batch(batch, _) => {
                         self.lanes.lock().unwrap().insert(threads::lane());
                         match (self.act)(self.seen.fetch_add(1, Ordering::Relaxed)) {
-                            Then::Take => {
+                            Then::Accept => {
                                 self.kept
                                     .lock()
                                     .unwrap()
@@ -209,10 +209,13 @@ fn numbers(count: u32) -> Vec<String> {
 }
 
 #[test]
-fn a_sink_that_panics_is_started_again_and_nothing_that_waits_for_an_answer_is_lost() {
+fn a_sink_that_panics_is_restarted_and_no_unacknowledged_batch_is_lost() {
     for placement in [Placement::OwnThread, Placement::DataThreads] {
         let directory = tempfile::tempdir().unwrap();
-        let sink = Keeper::new(placement, |n| if n == 3 { Then::Panic } else { Then::Take });
+        let sink = Keeper::new(
+            placement,
+            |n| if n == 3 { Then::Panic } else { Then::Accept },
+        );
         run(async {
             let mut running = start(
                 directory.path(),
@@ -231,7 +234,7 @@ fn a_sink_that_panics_is_started_again_and_nothing_that_waits_for_an_answer_is_l
 }
 
 #[test]
-fn a_failure_for_good_ends_the_run_and_is_named() {
+fn a_permanent_failure_ends_the_run_and_is_reported() {
     let directory = tempfile::tempdir().unwrap();
     let sink = Keeper::new(Placement::OwnThread, |_| {
         Then::Fail(Failure::config("the disk is a teapot"))
@@ -252,7 +255,7 @@ fn a_failure_for_good_ends_the_run_and_is_named() {
             sink,
         )
         .await;
-        // The second source waits for an answer that never comes; the stop does not reach it there.
+        // The second source waits for an acknowledgement that never comes; the stop does not reach it there.
         let ended = tokio::time::timeout(std::time::Duration::from_secs(2), running.ended()).await;
         let node = running
             .nodes
@@ -268,9 +271,9 @@ fn a_failure_for_good_ends_the_run_and_is_named() {
 }
 
 #[test]
-fn a_stop_lets_everything_on_its_way_arrive() {
+fn a_stop_delivers_everything_in_flight() {
     let directory = tempfile::tempdir().unwrap();
-    let sink = Keeper::new(Placement::OwnThread, |_| Then::Take);
+    let sink = Keeper::new(Placement::OwnThread, |_| Then::Accept);
     run(async {
         let mut running = start(
             directory.path(),
@@ -291,10 +294,10 @@ fn a_stop_lets_everything_on_its_way_arrive() {
 }
 
 #[test]
-fn what_nobody_takes_of_the_rejects_is_kept_in_the_data_dir() {
+fn rejected_records_without_a_consumer_go_to_the_data_dir() {
     let directory = tempfile::tempdir().unwrap();
     let sink = Keeper::new(Placement::OwnThread, |n| {
-        if n == 1 { Then::Reject } else { Then::Take }
+        if n == 1 { Then::Reject } else { Then::Accept }
     });
     run(async {
         let mut running = start(
@@ -321,7 +324,7 @@ fn what_nobody_takes_of_the_rejects_is_kept_in_the_data_dir() {
 #[test]
 fn sources_and_sinks_use_every_data_thread() {
     let directory = tempfile::tempdir().unwrap();
-    let sink = Keeper::new(Placement::DataThreads, |_| Then::Take);
+    let sink = Keeper::new(Placement::DataThreads, |_| Then::Accept);
     run(async {
         let sources = (0..THREADS)
             .map(|_| Numbers {

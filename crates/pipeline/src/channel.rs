@@ -35,7 +35,7 @@ impl Group {
     }
 }
 
-/// What a source knows about its senders and a channel needs to recognize repeats (docs/delivery.md, "Repeats").
+/// Facts about senders that a source knows and a channel needs to recognize repeats (docs/delivery.md, "Repeats").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Note {
     /// The peer of this connection closed it in an orderly way after the last ack.
@@ -51,11 +51,11 @@ pub struct Behind {
     pub size: u64,
     /// Limit of the age of the oldest batch that it has not settled; 0: none.
     pub age: Duration,
-    /// What happens beyond a limit, or when the channel is full.
+    /// The action beyond a limit, or when the channel is full.
     pub then: Then,
 }
 
-/// What happens when a consumer is too far behind.
+/// The action when a consumer is too far behind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Then {
@@ -162,7 +162,7 @@ pub trait Reader: Send {
     fn settled(&self) -> Option<Position> {
         None
     }
-    /// What the channel knows about this consumer for certain, to compare with the position of a sink that keeps its own. `None`
+    /// The certain facts about this consumer, to compare with the position of a sink that keeps its own. `None`
     /// for memory.
     fn bounds(&self) -> Option<Bounds> {
         None

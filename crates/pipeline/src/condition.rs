@@ -16,7 +16,7 @@ use std::{
 
 use crate::report::Reporter;
 
-/// What a condition means for the node's work.
+/// The effect of a condition on the node's work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Trouble {
     /// The node waits for something that it cannot change: room on a disk or in a channel, a slow consumer.
@@ -30,7 +30,7 @@ pub enum Trouble {
 /// A condition that holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Held {
-    /// What it means.
+    /// Its effect.
     pub trouble: Trouble,
     /// Why, in one sentence that says what to do.
     pub why: String,

@@ -1,11 +1,11 @@
-//! Kept and settled: the one answer that travels back along the graph.
+//! Receipts: the one answer that travels back along the graph, *kept* or *settled*.
 //!
 //! `read -> decode -> send -> keep -> take -> process -> encode -> write -> [settle]`
 //!
-//! Everything that one batch of a source becomes carries a [`Token`]; the source holds the [`Receipt`]. When the last
-//! token is settled, the receipt is good: a durable channel has kept the batch, or every sink is done with it. A token
-//! that is dropped without being settled (a panic, a stop, an error path that returns early) makes the receipt fail, so
-//! that forgetting can never look like success.
+//! Everything that one batch of a source becomes carries a [`Token`]; the source holds the [`Receipt`]. When the last token is
+//! settled, the receipt is good: a durable channel has kept the batch, or every sink is done with it. A token that is dropped
+//! without being settled (a panic, a stop, an error path that returns early) makes the receipt fail, so that a forgotten batch
+//! can never look like success.
 
 use std::{
     future::Future,
@@ -21,16 +21,17 @@ use atomic_waker::AtomicWaker;
 
 use crate::meters::Meter;
 
-/// What remains to be done for a batch. Cloning it (one more consumer, one more part) means one more to settle.
+/// A consumer's duty to settle a batch. Each clone (another consumer, another part) has to be settled, too.
 #[derive(Debug)]
-pub struct Token(Option<Arc<Shared>>);
+pub struct Token(Option<Arc<Count>>);
 
 /// Waits until every token of a batch is settled.
 #[derive(Debug)]
-pub struct Receipt(Arc<Shared>);
+pub struct Receipt(Arc<Count>);
 
+/// The tokens of a batch.
 #[derive(Debug)]
-struct Shared {
+struct Count {
     open: AtomicU32,
     failed: AtomicBool,
     awaited: bool,
@@ -39,10 +40,10 @@ struct Shared {
     waker: AtomicWaker,
 }
 
-/// Counts the records of one port by what became of them.
+/// Counts the records of one port by their outcome.
 #[derive(Debug, Default)]
 pub struct Tally {
-    /// Records whose fate is open.
+    /// Records in flight: neither settled nor dropped.
     pub pending: Meter,
     /// Records that were dropped before they were settled: their senders have to send them again, if they can.
     pub dropped: Meter,
@@ -55,16 +56,16 @@ impl From<Meter> for Arc<Tally> {
     }
 }
 
-/// The batch was dropped before everybody was done with it; whoever sent it must send it again.
+/// The batch was dropped before every consumer was done with it; its sender must send it again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unsettled;
 
-/// A token and its receipt for `records` records. `awaited`: somebody waits for the answer, so that consumers should not
-/// leave it for later; `tally` counts the records.
+/// A token and its receipt for `records` records, which `tally` counts. `awaited`: a peer waits for the answer, so consumers should
+/// not delay it.
 pub fn receipt(awaited: bool, records: u64, tally: impl Into<Arc<Tally>>) -> (Token, Receipt) {
     let tally = tally.into();
     tally.pending.add(records);
-    let shared = Arc::new(Shared {
+    let count = Arc::new(Count {
         open: AtomicU32::new(1),
         failed: AtomicBool::new(false),
         awaited,
@@ -72,27 +73,27 @@ pub fn receipt(awaited: bool, records: u64, tally: impl Into<Arc<Tally>>) -> (To
         tally,
         waker: AtomicWaker::new(),
     });
-    (Token(Some(shared.clone())), Receipt(shared))
+    (Token(Some(count.clone())), Receipt(count))
 }
 
 impl Token {
-    /// This consumer is done with the batch: it is kept, written, or was not for it.
+    /// This consumer is done with the batch: it is kept, written, or was not for this consumer.
     pub fn settle(mut self) {
-        if let Some(shared) = self.0.take() {
-            shared.release();
+        if let Some(count) = self.0.take() {
+            count.release();
         }
     }
 
-    /// Whether somebody waits for the answer.
+    /// Whether a peer waits for the answer.
     pub fn awaited(&self) -> bool {
-        self.0.as_ref().is_some_and(|shared| shared.awaited)
+        self.0.as_ref().is_some_and(|count| count.awaited)
     }
 }
 
 impl Clone for Token {
     fn clone(&self) -> Self {
-        if let Some(shared) = &self.0 {
-            shared.open.fetch_add(1, Ordering::Relaxed);
+        if let Some(count) = &self.0 {
+            count.open.fetch_add(1, Ordering::Relaxed);
         }
         Self(self.0.clone())
     }
@@ -100,16 +101,16 @@ impl Clone for Token {
 
 impl Drop for Token {
     fn drop(&mut self) {
-        if let Some(shared) = self.0.take() {
-            shared.failed.store(true, Ordering::Relaxed);
-            shared.release();
+        if let Some(count) = self.0.take() {
+            count.failed.store(true, Ordering::Relaxed);
+            count.release();
         }
     }
 }
 
-impl Shared {
+impl Count {
     fn release(&self) {
-        // AcqRel: what the consumers did before they settled happened before the receipt is read.
+        // AcqRel: everything the consumers did before they settled happens before the receipt is read.
         if self.open.fetch_sub(1, Ordering::AcqRel) == 1 {
             if self.failed.load(Ordering::Relaxed) {
                 self.tally.dropped.add(self.records);
@@ -132,7 +133,7 @@ impl Shared {
 }
 
 impl Receipt {
-    /// The answer if it is there already.
+    /// The answer, if it is there already.
     pub fn try_outcome(&self) -> Option<Result<(), Unsettled>> {
         self.0.outcome()
     }
@@ -146,7 +147,7 @@ impl Future for Receipt {
             return Poll::Ready(outcome);
         }
         self.0.waker.register(context.waker());
-        // Between the look and the registration the last token may have gone.
+        // The last token may have been settled before the registration.
         self.0.outcome().map_or(Poll::Pending, Poll::Ready)
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// What caused a failure.
+/// The cause of a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Who {
     /// The other end of a connection, or a destination.
@@ -31,7 +31,7 @@ pub enum Again {
 /// Why a node stopped. The text names the thing and the place, and the next step where it is known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// What caused it.
+    /// Its cause.
     pub who: Who,
     /// Whether to retry.
     pub again: Again,

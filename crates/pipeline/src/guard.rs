@@ -12,7 +12,7 @@ use std::{
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Panic(pub String);
 
-/// Runs `task` to its end or its panic. What the task owned is dropped with it, so its unsettled tokens fail.
+/// Runs `task` to its end or its panic. Its values are dropped with it, so its unsettled tokens fail.
 pub async fn guarded<T>(task: impl Future<Output = T>) -> Result<T, Panic> {
     let mut task = pin!(task);
     std::future::poll_fn(|context| {

@@ -22,7 +22,7 @@ pub type LocalFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
 
 /// A producer of batches.
 pub trait Source: Send {
-    /// Acquires listeners, directories and the like before anything runs. A failure ends the start, except that a failure of
+    /// Acquires listeners, directories and other resources before anything runs. A failure ends the start, except that a failure of
     /// the source's own state ([`Failure::state`]) only leaves this source out. Called once.
     fn bind(&mut self, context: &SourceContext) -> Result<(), Failure>;
     /// Reads until the inputs end or `context.stop` is requested, then waits for the receipts that its peers wait for, and

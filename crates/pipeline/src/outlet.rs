@@ -1,12 +1,11 @@
-//! Where a node's batches leave by: one port, and the channels that take from it.
+//! A port of a node: where its batches leave, and the channels that take them.
 //!
 //! `read -> decode -> [send] -> keep -> take -> process -> encode -> write -> settle`
 //!
-//! Here back-pressure starts: `send` returns when every consumer has room, and whoever reads a socket or a file waits
-//! for it. It promises that each batch reaches every consumer whose `tags` take it; what nobody takes is counted and
-//! settled.
+//! Back-pressure starts here: `send` returns when every consumer has room, and the source that reads a socket or a file waits for
+//! it. Each batch reaches every consumer whose `tags` take it; a batch that no consumer takes is counted and settled.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use millstream_record::{Batch, FileId};
 
@@ -18,8 +17,8 @@ use crate::{
     tags::TagFilter,
 };
 
-/// How often it is looked whether a full channel has room again.
-const LOOK_AGAIN: Duration = Duration::from_millis(50);
+/// How often a full channel is checked for room.
+const CHECK_EVERY: Duration = Duration::from_millis(50);
 
 /// A port of a node. Cloning shares it; when the last clone is dropped, the channels behind it are closed.
 #[derive(Clone)]
@@ -31,15 +30,15 @@ struct Port {
     sent_bytes: Meter,
     tally: Arc<Tally>,
     unclaimed: Meter,
-    /// Of a port `NAME.rejected`.
+    /// Only of a port `NAME.rejected`.
     log: Option<RejectionLog>,
 }
 
 /// One consumer of a port.
 pub struct Edge {
-    /// Which tags it takes; None: all.
+    /// The tags it takes; None: all.
     pub tags: Option<TagFilter>,
-    /// Where they go. The channel is closed when the last feed of it is dropped.
+    /// Its channel, which is closed when the last feed of it is dropped.
     pub feed: Arc<Feed>,
 }
 
@@ -60,12 +59,12 @@ impl Drop for Feed {
 }
 
 impl Outlet {
-    /// The port of a node with its consumers; `name` tells the port's meters apart (`records_sent`, `records_rejected`).
+    /// The port of a node with its consumers. `rejected` decides what its meters are called (`records_sent`, `records_rejected`).
     pub fn new(edges: Vec<Edge>, meters: &NodeMeters, rejected: bool) -> Self {
         Self::with(edges, meters, rejected, None)
     }
 
-    /// A port `NAME.rejected`; what leaves by it is logged.
+    /// A port `NAME.rejected`, whose records are logged.
     pub(crate) fn of_rejects(edges: Vec<Edge>, meters: &NodeMeters, log: RejectionLog) -> Self {
         Self::with(edges, meters, true, Some(log))
     }
@@ -94,14 +93,13 @@ impl Outlet {
         }))
     }
 
-    /// Sends one batch. Returns when every consumer has taken it in; the receipt tells when all are done with it.
-    /// `awaited`: somebody waits for the receipt (a peer for its ack), so consumers settle as soon as nothing more is
-    /// ready.
+    /// Sends one batch. Returns when every consumer has taken it; the receipt resolves when all are done with it. `awaited`: a
+    /// peer waits for its ack, so consumers settle as soon as nothing more is ready.
     pub async fn send(&self, batch: Batch, awaited: bool) -> Receipt {
         self.send_group(vec![batch], awaited).await
     }
 
-    /// Sends what one batch of a source became, all of it or nothing where it is kept.
+    /// Sends everything that one batch of a source became; a durable channel keeps all of it or nothing.
     pub async fn send_group(&self, batches: Vec<Batch>, awaited: bool) -> Receipt {
         let port = &*self.0;
         let records = batches.iter().map(|batch| u64::from(batch.count)).sum();
@@ -120,23 +118,15 @@ impl Outlet {
         for edge in &port.edges {
             let mut taken = Vec::with_capacity(batches.len());
             for (batch, claimed) in batches.iter().zip(&mut claimed) {
-                if edge
-                    .tags
-                    .as_ref()
-                    .is_none_or(|tags| tags.takes(batch.tag.as_str()))
-                {
+                let tag = batch.tag.as_str();
+                if edge.tags.as_ref().is_none_or(|tags| tags.takes(tag)) {
                     *claimed = true;
                     taken.push(batch.clone());
                 }
             }
             if !taken.is_empty() {
-                edge.feed
-                    .0
-                    .put(Group {
-                        batches: taken,
-                        token: token.clone(),
-                    })
-                    .await;
+                let (batches, token) = (taken, token.clone());
+                edge.feed.0.put(Group { batches, token }).await;
             }
         }
         let unclaimed = batches.iter().zip(claimed).filter(|(_, claimed)| !claimed);
@@ -146,25 +136,25 @@ impl Outlet {
         receipt
     }
 
-    /// Returns when no channel behind the port is full: for who would rather send nothing than have it wait there.
+    /// Waits until no channel behind the port is full, for a source that would rather send nothing than have it wait there.
     pub async fn has_room(&self) {
-        self.is_full_or_not(false).await;
+        self.until_full_is(false).await;
     }
 
-    /// Returns when `wait` is over and a channel behind the port is full: for who waits for a receipt and would rather give
-    /// up than wait for room. What is only slow (a sync, a sink) is waited for.
+    /// Waits for `wait` and then until a channel behind the port is full, for a source that would rather give up waiting for a
+    /// receipt than wait for room. It keeps waiting for a channel that is only slow (a sync, a sink).
     pub async fn is_full_after(&self, wait: Duration) {
         tokio::time::sleep(wait).await;
-        self.is_full_or_not(true).await;
+        self.until_full_is(true).await;
     }
 
-    async fn is_full_or_not(&self, full: bool) {
+    async fn until_full_is(&self, full: bool) {
         while self.0.edges.iter().any(|edge| edge.feed.0.is_full()) != full {
-            tokio::time::sleep(LOOK_AGAIN).await;
+            tokio::time::sleep(CHECK_EVERY).await;
         }
     }
 
-    /// Asks every channel behind the port to sync what was sent before, whatever its policy; the receipt says when.
+    /// Asks every channel behind the port to sync what was sent before, whatever its policy; the receipt resolves when that is done.
     pub fn sync(&self) -> Receipt {
         let (token, receipt) = delivery::receipt(true, 0, self.0.tally.clone());
         for edge in &self.0.edges {
@@ -174,23 +164,22 @@ impl Outlet {
         receipt
     }
 
-    /// Tells every channel behind the port what the source knows of its senders.
+    /// Passes what the source knows about its senders to every channel behind the port.
     pub fn note(&self, note: Note) {
         for edge in &self.0.edges {
             edge.feed.0.note(note);
         }
     }
 
-    /// Where every tailed file goes on, if everything behind the port is durable: the lowest offset where several
-    /// channels differ. None: the source keeps its positions itself.
+    /// The offset up to which each tailed file is kept, the lowest one if several channels differ. None: not everything behind the
+    /// port is durable, and the source keeps its positions itself.
     pub fn file_origins(&self) -> Option<Vec<(FileId, u64)>> {
-        let mut all: Option<std::collections::HashMap<FileId, u64>> = None;
+        let mut all: Option<HashMap<FileId, u64>> = None;
         for edge in &self.0.edges {
-            let origins: std::collections::HashMap<_, _> =
-                edge.feed.0.file_origins()?.into_iter().collect();
+            let origins: HashMap<_, _> = edge.feed.0.file_origins()?.into_iter().collect();
             all = Some(match all {
                 None => origins,
-                // A file that one channel does not know has to be read from its start again.
+                // A file that one channel does not know has to be read from its start.
                 Some(before) => before
                     .into_iter()
                     .filter_map(|(file, next)| {
@@ -202,8 +191,8 @@ impl Outlet {
         all.map(|all| all.into_iter().collect())
     }
 
-    /// Where the channels behind the port go on with one file, each by itself: a source whose batches cannot be cut by
-    /// bytes ends them there.
+    /// The offset up to which each channel behind the port has kept one file. A source whose batches cannot be cut by bytes ends
+    /// them at these offsets.
     pub fn file_marks(&self, file: FileId) -> Vec<u64> {
         let edges = self.0.edges.iter();
         let origins = edges
@@ -220,7 +209,7 @@ impl Outlet {
         !self.0.edges.is_empty() && self.0.edges.iter().all(|edge| edge.feed.0.id().is_some())
     }
 
-    /// Records sent by this port whose fate is open.
+    /// Records sent by this port that are in flight.
     pub fn pending_records(&self) -> u64 {
         self.0.tally.pending.get()
     }

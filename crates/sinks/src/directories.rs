@@ -1,4 +1,4 @@
-//! Directories made on the way to a file.
+//! Directories that are created on the way to a file.
 
 use std::{
     collections::HashSet,
@@ -8,13 +8,13 @@ use std::{
 
 use millstream_sys::disk::{Disk, OutputMode};
 
-/// So many directories are remembered; then they are looked at again.
+/// Remembers this many directories, then checks all of them again.
 const KNOWN_MAX: usize = 4096;
 
-/// The directories whose names, and those of all above them, are durable.
+/// Directories whose names, and those of all their parents, are durable.
 pub(crate) struct Directories {
     known: HashSet<PathBuf>,
-    /// The permissions of those that hold outputs; None: only this user may enter.
+    /// The permissions of directories for outputs; None: only this user has access.
     outputs: Option<OutputMode>,
 }
 
@@ -35,9 +35,9 @@ impl Directories {
         }
     }
 
-    /// Makes `directory` and every level above it that is missing. Each name is synced before anything is put below it,
-    /// also one that was there (an earlier run may have made it and died), so that a power cut cannot take a level away
-    /// from under what was committed.
+    /// Creates `directory` and its missing parents. Syncs each name before anything is created below it, even an existing one
+    /// (an earlier start may have created it and died), so that a power cut cannot remove a directory from under committed
+    /// files.
     pub(crate) fn make(&mut self, disk: &dyn Disk, directory: &Path) -> io::Result<()> {
         let mut missing = Vec::new();
         let mut at = Some(directory);
@@ -61,7 +61,7 @@ impl Directories {
             let synced = level
                 .parent()
                 .map_or(Ok(()), |above| disk.sync_directory(above_or_here(above)));
-            // A level that was there may stand in a directory that we may not open; whoever made it answers for it.
+            // An existing directory may be in one that we may not open; whoever created it is responsible for its name.
             match synced {
                 Err(error) if new || error.kind() != io::ErrorKind::PermissionDenied => {
                     return Err(error);
@@ -73,18 +73,18 @@ impl Directories {
         Ok(())
     }
 
-    /// A directory has vanished: looks at all of them again.
+    /// A directory has vanished: checks all of them again.
     pub(crate) fn forget(&mut self) {
         self.known.clear();
     }
 }
 
-/// The directory a file stands in.
+/// The directory of a file.
 pub(crate) fn directory_of(path: &Path) -> &Path {
     path.parent().map_or(Path::new("/"), above_or_here)
 }
 
-/// The parent of a relative path of one part is the working directory.
+/// The parent of a relative path with one part is the working directory.
 fn above_or_here(directory: &Path) -> &Path {
     if directory.as_os_str().is_empty() {
         Path::new(".")
@@ -93,13 +93,13 @@ fn above_or_here(directory: &Path) -> &Path {
     }
 }
 
-/// Whether a directory is there. Something else under its name is an error.
+/// Whether a directory exists. Anything else with its name is an error.
 fn is_directory(disk: &dyn Disk, directory: &Path) -> io::Result<bool> {
     match disk.metadata(directory) {
         Ok(found) if found.directory => Ok(true),
         Ok(_) => Err(io::Error::new(
             io::ErrorKind::NotADirectory,
-            format!("{} is no directory", directory.display()),
+            format!("{} is not a directory", directory.display()),
         )),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
         Err(error) => Err(error),

@@ -1,4 +1,4 @@
-//! The options that decide about the format of what a sink writes, the same for every sink that has them.
+//! The options for the format of what a sink writes, the same for every sink that has them.
 
 use jiff::tz::TimeZone;
 use millstream_config::{Node, Problem, Value};
@@ -16,41 +16,41 @@ use serde::{Deserialize, de::DeserializeOwned};
 #[derive(Debug, std::default::Default, Deserialize, JsonSchema)]
 #[serde(default)]
 struct FormatOptions {
-    /// How records are written: `json` (one object a line), `ltsv` (`label:value`, tabs between them), `csv` (the fields of
-    /// `columns`, quoted as RFC 4180 says), `raw` (the field `message` and a newline; a line as it is), `msgpack` (entries
-    /// `[time, record]`), `template`, or `avro_event` (Avro files of Flume's events: the sinks `hdfs` and `object`).
+    /// Format of records: `json` (one object per line), `ltsv` (`label:value`, separated by tabs), `csv` (the fields of
+    /// `columns`, quoted as in RFC 4180), `raw` (the field `message` and a newline; a line unchanged), `msgpack` (entries
+    /// `[time, record]`), `template`, or `avro_event` (Avro files of Flume events: the sinks `hdfs` and `object`).
     format: Format,
-    /// New fields and their templates; a field that a record has is never overwritten. The formats json, ltsv and csv also
-    /// add `time: "{time}"`, and avro_event adds `timestamp: "{time:unix_ms}"`, unless a template here shows the event time.
-    /// `time: null` leaves it out; `{}` adds nothing.
+    /// New fields and their templates; never overwrites a field of the record. The formats json, ltsv and csv also add `time:
+    /// "{time}"`, and avro_event adds `timestamp: "{time:unix_ms}"`, unless a template here shows the event time. `time: null`
+    /// leaves it out; `{}` adds nothing.
     add: Option<Add>,
-    /// The fields that `format: csv` writes, in this order, such as `[time, host, .user.id, message]`; of the record or of `add`.
+    /// Fields that `format: csv` writes, in this order, such as `[time, host, .user.id, message]`; of the record or of `add`.
     columns: Option<Vec<FieldPath>>,
-    /// Whether what `format: csv` writes starts with the names of the columns: each file, or the output. Default: `false`.
+    /// Whether the output of `format: csv` (each file) starts with the names of the columns. Default: `false`.
     header: Option<bool>,
-    /// The field that `format: raw` writes, and the body of `avro_event`. Default: `message`.
+    /// Field that `format: raw` and the body of `avro_event` hold. Default: `message`.
     field: Option<FieldPath>,
-    /// What the headers of `format: avro_event` are called: `own` (as the fields) or `flume` (as Flume's syslog sources call
-    /// facility and severity, with their numbers, and `priority`). Default: `own`.
+    /// Names of the headers of `format: avro_event`: `own` (the fields' names) or `flume` (facility and severity as Flume's
+    /// syslog sources name and number them, and `priority`). Default: `own`.
     headers: Option<Headers>,
-    /// What `format: template` writes for each record.
+    /// Template that `format: template` writes for each record.
     template: Option<Template>,
-    /// What stands behind each record. Default: a newline; nothing for template.
+    /// Text behind each record. Default: a newline; nothing for template.
     delimiter: Option<String>,
-    /// What text that is not UTF-8 becomes where text is written: `base64` (of the whole text), `replace` (U+FFFD stands for
-    /// what is invalid) or `escape` (`\xff` stands for each invalid byte). Default: `base64` for json, without a mark; the
-    /// bytes as they are for ltsv, csv, raw and template.
+    /// How text that is not UTF-8 is written: `base64` (of the whole text), `replace` (U+FFFD for each invalid part) or
+    /// `escape` (`\xff` for each invalid byte). Default: `base64` for json, without a mark; unchanged bytes for ltsv, csv, raw
+    /// and template.
     invalid_utf8: Option<InvalidUtf8>,
-    /// Of strftime fields in templates: a name such as `Europe/Berlin`. Default: what the top of the file says (`UTC`).
+    /// Time zone of strftime fields in templates, such as `Europe/Berlin`. Default: the top-level `timezone` (`UTC`).
     timezone: Option<String>,
 }
 
-/// What is meant where the options say nothing.
+/// The defaults of a sink.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Default {
-    /// JSON, each record with its delimiter.
+    /// JSON, each record followed by its delimiter.
     Lines,
-    /// The format's text alone, no delimiter behind it; what format, if none is named.
+    /// The format's text without a delimiter; this format if none is named.
     Bare(Format),
 }
 
@@ -68,7 +68,7 @@ impl Default {
     }
 }
 
-/// A checked format. Makes an encoder for each task.
+/// A checked format. Makes an encoder per lane.
 #[derive(Clone, Debug)]
 pub(crate) struct Formatting {
     options: Options,
@@ -76,7 +76,7 @@ pub(crate) struct Formatting {
 }
 
 impl Formatting {
-    /// Takes the options of the format out of a sink's options and checks that they go together.
+    /// Removes the format's options from a sink's options and checks them.
     fn take(node: &mut Node, default: Default) -> Checked<Self> {
         let place = node.clone();
         let mut read: FormatOptions = node.take_part()?;
@@ -85,7 +85,7 @@ impl Formatting {
         let zone = match &read.timezone {
             None => TimeZone::UTC,
             Some(name) => TimeZone::get(name).map_err(|_| {
-                let problem = at("timezone", format!("no time zone is called `{name}`"));
+                let problem = at("timezone", format!("there is no time zone `{name}`"));
                 vec![problem.help("a name of the IANA database, such as `Europe/Berlin` or `UTC`")]
             })?,
         };
@@ -110,14 +110,13 @@ impl Formatting {
         Ok(formatting)
     }
 
-    /// As [`Formatting::with_avro`], for sinks that write no Avro files.
+    /// [`Formatting::with_avro`] for sinks that write no Avro files.
     pub(crate) fn with<T: DeserializeOwned>(node: &Node) -> Checked<(Self, T)> {
         let (format, config) = Self::read(node, Default::Lines, false)?;
         Self::without_avro(node, format, config)
     }
 
-    /// The same where other options than `format: json` and a newline behind each record are meant by default, and where
-    /// `headers`, if there is such an option, is the sink's own and not that of Avro files.
+    /// [`Formatting::with`] for sinks with other defaults. An option `headers` is the sink's own and not that of Avro files.
     pub(crate) fn with_default<T: DeserializeOwned>(
         node: &Node,
         default: Default,
@@ -134,7 +133,7 @@ impl Formatting {
         Ok((format, config))
     }
 
-    /// Reads all of a sink's options: those of the format, and its own as `T`. What is wrong with either is told together.
+    /// Reads all options of a sink: those of the format, and its own as `T`. Reports the problems of both together.
     pub(crate) fn with_avro<T: DeserializeOwned>(node: &Node) -> Checked<(Self, T)> {
         Self::read(node, Default::Lines, false)
     }
@@ -182,21 +181,21 @@ impl Formatting {
         self.zone.clone()
     }
 
-    /// The same, but the format adds no event time by default.
+    /// [`Formatting::encoder`] without the event time that some formats add by default.
     pub(crate) fn without_time(mut self) -> Self {
         let add = self.options.add.get_or_insert_with(Add::default);
         add.without.push("time".to_owned());
         self
     }
 
-    /// The encoder of a task.
+    /// The encoder of a lane.
     pub(crate) fn encoder(&self) -> Encoder {
         let encoder = self.options.encoder(&self.zone);
         encoder.expect("the same options made one when they were checked")
     }
 }
 
-/// The schema of a sink's own options `T` and those of the format together.
+/// The schema of a sink's own options `T` together with those of the format.
 pub(crate) fn schema_with<T: JsonSchema>() -> Schema {
     let mut schema = schemars::schema_for!(T);
     let shared = schemars::schema_for!(FormatOptions);
@@ -207,7 +206,7 @@ pub(crate) fn schema_with<T: JsonSchema>() -> Schema {
         let own = schema.ensure_object().entry(name);
         let own = own.or_insert_with(|| serde_json::Value::Object(serde_json::Map::new()));
         if let Some(own) = own.as_object_mut() {
-            // Where a sink has an option of that name, it is the sink's.
+            // An option of the sink hides one of the format with the same name.
             for (name, option) in more {
                 own.entry(name).or_insert_with(|| option.clone());
             }
@@ -216,7 +215,7 @@ pub(crate) fn schema_with<T: JsonSchema>() -> Schema {
     schema
 }
 
-/// The same where `format` is another one by default.
+/// [`schema_with`] for a sink with another default format.
 pub(crate) fn schema_with_default<T: JsonSchema>(format: &str) -> Schema {
     let mut schema = schema_with::<T>();
     let place = schema.pointer_mut("/properties/format/default");

@@ -1,7 +1,5 @@
 //! The sinks: one directory each, and one line each in the list below.
 
-mod backoff;
-mod batching;
 #[cfg(test)]
 mod contributing;
 mod directories;
@@ -11,17 +9,14 @@ mod format;
 mod forward;
 mod hdfs;
 mod http;
-mod ids;
 mod kafka;
-mod ledger;
 mod object;
-mod parts;
 mod probe;
 mod publish;
-mod retry;
 #[cfg(test)]
 #[allow(dead_code, reason = "each sink uses what it needs of it")]
 mod rig;
+mod sending;
 mod stdout;
 mod syslog;
 

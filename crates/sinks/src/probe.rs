@@ -1,4 +1,4 @@
-//! Tries whether servers let this machine in, for `check --connect`: handshakes, and no records.
+//! Tests for `check --connect` whether servers accept connections: handshakes, and no records.
 
 use std::{fmt, future::Future, io, time::Duration};
 
@@ -8,12 +8,12 @@ use tokio::{io::AsyncReadExt, runtime::Builder, task::LocalSet, time::timeout};
 
 /// A server that does not answer within this time is down.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
-/// A server that refuses a client after its handshake (a missing certificate, a missing key) says so within this time.
+/// A server that refuses a client after its handshake (a missing certificate, a missing key) does so within this time.
 const OBJECTION: Duration = Duration::from_millis(300);
 /// Enough for any greeting.
 const GREETING_BYTES: usize = 512;
 
-/// Tries each server: `probe` tells what the server has proven, or why records would not arrive there.
+/// Probes each server: `probe` returns what the server has proven, or why records would not arrive there.
 pub(crate) fn servers<E: fmt::Display>(
     servers: &[String],
     probe: impl AsyncFn(&str) -> Result<&'static str, E>,
@@ -39,17 +39,17 @@ pub(crate) fn servers<E: fmt::Display>(
     Err(Failure::peer(text))
 }
 
-/// Runs a probe on a runtime of its own.
+/// Runs a probe on its own runtime.
 pub(crate) fn run<T>(probe: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
     let runtime = Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| Failure::us(format!("cannot start: {error}")))?;
     LocalSet::new().block_on(&runtime, probe)
 }
 
-/// The bytes that a server sends first once it is connected; none if it waits for the client, as it should.
+/// The bytes that a server sends first; none if it waits for the client, as it should.
 ///
 /// # Errors
-/// It has closed the connection, or the system says why it cannot be used.
+/// The server has closed the connection, or the system reports an error.
 pub(crate) async fn greeting(stream: &mut Stream) -> io::Result<Vec<u8>> {
     let mut bytes = vec![0; GREETING_BYTES];
     match timeout(OBJECTION, stream.read(&mut bytes)).await {
@@ -75,13 +75,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn those_that_answer_and_those_that_do_not_are_told_apart() {
+    fn servers_that_answer_are_distinguished_from_those_that_do_not() {
         let open = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let up = open.local_addr().unwrap().to_string();
         let closing = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let closes = closing.local_addr().unwrap().to_string();
         std::thread::spawn(move || drop(closing.accept()));
-        // Bound and not listening: nobody else gets this port, and it refuses.
+        // Bound and not listening: no other socket gets this port, and connections are refused.
         let closed = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None);
         let closed = closed.unwrap();
         let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
@@ -97,18 +97,18 @@ mod tests {
             greeting(&mut Stream::Plain(socket)).await?;
             Ok::<_, io::Error>("it is there")
         };
-        let told = servers(std::slice::from_ref(&up), probe).unwrap();
-        assert_eq!(told, format!("connected to {up} (it is there)"));
-        let told = servers(&[up.clone(), down.clone(), closes.clone()], probe).unwrap_err();
-        let told = told.message;
+        let report = servers(std::slice::from_ref(&up), probe).unwrap();
+        assert_eq!(report, format!("connected to {up} (it is there)"));
+        let failure = servers(&[up.clone(), down.clone(), closes.clone()], probe).unwrap_err();
+        let report = failure.message;
         assert!(
-            told.starts_with(&format!("cannot connect to {down}: ")),
-            "{told}"
+            report.starts_with(&format!("cannot connect to {down}: ")),
+            "{report}"
         );
-        assert!(told.contains(&format!("{closes}: it closes")), "{told}");
+        assert!(report.contains(&format!("{closes}: it closes")), "{report}");
         assert!(
-            told.ends_with(&format!("connected to {up} (it is there)")),
-            "{told}"
+            report.ends_with(&format!("connected to {up} (it is there)")),
+            "{report}"
         );
     }
 }

@@ -1,4 +1,4 @@
-//! What sinks are tested with: an inlet over a channel that the test holds in its hands. Tests only.
+//! The test rig of sinks: an inlet over a channel that the test controls. Tests only.
 
 use std::{
     collections::VecDeque,
@@ -21,7 +21,7 @@ use millstream_pipeline::{
 };
 use millstream_record::{Batch, Encoding, Pool, Position, Time, Values};
 
-/// The channel in front of a sink. What it holds survives the sink, as a disk channel does.
+/// The channel in front of a sink. Its contents survive the sink, like those of a disk channel.
 #[derive(Clone, Default)]
 pub(crate) struct Upstream(Arc<Mutex<State>>);
 
@@ -29,15 +29,15 @@ pub(crate) struct Upstream(Arc<Mutex<State>>);
 struct State {
     /// The id of a durable channel; None: memory.
     id: Option<u128>,
-    /// Durable: everything ever put, at position (1, index + 1). Memory: what was not yet taken.
+    /// Durable: everything ever put, at position (1, index + 1). Memory: what has not been read.
     batches: VecDeque<(Batch, Option<delivery::Token>)>,
     next: usize,
-    /// Durable: how many are settled.
+    /// Durable: how many batches are settled.
     settled: usize,
     closed: bool,
     waker: Option<Waker>,
     rejected: Vec<Group>,
-    /// So many of the next groups of rejects are not kept.
+    /// Loses this many of the next groups of rejects.
     rejects_lost: usize,
 }
 
@@ -58,7 +58,7 @@ impl Upstream {
     pub(crate) fn put(&self, batch: Batch, awaited: bool) -> Receipt {
         let (token, receipt) = delivery::receipt(awaited, batch.count.into(), Meter::default());
         let mut state = self.lock();
-        // A durable channel settles what it keeps; only memory lets the token travel on.
+        // A durable channel settles what it keeps; memory passes the token on.
         let token = match state.id {
             Some(_) => {
                 token.settle();
@@ -71,7 +71,7 @@ impl Upstream {
         receipt
     }
 
-    /// No more will come.
+    /// No more batches will come.
     pub(crate) fn close(&self) {
         let mut state = self.lock();
         state.closed = true;
@@ -83,14 +83,14 @@ impl Upstream {
         self.lock().settled
     }
 
-    /// What the sink has rejected, record by record, as the bytes of `message`.
+    /// The batches that the sink has rejected.
     pub(crate) fn rejected(&self) -> Vec<Batch> {
         let state = self.lock();
         let groups = state.rejected.iter();
         groups.flat_map(|group| group.batches.clone()).collect()
     }
 
-    /// The next group of rejects is not kept.
+    /// Loses the next group of rejects.
     pub(crate) fn lose_reject(&self) {
         self.lock().rejects_lost += 1;
     }
@@ -172,7 +172,7 @@ impl Reader for Upstream {
     }
 }
 
-/// Takes what is rejected, and settles it by keeping it, unless it is to be lost.
+/// Keeps and settles rejects, except those that are to be lost.
 struct Rejects(Upstream);
 
 impl Channel for Rejects {
@@ -191,7 +191,7 @@ impl Channel for Rejects {
     fn close(&self) {}
 }
 
-/// A sink with all that it gets.
+/// A sink with everything it gets from the runtime.
 pub(crate) struct Rig {
     pub(crate) sink: Arc<dyn Sink>,
     pub(crate) inlet: Inlet,
@@ -201,7 +201,7 @@ pub(crate) struct Rig {
 }
 
 impl Rig {
-    /// Builds the component with these options (in JSON) and sets it behind `upstream`.
+    /// Builds the component with these options (in JSON) behind `upstream`.
     pub(crate) fn new(
         component: &Component,
         options: &str,
@@ -248,12 +248,12 @@ impl Rig {
     }
 }
 
-/// Builds a sink of these options (in JSON), or panics with what is wrong with them.
+/// Builds a sink with these options (in JSON); panics with their problems.
 pub(crate) fn build(component: &Component, options: &str) -> Arc<dyn Sink> {
     try_build(component, options).unwrap_or_else(|problems| panic!("{problems:?}"))
 }
 
-/// Builds a sink of these options (in JSON), or says what is wrong with them.
+/// Builds a sink with these options (in JSON), or returns their problems.
 pub(crate) fn try_build(
     component: &Component,
     options: &str,
@@ -268,7 +268,7 @@ pub(crate) fn try_build(
     build("sink", &node).map_err(told)
 }
 
-/// A tree of the configuration out of JSON.
+/// Turns JSON into a configuration tree.
 pub(crate) fn node(value: serde_json::Value) -> Node {
     use serde_json::Value as Json;
     let value = match value {

@@ -1,4 +1,4 @@
-//! What is compressed, told by its first bytes.
+//! Recognizes compressed files by their first bytes.
 
 /// The first bytes of gzip, zstd, xz, lz4, compress and zip.
 const MAGICS: [&[u8]; 6] = [
@@ -24,7 +24,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn compressed_files_are_told_from_text() {
+    fn compressed_files_are_distinguished_from_text() {
         assert!(is_compressed(b"\x1f\x8b\x08\0"));
         assert!(is_compressed(b"BZh91AY&SY"));
         for text in [&b""[..], b"BZh is a line\n", b"PK\n", b"\x1f"] {

@@ -4,6 +4,8 @@ use millstream_pipeline::node::Component;
 
 mod compressed;
 mod connection;
+#[cfg(test)]
+mod contributing;
 mod flight;
 mod flume;
 mod forward;

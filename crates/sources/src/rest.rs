@@ -1,25 +1,25 @@
-//! Bytes that wait for more: a value that is cut, the body of a request. A few kilobytes are a vector of their own; what
-//! grows moves into memory of the pool. `memory_max` counts both.
+//! Bytes of something incomplete: a value, the body of a request. A few kilobytes are in a vector; larger ones move into memory
+//! of the pool. `memory_max` counts both.
 
 use std::time::Duration;
 
 use millstream_record::{Buffer, Charge, Claim};
 use tokio::time::timeout;
 
-/// More bytes than this are held in memory of the pool, whose smallest buffer is as large.
+/// More bytes than this are in memory of the pool, whose smallest buffer has this size.
 const OWN_BYTES_MAX: usize = 64 << 10;
-/// No more bytes than this do not count.
+/// Up to this many bytes do not count as memory.
 const FEW_BYTES: usize = 1 << 10;
 /// Memory of the pool grows by this factor, so bytes are copied at most once and a third.
 const GROWTH: usize = 4;
 
-/// Bytes that wait for more.
+/// The bytes of something incomplete.
 pub(crate) struct Rest {
     own: Vec<u8>,
-    /// What `own` counts for.
+    /// The memory that `own` counts as.
     charge: Option<(usize, Charge)>,
     pooled: Option<Buffer>,
-    /// As many are expected at most.
+    /// The most that is expected.
     expected: usize,
 }
 
@@ -40,7 +40,7 @@ impl Rest {
         }
     }
 
-    /// What waits.
+    /// The bytes.
     pub(crate) fn bytes(&self) -> &[u8] {
         match &self.pooled {
             Some(buffer) => buffer,
@@ -48,7 +48,7 @@ impl Rest {
         }
     }
 
-    /// The memory that is held.
+    /// Number of bytes of memory held.
     pub(crate) fn held(&self) -> usize {
         match &self.pooled {
             Some(buffer) => buffer.capacity(),
@@ -56,7 +56,7 @@ impl Rest {
         }
     }
 
-    /// Appends bytes; false: there was no memory for `wait`, or none beside what other messages need.
+    /// Appends bytes; false: there was no memory within `wait`, or none beside what other messages need.
     pub(crate) async fn append(&mut self, bytes: &[u8], claim: &Claim, wait: Duration) -> bool {
         let length = self.bytes().len() + bytes.len();
         if self.pooled.is_none() && length <= OWN_BYTES_MAX {
@@ -73,7 +73,7 @@ impl Rest {
         true
     }
 
-    /// Counts `own`; false: all memory is taken.
+    /// Counts `own` as memory; false: there is none left.
     fn count(&mut self, claim: &Claim) -> bool {
         let bytes = self.own.capacity();
         let counted = self
@@ -138,7 +138,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn what_grows_is_counted_and_what_shrinks_goes_back() {
+    async fn memory_is_counted_as_it_grows_and_returned_as_it_shrinks() {
         let pool = Pool::new(1 << 20);
         let claim = pool.claim(0);
         let wait = Duration::from_millis(10);

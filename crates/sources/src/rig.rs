@@ -1,4 +1,4 @@
-//! What sources are tested with: a channel that the test holds in its hands, and a run of a source. Tests only.
+//! Test support for sources: a channel under the control of the test, and a run of a source.
 
 use std::{
     collections::HashMap,
@@ -22,27 +22,27 @@ use millstream_pipeline::{
 };
 use millstream_record::{Batch, FileId, Origin, Pool};
 
-/// The channel behind a source. What it holds survives the source, as a disk channel does.
+/// The channel behind a source. It survives the source, as a disk channel does.
 #[derive(Clone, Default)]
 pub(crate) struct Downstream(Arc<Mutex<State>>);
 
 #[derive(Default)]
 struct State {
     durable: bool,
-    /// Whether it answers at once; else answers are held back.
+    /// Whether it answers at once; otherwise answers are held back.
     answers: bool,
     /// Whether it has no room.
     full: bool,
-    /// Whether it takes what comes and says that it has no room to keep it, as a disk channel does.
+    /// Whether it takes batches and reports that it has no room to keep them, as a disk channel does.
     chokes: bool,
-    /// The values that the source says it sets; none before one runs.
+    /// The values that the source declares; none before it runs.
     values: &'static [&'static str],
     batches: Vec<Batch>,
     held: Vec<Token>,
     origins: HashMap<FileId, u64>,
-    /// Batches that were there already, whole or in part.
+    /// Number of batches that were repeats, whole or in part.
     repeats: usize,
-    /// How often it was asked to sync.
+    /// Number of requests to sync.
     syncs: usize,
 }
 
@@ -54,7 +54,7 @@ impl Downstream {
         downstream
     }
 
-    /// A disk channel: it keeps everything at once, knows where files go on, and drops or cuts what it has.
+    /// A disk channel: it keeps everything at once, knows the offset up to which each file is kept, and drops or cuts repeats.
     pub(crate) fn durable() -> Self {
         let downstream = Self::memory();
         downstream.lock().durable = true;
@@ -71,7 +71,7 @@ impl Downstream {
         self.lock().full = full;
     }
 
-    /// From now on it is a disk channel that is full: what comes waits in it until [`Downstream::settle`].
+    /// From now on it is a disk channel that is full: batches wait in it until [`Downstream::settle`].
     pub(crate) fn choke(&self) {
         let mut state = self.lock();
         (state.answers, state.chokes) = (false, true);
@@ -84,7 +84,7 @@ impl Downstream {
         state.held.drain(..).for_each(Token::settle);
     }
 
-    /// Drops what was held, as a consumer that dies does, with the batches that were not answered; answers from now on.
+    /// Drops what was held with the batches that were not answered, as a consumer that dies does; answers at once from now on.
     pub(crate) fn drop_held(&self) {
         let mut state = self.lock();
         state.answers = true;
@@ -119,17 +119,17 @@ impl Downstream {
         lines.collect()
     }
 
-    /// How many batches were there already, whole or in part.
+    /// Number of batches that were repeats, whole or in part.
     pub(crate) fn repeats(&self) -> usize {
         self.lock().repeats
     }
 
-    /// How often it was asked to sync.
+    /// Number of requests to sync.
     pub(crate) fn syncs(&self) -> usize {
         self.lock().syncs
     }
 
-    /// The origins as a disk channel knows them.
+    /// The origins, as a disk channel knows them.
     pub(crate) fn origins(&self) -> Vec<(FileId, u64)> {
         self.lock()
             .origins
@@ -144,8 +144,8 @@ impl Downstream {
 }
 
 impl State {
-    /// What of a batch is new.
-    fn cut(&mut self, mut batch: Batch) -> Option<Batch> {
+    /// The part of a batch that is new.
+    fn without_repeats(&mut self, mut batch: Batch) -> Option<Batch> {
         let Some(Origin::File(origin)) = batch.origins.first().cloned() else {
             return Some(batch);
         };
@@ -174,7 +174,7 @@ impl Channel for Downstream {
             while self.lock().full {
                 tokio::time::sleep(Duration::from_millis(2)).await;
             }
-            self.take(group);
+            self.keep(group);
         })
     }
 
@@ -200,7 +200,7 @@ impl Channel for Downstream {
 }
 
 impl Downstream {
-    fn take(&self, mut group: Group) {
+    fn keep(&self, mut group: Group) {
         let (empty, _) = delivery::receipt(false, 0, Meter::default());
         let token = std::mem::replace(&mut group.token, empty);
         let mut state = self.lock();
@@ -209,11 +209,11 @@ impl Downstream {
             let declared = |(name, _): (&str, &str)| state.values.contains(&name);
             assert!(batch.values.iter().all(declared), "{:?}", batch.values);
             let batch = if state.durable {
-                state.cut(batch)
+                state.without_repeats(batch)
             } else {
                 Some(batch)
             };
-            // Copied, as a channel does that writes: the buffer goes back to its pool.
+            // Copied, as by a channel that writes: the buffer goes back to its pool.
             state.batches.extend(batch.map(|batch| Batch {
                 body: batch.body.to_vec().into(),
                 ..batch
@@ -227,7 +227,7 @@ impl Downstream {
     }
 }
 
-/// A source that runs, on threads of its own.
+/// A source that runs on separate threads.
 pub(crate) struct Running {
     pub(crate) meters: Meters,
     pub(crate) rejected: Downstream,
@@ -246,7 +246,7 @@ impl Running {
         Self::launch(component, options, downstream, directory, false)
     }
 
-    /// The same with `--once`, to its end.
+    /// Runs a component with `--once`, to its end.
     pub(crate) fn once(
         component: &Component,
         options: &str,
@@ -338,7 +338,7 @@ impl Running {
     }
 }
 
-/// Builds a source of these options (in JSON), or says what is wrong with them.
+/// Builds a source from these options (in JSON), or returns what is wrong with them.
 pub(crate) fn try_build(
     component: &Component,
     options: &str,
@@ -350,7 +350,7 @@ pub(crate) fn try_build(
     build("source", &node).map_err(|problems| problems.into_iter().map(|p| p.message).collect())
 }
 
-/// A tree of the configuration out of JSON.
+/// A tree of the configuration, from JSON.
 pub(crate) fn node(value: serde_json::Value) -> Node {
     use serde_json::Value as Json;
     let place = || Place::whole(millstream_config::Source::new("test.yaml", "", 0));
@@ -383,7 +383,7 @@ pub(crate) fn node(value: serde_json::Value) -> Node {
 pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let give_up = Instant::now() + Duration::from_secs(20);
     while !holds() {
-        assert!(Instant::now() < give_up, "it never came to this: {what}");
+        assert!(Instant::now() < give_up, "timed out waiting for: {what}");
         thread::sleep(Duration::from_millis(2));
     }
 }

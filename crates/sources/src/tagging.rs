@@ -1,5 +1,5 @@
-//! The option `tag` of sources: a text in which `*` is a path with dots for slashes, or a template of what all records of
-//! a batch share.
+//! The option `tag` of sources: a text in which `*` is a path with dots for slashes, or a template of values that all records of a
+//! batch share.
 
 use jiff::tz::TimeZone;
 use millstream_config::{Node, Problem};
@@ -10,15 +10,15 @@ use millstream_wire::{
     template::{Depends, Renderer, Shared, Template},
 };
 
-/// What is known of this machine.
+/// Values of this machine.
 pub(crate) const LOCAL_VALUES: &[&str] = &["host"];
-/// What is known of a peer: both are its address; of a unix socket this machine and `unix`.
+/// Values of a peer: both are its address, or for a unix socket this machine and `unix`.
 pub(crate) const PEER_VALUES: &[&str] = &["host", "peer"];
 
-/// How a tag is made.
+/// How the tag of a batch is made.
 #[derive(Clone, Debug)]
 pub(crate) enum Tagging {
-    /// It is given: the node's name, or what the sender calls it.
+    /// It is given: the name of the node, or the sender's tag.
     Given,
     /// A text in which `*` is the path with dots.
     Star(String),
@@ -27,7 +27,7 @@ pub(crate) enum Tagging {
 }
 
 impl Tagging {
-    /// Of the option `tag`; `known` are the values that there are beside `tag`.
+    /// From the option `tag`; `known` are the values that exist beside `tag`.
     pub(crate) fn new(tag: Option<&str>, known: &[&str]) -> Result<Self, String> {
         let tag = match tag {
             None => return Ok(Self::Given),
@@ -37,13 +37,13 @@ impl Tagging {
         batch_template(tag, known).map(Self::Template)
     }
 
-    /// The same, of a node's option.
+    /// The same from a node's option.
     pub(crate) fn of(tag: Option<&str>, known: &[&str], node: &Node) -> Result<Self, Problem> {
         Self::new(tag, known).map_err(|why| node.problem_at("tag", why))
     }
 
-    /// The tag of a batch: `given` is what it has if the option says nothing, `path` is for the star, where there is one.
-    /// Where a template wants a value that this batch does not have (a file beside those of pods), it is `given` too.
+    /// The tag of a batch. `given` is the tag without the option; `path` replaces the star, if there is one. If this batch lacks
+    /// a value of the template (a file that belongs to no pod), the tag is `given`, too.
     pub(crate) fn tag(&self, given: &str, path: Option<&str>, values: &Values) -> Tag {
         match (self, path) {
             (Self::Given, _) => Tag::from(given),
@@ -54,12 +54,12 @@ impl Tagging {
             }
             (Self::Template(template), _) => {
                 let shared = Shared { tag: given, values };
-                let event = TimedRecord {
+                let record = TimedRecord {
                     time: Time::now(),
                     record: Record::None,
                 };
                 let mut tag = Vec::new();
-                match Renderer::text(template, TimeZone::UTC).render(shared, event, &mut tag) {
+                match Renderer::text(template, TimeZone::UTC).render(shared, record, &mut tag) {
                     Ok(_) => Tag::from(&*String::from_utf8_lossy(&tag)),
                     Err(_) => Tag::from(given),
                 }
@@ -68,7 +68,7 @@ impl Tagging {
     }
 }
 
-/// A template of what all records of a batch share: the values that are `known`.
+/// A template of the values that all records of a batch share, which are `known`.
 pub(crate) fn batch_template(text: &str, known: &[&str]) -> Result<Template, String> {
     let template = Template::parse(text).map_err(|error| error.to_string())?;
     if template.depends() > Depends::Batch {
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_batch_has_is_refused() {
+    fn a_value_that_no_batch_has_is_refused() {
         let refused = |text| Tagging::new(Some(text), &["host", "peer"]).unwrap_err();
         assert!(refused("{.user}").contains("field"));
         assert!(refused("x-%Y").contains("time"));

@@ -1,7 +1,6 @@
-//! How fast the kernel copies out of a socket and out of the page cache, by how many bytes the destination lies behind the
-//! source modulo a page: `cargo bench -p millstream-sys --bench copies`. Prints GB/s for the distances 0 to 64 and for the
-//! place where a buffer of the program's allocator begins. The fastest lap counts: whatever else the machine does only
-//! makes laps slower.
+//! Measures how fast the kernel copies out of a socket and out of the page cache, by the distance of the destination from the
+//! source modulo a page: `cargo bench -p millstream-sys --bench copies`. Prints GB/s for the distances 0 to 64, and for the one
+//! at which a buffer of the program's allocator begins. The fastest lap counts, because other load only makes laps slower.
 
 use std::{
     fs::File,
@@ -16,18 +15,18 @@ use rustix::io::{ioctl_fionread, pread};
 #[global_allocator]
 static ALLOCATOR: MidPage = MidPage;
 
-/// Bytes of one copy: what a socket holds, and a file read that stays in the cache.
+/// The size of one copy in bytes: it fits into a socket, and a file of this size into the cache.
 const BYTES: usize = 64 << 10;
 const PAGE: usize = 4096;
 const LAPS: u32 = 300;
 
-/// The fastest of many laps, as GB/s.
+/// The speed of the fastest of many laps, in GB/s.
 fn fastest(mut lap: impl FnMut() -> Duration) -> f64 {
     let fastest = (0..LAPS).map(|_| lap()).min().unwrap_or_default();
     BYTES as f64 / fastest.as_secs_f64() / 1e9
 }
 
-/// Sends what one page after the other holds from its start, and times only how it is received.
+/// Sends whole pages, and times only how they are received.
 fn receive(sender: &mut TcpStream, receiver: &mut TcpStream, out: &mut [u8]) -> Duration {
     sender
         .write_all(&[b'x'; BYTES])
@@ -45,7 +44,7 @@ fn main() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
     let address = listener.local_addr().expect("it is bound");
     let mut sender = TcpStream::connect(address).expect("it listens");
-    let (mut receiver, _) = listener.accept().expect("somebody connects");
+    let (mut receiver, _) = listener.accept().expect("the sender connects");
     let directory = tempfile::tempdir().expect("there is a directory for temporary files");
     let path = directory.path().join("file");
     std::fs::write(&path, vec![b'x'; BYTES]).expect("the disk has room");

@@ -1,19 +1,19 @@
 //! The program's allocator: large byte buffers begin in the middle of a page.
 //!
-//! The kernel copies with `rep movsb`, and so does glibc. On AMD Zen 3 and 4 that instruction is ten times slower when the
-//! destination begins 1 to 15 bytes behind the source, both modulo 4096 (glibc's bug 30994; 3 GB/s in place of 30, and
-//! bytes 16 to 63 behind it a quarter slower). The other side of a large copy usually begins at the start of a page: a
-//! socket's first bytes, a file's page in the cache, the pages of a program that writes to a mount. malloc's large blocks
-//! begin 16 bytes behind the start of a page, so a protocol's head of 1 to 15 bytes was enough to hit the slow distances.
-//! From the middle of a page they are two thousand bytes away, in both directions.
+//! The kernel and glibc copy with `rep movsb`. On AMD Zen 3 and 4 that instruction is ten times slower when the destination
+//! begins 1 to 15 bytes behind the source, both modulo 4096 (glibc bug 30994: 3 GB/s instead of 30; at 16 to 63 bytes it is a
+//! quarter slower). The other side of a large copy usually begins at the start of a page: the first bytes of a socket, a page of
+//! a file in the cache, the pages of a program that writes to a mount. malloc's large blocks begin 16 bytes behind the start of
+//! a page, so a protocol header of 1 to 15 bytes was enough to hit the slow distances. From the middle of a page these are two
+//! thousand bytes away in both directions.
 //!
 //! ```text
 //! |----------- page -----------|----------- page -----------|--
 //!       raw           [raw] buffer ...
-//!       as malloc has it ^  ^ 2048 bytes behind the start of a page
+//!  malloc would begin it ^  ^ 2048 bytes behind the start of a page
 //! ```
 //!
-//! It leaves to others: sources that are known to stand elsewhere in a page ([`crate::disk::read_at`]).
+//! It does not handle sources that begin elsewhere in a page; where that is known, see [`crate::disk::read_at`].
 
 use std::{
     alloc::{GlobalAlloc, Layout, System},
@@ -21,17 +21,17 @@ use std::{
     ptr,
 };
 
-/// Pages, as the distance between source and destination counts.
+/// The page size: distances between source and destination count modulo this.
 pub(crate) const PAGE_BYTES: usize = 4096;
-/// A copy to a destination that is this far behind its source, modulo [`PAGE_BYTES`], is slow.
+/// Copies to a destination this far behind the source, modulo [`PAGE_BYTES`], are slow.
 pub(crate) const SLOW_DISTANCES: Range<u64> = 1..16;
-/// Where in a page a large buffer begins.
+/// The offset in a page at which a large buffer begins.
 const PLACE_IN_PAGE: usize = PAGE_BYTES / 2;
-/// From this size on a buffer is large: a page more costs an eighth, and the time that such a read takes is its copy.
+/// The smallest large buffer. The extra page costs it an eighth, and the time of a read of this size is mostly the copy.
 const LARGE_BYTES: usize = 32 << 10;
-/// In front of a buffer stands where its block begins.
+/// The size of the pointer to the start of the block, which is in front of each buffer.
 const HEAD_BYTES: usize = size_of::<usize>();
-/// A block is this much larger than its buffer.
+/// How much larger a block is than its buffer.
 const ROOM_BYTES: usize = PAGE_BYTES + HEAD_BYTES;
 /// The alignment of a block, for its head.
 const BLOCK_ALIGN: usize = align_of::<usize>();
@@ -42,33 +42,33 @@ const BLOCK_ALIGN: usize = align_of::<usize>();
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MidPage;
 
-/// The layout of the block that holds a large byte buffer; `None`: the system's allocator serves this layout.
+/// The layout of the block for a large byte buffer; `None` if the system's allocator serves this layout directly.
 fn block(layout: Layout) -> Option<Layout> {
     if layout.align() != 1 || layout.size() < LARGE_BYTES {
         return None;
     }
-    // What is too large for a layout with the room is too large for any system.
+    // A size that overflows a layout here is larger than any system can allocate.
     Layout::from_size_align(layout.size().checked_add(ROOM_BYTES)?, BLOCK_ALIGN).ok()
 }
 
-/// How far behind the start of its block a buffer begins: at most [`ROOM_BYTES`], at least [`HEAD_BYTES`].
+/// The distance of a buffer from the start of its block: at least [`HEAD_BYTES`], at most [`ROOM_BYTES`].
 fn distance(raw: *mut u8) -> usize {
     let first = raw.addr() + HEAD_BYTES;
     let missing = (PLACE_IN_PAGE + PAGE_BYTES - first % PAGE_BYTES) % PAGE_BYTES;
     HEAD_BYTES + missing
 }
 
-/// The buffer in a block, with the block's start in front of it. Null stays null.
+/// Returns the buffer in a block, and writes the block's start in front of it. Null stays null.
 ///
 /// # Safety
-/// `raw` is null or begins a block of at least [`ROOM_BYTES`], aligned to [`BLOCK_ALIGN`].
+/// `raw` is null or the start of a block of at least [`ROOM_BYTES`], aligned to [`BLOCK_ALIGN`].
 #[allow(unsafe_code)]
 unsafe fn place(raw: *mut u8) -> *mut u8 {
     if raw.is_null() {
         return raw;
     }
-    // SAFETY: the distance is at most ROOM_BYTES and at least HEAD_BYTES, so the head stands within the block. The place
-    // in the page is a multiple of BLOCK_ALIGN, so the head is aligned.
+    // SAFETY: the distance is between HEAD_BYTES and ROOM_BYTES, so the head is within the block. The buffer's offset in the
+    // page is a multiple of BLOCK_ALIGN, so the head is aligned.
     unsafe {
         let buffer = raw.add(distance(raw));
         buffer.sub(HEAD_BYTES).cast::<*mut u8>().write(raw);
@@ -76,23 +76,24 @@ unsafe fn place(raw: *mut u8) -> *mut u8 {
     }
 }
 
-/// The start of the block that holds a buffer.
+/// Returns the start of the block that holds a buffer.
 ///
 /// # Safety
-/// `buffer` comes from [`place`], and its block is not freed.
+/// `buffer` came from [`place`], and its block is not freed.
 #[allow(unsafe_code)]
 unsafe fn raw(buffer: *mut u8) -> *mut u8 {
-    // SAFETY: `place` wrote it there.
+    // SAFETY: `place` wrote the pointer there.
     unsafe { buffer.sub(HEAD_BYTES).cast::<*mut u8>().read() }
 }
 
-// SAFETY: layouts that `block` does not name go to `System` unchanged. For the others the block is `System`'s, of the
-// layout that `block` gives for the same layout every time; the buffer lies in it with its whole size, as `distance` is at
-// most ROOM_BYTES; and every call finds the block's start in front of the buffer. Nothing here allocates or panics.
+// SAFETY: layouts for which `block` returns `None` are passed to `System` unchanged. For the others, the block comes from
+// `System` with the layout that `block` returns, which is the same on every call. The whole buffer is inside the block, because
+// `distance` is at most ROOM_BYTES, and every call finds the block's start in front of the buffer. Nothing here allocates or
+// panics.
 #[allow(unsafe_code)]
 unsafe impl GlobalAlloc for MidPage {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the caller's promise for `layout`; a block is larger than 0.
+        // SAFETY: the caller guarantees a layout of non-zero size; a block is larger still.
         unsafe {
             match block(layout) {
                 Some(block) => place(System.alloc(block)),
@@ -102,7 +103,7 @@ unsafe impl GlobalAlloc for MidPage {
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: as in `alloc`. The head stands in front of the buffer, which stays zero.
+        // SAFETY: as in `alloc`. The head is in front of the buffer, which stays zeroed.
         unsafe {
             match block(layout) {
                 Some(block) => place(System.alloc_zeroed(block)),
@@ -112,7 +113,7 @@ unsafe impl GlobalAlloc for MidPage {
     }
 
     unsafe fn dealloc(&self, buffer: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise: `buffer` comes from here with this layout, so `block` decides as it did then.
+        // SAFETY: the caller guarantees that `buffer` came from this allocator with this layout, so `block` decides as it did then.
         unsafe {
             match block(layout) {
                 Some(block) => System.dealloc(raw(buffer), block),
@@ -122,10 +123,10 @@ unsafe impl GlobalAlloc for MidPage {
     }
 
     unsafe fn realloc(&self, buffer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        // SAFETY: the caller's promise: `size` with this alignment is a layout.
+        // SAFETY: the caller guarantees that `size` with this alignment is a valid layout.
         let larger = unsafe { Layout::from_size_align_unchecked(size, layout.align()) };
-        // SAFETY: as in `alloc` and `dealloc`. Both buffers lie whole in the moved block (`size` may be the smaller one);
-        // they may overlap, which `copy` allows.
+        // SAFETY: as in `alloc` and `dealloc`. The bytes of the old buffer and of the new one, whichever is smaller, are inside the
+        // moved block at both places. The two may overlap, which `copy` allows.
         unsafe {
             match (block(layout), block(larger)) {
                 (None, None) => System.realloc(buffer, layout, size),
@@ -137,7 +138,7 @@ unsafe impl GlobalAlloc for MidPage {
                         return to;
                     }
                     let is = distance(to);
-                    // The system moves whole pages, so this is rare.
+                    // Rare: the system usually moves whole pages.
                     if is != was {
                         ptr::copy(to.add(was), to.add(is), layout.size().min(size));
                     }
@@ -186,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_buffer_keeps_its_bytes_and_its_place_while_it_grows_and_shrinks() {
+    fn a_buffer_keeps_its_bytes_and_its_offset_in_the_page_while_it_grows_and_shrinks() {
         let mut bytes: Vec<u8> = Vec::new();
         let mut others = Vec::new();
         for step in 0..2_000_u32 {
@@ -195,7 +196,7 @@ mod tests {
                 assert_eq!(in_page(&bytes), PLACE_IN_PAGE);
             }
             if step % 7 == 0 {
-                // Others lie between, so that blocks move.
+                // Other blocks in between force this one to move.
                 others.push(vec![step as u8; 40_000 + step as usize]);
             }
         }
@@ -222,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_buffer_that_is_too_large_for_the_system_is_refused() {
+    fn a_buffer_that_no_system_can_allocate_is_refused() {
         let mut bytes: Vec<u8> = Vec::new();
         assert!(bytes.try_reserve_exact(isize::MAX as usize - 10).is_err());
         assert!(bytes.try_reserve_exact(isize::MAX as usize).is_err());

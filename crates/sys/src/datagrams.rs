@@ -1,9 +1,9 @@
-//! Many datagrams with one system call, and how many the system dropped.
+//! Receives many datagrams with one system call, and counts those that the kernel dropped.
 //!
 //! `[read] -> decode -> send -> keep -> take -> process -> encode -> write -> settle`
 //!
-//! std and rustix receive one datagram a call; `recvmmsg` receives what is there. With it come the senders' addresses and,
-//! where [`count_drops`] was asked for, the number of datagrams that found the socket's buffer full (`SO_RXQ_OVFL`).
+//! std and rustix receive one datagram per call; `recvmmsg` receives all that have arrived. It also returns the senders'
+//! addresses and, after [`count_drops`], the number of datagrams that found the socket's buffer full (`SO_RXQ_OVFL`).
 
 use std::{
     io, mem,
@@ -12,12 +12,12 @@ use std::{
     ptr,
 };
 
-/// Room for one control message that holds a u32, aligned as the system wants it: its head (16 bytes), and the value.
+/// The size of one control message with a u32, in words of 8 bytes: its header (16 bytes) and the padded value.
 const CONTROL_WORDS: usize = 4;
-/// Slots are this much longer than a datagram may be, so that their beginnings do not share a cache set.
+/// How much longer a slot is than a datagram may be, so that the slots do not begin in the same cache set.
 const SPREAD_BYTES: usize = 5 * 64;
 
-/// Receives datagrams into memory of its own.
+/// Receives datagrams into its own memory.
 pub struct Receiver {
     bytes_max: usize,
     data: Vec<u8>,
@@ -27,7 +27,7 @@ pub struct Receiver {
     dropped: Option<u32>,
 }
 
-/// What came in a slot.
+/// What a slot received.
 #[derive(Clone, Copy, Default)]
 struct Slot {
     length: usize,
@@ -40,18 +40,18 @@ struct Slot {
 pub struct Datagram<'a> {
     /// Its bytes.
     pub bytes: &'a [u8],
-    /// Who sent it, if it came over a network; an address of IPv4 is shown as one.
+    /// The sender, if it came over a network. An IPv4-mapped address is shown as IPv4.
     pub from: Option<IpAddr>,
-    /// It was longer.
+    /// It was longer than a slot.
     pub truncated: bool,
 }
 
 impl Receiver {
-    /// Takes up to `count` datagrams of at most `bytes_max` bytes with one call. Memory that no datagram reaches is never
+    /// A receiver of up to `count` datagrams per call, each of at most `bytes_max` bytes. Memory that no datagram reaches is never
     /// touched.
     pub fn new(count: usize, bytes_max: usize) -> Self {
         let count = count.max(1);
-        // SAFETY: all zeroes are a valid sockaddr_storage: it is plain data.
+        // SAFETY: sockaddr_storage is plain data, for which all zeros are valid.
         #[allow(unsafe_code)]
         let name: libc::sockaddr_storage = unsafe { mem::zeroed() };
         Self {
@@ -64,12 +64,12 @@ impl Receiver {
         }
     }
 
-    /// How many it takes with one call.
+    /// The most datagrams of one call.
     pub fn capacity(&self) -> usize {
         self.received.len()
     }
 
-    /// Takes what is there without waiting; how many datagrams came. [`io::ErrorKind::WouldBlock`]: none is there.
+    /// Receives the datagrams that have arrived; returns how many, or [`io::ErrorKind::WouldBlock`] if there are none.
     pub fn receive(&mut self, socket: BorrowedFd<'_>) -> io::Result<usize> {
         let stride = self.bytes_max + SPREAD_BYTES;
         let mut vectors: Vec<libc::iovec> = self
@@ -85,9 +85,9 @@ impl Receiver {
             .zip(&mut self.controls)
             .map(|((vector, name), control)| header(vector, name, control))
             .collect();
-        // SAFETY: every header points at one vector, one name and one control block of its own, with their true sizes;
-        // every vector at `bytes_max` bytes of its own slot in `data`. All of them live and are not moved until the call
-        // returns, and nothing keeps the pointers after it. No timeout is passed.
+        // SAFETY: each header points to its own vector, name and control block, with their true sizes, and each vector to
+        // `bytes_max` bytes of its own slot in `data`. All of them outlive the call and do not move during it, and the kernel does
+        // not keep the pointers. The timeout is null.
         #[allow(unsafe_code)]
         let count = unsafe {
             libc::recvmmsg(
@@ -117,7 +117,7 @@ impl Receiver {
         Ok(count)
     }
 
-    /// The datagrams of the last call: `count` is what it gave.
+    /// The datagrams of the last call, which returned `count`.
     pub fn datagrams(&self, count: usize) -> impl Iterator<Item = Datagram<'_>> {
         let stride = self.bytes_max + SPREAD_BYTES;
         let slots = self.data.chunks_exact(stride).zip(&self.received);
@@ -128,17 +128,17 @@ impl Receiver {
         })
     }
 
-    /// How many datagrams the system has dropped since the socket was made, as far as it was said; it begins anew after
+    /// The number of datagrams that the kernel has dropped since the socket was made, if it has reported it. It wraps after
     /// `u32::MAX`.
     pub fn dropped(&self) -> Option<u32> {
         self.dropped
     }
 }
 
-/// Asks the system to say with each datagram how many it dropped before.
+/// Makes the kernel report with each datagram how many it has dropped before.
 pub fn count_drops(socket: BorrowedFd<'_>) -> io::Result<()> {
     let on: libc::c_int = 1;
-    // SAFETY: the value is an int that lives until the call returns, and its size is passed.
+    // SAFETY: the pointer is to an int that outlives the call, and its true size is passed.
     #[allow(unsafe_code)]
     let set = unsafe {
         libc::setsockopt(
@@ -162,7 +162,7 @@ fn header(
     control: &mut [u64; CONTROL_WORDS],
 ) -> libc::mmsghdr {
     name.ss_family = libc::AF_UNSPEC as libc::sa_family_t;
-    // SAFETY: all zeroes are a valid mmsghdr: null pointers with lengths of 0.
+    // SAFETY: all zeros are a valid mmsghdr: null pointers with lengths of 0.
     #[allow(unsafe_code)]
     let mut header: libc::mmsghdr = unsafe { mem::zeroed() };
     header.msg_hdr.msg_iov = vector;
@@ -194,13 +194,13 @@ fn overflow(control: &[u64; CONTROL_WORDS], length: usize) -> Option<u32> {
 fn address(name: &libc::sockaddr_storage) -> Option<IpAddr> {
     match i32::from(name.ss_family) {
         libc::AF_INET => {
-            // SAFETY: the system has written a sockaddr_in: the family says so, and a storage is large and aligned enough.
+            // SAFETY: by its family the kernel has written a sockaddr_in; a sockaddr_storage is large and aligned enough for it.
             #[allow(unsafe_code)]
             let name = unsafe { &*ptr::from_ref(name).cast::<libc::sockaddr_in>() };
             Some(Ipv4Addr::from(name.sin_addr.s_addr.to_ne_bytes()).into())
         }
         libc::AF_INET6 => {
-            // SAFETY: as above, a sockaddr_in6.
+            // SAFETY: as above, with a sockaddr_in6.
             #[allow(unsafe_code)]
             let name = unsafe { &*ptr::from_ref(name).cast::<libc::sockaddr_in6>() };
             Some(IpAddr::from(Ipv6Addr::from(name.sin6_addr.s6_addr)).to_canonical())
@@ -219,7 +219,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn datagrams_come_together_with_their_senders() {
+    fn several_datagrams_arrive_with_their_senders() {
         let server = UdpSocket::bind("127.0.0.1:0").unwrap();
         let mut receiver = Receiver::new(4, 10);
         let none = receiver.receive(server.as_fd()).unwrap_err();
@@ -257,14 +257,14 @@ mod tests {
     }
 
     #[test]
-    fn a_unix_datagram_comes_from_no_address_and_ipv6_from_its_own() {
+    fn a_unix_datagram_has_no_address_and_an_ipv6_one_has_its_own() {
         let (one, two) = UnixDatagram::pair().unwrap();
         one.send(b"x").unwrap();
         let mut receiver = Receiver::new(2, 10);
         assert_eq!(receiver.receive(two.as_fd()).unwrap(), 1);
         assert_eq!(receiver.datagrams(1).next().unwrap().from, None);
         let Ok(server) = UdpSocket::bind("[::1]:0") else {
-            // A machine without IPv6.
+            // This machine has no IPv6.
             return;
         };
         server.send_to(b"y", server.local_addr().unwrap()).unwrap();
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_system_drops_is_counted() {
+    fn datagrams_that_the_kernel_drops_are_counted() {
         let server = UdpSocket::bind("127.0.0.1:0").unwrap();
         count_drops(server.as_fd()).unwrap();
         rustix::net::sockopt::set_socket_recv_buffer_size(&server, 4096).unwrap();
@@ -290,7 +290,7 @@ mod tests {
         while let Ok(count) = receiver.receive(server.as_fd()) {
             taken += count;
         }
-        // The number comes with a datagram that follows the drops.
+        // The number arrives with a datagram behind the dropped ones.
         client.send_to(&text, server.local_addr().unwrap()).unwrap();
         assert_eq!(receiver.receive(server.as_fd()).unwrap(), 1);
         assert!(taken < sent);

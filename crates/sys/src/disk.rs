@@ -1,8 +1,8 @@
-//! The disk: directories and files as the durable parts need them.
+//! The disk as a trait: directories and files for everything that must survive a power cut.
 //!
-//! Whatever must survive a power cut (segments, cursors, journals, outputs of the file sink) is written through
-//! [`Disk`]. [`HostDisk`] is the real one; `testkit` has a simulated one that forgets any subset of what was not synced.
-//! Calls are made per batch or group, never per record, so the `dyn` costs nothing that shows.
+//! Segments, cursors, journals and the outputs of the file sink are written through [`Disk`]. [`HostDisk`] is the real one;
+//! `testkit` has a simulated one that loses any subset of what was not synced. Calls are made per batch or group and never per
+//! record, so the cost of `dyn` does not show.
 
 use std::{
     ffi::OsString,
@@ -24,10 +24,10 @@ use crate::{
     writeback,
 };
 
-/// What a directory says of an entry.
+/// The metadata of a directory entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Metadata {
-    /// Bytes.
+    /// Length in bytes.
     pub len: u64,
     /// `st_dev`.
     pub device: u64,
@@ -35,53 +35,53 @@ pub struct Metadata {
     pub inode: u64,
     /// Whether it is a directory.
     pub directory: bool,
-    /// Whether it is a file, and no pipe, socket or device.
+    /// Whether it is a regular file, not a pipe, socket or device.
     pub file: bool,
 }
 
-/// The size of a file system.
+/// The capacity of a file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Space {
-    /// Bytes in all.
+    /// All bytes.
     pub total: u64,
-    /// Bytes that this process may still take.
+    /// Bytes that this process may still use.
     pub free: u64,
 }
 
 /// How [`Disk::open`] opens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Open {
-    /// An existing file, to read.
+    /// An existing file, for reading.
     Read,
-    /// An existing file, to read and write.
+    /// An existing file, for reading and writing.
     Write,
-    /// A new file, to read and write; an error if the name is taken. Only this user may read or write it.
+    /// A new file, for reading and writing. Only the user of the process may access it. Fails if the name is taken.
     Create,
-    /// The same for an output, which others may read.
+    /// A new file like [`Open::Create`], but an output, which others may read.
     Output(OutputMode),
 }
 
 /// The permissions of outputs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OutputMode {
-    /// What the umask of the process leaves.
+    /// What the umask of the process permits.
     #[default]
     Umask,
-    /// Exactly these for a file. A directory can also be entered by those who may read its files.
+    /// Exactly these for a file. A directory can also be entered by users who may read its files.
     Exactly(u32),
 }
 
-/// Directories and names. Names are durable only after [`Disk::sync_directory`] of the directory they stand in.
+/// Directories and names. A name is durable only after [`Disk::sync_directory`] of its directory.
 pub trait Disk: Send + Sync {
     /// Opens a file.
     fn open(&self, path: &Path, how: Open) -> io::Result<Arc<dyn File>>;
-    /// Renames a file, replacing what has that name.
+    /// Renames a file, replacing the one that has the new name.
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
     /// Removes a file.
     fn remove(&self, path: &Path) -> io::Result<()>;
-    /// Makes one directory, which only this user may enter; its parent exists. A directory that is there already is no error.
+    /// Makes a directory that only the user of the process may enter. Its parent must exist. Succeeds if the directory exists.
     fn create_directory(&self, path: &Path) -> io::Result<()>;
-    /// The same for outputs.
+    /// Makes a directory for outputs.
     fn create_output_directory(&self, path: &Path, _mode: OutputMode) -> io::Result<()> {
         self.create_directory(path)
     }
@@ -89,49 +89,48 @@ pub trait Disk: Send + Sync {
     fn sync_directory(&self, path: &Path) -> io::Result<()>;
     /// The names in a directory, sorted.
     fn list(&self, directory: &Path) -> io::Result<Vec<OsString>>;
-    /// What stands under a name (symbolic links are followed).
+    /// The metadata of a name. Follows symbolic links.
     fn metadata(&self, path: &Path) -> io::Result<Metadata>;
-    /// The space of the file system that holds `path`.
+    /// The capacity of the file system that holds `path`.
     fn space(&self, path: &Path) -> io::Result<Space>;
-    /// Makes a symbolic link called `link`, which leads to `target`; an error if the name is taken.
+    /// Makes the symbolic link `link` to `target`. Fails if the name is taken.
     fn symlink(&self, target: &Path, link: &Path) -> io::Result<()>;
-    /// Where the symbolic link of this name leads. What is no link is an error of the kind `InvalidInput`.
+    /// The target of a symbolic link. Fails with `InvalidInput` if the name is not a symbolic link.
     fn read_link(&self, link: &Path) -> io::Result<PathBuf>;
 }
 
 /// An open file. Bytes are durable only after [`File::sync`].
 pub trait File: Send + Sync {
-    /// Appends up to `bytes` bytes from `offset` on to `buffer`, as many as the file has; returns how many.
+    /// Appends up to `bytes` bytes from `offset` on to `buffer`, as far as the file reaches; returns how many.
     fn read_at(&self, buffer: &mut Vec<u8>, bytes: usize, offset: u64) -> io::Result<usize>;
-    /// Writes all parts, one after the other, from `offset` on. After an error some of it may be written.
+    /// Writes all parts, one after the other, from `offset` on. After an error some of the bytes may be written.
     fn write_at(&self, parts: &[IoSlice<'_>], offset: u64) -> io::Result<()>;
-    /// As [`File::write_at`], but the pages are not kept in the page cache where the system can do that
-    /// (RWF_DONTCACHE, Linux 6.14): memory touched for the first time is what a large write costs most.
+    /// Writes like [`File::write_at`], but does not keep the pages in the page cache where the kernel supports that
+    /// (RWF_DONTCACHE, Linux 6.14). The largest cost of a large write is memory that is touched for the first time.
     fn write_uncached_at(&self, parts: &[IoSlice<'_>], offset: u64) -> io::Result<()>;
-    /// Makes room for `bytes` bytes from the file's start, so that a full disk shows here and not when data is written.
-    /// The file is at least that long afterwards.
+    /// Allocates the first `bytes` bytes of the file, so that a full disk fails here and not when data is written. The file is at
+    /// least that long afterwards.
     fn allocate(&self, bytes: u64) -> io::Result<()>;
-    /// Cuts or extends the file.
+    /// Truncates or extends the file.
     fn truncate(&self, bytes: u64) -> io::Result<()>;
-    /// fdatasync: the data and the length are durable afterwards. After an error nothing written since the last good
-    /// sync may be taken for durable, and a second sync that works proves nothing (the kernel marks the pages clean).
+    /// Makes the data and the length durable (fdatasync). After an error, nothing written since the last successful sync may be
+    /// considered durable, and a second sync that succeeds proves nothing: the kernel has marked the pages clean.
     fn sync(&self) -> io::Result<()>;
-    /// Starts to write `bytes` bytes from `offset` on to the disk, and does not wait. A hint.
+    /// Starts the writeback of `bytes` bytes from `offset` on and does not wait. A hint.
     fn start_writeback(&self, _offset: u64, _bytes: u64) -> io::Result<()> {
         Ok(())
     }
-    /// Waits until the disk has taken `bytes` bytes from `offset` on, so that they need no memory any more. They are not
-    /// durable by that. An error is one as of [`File::sync`], which may not tell it again.
+    /// Waits until the disk has taken `bytes` bytes from `offset` on, so that their memory can be reclaimed. This does not make them
+    /// durable. Treat an error like one of [`File::sync`], which may not report it again.
     fn finish_writeback(&self, offset: u64, bytes: u64) -> io::Result<()>;
-    /// Gives the memory back that holds whole pages of `bytes` bytes from `offset` on, as far as they are on the disk. A
-    /// hint.
+    /// Gives back the memory of the whole pages in `bytes` bytes from `offset` on, if they are on the disk. A hint.
     fn let_go(&self, _offset: u64, _bytes: u64) -> io::Result<()> {
         Ok(())
     }
-    /// The same of the open file as [`Disk::metadata`] of a name.
+    /// The metadata of the open file.
     fn metadata(&self) -> io::Result<Metadata>;
-    /// Takes the exclusive lock of the file (flock; it ends with the process, or when the file is dropped); false if
-    /// somebody else holds it.
+    /// Takes the exclusive lock of the file (flock), which ends when the file is dropped or the process ends. False if it is held
+    /// elsewhere.
     fn try_lock(&self) -> io::Result<bool>;
     /// Whether the file still has a name in any directory.
     fn is_linked(&self) -> io::Result<bool> {
@@ -205,14 +204,14 @@ impl Disk for HostDisk {
     }
 
     fn metadata(&self, path: &Path) -> io::Result<Metadata> {
-        fs::metadata(path).map(|found| metadata(&found))
+        fs::metadata(path).map(|of| metadata(&of))
     }
 
     fn space(&self, path: &Path) -> io::Result<Space> {
-        let found = rustix::fs::statvfs(path)?;
+        let of = rustix::fs::statvfs(path)?;
         Ok(Space {
-            total: found.f_blocks.saturating_mul(found.f_frsize),
-            free: found.f_bavail.saturating_mul(found.f_frsize),
+            total: of.f_blocks.saturating_mul(of.f_frsize),
+            free: of.f_bavail.saturating_mul(of.f_frsize),
         })
     }
 
@@ -225,7 +224,7 @@ impl Disk for HostDisk {
     }
 }
 
-/// Makes a directory with at most these permissions. One that is there already is no error.
+/// Makes a directory with at most these permissions. Succeeds if it exists.
 fn make_directory(path: &Path, mode: u32) -> io::Result<()> {
     match fs::DirBuilder::new().mode(mode).create(path) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => Ok(()),
@@ -235,7 +234,7 @@ fn make_directory(path: &Path, mode: u32) -> io::Result<()> {
 
 struct HostFile {
     file: fs::File,
-    /// Set once the file system has refused RWF_DONTCACHE: it is asked once per file.
+    /// The file system has refused RWF_DONTCACHE, which is tried once per file.
     cached_only: AtomicBool,
 }
 
@@ -248,15 +247,15 @@ impl File for HostFile {
     }
 
     fn write_at(&self, parts: &[IoSlice<'_>], offset: u64) -> io::Result<()> {
-        write_all(parts, offset, |rest, at| {
-            rustix::io::pwritev(&self.file, rest, at)
+        write_all(parts, offset, |parts, at| {
+            rustix::io::pwritev(&self.file, parts, at)
         })
     }
 
     fn write_uncached_at(&self, parts: &[IoSlice<'_>], offset: u64) -> io::Result<()> {
-        write_all(parts, offset, |rest, at| {
+        write_all(parts, offset, |parts, at| {
             if !self.cached_only.load(Ordering::Relaxed) {
-                match rustix::io::pwritev2(&self.file, rest, at, DONTCACHE) {
+                match rustix::io::pwritev2(&self.file, parts, at, DONTCACHE) {
                     Err(
                         rustix::io::Errno::OPNOTSUPP
                         | rustix::io::Errno::INVAL
@@ -267,13 +266,13 @@ impl File for HostFile {
                     other => return other,
                 }
             }
-            rustix::io::pwritev(&self.file, rest, at)
+            rustix::io::pwritev(&self.file, parts, at)
         })
     }
 
     fn allocate(&self, bytes: u64) -> io::Result<()> {
         match rustix::fs::fallocate(&self.file, FallocateFlags::empty(), 0, bytes) {
-            // A file system that cannot: the room is taken by writing, which the caller does anyway before it relies on it.
+            // The file system cannot allocate. Writing takes the space instead, which the caller does before it relies on it.
             Err(rustix::io::Errno::OPNOTSUPP) if self.file.metadata()?.len() < bytes => {
                 self.file.set_len(bytes)
             }
@@ -303,7 +302,7 @@ impl File for HostFile {
     }
 
     fn metadata(&self) -> io::Result<Metadata> {
-        self.file.metadata().map(|found| metadata(&found))
+        self.file.metadata().map(|of| metadata(&of))
     }
 
     fn try_lock(&self) -> io::Result<bool> {
@@ -322,10 +321,10 @@ impl File for HostFile {
     }
 }
 
-/// Appends up to `bytes` bytes from `offset` on to `buffer`, as many as the file has; returns how many.
+/// Appends up to `bytes` bytes from `offset` on to `buffer`, as far as the file reaches; returns how many.
 ///
-/// The page cache holds `offset` at the same place in a page, so the distance between source and destination is known. At
-/// the slow ones ([`crate::allocator`]) the bytes are read [`DETOUR_BYTES`] behind their place and then moved.
+/// The page cache holds `offset` at the same offset in a page, so the distance between source and destination is known. At the
+/// slow distances ([`crate::allocator`]) the bytes are read [`DETOUR_BYTES`] behind their place and then moved.
 pub fn read_at(
     file: &fs::File,
     buffer: &mut Vec<u8>,
@@ -339,7 +338,7 @@ pub fn read_at(
         if have == bytes {
             return Ok(have);
         }
-        // The spare capacity may be larger than what is wanted.
+        // The spare capacity may be larger than requested.
         let room = &mut buffer.spare_capacity_mut()[..bytes - have];
         let from = offset + have as u64;
         let detour = match room.len() > DETOUR_ROOM_MIN && is_slow_copy(from, room.as_ptr().addr())
@@ -362,9 +361,9 @@ pub fn read_at(
     }
 }
 
-/// How far behind their place bytes are read that would be copied slowly.
+/// How far behind their place bytes are read that the kernel would copy slowly.
 const DETOUR_BYTES: usize = 64;
-/// Less than this is read to its place: the second copy, and the second read for the last bytes, would cost more.
+/// A read of at most this size takes no detour: the second copy, and the second read for the last bytes, would cost more.
 const DETOUR_ROOM_MIN: usize = 16 << 10;
 
 /// Whether the kernel copies slowly from this offset of a file to this address.
@@ -374,32 +373,32 @@ fn is_slow_copy(offset: u64, address: usize) -> bool {
     SLOW_DISTANCES.contains(&distance)
 }
 
-/// Takes `read` bytes that stand behind the buffer's end into the buffer.
+/// Extends the buffer by `read` bytes of its spare capacity.
 #[allow(unsafe_code)]
 fn commit(buffer: &mut Vec<u8>, read: usize) {
     debug_assert!(read <= buffer.capacity() - buffer.len());
-    // SAFETY: pread returned that it filled `read` bytes, and they stand at the front of the spare capacity.
+    // SAFETY: pread has initialised `read` bytes, which are at the front of the spare capacity.
     unsafe { buffer.set_len(buffer.len() + read) };
 }
 
-/// Calls `write` until all parts are written, going on behind what a short write took.
+/// Calls `write` until all parts are written. After a short write it continues behind the bytes that were taken.
 fn write_all(
     parts: &[IoSlice<'_>],
     offset: u64,
     write: impl Fn(&[IoSlice<'_>], u64) -> rustix::io::Result<usize>,
 ) -> io::Result<()> {
     let mut owned: Vec<IoSlice<'_>> = parts.iter().map(|part| IoSlice::new(part)).collect();
-    let mut rest = &mut owned[..];
+    let mut left = &mut owned[..];
     let mut at = offset;
-    IoSlice::advance_slices(&mut rest, 0);
-    while !rest.is_empty() {
-        // One call takes at most IOV_MAX parts.
-        let parts = &rest[..rest.len().min(1024)];
+    IoSlice::advance_slices(&mut left, 0);
+    while !left.is_empty() {
+        // IOV_MAX: the most parts of one call.
+        let parts = &left[..left.len().min(1024)];
         match write(parts, at) {
             Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
             Ok(written) => {
                 at += written as u64;
-                IoSlice::advance_slices(&mut rest, written);
+                IoSlice::advance_slices(&mut left, written);
             }
             Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error.into()),
@@ -408,13 +407,13 @@ fn write_all(
     Ok(())
 }
 
-fn metadata(found: &fs::Metadata) -> Metadata {
+fn metadata(of: &fs::Metadata) -> Metadata {
     Metadata {
-        len: found.len(),
-        device: found.dev(),
-        inode: found.ino(),
-        directory: found.is_dir(),
-        file: found.is_file(),
+        len: of.len(),
+        device: of.dev(),
+        inode: of.ino(),
+        directory: of.is_dir(),
+        file: of.is_file(),
     }
 }
 
@@ -423,7 +422,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_in_parts_is_read_back_whole() {
+    fn bytes_written_in_parts_are_read_back_whole() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("a");
         let file = HostDisk.open(&path, Open::Create).unwrap();
@@ -459,9 +458,9 @@ mod tests {
             let offset = offset as usize;
             assert!(buffer[1..] == content[offset..offset + 66_000], "{offset}");
         }
-        // Where large buffers begin in the middle of a page, one run of distances is slow.
+        // Large buffers begin in the middle of a page, so exactly one run of distances is slow.
         assert_eq!(slow, 15);
-        // The file ends within the last bytes.
+        // Reads that the end of the file cuts short.
         for offset in content.len() - 33_000..content.len() - 32_500 {
             let mut buffer = Vec::with_capacity(66_000);
             let left = content.len() - offset;
@@ -474,7 +473,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lock_is_held_by_one() {
+    fn a_lock_is_exclusive() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("lock");
         let first = HostDisk.open(&path, Open::Create).unwrap();

@@ -1,7 +1,7 @@
-//! Mounting a directory whose files this process answers for, and the device it is asked through.
+//! Mounts a directory as a FUSE file system, and reads and writes its device.
 //!
-//! No C library: with the right (root) it is one system call; without, the helper of the system (`fusermount3`) makes the
-//! mount and hands the device over. What is said on the device is the business of others.
+//! No C library: with `fusermount3` the system's helper makes the mount and passes the device over; as root, one system call does.
+//! The protocol on the device is in the crate `wire`.
 
 use std::{
     ffi::CString,
@@ -26,41 +26,41 @@ use rustix::{
 /// The type of such a mount, as /proc/self/mountinfo shows it.
 pub const TYPE: &str = "fuse.millstream";
 
-/// The helpers of the system that mount for those who may not: of libfuse 3 and 2.
+/// The helpers that mount for unprivileged users, of libfuse 3 and 2.
 const HELPERS: [&str; 2] = ["fusermount3", "fusermount"];
 
-/// How to mount.
+/// Mount options.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options {
-    /// Other users may use it, too.
+    /// Other users may access the mount.
     pub allow_other: bool,
 }
 
-/// The device of one mount. Cloning shares it; the mount answers ENOTCONN when the last one is dropped.
+/// The device of one mount. Clones share it; when the last one is dropped, the mount answers ENOTCONN.
 #[derive(Clone, Debug)]
 pub struct Device(Arc<OwnedFd>);
 
 impl Device {
-    /// Reads one request behind the end of `buffer`, which has room for the largest. `Ok(None)`: nothing is there now.
+    /// Appends one request to `buffer`, whose spare capacity holds the largest one. `Ok(None)`: no request is waiting.
     ///
     /// # Errors
-    /// ENODEV: it is unmounted.
+    /// ENODEV: the file system is unmounted.
     pub fn read(&self, buffer: &mut Vec<u8>) -> io::Result<Option<usize>> {
         loop {
             match rustix::io::read(&self.0, rustix::buffer::spare_capacity(buffer)) {
                 Ok(bytes) => return Ok(Some(bytes)),
                 Err(Errno::AGAIN) => return Ok(None),
-                // ENOENT: whoever asked went away meanwhile.
+                // ENOENT: the request was interrupted before it was read.
                 Err(Errno::INTR | Errno::NOENT) => {}
                 Err(error) => return Err(error.into()),
             }
         }
     }
 
-    /// Writes one answer, which stands in these parts.
+    /// Writes one answer, the concatenation of these parts.
     ///
     /// # Errors
-    /// ENOENT: nobody waits for it any more.
+    /// ENOENT: the request was given up.
     pub fn write(&self, parts: &[io::IoSlice<'_>]) -> io::Result<()> {
         loop {
             match rustix::io::writev(&self.0, parts) {
@@ -90,11 +90,11 @@ impl AsFd for Device {
     }
 }
 
-/// A mount; it is taken away when this is dropped.
+/// A mount; unmounts when dropped.
 #[derive(Debug)]
 pub struct Mount {
     target: PathBuf,
-    /// Unmounts when this process dies, however it does.
+    /// The helper, which unmounts when this process dies in whichever way.
     guard: Option<(UnixStream, Child)>,
     mounted: bool,
 }
@@ -102,9 +102,9 @@ pub struct Mount {
 /// Why a directory could not be mounted.
 #[derive(Debug)]
 pub struct Refused {
-    /// What the system said.
+    /// The error of the system call.
     pub system: io::Error,
-    /// What the helper said, if it was asked.
+    /// The message of the helper, if there is one.
     pub helper: Option<String>,
 }
 
@@ -112,15 +112,15 @@ impl fmt::Display for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.system)?;
         match &self.helper {
-            Some(said) => write!(f, "; {said}"),
-            None => write!(f, "; without root it takes fusermount3 (package fuse3)"),
+            Some(message) => write!(f, "; {message}"),
+            None => write!(f, "; without root this needs fusermount3 (package fuse3)"),
         }
     }
 }
 
 impl Mount {
-    /// Mounts over a directory. With a helper the mount is taken away when this process dies, also by SIGKILL; without one
-    /// it stays and answers ENOTCONN until somebody unmounts it.
+    /// Mounts over a directory. With a helper the directory is unmounted when this process dies, even by SIGKILL. Without one the
+    /// mount stays and answers ENOTCONN until it is unmounted.
     pub fn new(target: &Path, options: Options) -> Result<(Device, Self), Refused> {
         let target = fs::canonicalize(target).map_err(|system| Refused {
             system,
@@ -145,12 +145,12 @@ impl Mount {
         Ok((device, mount))
     }
 
-    /// Whether it is taken away when this process dies.
+    /// Whether a helper unmounts it when this process dies.
     pub fn is_guarded(&self) -> bool {
         self.guard.is_some()
     }
 
-    /// It is gone already: somebody else has unmounted it.
+    /// Notes that another program has unmounted it.
     pub fn is_gone(&mut self) {
         self.mounted = false;
     }
@@ -159,7 +159,7 @@ impl Mount {
 impl Drop for Mount {
     fn drop(&mut self) {
         if self.mounted {
-            // Nothing can be done about a failure here; the next start says so.
+            // A failure cannot be handled here; the next start reports it.
             let _ = unmount(&self.target);
         }
         if let Some((socket, mut child)) = self.guard.take() {
@@ -169,7 +169,7 @@ impl Drop for Mount {
     }
 }
 
-/// Takes a mount away: no new file is opened by it, files that are open stay so until the device is closed.
+/// Unmounts a directory. No new file can be opened in it; open files work until the device is closed.
 pub fn unmount(target: &Path) -> io::Result<()> {
     match rustix::mount::unmount(target, UnmountFlags::DETACH) {
         Ok(()) => return Ok(()),
@@ -189,28 +189,28 @@ pub fn unmount(target: &Path) -> io::Result<()> {
     Err(Errno::PERM.into())
 }
 
-/// The type of the topmost mount at exactly this path, as the system shows it.
+/// The type of the topmost mount at exactly this path, as the kernel shows it.
 pub fn type_of_mount(target: &Path) -> io::Result<Option<String>> {
     let table = fs::read("/proc/self/mountinfo")?;
-    let mut found = None;
+    let mut topmost = None;
     for line in table.split(|byte| *byte == b'\n') {
         let mut words = line.split(|byte| *byte == b' ');
         let Some(path) = words.nth(4) else { continue };
         if unescape(path) == target.as_os_str().as_bytes() {
-            let mut rest = words.skip_while(|word| *word != b"-");
-            found = rest
+            let mut options = words.skip_while(|word| *word != b"-");
+            topmost = options
                 .nth(1)
                 .map(|name| String::from_utf8_lossy(name).into_owned());
         }
     }
-    Ok(found)
+    Ok(topmost)
 }
 
-/// Spaces and their like stand there as `\040`.
+/// Decodes octal escapes: a space is shown as `\040`.
 fn unescape(path: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(path.len());
-    let mut rest = path;
-    while let Some((first, behind)) = rest.split_first() {
+    let mut left = path;
+    while let Some((first, behind)) = left.split_first() {
         let octal = (*first == b'\\').then(|| behind.get(..3)).flatten();
         let code = octal
             .and_then(|digits| std::str::from_utf8(digits).ok())
@@ -218,11 +218,11 @@ fn unescape(path: &[u8]) -> Vec<u8> {
         match code {
             Some(code) => {
                 out.push(code);
-                rest = &behind[3..];
+                left = &behind[3..];
             }
             None => {
                 out.push(*first);
-                rest = behind;
+                left = behind;
             }
         }
     }
@@ -250,13 +250,13 @@ fn directly(target: &Path, options: Options) -> io::Result<OwnedFd> {
     Ok(device)
 }
 
-/// Has the helper mount; it stays, and unmounts when the socket to it is closed. The error is what it said, None if
+/// Mounts through the helper, which stays and unmounts when the socket to it is closed. The error is its message, or `None` if
 /// there is no helper.
 fn by_helper(
     target: &Path,
     options: Options,
 ) -> Result<(OwnedFd, (UnixStream, Child)), Option<String>> {
-    let said = |error: io::Error| Some(error.to_string());
+    let message = |error: io::Error| Some(error.to_string());
     let mut words =
         "nosuid,nodev,default_permissions,auto_unmount,fsname=millstream,subtype=millstream"
             .to_owned();
@@ -264,8 +264,8 @@ fn by_helper(
         words.push_str(",allow_other");
     }
     for helper in HELPERS {
-        let (ours, theirs) = UnixStream::pair().map_err(said)?;
-        // It finds the socket as its standard input, so nothing has to be inherited by number.
+        let (ours, theirs) = UnixStream::pair().map_err(message)?;
+        // The socket is its standard input, so that no descriptor has to be inherited by number.
         let started = Command::new(helper)
             .args(["-o", &words, "--"])
             .arg(target)
@@ -282,7 +282,7 @@ fn by_helper(
             }
             Err(_) => {
                 drop(ours);
-                let output = child.wait_with_output().map_err(said)?;
+                let output = child.wait_with_output().map_err(message)?;
                 Err(Some(
                     String::from_utf8_lossy(&output.stderr).trim().to_owned(),
                 ))
@@ -292,7 +292,7 @@ fn by_helper(
     Err(None)
 }
 
-/// The device that the helper sends.
+/// Receives the device from the helper.
 fn receive(socket: &UnixStream) -> io::Result<OwnedFd> {
     let mut byte = [0];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -316,13 +316,13 @@ fn receive(socket: &UnixStream) -> io::Result<OwnedFd> {
     Err(io::ErrorKind::UnexpectedEof.into())
 }
 
-/// Whether somebody has this file, which is open for reading only, open for writing. None: it is not ours to know.
+/// Whether any process has this file, which is open for reading only, open for writing. `None`: we may not know.
 #[allow(unsafe_code)]
 pub fn is_being_written(file: &fs::File) -> Option<bool> {
-    // A lease for reading is given only while nobody has the file open for writing; it is given back at once.
-    // SAFETY: fcntl with F_SETLEASE takes an int and touches no memory of ours; the descriptor is open.
-    let given = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, libc::F_RDLCK) };
-    if given == 0 {
+    // The kernel grants a read lease only while no process has the file open for writing. It is returned at once.
+    // SAFETY: fcntl with F_SETLEASE takes an int and touches no memory; the descriptor is open.
+    let granted = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, libc::F_RDLCK) };
+    if granted == 0 {
         // SAFETY: as above.
         unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, libc::F_UNLCK) };
         return Some(false);
@@ -335,7 +335,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_known_whether_a_file_is_being_written() {
+    fn a_file_that_is_open_for_writing_is_recognised() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("a");
         let writer = fs::File::create(&path).unwrap();

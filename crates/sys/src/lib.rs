@@ -1,4 +1,6 @@
-//! The system as we use it: what std does not offer, and the disk behind a trait so that tests can take its power away.
+//! System calls that std does not offer, and the disk as a trait, so that tests can simulate power cuts.
+//!
+//! The only crate with `unsafe` code.
 
 pub mod allocator;
 pub mod checksum;

@@ -1,6 +1,6 @@
-//! Files and directories of a `data_dir`: only this user may read or write them, whatever the umask is.
+//! Files and directories of a `data_dir`: only the user of the process may access them, whatever the umask is.
 //!
-//! What is written through `disk::Disk` has these permissions anyway; this is for the places that use `std::fs`.
+//! Files that are made through `disk::Disk` have these permissions anyway. This module is for code that uses `std::fs`.
 
 use std::{
     fs::{self, DirBuilder, File, OpenOptions, Permissions},
@@ -17,7 +17,7 @@ pub const DIRECTORY_MODE: u32 = 0o700;
 /// The permissions of group and others.
 const OTHERS: u32 = 0o077;
 
-/// Makes a directory and those above it that are missing.
+/// Makes a directory, and the missing ones above it.
 pub fn create_dir_all(path: &Path) -> io::Result<()> {
     DirBuilder::new()
         .recursive(true)
@@ -25,7 +25,7 @@ pub fn create_dir_all(path: &Path) -> io::Result<()> {
         .create(path)
 }
 
-/// How a file is opened that may be created.
+/// Options for opening a file that may have to be created.
 #[must_use]
 pub fn options() -> OpenOptions {
     let mut options = File::options();
@@ -33,7 +33,7 @@ pub fn options() -> OpenOptions {
     options
 }
 
-/// Opens an empty file to write.
+/// Opens a file for writing, empty.
 pub fn create(path: &Path) -> io::Result<File> {
     options().write(true).create(true).truncate(true).open(path)
 }
@@ -43,28 +43,28 @@ pub fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     create(path)?.write_all(bytes)
 }
 
-/// Takes the permissions of group and others from everything in a directory and from the directory itself. Links are not followed.
-/// Continues after a failure and returns the first one, with its path.
+/// Removes the permissions of group and others from a directory and everything in it. Does not follow symbolic links. Continues
+/// after an error, and returns the first one with its path.
 pub fn restrict(path: &Path) -> io::Result<()> {
     let failed =
         |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", path.display()));
-    let found = match fs::symlink_metadata(path) {
-        // Another process has removed it.
+    let metadata = match fs::symlink_metadata(path) {
+        // Another process has removed it meanwhile.
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        found => found.map_err(failed)?,
+        other => other.map_err(failed)?,
     };
-    if found.is_symlink() {
+    if metadata.is_symlink() {
         return Ok(());
     }
-    let mut outcome = match found.mode() & OTHERS {
+    let mut outcome = match metadata.mode() & OTHERS {
         0 => Ok(()),
         _ => fs::set_permissions(
             path,
-            Permissions::from_mode(found.mode() & 0o7777 & !OTHERS),
+            Permissions::from_mode(metadata.mode() & 0o7777 & !OTHERS),
         )
         .map_err(failed),
     };
-    if found.is_dir() {
+    if metadata.is_dir() {
         for entry in fs::read_dir(path).map_err(failed)? {
             outcome = outcome.and(
                 entry
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_could_read_is_closed_to_them_and_links_are_left_alone() {
+    fn restricting_removes_access_of_others_and_does_not_follow_links() {
         let root = tempfile::tempdir().unwrap();
         let (inside, outside) = (root.path().join("a/b"), root.path().join("outside"));
         fs::create_dir_all(&inside).unwrap();
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_made_is_private() {
+    fn new_files_and_directories_are_private() {
         let root = tempfile::tempdir().unwrap();
         let directory = root.path().join("a/b");
         create_dir_all(&directory).unwrap();

@@ -1,32 +1,32 @@
-//! What the system still holds of what was written to a socket, which std and rustix do not tell.
+//! How much of the data written to a socket is still in flight, which std and rustix do not show.
 
 use std::{
     io, mem,
     os::fd::{AsRawFd, BorrowedFd},
 };
 
-/// Bytes that were written and that the peer's system has not acknowledged (TCP), or that the peer has not read (a unix
-/// socket): `SIOCOUTQ`.
+/// The bytes that were written and that the peer's kernel has not acknowledged (TCP), or that the peer has not read (Unix
+/// sockets): `SIOCOUTQ`.
 pub fn unsent_bytes(socket: BorrowedFd<'_>) -> io::Result<u64> {
     let mut bytes: libc::c_int = 0;
-    // SAFETY: the call writes an int to the pointer, which stands for one that lives until the call returns.
+    // SAFETY: the call writes an int through the pointer, which is to an int that outlives the call.
     #[allow(unsafe_code)]
-    let told = unsafe { libc::ioctl(socket.as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
-    match told {
+    let result = unsafe { libc::ioctl(socket.as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
+    match result {
         0 => Ok(u64::try_from(bytes).unwrap_or(0)),
         _ => Err(io::Error::last_os_error()),
     }
 }
 
-/// The room in the peer's receive buffer as it last told (TCP's window), in bytes.
+/// The peer's receive window as it last advertised it, in bytes (TCP).
 pub fn peer_window_bytes(socket: BorrowedFd<'_>) -> io::Result<u64> {
     /// `struct tcp_info` up to `tcpi_snd_wnd` (Linux 5.4), in words of 32 bits: 57 come before it.
     const WORDS: usize = 58;
     let mut info = [0_u32; WORDS];
     let mut length = mem::size_of_val(&info) as libc::socklen_t;
-    // SAFETY: the call writes at most `length` bytes to the pointer, which stands for an array of that size.
+    // SAFETY: the call writes at most `length` bytes through the pointer, which is to an array of that size.
     #[allow(unsafe_code)]
-    let told = unsafe {
+    let result = unsafe {
         libc::getsockopt(
             socket.as_raw_fd(),
             libc::IPPROTO_TCP,
@@ -35,7 +35,7 @@ pub fn peer_window_bytes(socket: BorrowedFd<'_>) -> io::Result<u64> {
             &raw mut length,
         )
     };
-    match told {
+    match result {
         0 => Ok(u64::from(info[WORDS - 1])),
         _ => Err(io::Error::last_os_error()),
     }
@@ -52,17 +52,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_unix_socket_tells_what_was_not_read() {
+    fn a_unix_socket_shows_how_much_was_not_read() {
         let (mut writer, reader) = UnixStream::pair().unwrap();
         assert_eq!(unsent_bytes(writer.as_fd()).unwrap(), 0);
         writer.write_all(b"twelve bytes").unwrap();
-        // The system counts its own overhead too.
+        // The kernel counts its own overhead, too.
         assert!(unsent_bytes(writer.as_fd()).unwrap() >= 12);
         drop(reader);
     }
 
     #[test]
-    fn tcp_tells_the_window_and_what_is_not_acknowledged() {
+    fn tcp_shows_the_window_and_how_much_is_not_acknowledged() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut writer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let window = peer_window_bytes(writer.as_fd()).unwrap();
@@ -73,7 +73,7 @@ mod tests {
         while let Ok(bytes) = writer.write(&block) {
             written += bytes as u64;
         }
-        // Nobody reads: some of it stays here, some of it is in the other buffer.
+        // The peer does not read: some bytes are in its receive buffer, the others are still here.
         let unsent = unsent_bytes(writer.as_fd()).unwrap();
         assert!(unsent > 0 && unsent <= written, "{unsent} of {written}");
     }

@@ -1,16 +1,15 @@
-//! From how many bytes on a socket wakes who waits for it (`SO_RCVLOWAT`), which std and rustix do not offer.
+//! The number of bytes at which a socket becomes readable (`SO_RCVLOWAT`), which std and rustix do not offer.
 
 use std::{
     io, mem,
     os::fd::{AsRawFd, BorrowedFd},
 };
 
-/// Who waits to read a TCP socket is woken when `bytes` are there, when its peer has closed, or when the system has no room
-/// for so many. What is there can be read at any time. TCP only: a unix socket wakes with the first byte.
+/// Makes a TCP socket readable only when `bytes` bytes have arrived, when its peer has closed, or when the kernel has no room
+/// for more. Bytes that have arrived can be read at any time. TCP only: a Unix socket wakes its reader at the first byte.
 pub fn wake_from(socket: BorrowedFd<'_>, bytes: i32) -> io::Result<()> {
     let bytes: libc::c_int = bytes;
-    // SAFETY: the pointer stands for an int that lives until the call returns, and its size is given; the call only reads
-    // it.
+    // SAFETY: the pointer is to an int that outlives the call, and its true size is passed. The call only reads it.
     #[allow(unsafe_code)]
     let set = unsafe {
         libc::setsockopt(

@@ -1,14 +1,14 @@
-//! What the kernel does with written pages before anybody syncs: when they go to the disk, and whether they stay in memory.
+//! Control over written pages before a sync: when they go to the disk, and whether they stay in memory.
 //!
-//! A program that writes faster than the disk fills the page cache with dirty pages first (up to a fifth of the machine's
-//! memory) and pushes everybody else's pages out; then every writer of the host stops at once. With these calls a writer
-//! sends its pages on their way early, waits for those it sent first, and gives their memory back.
+//! A program that writes faster than the disk first fills the page cache with dirty pages (up to a fifth of the machine's
+//! memory) and evicts the pages of other programs; then all writers on the host stall at once. With these calls a writer starts
+//! the writeback of its pages early, waits for the earliest ones, and gives their memory back.
 
 use std::{fs::File, io, os::fd::AsRawFd};
 
 use rustix::fs::Advice;
 
-/// The number of `cachestat(2)`, the same on every architecture; libc has no name for it yet.
+/// The number of `cachestat(2)`, which is the same on every architecture; libc has no name for it yet.
 const CACHESTAT: libc::c_long = 451;
 
 /// The pages of a file, as the kernel counts them.
@@ -16,21 +16,21 @@ const CACHESTAT: libc::c_long = 451;
 pub struct Pages {
     /// Pages in the page cache.
     pub cached: u64,
-    /// Of these, pages that the disk does not have and that nobody has sent there.
+    /// Of these, pages that are modified and whose writeback has not started.
     pub dirty: u64,
-    /// Of these, pages on their way to the disk.
+    /// Of these, pages under writeback.
     pub writeback: u64,
 }
 
-/// Starts to write `bytes` bytes from `offset` on to the disk, and does not wait (`sync_file_range(2)`). A hint: what goes
-/// wrong on the way is told by the next sync.
+/// Starts the writeback of `bytes` bytes from `offset` on and does not wait (`sync_file_range(2)`). A hint: the next sync reports
+/// errors of the writeback.
 pub fn start(file: &File, offset: u64, bytes: u64) -> io::Result<()> {
     sync_file_range(file, offset, bytes, libc::SYNC_FILE_RANGE_WRITE)
 }
 
-/// Writes what is dirty of `bytes` bytes from `offset` on and waits until the disk has taken it: afterwards it takes no
-/// memory that could not be given back at once. It is not durable (the disk's own cache, the length of the file): that is
-/// what `fdatasync` is for. An error has to be taken as one of `fdatasync`, which does not tell it again.
+/// Writes the dirty pages of `bytes` bytes from `offset` on and waits until the disk has taken them, so that their memory can be
+/// reclaimed at once. They are not durable (the disk may cache them, and the file's length may be missing): only `fdatasync`
+/// makes them so. Treat an error like one of `fdatasync`, which does not report it again.
 pub fn finish(file: &File, offset: u64, bytes: u64) -> io::Result<()> {
     let flags = libc::SYNC_FILE_RANGE_WAIT_BEFORE
         | libc::SYNC_FILE_RANGE_WRITE
@@ -38,8 +38,8 @@ pub fn finish(file: &File, offset: u64, bytes: u64) -> io::Result<()> {
     sync_file_range(file, offset, bytes, flags)
 }
 
-/// Gives the memory of whole pages within `bytes` bytes from `offset` on back (`posix_fadvise(2)`), as far as they are on
-/// the disk and nobody else uses them. A hint.
+/// Gives back the memory of the whole pages in `bytes` bytes from `offset` on (`posix_fadvise(2)`), if they are on the disk and
+/// not mapped by another process. A hint.
 pub fn let_go(file: &File, offset: u64, bytes: u64) -> io::Result<()> {
     // A length of 0 would mean the whole file.
     match std::num::NonZeroU64::new(bytes) {
@@ -51,13 +51,13 @@ pub fn let_go(file: &File, offset: u64, bytes: u64) -> io::Result<()> {
 #[allow(unsafe_code)]
 fn sync_file_range(file: &File, offset: u64, bytes: u64, flags: u32) -> io::Result<()> {
     if bytes == 0 {
-        // It would mean the whole file.
+        // A length of 0 would mean the whole file.
         return Ok(());
     }
     let (Ok(offset), Ok(bytes)) = (i64::try_from(offset), i64::try_from(bytes)) else {
         return Err(io::ErrorKind::InvalidInput.into());
     };
-    // SAFETY: the call takes a descriptor, which is open as long as `file` is borrowed, and numbers; it touches no memory.
+    // SAFETY: the arguments are numbers and a descriptor, which is open while `file` is borrowed. The call touches no memory.
     match unsafe { libc::sync_file_range(file.as_raw_fd(), offset, bytes, flags) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
@@ -71,7 +71,7 @@ pub fn pages(file: &File) -> io::Result<Pages> {
     let range = [0_u64; 2];
     // `struct cachestat`: cached, dirty, writeback, evicted, recently evicted.
     let mut counts = [0_u64; 5];
-    // SAFETY: the kernel reads the 16 bytes of `range` and writes the 40 bytes of `counts`; both live through the call.
+    // SAFETY: the kernel reads the 16 bytes of `range` and writes the 40 bytes of `counts`, which both outlive the call.
     let done = unsafe {
         libc::syscall(
             CACHESTAT,
@@ -100,7 +100,7 @@ mod tests {
     const BYTES: u64 = 8 << 20;
 
     #[test]
-    fn pages_go_to_the_disk_when_told_and_their_memory_comes_back() {
+    fn pages_go_to_the_disk_on_request_and_their_memory_is_given_back() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("a");
         let file = File::options()
@@ -120,7 +120,7 @@ mod tests {
             (clean.cached, clean.dirty, clean.writeback),
             (BYTES / 4096, 0, 0)
         );
-        // Nothing means nothing, and not everything.
+        // A length of 0 means nothing, not the whole file.
         let_go(&file, 0, 0).unwrap();
         finish(&file, 0, 0).unwrap();
         assert_eq!(pages(&file).unwrap().cached, BYTES / 4096);

@@ -1,8 +1,8 @@
-//! The clock that a channel keeps by.
+//! The clock of a channel.
 //!
-//! Ages are differences of keep times: `behind.age`, the age of ids, the time to the next sync. The wall clock can jump by days and
-//! back, which would make everything look old at once, or nothing old for days. So the keep clock begins at the wall clock's time when the
-//! channel opens, or at the newest keep time if that is later, and from then on runs evenly.
+//! Ages are differences of keep times: `behind.age`, the age of ids, the time to the next sync. The wall clock can jump by
+//! days and back, which would make everything look old at once, or nothing for days. So the keep clock starts at the time of
+//! the wall clock when the channel opens, or at the newest keep time if that is later, and then runs evenly.
 
 use std::time::Instant;
 
@@ -11,23 +11,23 @@ use millstream_record::Time;
 /// A clock that never jumps and never goes back.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct KeepClock {
-    began: Time,
-    at: Instant,
+    start: Time,
+    started: Instant,
 }
 
 impl KeepClock {
-    /// A clock that continues after `newest`, the newest keep time of the channel; `wall` is the wall clock's time now.
+    /// A clock that continues after `newest`, the newest keep time of the channel. `wall` is the time of the wall clock.
     pub(super) fn new(newest: Time, wall: Time) -> Self {
         Self {
-            began: newest.max(wall),
-            at: Instant::now(),
+            start: newest.max(wall),
+            started: Instant::now(),
         }
     }
 
     /// The keep time now.
     pub(super) fn now(&self) -> Time {
-        let since = i64::try_from(self.at.elapsed().as_nanos()).unwrap_or(i64::MAX);
-        Time(self.began.0.saturating_add(since))
+        let since = i64::try_from(self.started.elapsed().as_nanos()).unwrap_or(i64::MAX);
+        Time(self.start.0.saturating_add(since))
     }
 }
 
@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_begins_at_the_later_time_and_runs_evenly() {
+    fn it_starts_at_the_later_time_and_runs_evenly() {
         for (newest, wall) in [(Time(5), Time(7)), (Time(7), Time(5))] {
             let clock = KeepClock::new(newest, wall);
             let first = clock.now();

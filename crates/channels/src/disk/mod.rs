@@ -1,41 +1,38 @@
 //! The channel `disk`: a durable segment log of our own.
 //!
-//! `read -> decode -> send -> [keep] -> [take] -> process -> encode -> write -> settle`
+//! `read -> decode -> send -> [keep] -> [read back] -> encode -> write -> settle`
 //!
-//! `log` is the log itself, without threads or a clock; writer.rs drives it on a thread of its own behind a queue that is
-//! bounded in bytes, and settles what is kept; reader.rs gives each consumer its way through it. What it promises is
-//! written in README.md.
+//! `log` is the log itself, without threads or a clock. writer.rs drives it on its own thread, behind a queue that is bounded
+//! in bytes, and settles what is kept. reader.rs is a consumer's view of it. README.md says what the channel promises.
 
+mod gauges;
 mod keep_clock;
 pub mod log;
+mod loss_report;
 mod options;
 mod queue;
 mod reader;
+mod segment_maker;
 mod skips;
 #[cfg(test)]
 mod tests;
 mod writer;
 
-use std::{
-    io::Read,
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+use std::{path::Path, sync::Arc};
 
 use millstream_config::{Node, Problem};
 use millstream_pipeline::{
     channel::{self, BoxFuture, Channel, Consumer, Group, Note},
-    condition::{Condition, Trouble},
     delivery::Token,
     failure::Failure,
     node::{Build, ChannelConfig, ChannelContext, Component, Opened},
     promise::{Guarantee, Promise},
-    report::Reporter,
 };
-use millstream_record::{FileId, Position};
+use millstream_record::FileId;
 use millstream_sys::disk::{Disk, HostDisk};
 
-use log::{ChannelId, Error, Log, Loss, Losses, Missing, Recovered, Sync, Watch};
+use log::{ChannelId, Error, Log, Recovered, Sync, Watch};
+use loss_report::LossReport;
 use options::Config;
 use queue::Queue;
 use reader::DiskReader;
@@ -43,7 +40,7 @@ use reader::DiskReader;
 /// The entry in the list of channels.
 pub const COMPONENT: Component = Component {
     name: "disk",
-    summary: "A durable log on this machine's disk: what it has kept survives a crash, and repeats are recognised.",
+    summary: "A durable log on this machine's disk: what it has kept survives a crash, and repeats are recognized.",
     readme: include_str!("README.md"),
     example: include_str!("example.yaml"),
     schema: || schemars::schema_for!(Config),
@@ -89,7 +86,7 @@ fn open(
     context: ChannelContext,
     consumers: &[Consumer],
 ) -> Result<Opened, Failure> {
-    make_parents(&context.directory)?;
+    create_parents(&context.directory)?;
     let (mut log, recovered) = Log::open(
         Arc::clone(&disk),
         &context.directory,
@@ -97,7 +94,7 @@ fn open(
         random_id()?,
     )
     .map_err(|error| not_opened(&context.directory, error))?;
-    say_what_was_found(&context, &recovered, &log, consumers);
+    report_start(&context, &recovered, &log, consumers);
     let missing = Arc::new(LossReport::new(&context, &log));
     missing.report();
     let queue = Arc::new(Queue::new(config.queue_bytes()));
@@ -116,7 +113,7 @@ fn open(
             Arc::clone(&missing),
         )));
     }
-    log.note_gone();
+    log.note_unread();
     log.count_unclaimed(consumers);
     let channel = DiskChannel {
         queue: Arc::clone(&queue),
@@ -136,7 +133,7 @@ fn open(
 struct DiskChannel {
     queue: Arc<Queue>,
     watch: Watch,
-    /// Its condition holds as long as the channel is there.
+    /// Its condition holds as long as the channel exists.
     _missing: Arc<LossReport>,
     id: u128,
 }
@@ -175,93 +172,12 @@ impl Channel for DiskChannel {
     }
 }
 
-/// Says what is missing of the channel, and keeps the channel unhealthy until an operator accepts it.
-struct LossReport {
-    channel: ChannelId,
-    directory: PathBuf,
-    sync: Sync,
-    losses: Arc<Losses>,
-    condition: Condition,
-    reporter: Reporter,
-}
-
-/// Losses that are named one by one.
-const LOSSES_NAMED: usize = 5;
-
-impl LossReport {
-    fn new(context: &ChannelContext, log: &Log) -> Self {
-        Self {
-            channel: log.id(),
-            directory: context.directory.clone(),
-            sync: log.sync_policy(),
-            losses: log.losses(),
-            condition: context.reporter.condition("missing"),
-            reporter: context.reporter.clone(),
-        }
-    }
-
-    /// Raises the condition if a loss is not accepted.
-    fn report(&self) {
-        let open = self.losses.open();
-        if open.is_empty() {
-            return;
-        }
-        let named = open.iter().take(LOSSES_NAMED).map(Loss::to_string);
-        let mut named = named.collect::<Vec<_>>().join("; ");
-        if let more @ 1.. = open.len().saturating_sub(LOSSES_NAMED) {
-            named.push_str(&format!("; and {more} more losses"));
-        }
-        let directory = self.directory.display();
-        self.condition.raise(
-            Trouble::Losing,
-            format_args!(
-                "{directory}: {named}. Restore what is missing from a backup while Millstream is stopped, or stop it and accept \
-                 the loss with `millstream channel forget --accept-loss {directory}`"
-            ),
-        );
-    }
-
-    /// Positions that were kept are not there.
-    fn add(&self, missing: Missing, after: Position, to: Position) {
-        let loss = Loss {
-            missing,
-            channel: self.channel,
-            after,
-            to,
-            records: 0,
-        };
-        // What cannot be written is reported all the same, and found again.
-        let _ = self.losses.add(loss);
-        self.report();
-    }
-
-    /// A sink has committed everything up to `committed`, and the channel ends at `end`. What the sink may go on after: a
-    /// position beyond the end would make it pass over what comes next.
-    fn check(&self, sink: &str, committed: Position, end: Position) -> Position {
-        if committed <= end {
-            return committed;
-        }
-        if self.sync == Sync::Batch {
-            self.add(Missing::Committed, end, committed);
-        } else {
-            self.reporter.warn(
-                "power",
-                format_args!(
-                    "{sink} has committed up to {committed} and the channel ends at {end}: a power cut has taken what was not \
-                     synced (the option `sync`)"
-                ),
-            );
-        }
-        end
-    }
-}
-
-/// What an error of a start means for the pipeline: the channel alone does not run, unless a restart may help.
+/// The failure for an error of a start: only the channel does not run, unless a restart may help.
 fn not_opened(directory: &Path, error: Error) -> Failure {
     let text = error.to_string();
     match error {
         Error::Disk { .. } => Failure::state(format!(
-            "{text}; mend that, or move {} away to begin a new channel, and restart Millstream",
+            "{text}; repair it, or move {} away to begin a new channel, and restart Millstream",
             directory.display()
         )),
         Error::Newer { .. } | Error::NoIdentity(_) => Failure::state(text),
@@ -269,7 +185,7 @@ fn not_opened(directory: &Path, error: Error) -> Failure {
     }
 }
 
-/// What an error of the log means for the pipeline.
+/// The failure for an error of the log.
 fn failure(error: Error) -> Failure {
     let text = error.to_string();
     match error {
@@ -279,35 +195,33 @@ fn failure(error: Error) -> Failure {
     }
 }
 
-/// Makes the directories above the channel's own and the names durable on the way.
-fn make_parents(directory: &Path) -> Result<(), Failure> {
+/// Creates the directories above the channel's, and makes their names durable.
+fn create_parents(directory: &Path) -> Result<(), Failure> {
     let missing: Vec<&Path> = directory
         .ancestors()
         .skip(1)
         .take_while(|parent| !parent.as_os_str().is_empty() && !parent.exists())
         .collect();
     for parent in missing.into_iter().rev() {
-        let made = HostDisk.create_directory(parent).and_then(|()| {
+        let created = HostDisk.create_directory(parent).and_then(|()| {
             let above = parent
                 .parent()
                 .filter(|above| !above.as_os_str().is_empty());
             HostDisk.sync_directory(above.unwrap_or(Path::new(".")))
         });
-        made.map_err(|error| Failure::disk(format!("{}: {error}", parent.display())))?;
+        created.map_err(|error| Failure::disk(format!("{}: {error}", parent.display())))?;
     }
     Ok(())
 }
 
-/// 128 random bits of the system.
 fn random_id() -> Result<ChannelId, Failure> {
-    let mut id = [0; 16];
-    std::fs::File::open("/dev/urandom")
-        .and_then(|mut random| random.read_exact(&mut id))
-        .map_err(|error| Failure::disk(format!("/dev/urandom: {error}")))?;
-    Ok(ChannelId(id))
+    let id = millstream_sys::random::bytes();
+    id.map(ChannelId)
+        .map_err(|error| Failure::disk(format!("no random numbers: {error}")))
 }
 
-fn say_what_was_found(
+/// Reports what the start has found.
+fn report_start(
     context: &ChannelContext,
     recovered: &Recovered,
     log: &Log,
@@ -327,7 +241,7 @@ fn say_what_was_found(
         reporter.warn(
             "recovery",
             format_args!(
-                "the last stop was not in order: epoch {} begins, {} bytes of a torn tail were dropped",
+                "the last stop was not clean: epoch {} begins, and {} bytes of a torn tail were dropped",
                 recovered.epoch, recovered.torn_bytes
             ),
         );
@@ -354,8 +268,8 @@ fn say_what_was_found(
             reporter.error(
                 "consumer",
                 format_args!(
-                    "nobody reads for the consumer {name}, which has settled up to {position}; what it has not \
-                     settled is held (to give it up, stop and run `millstream channel forget --consumer {name} {}`)",
+                    "no sink reads for the consumer {name}, which has settled up to {position}, and the channel holds everything \
+                     after that (to give it up, stop Millstream and run `millstream channel forget --consumer {name} {}`)",
                     context.directory.display()
                 ),
             );

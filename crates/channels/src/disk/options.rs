@@ -8,25 +8,25 @@ use serde::Deserialize;
 
 use super::log::{Dedupe, Options, SEGMENT_BYTES, Sync};
 
-/// A channel has at least so many segments, so that room comes back while it is used.
+/// The least number of segments of a channel, so that space is freed while it is used.
 const SEGMENTS_MIN: u64 = 8;
-/// A segment is at least this large: below it, its header and the two syncs of a roll would be most of the work.
+/// The least size of a segment: below it, headers and the two syncs of a roll would be most of the work.
 const SEGMENT_BYTES_MIN: u64 = 1 << 20;
-/// What waits in memory to be written.
+/// The default of `queue`.
 const QUEUE_BYTES: u64 = 4 << 20;
 
 /// Options of the channel `disk`.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Config {
-    /// How much disk the channel may take. Full: sources stop reading until a consumer has gone on.
+    /// Disk space that the channel may use. When it is full, sources stop reading until a consumer has settled more.
     size_max: Size,
-    /// When what is written is synced, and so what kept means: `batch` (survives a power cut), a time such as `1s`
-    /// (survives SIGKILL; a power cut takes up to that time) or `never`. Default: `batch`.
+    /// When to sync, which decides what is acknowledged: `batch` (what survives a power cut), a time such as `1s` or `never`
+    /// (what survives SIGKILL; a power cut loses up to that time, or what the system has not written). Default: `batch`.
     sync: SyncOption,
-    /// How long repeated chunks are recognised.
+    /// The window in which repeated chunks are recognized.
     dedupe: DedupeOption,
-    /// How many bytes of batches wait to be written; a producer that finds no room waits.
+    /// Bytes of batches that may wait in memory to be written. When the queue is full, producers wait.
     queue: Size,
 }
 
@@ -45,12 +45,12 @@ impl Default for Config {
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 struct DedupeOption {
-    /// How many chunk ids are remembered (about 60 bytes of memory each).
+    /// The most chunk ids to remember (about 60 bytes of memory each).
     ids: u32,
-    /// For how long.
+    /// How long to remember a chunk id.
     age: Period,
-    /// Chunks whose id is a hash of their content (Fluent Bit): `prove` takes such a chunk for a repeat only where the
-    /// connection of the first try broke; `store` stores every one, repeats too.
+    /// Handling of chunks whose id is a hash of their content (Fluent Bit): `prove` treats such a chunk as a repeat only
+    /// if the connection of the first copy broke; `store` stores every one, including repeats.
     content_ids: ContentIds,
 }
 
@@ -87,7 +87,7 @@ impl TryFrom<String> for SyncOption {
                 Ok(time) if !time.is_zero() => Sync::Every(time.as_duration()),
                 _ => {
                     return Err(format!(
-                        "`{text}` is no way to sync: write batch, a time such as 1s, or never"
+                        "`{text}` is not a valid value: write batch, a time such as 1s, or never"
                     ));
                 }
             },
@@ -109,17 +109,18 @@ impl JsonSchema for SyncOption {
 }
 
 impl Config {
-    /// An option that cannot be, and why.
+    /// An invalid option, and what is wrong with it.
     pub(super) fn problem(&self) -> Option<(&'static str, String)> {
         if self.size_max.as_bytes() < SEGMENTS_MIN * SEGMENT_BYTES_MIN {
             let least = (SEGMENTS_MIN * SEGMENT_BYTES_MIN) >> 20;
             return Some((
                 "size_max",
-                format!("a disk channel takes at least {least}MiB"),
+                format!("a disk channel needs at least {least}MiB"),
             ));
         }
         (self.dedupe.ids == 0 || self.dedupe.age.is_zero()).then(|| {
-            let message = "a window of nothing would store every repeat; leave the option out for the default";
+            let message =
+                "an empty window would store every repeat; leave the option out for the default";
             ("dedupe", message.to_owned())
         })
     }

@@ -1,4 +1,4 @@
-//! What waits to be written: groups and notes in their order, bounded in bytes, between the data threads and the writer.
+//! The queue between the data threads and the writer: groups and notes in order, bounded in bytes.
 
 use std::{
     collections::VecDeque,
@@ -16,18 +16,19 @@ use millstream_pipeline::{
 };
 use tokio::sync::Semaphore;
 
-/// Notes that wait at most: they are small and come once per connection.
+/// The most notes in the queue. They are small, and each connection sends one.
 const NOTES_MAX: usize = 100_000;
 
-/// What a batch takes in memory beside its bytes, and an origin.
+/// The memory of a batch besides its bytes and origins.
 const BATCH_BYTES: usize = 256;
+/// The memory of an origin.
 const ORIGIN_BYTES: usize = 128;
 
-/// Something for the writer.
+/// Work for the writer.
 pub(super) enum Entry {
     Group(Group),
     Note(Note),
-    /// Somebody waits until everything before it is synced.
+    /// Settled when everything before it is synced.
     Sync(Token),
 }
 
@@ -35,27 +36,29 @@ pub(super) enum Entry {
 pub(super) struct Queue {
     room: Semaphore,
     room_bytes: usize,
-    state: Mutex<State>,
+    waiting: Mutex<Waiting>,
     ready: Condvar,
-    /// What was taken out of it finds no room in the log.
+    /// There is no space in the log for what left the queue.
     is_full: AtomicBool,
 }
 
+/// The content of the queue.
 #[derive(Default)]
-struct State {
+struct Waiting {
+    /// Each with its bytes.
     entries: VecDeque<(Entry, usize)>,
     notes: usize,
     closed: bool,
-    /// Whoever waits for room has waited long enough.
+    /// The stop does not wait for space any more.
     given_up: bool,
     /// A consumer has settled something.
     poked: bool,
-    /// The writer has kept everything and is gone, or has stopped with this text.
+    /// The writer has kept everything and ended, or has stopped with this error.
     ended: Option<Result<(), String>>,
 }
 
-/// What the writer got.
-pub(super) struct Taken {
+/// A piece of work for the writer.
+pub(super) struct Work {
     pub(super) entries: Vec<Entry>,
     /// Nothing more will come.
     pub(super) closed: bool,
@@ -69,43 +72,43 @@ impl Queue {
         Self {
             room: Semaphore::new(room_bytes),
             room_bytes,
-            state: Mutex::default(),
+            waiting: Mutex::default(),
             ready: Condvar::new(),
             is_full: AtomicBool::new(false),
         }
     }
 
-    /// Waits for room. After the writer has stopped the group is dropped, which fails its receipt.
+    /// Adds a group; waits for room in the queue. After the writer has stopped, the group is dropped, which fails its receipt.
     pub(super) async fn put(&self, group: Group) {
-        // A group larger than the queue takes all of it.
+        // A group that is larger than the queue takes all of it.
         let bytes = memory_bytes(&group).min(self.room_bytes);
         let permits = u32::try_from(bytes).unwrap_or(u32::MAX);
         let Ok(room) = self.room.acquire_many(permits).await else {
             return;
         };
         room.forget();
-        let mut state = self.lock();
-        if state.ended.is_none() {
-            state.entries.push_back((Entry::Group(group), bytes));
+        let mut waiting = self.lock();
+        if waiting.ended.is_none() {
+            waiting.entries.push_back((Entry::Group(group), bytes));
             self.ready.notify_one();
         }
     }
 
     pub(super) fn note(&self, note: Note) {
-        let mut state = self.lock();
-        // Beyond the bound a repeat may be stored; nothing is lost.
-        if state.notes < NOTES_MAX && state.ended.is_none() {
-            state.notes += 1;
-            state.entries.push_back((Entry::Note(note), 0));
+        let mut waiting = self.lock();
+        // A note that is dropped may cost a duplicate, and never a loss.
+        if waiting.notes < NOTES_MAX && waiting.ended.is_none() {
+            waiting.notes += 1;
+            waiting.entries.push_back((Entry::Note(note), 0));
             self.ready.notify_one();
         }
     }
 
-    /// After the writer has stopped the token is dropped, which fails its receipt.
+    /// Asks for a sync of everything before. After the writer has stopped, the token is dropped, which fails its receipt.
     pub(super) fn sync(&self, token: Token) {
-        let mut state = self.lock();
-        if state.ended.is_none() {
-            state.entries.push_back((Entry::Sync(token), 0));
+        let mut waiting = self.lock();
+        if waiting.ended.is_none() {
+            waiting.entries.push_back((Entry::Sync(token), 0));
             self.ready.notify_one();
         }
     }
@@ -115,11 +118,12 @@ impl Queue {
         self.ready.notify_one();
     }
 
-    /// Closes it now: senders that wait for room in it continue, and the writer does not wait for room in the log.
+    /// Closes the queue without waiting for space: senders that wait for room in it continue, and so does the writer if it
+    /// waits for space in the log.
     pub(super) fn give_up_waiting(&self) {
-        let mut state = self.lock();
-        (state.closed, state.given_up, state.poked) = (true, true, true);
-        drop(state);
+        let mut waiting = self.lock();
+        (waiting.closed, waiting.given_up, waiting.poked) = (true, true, true);
+        drop(waiting);
         self.room.close();
         self.ready.notify_one();
     }
@@ -128,53 +132,45 @@ impl Queue {
         self.lock().given_up
     }
 
-    /// Takes entries of about `bytes_max` bytes, at least one. Waits for one, or until a consumer has settled something,
-    /// or for `wait`.
-    pub(super) fn take(&self, bytes_max: usize, wait: Option<Duration>) -> Taken {
-        let mut state = self.lock();
-        if state.entries.is_empty() && !state.closed && !state.poked {
-            state = match wait {
-                None => self
-                    .ready
-                    .wait(state)
-                    .unwrap_or_else(PoisonError::into_inner),
-                Some(wait) => {
-                    self.ready
-                        .wait_timeout(state, wait)
-                        .unwrap_or_else(PoisonError::into_inner)
-                        .0
-                }
-            };
+    /// Removes entries of about `bytes_max` bytes, at least one. Waits until there is one, a consumer has settled something,
+    /// the queue is closed, or `wait` is over.
+    pub(super) fn next_work(&self, bytes_max: usize, wait: Duration) -> Work {
+        let mut waiting = self.lock();
+        if waiting.entries.is_empty() && !waiting.closed && !waiting.poked {
+            (waiting, _) = self
+                .ready
+                .wait_timeout(waiting, wait)
+                .unwrap_or_else(PoisonError::into_inner);
         }
-        let (mut entries, mut taken_bytes) = (Vec::new(), 0);
-        while taken_bytes < bytes_max
-            && let Some((entry, bytes)) = state.entries.pop_front()
+        let (mut entries, mut freed) = (Vec::new(), 0);
+        while freed < bytes_max
+            && let Some((entry, bytes)) = waiting.entries.pop_front()
         {
-            taken_bytes += bytes;
-            state.notes -= usize::from(matches!(entry, Entry::Note(_)));
+            freed += bytes;
+            waiting.notes -= usize::from(matches!(entry, Entry::Note(_)));
             entries.push(entry);
         }
-        let taken = Taken {
+        let work = Work {
             entries,
-            closed: state.closed && state.entries.is_empty(),
-            poked: std::mem::take(&mut state.poked),
+            closed: waiting.closed && waiting.entries.is_empty(),
+            poked: std::mem::take(&mut waiting.poked),
         };
-        drop(state);
-        self.room.add_permits(taken_bytes);
-        taken
+        drop(waiting);
+        self.room.add_permits(freed);
+        work
     }
 
-    /// Waits until a consumer has settled something, at most for `wait`. What comes meanwhile stays in the queue.
+    /// Waits until a consumer has settled something, at most for `wait`. New entries stay in the queue.
     pub(super) fn wait_for_settle(&self, wait: Duration) {
-        let state = self.lock();
-        let (mut state, _) = self
+        let waiting = self.lock();
+        let (mut waiting, _) = self
             .ready
-            .wait_timeout_while(state, wait, |state| !state.poked)
+            .wait_timeout_while(waiting, wait, |waiting| !waiting.poked)
             .unwrap_or_else(PoisonError::into_inner);
-        state.poked = false;
+        waiting.poked = false;
     }
 
-    /// The writer finds room in the log, or none.
+    /// Notes whether there is space in the log.
     pub(super) fn set_full(&self, is_full: bool) {
         self.is_full.store(is_full, Ordering::Relaxed);
     }
@@ -183,12 +179,12 @@ impl Queue {
         self.is_full.load(Ordering::Relaxed)
     }
 
-    /// The writer ends: what is still here is dropped, and whoever waits for room goes on.
-    pub(super) fn end(&self, how: Result<(), String>) {
-        let mut state = self.lock();
-        state.ended = Some(how);
-        let dropped = std::mem::take(&mut state.entries);
-        drop(state);
+    /// Notes that the writer has ended. Drops what is left, and releases the producers that wait for room.
+    pub(super) fn end(&self, result: Result<(), String>) {
+        let mut waiting = self.lock();
+        waiting.ended = Some(result);
+        let dropped = std::mem::take(&mut waiting.entries);
+        drop(waiting);
         self.set_full(false);
         self.room.close();
         drop(dropped);
@@ -199,13 +195,13 @@ impl Queue {
         self.lock().ended.clone()
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        // Nothing in here can panic half way, so a poisoned lock is whole.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        // No holder can panic halfway through a change, so a poisoned lock guards whole data.
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// What a group takes in memory, about.
+/// About the memory that a group takes.
 fn memory_bytes(group: &Group) -> usize {
     let batches = group.batches.iter();
     batches

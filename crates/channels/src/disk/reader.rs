@@ -1,6 +1,6 @@
-//! A consumer's way through the channel, as the pipeline sees it.
+//! A reader of the log as a reader of the pipeline.
 //!
-//! `read -> decode -> send -> keep -> [take] -> process -> encode -> write -> settle`
+//! `read -> decode -> send -> keep -> [read back] -> encode -> write -> settle`
 
 use std::{
     sync::Arc,
@@ -15,8 +15,9 @@ use millstream_pipeline::{
 use millstream_record::Position;
 
 use super::{
-    LossReport, failure,
+    failure,
     log::{self, Item, Lost, Missing},
+    loss_report::LossReport,
     queue::Queue,
 };
 
@@ -45,7 +46,7 @@ impl DiskReader {
         }
     }
 
-    /// The next batch that is there.
+    /// The next batch; `None` if there is none now.
     fn read(&mut self) -> Result<Option<Delivered>, Failure> {
         loop {
             match self.reader.read().map_err(failure)? {
@@ -74,7 +75,7 @@ impl DiskReader {
         self.reporter.error(
             "gap",
             format_args!(
-                "{} goes on at {}: what stood between it and {} is passed over, {why}",
+                "{} continues at {}: the positions after {} are skipped, {why}",
                 self.reader.name(),
                 lost.before,
                 lost.after
@@ -101,7 +102,7 @@ impl Reader for DiskReader {
         }
         self.reader.wake(context.waker());
         let ended = self.queue.ended();
-        // Between the look and the registration the last batch may have been kept.
+        // The last batch may have been kept between the read and the registration.
         if let Some(delivered) = self.read()? {
             return Poll::Ready(Ok(Some(delivered)));
         }
@@ -125,7 +126,7 @@ impl Reader for DiskReader {
     }
 
     fn hurry(&self) -> bool {
-        // A roll that waits for room must not wait for the cut that gives it.
+        // A roll that waits for space must not wait for the checkpoint that frees it.
         self.reader.used_bytes() >= self.size_max / 4 * 3
     }
 }

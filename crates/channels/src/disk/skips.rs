@@ -1,5 +1,5 @@
-//! What is skipped for consumers that are too far behind (`behind: { then: skip }`): counted, logged, and a condition of
-//! the channel while it lasts.
+//! Reporting what is skipped for consumers that are too far behind (`behind: { then: skip }`): it is counted, logged, and a
+//! condition of the channel while it lasts.
 
 use std::time::{Duration, Instant};
 
@@ -14,12 +14,10 @@ use millstream_record::Time;
 
 use super::log::{Log, Skipped};
 
-/// The first skip is logged at once, further ones in a summary of this time.
+/// The first skip is logged at once, later ones in a summary per this time.
 const SUMMARY: Duration = Duration::from_secs(10);
-/// The condition is cleared when the consumer has kept within half of its bound for this long, with nothing skipped.
+/// The condition is cleared after the consumer stayed within half of its limit for this long, with nothing skipped.
 const CALM: Duration = Duration::from_secs(10);
-/// How often to look at the consumers while the condition of one holds.
-pub(super) const LOOK: Duration = Duration::from_secs(1);
 
 /// The consumers of a channel that may skip.
 pub(super) struct Skips(Vec<Skipper>);
@@ -30,10 +28,11 @@ struct Skipper {
     bytes: Meter,
     reporter: Reporter,
     condition: Condition,
-    /// All that was skipped, as of the last look.
+    /// Everything that was skipped, as of the last look.
     seen: Skipped,
-    /// The same when the condition was last cleared, and when the last line was logged.
+    /// The same when the condition was last cleared.
     cleared: Skipped,
+    /// The same when the last line was logged.
     logged: Skipped,
     logged_at: Option<Instant>,
     calm_since: Option<Instant>,
@@ -44,7 +43,7 @@ impl Skips {
         let may_skip = consumers.iter().filter(|c| c.behind.then == Then::Skip);
         let skipper = |consumer: &Consumer| {
             let meters = context.meters.beside(&consumer.name);
-            // With a rate limit of its own, so that no consumer hides another one's first skip.
+            // It has its own rate limit, so that no consumer hides the first skip of another.
             let reporter = context.reporter.apart();
             Skipper {
                 name: consumer.name.to_string(),
@@ -62,19 +61,14 @@ impl Skips {
         Self(may_skip.map(skipper).collect())
     }
 
-    /// Whether records of a consumer are being skipped.
-    pub(super) fn hold(&self) -> bool {
-        self.0.iter().any(|skipper| skipper.condition.holds())
-    }
-
-    /// Counts what was skipped since the last look. `now` is of the channel's clock.
+    /// Counts and reports what was skipped since the last look. `now` is the time of the channel's clock.
     pub(super) fn look(&mut self, log: &Log, now: Time) {
         for skipper in &mut self.0 {
             skipper.look(log, now);
         }
     }
 
-    /// The channel closes: logs what no summary has told yet.
+    /// Logs what no summary has reported yet, when the channel closes.
     pub(super) fn end(&mut self) {
         for skipper in &mut self.0 {
             if skipper.seen != skipper.logged {
@@ -122,7 +116,7 @@ impl Skipper {
         self.reporter.warn(
             "caught up",
             format_args!(
-                "{} has caught up: in {} s {all} were skipped for it",
+                "{} has caught up; {all} were skipped for it in {} s",
                 self.name,
                 lasted.as_secs()
             ),

@@ -1,3 +1,5 @@
+//! The channel with its threads, queue, meters and conditions.
+
 use std::{
     sync::Arc,
     task::{Context, Poll, Wake, Waker},
@@ -35,7 +37,7 @@ impl Wake for Unpark {
     }
 }
 
-/// Runs a future on this thread; panics if it takes longer than a test may.
+/// Runs a future on this thread; panics if that takes too long.
 fn run<T>(future: impl Future<Output = T>) -> T {
     let mut future = std::pin::pin!(future);
     let waker = Waker::from(Arc::new(Unpark(thread::current())));
@@ -82,7 +84,7 @@ impl Fixture {
         super::open(&config, Arc::clone(&self.disk), context, &["sink".into()]).unwrap()
     }
 
-    /// With consumers that take only these tags each; and what the channel reports.
+    /// Opens the channel for these consumers, with its own reporter.
     fn open_for(&self, consumers: &[Consumer]) -> (Opened, Reporter) {
         let config: Config = serde_json::from_str(r#"{"size_max": "8MiB"}"#).unwrap();
         let reporter = Reporter::new("buffer");
@@ -137,7 +139,7 @@ const UNIQUE: &[u8] = b"\xb8PdjoG1yfRwmC9QbEo1eNzA==";
 const CONTENT: &[u8] = b"\xd9\x200123456789abcdef0123456789abcdef";
 
 #[test]
-fn what_is_kept_is_read_once_and_again_after_a_restart_until_it_is_committed() {
+fn a_batch_is_read_again_after_a_restart_until_it_is_committed() {
     let directory = tempfile::tempdir().unwrap();
     let fixture = Fixture::on(
         Arc::new(HostDisk),
@@ -253,7 +255,7 @@ fn records_that_no_consumer_takes_are_counted_once() {
     run(opened.finished).unwrap();
     assert_eq!(unclaimed(), 7);
     drop(opened.readers);
-    // One that takes all of them claims what the others do not.
+    // A consumer of all tags takes what the others do not.
     let (opened, _) = fixture.open_for(&[consumers[0].clone(), "all".into()]);
     run(put(&opened.channel, tagged("mail", "a\n"))).unwrap();
     opened.channel.close();
@@ -262,7 +264,7 @@ fn records_that_no_consumer_takes_are_counted_once() {
 }
 
 #[test]
-fn skipping_is_a_condition_until_the_consumer_has_caught_up() {
+fn skipping_raises_a_condition_until_the_consumer_has_caught_up() {
     let directory = tempfile::tempdir().unwrap();
     let fixture = Fixture::on(Arc::new(HostDisk), &directory.path().join("buffer"));
     let mut slow = Consumer::from("slow");
@@ -279,7 +281,7 @@ fn skipping_is_a_condition_until_the_consumer_has_caught_up() {
     assert_eq!(held[0].trouble, Trouble::Losing);
     assert!(held[0].why.contains("slow is further behind"), "{held:?}");
     let mut read = 0;
-    // Of 64 groups with a batch each.
+    // 64 groups with one batch each.
     let last = Position { epoch: 1, seq: 64 };
     while reader.settled() < Some(last) {
         let delivered = next(reader).unwrap().unwrap();
@@ -294,7 +296,7 @@ fn skipping_is_a_condition_until_the_consumer_has_caught_up() {
         thread::sleep(Duration::from_millis(100));
         assert!(
             started.elapsed() < Duration::from_secs(60),
-            "it holds for ever"
+            "the condition holds forever"
         );
     }
     assert!(
@@ -304,7 +306,7 @@ fn skipping_is_a_condition_until_the_consumer_has_caught_up() {
 }
 
 #[test]
-fn a_tailed_file_goes_on_where_the_channel_says() {
+fn the_channel_says_where_a_tailed_file_continues() {
     let disk: Arc<dyn Disk> = Arc::new(SimulatedDisk::new(1));
     let fixture = Fixture::on(disk, std::path::Path::new("/buffer"));
     let file = FileId {
@@ -358,7 +360,7 @@ fn a_full_disk_waits_for_room_and_loses_nothing() {
 }
 
 #[test]
-fn a_sink_that_has_committed_more_than_the_channel_holds_is_named_and_passes_over_nothing() {
+fn a_sink_that_has_committed_more_than_the_channel_holds_is_reported_and_misses_nothing() {
     let disk: Arc<dyn Disk> = Arc::new(SimulatedDisk::new(1));
     let mut fixture = Fixture::on(disk, std::path::Path::new("/buffer"));
     let committed = Position { epoch: 7, seq: 9 };
@@ -382,7 +384,7 @@ fn a_sink_that_has_committed_more_than_the_channel_holds_is_named_and_passes_ove
     opened.channel.close();
     run(opened.finished).unwrap();
     drop((opened.channel, opened.readers));
-    // The sink has a position of the channel again; the loss is still there.
+    // The sink has a position in the channel again, but the loss is still open.
     fixture.reporter = Reporter::new("buffer");
     let opened = fixture.open(r#"{"size_max": "16MiB"}"#);
     assert!(missing(&fixture).contains("7.9"));
@@ -390,7 +392,7 @@ fn a_sink_that_has_committed_more_than_the_channel_holds_is_named_and_passes_ove
 }
 
 #[test]
-fn a_full_channel_stops_its_sources_until_its_consumer_goes_on() {
+fn a_full_channel_stops_its_sources_until_its_consumer_settles_more() {
     let directory = tempfile::tempdir().unwrap();
     let fixture = Fixture::on(Arc::new(HostDisk), &directory.path().join("buffer"));
     let mut opened = fixture.open(r#"{"size_max": "8MiB", "queue": "1MiB", "sync": "never"}"#);
@@ -407,7 +409,7 @@ fn a_full_channel_stops_its_sources_until_its_consumer_goes_on() {
             Poll::Pending => {
                 thread::park_timeout(Duration::from_millis(300));
                 let waits = receipts.iter().rposition(|r| r.try_outcome().is_some());
-                // Full: the channel, what is being written, and the queue.
+                // The channel, the commit in progress and the queue are full.
                 if started.elapsed() > Duration::from_secs(2) {
                     first_left = waits;
                 }
@@ -457,7 +459,7 @@ fn a_channel_that_gives_up_waiting_for_room_closes_with_what_it_has_kept() {
             "it has room for all"
         );
     }
-    // The last one comes again while its first copy waits.
+    // The last chunk is sent again while its first copy waits.
     receipts.push(put(channel, numbered(23, 2)));
     channel.give_up_waiting();
     run(opened.finished).unwrap();
@@ -481,7 +483,7 @@ fn a_channel_that_gives_up_waiting_for_room_closes_with_what_it_has_kept() {
         seen.last()
     );
 
-    // What was dropped is no repeat when it comes again, and stands behind what was kept.
+    // A dropped chunk is not a repeat when it comes again, and follows those that were kept.
     let mut opened = fixture.open(r#"{"size_max": "8MiB"}"#);
     opened.readers[0].resume(None).unwrap();
     for number in 0..24 {
@@ -510,7 +512,7 @@ fn group(text: &str, receipts: &mut Vec<Receipt>) -> Group {
 }
 
 #[test]
-fn a_disk_that_fails_twice_stops_the_channel_and_fails_what_is_not_kept() {
+fn a_disk_that_fails_twice_stops_the_channel_and_fails_the_groups_that_are_not_kept() {
     let disk = SimulatedDisk::new(1);
     let fixture = Fixture::on(Arc::new(disk.clone()), std::path::Path::new("/buffer"));
     let mut opened = fixture.open(r#"{"size_max": "16MiB"}"#);
@@ -520,7 +522,7 @@ fn a_disk_that_fails_twice_stops_the_channel_and_fails_what_is_not_kept() {
     run(put(&opened.channel, batch("b\n", Vec::new()))).unwrap();
     disk.fail(Call::Sync, 100, 5);
     assert!(run(put(&opened.channel, batch("c\n", Vec::new()))).is_err());
-    // A channel that has stopped takes nothing, and answers at once.
+    // A channel that has stopped fails new groups at once.
     assert!(run(put(&opened.channel, batch("d\n", Vec::new()))).is_err());
     let failure = run(opened.finished).unwrap_err();
     assert!(failure.message.contains("/buffer/"), "{failure}");
@@ -534,7 +536,7 @@ fn a_disk_that_fails_twice_stops_the_channel_and_fails_what_is_not_kept() {
 }
 
 #[test]
-fn options_are_read_and_what_cannot_be_is_refused() {
+fn invalid_options_are_refused() {
     let read = |text: &str| serde_json::from_str::<Config>(text);
     assert!(read(r#"{"sync": "500ms", "dedupe": {"ids": 5, "age": "1h"}}"#).is_ok());
     for wrong in [
@@ -549,7 +551,7 @@ fn options_are_read_and_what_cannot_be_is_refused() {
 }
 
 #[test]
-fn a_channel_whose_directory_is_gone_answers_for_nothing_and_continues_when_it_is_back() {
+fn a_channel_whose_directory_is_gone_acknowledges_nothing_and_continues_when_it_is_back() {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path().join("buffer");
     let fixture = Fixture::on(Arc::new(HostDisk), &place);
@@ -577,12 +579,12 @@ fn a_channel_whose_directory_is_gone_answers_for_nothing_and_continues_when_it_i
     assert_eq!(
         waits.try_outcome(),
         None,
-        "answered for what a start would not find"
+        "it acknowledged what a start would not find"
     );
     std::fs::rename(&elsewhere, &place).unwrap();
     run(waits).unwrap();
     until(&|| held().is_empty());
-    // An idle one notices it, too; and a stop ends the wait.
+    // An idle channel notices it, too, and a stop ends the wait.
     std::fs::remove_dir_all(&place).unwrap();
     until(&|| !held().is_empty());
     let lost = put(&opened.channel, batch("c\n", Vec::new()));

@@ -1,10 +1,10 @@
-//! The channel `memory`: a short queue per data thread, on every edge that names no other.
+//! The channel `memory`: a short queue per data thread, on every edge that names no other channel.
 //!
-//! `read -> decode -> send -> [keep] -> [take] -> process -> encode -> write -> settle`
+//! `read -> decode -> send -> [keep] -> [read back] -> encode -> write -> settle`
 //!
-//! It keeps nothing: a group is settled when its consumer has settled it. Queues are short (4 MiB), so that a batch is
-//! still in the cache when the consumer takes it; a producer waits for room. With a lane per data thread a batch never
-//! changes its thread.
+//! It keeps nothing: a group is settled when its consumer has settled it. Queues are short (4 MiB), so that a batch is still
+//! in the CPU's cache when the consumer gets it; producers wait for room. There is one lane per data thread, so a batch stays
+//! on its thread.
 
 use std::{
     collections::VecDeque,
@@ -45,7 +45,7 @@ pub const COMPONENT: Component = Component {
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 struct Config {
-    /// How many bytes of batches wait for each consumer and data thread; a producer that finds no room waits.
+    /// Bytes of batches that may wait for each consumer and data thread. When the queue is full, producers wait.
     size_max: Size,
 }
 
@@ -67,7 +67,7 @@ fn build(_name: &str, options: &Node) -> Result<Box<dyn ChannelConfig>, Vec<Prob
 impl ChannelConfig for Config {
     fn open(&self, _: ChannelContext, _: &[Consumer]) -> Result<Opened, Failure> {
         Err(Failure::us(
-            "a memory channel is laid out with its consumers and not opened",
+            "a memory channel is created with its consumers and cannot be opened",
         ))
     }
 
@@ -78,12 +78,12 @@ impl ChannelConfig for Config {
     fn promise(&self) -> Promise {
         Promise::new(
             Guarantee::AtMostOnce,
-            "what stands in it is gone when the process ends",
+            "what is in the queue is lost when the process ends",
         )
     }
 }
 
-/// The queues in front of one consumer. Lane `k` takes what data thread `k` puts.
+/// The queues in front of one consumer. Data thread `k` puts its batches into lane `k`.
 pub struct MemoryChannel {
     lanes: Vec<Lane>,
     closed: AtomicBool,
@@ -102,7 +102,7 @@ struct Queue {
 }
 
 impl MemoryChannel {
-    /// A channel with `lanes` queues of `size_max` bytes each, and the reader of each lane.
+    /// Creates a channel with `lanes` queues of `size_max` bytes each, and the reader of each lane.
     pub fn open(lanes: usize, size_max: usize) -> (Arc<dyn Channel>, Vec<Box<dyn Reader>>) {
         let room_bytes = size_max.clamp(1, Semaphore::MAX_PERMITS.min(u32::MAX as usize));
         let lane = |_| Lane {
@@ -144,7 +144,7 @@ impl Channel for MemoryChannel {
             let lane = &self.lanes[threads::lane() % self.lanes.len()];
             let Group { batches, token } = group;
             for batch in batches {
-                // A batch larger than the queue takes all of it; an empty one takes its place too.
+                // A batch that is larger than the queue takes all of it; an empty one counts as a byte.
                 let bytes = batch.len().clamp(1, lane.room_bytes);
                 let Ok(room) = lane.room.acquire_many(bytes as u32).await else {
                     return;
@@ -201,7 +201,7 @@ impl Reader for MemoryReader {
 
 impl Drop for MemoryReader {
     fn drop(&mut self) {
-        // Nobody will take what comes: producers must not wait for room for ever, and what waits here fails.
+        // No more batches will be read: producers must not wait forever, and the tokens in the queue fail.
         let lane = &self.channel.lanes[self.lane];
         lane.room.close();
         lane.lock().waiting.clear();

@@ -1,3 +1,5 @@
+//! The queue is bounded, and nothing in it is settled by accident.
+
 use std::{sync::Arc, task::Waker};
 
 use millstream_pipeline::{
@@ -38,7 +40,7 @@ fn poll_put(channel: &dyn Channel, group: Group) -> bool {
         .is_ready()
 }
 
-fn take(reader: &mut dyn Reader) -> Option<Delivered> {
+fn next(reader: &mut dyn Reader) -> Option<Delivered> {
     match reader.poll_next(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(next) => next.unwrap(),
         Poll::Pending => None,
@@ -52,33 +54,33 @@ fn a_producer_waits_when_the_queue_is_full() {
     assert!(poll_put(&*channel, first));
     assert!(
         !poll_put(&*channel, group(3).0),
-        "there is room for two bytes only"
+        "there is room for two bytes"
     );
-    let delivered = take(&mut *readers[0]).unwrap();
+    let delivered = next(&mut *readers[0]).unwrap();
     assert!(poll_put(&*channel, group(3).0));
     delivered.token.unwrap().settle();
     assert_eq!(receipt.try_outcome(), Some(Ok(())));
 }
 
 #[test]
-fn a_batch_larger_than_the_queue_passes_alone() {
+fn a_batch_that_is_larger_than_the_queue_passes_alone() {
     let (channel, mut readers) = MemoryChannel::open(1, 10);
     assert!(poll_put(&*channel, group(1000).0));
     assert!(!poll_put(&*channel, group(1).0));
-    assert_eq!(take(&mut *readers[0]).unwrap().batch.len(), 1000);
+    assert_eq!(next(&mut *readers[0]).unwrap().batch.len(), 1000);
 }
 
 #[test]
-fn records_put_before_the_close_are_still_read() {
+fn batches_put_before_the_close_are_still_read() {
     let (channel, mut readers) = MemoryChannel::open(1, 10);
     assert!(poll_put(&*channel, group(1).0));
     channel.close();
-    assert!(take(&mut *readers[0]).is_some());
-    assert!(take(&mut *readers[0]).is_none());
+    assert!(next(&mut *readers[0]).is_some());
+    assert!(next(&mut *readers[0]).is_none());
 }
 
 #[test]
-fn a_group_in_the_queue_fails_when_its_reader_is_dropped() {
+fn batches_that_wait_for_a_dropped_reader_fail() {
     let (channel, readers) = MemoryChannel::open(1, 10);
     let (waiting, receipt) = group(1);
     assert!(poll_put(&*channel, waiting));
@@ -90,15 +92,15 @@ fn a_group_in_the_queue_fails_when_its_reader_is_dropped() {
 }
 
 #[test]
-fn a_group_that_is_half_in_the_queue_fails_when_its_reader_is_dropped() {
+fn a_group_fails_if_its_reader_is_dropped_halfway() {
     let (channel, mut readers) = MemoryChannel::open(1, 10);
     let (mut both, receipt) = group(8);
     both.batches.push(group(8).0.batches.remove(0));
     let mut put = channel.put(both);
     let mut context = Context::from_waker(Waker::noop());
     assert!(put.as_mut().poll(&mut context).is_pending());
-    // The first batch is even delivered and settled; the second still waits for room.
-    take(&mut *readers[0]).unwrap().token.unwrap().settle();
+    // The first batch is delivered and settled; the second still waits for room.
+    next(&mut *readers[0]).unwrap().token.unwrap().settle();
     drop(readers);
     assert!(put.as_mut().poll(&mut context).is_ready());
     drop(put);

@@ -1,4 +1,4 @@
-//! What must hold: after every start, and at the end.
+//! Checks after every start and at the end.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +13,7 @@ use crate::{
 };
 
 impl World {
-    /// Reads on with the auditor, and keeps what it sees.
+    /// Lets the auditor read on, and remembers what it sees.
     pub fn audit(&mut self) {
         let Some(sink) = self.sinks.iter_mut().find(|sink| sink.name == "auditor") else {
             return;
@@ -32,8 +32,8 @@ impl World {
         }
     }
 
-    /// After a start: everything that was kept is there, but for what the policy may lose; and the origins are those of
-    /// what is there.
+    /// Checks after a start that everything that was kept still exists, except what the policy may lose, and that the origins
+    /// match what exists.
     pub fn audit_start(&mut self, kind: Crash, crashed_at: Time) {
         if !self.setting.audit {
             return;
@@ -54,12 +54,12 @@ impl World {
             assert_eq!(
                 same,
                 self.audited.len(),
-                "seed {seed}: the loss is no suffix"
+                "seed {seed}: the loss is not a suffix"
             );
         }
         for (position, batch, kept_at) in lost {
             let age = crashed_at.0 - kept_at.0;
-            // A step of the model lasts up to 150 ms, and a sync that is due is done in the next one.
+            // A step of the model takes up to 150 ms, and a sync that is due happens in the next step.
             assert!(
                 age <= 1_150_000_000,
                 "seed {seed}: {position} lost after {age} ns"

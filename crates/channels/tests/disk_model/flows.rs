@@ -1,5 +1,5 @@
-//! What is sent: chunks of senders that wait for acks, and tailed files. Every line is unique, so that every one can be
-//! counted.
+//! The data that is sent: chunks of senders that wait for acknowledgements, and tailed files. Every line is unique, so that each can
+//! be counted.
 
 use std::sync::Arc;
 
@@ -15,14 +15,14 @@ const LINE: u64 = 10;
 /// A sender of chunks with ids.
 pub struct Sender {
     pub name: String,
-    /// Its ids are hashes of the content, and it waits for each ack, as Fluent Bit does.
+    /// Its ids are hashes of the content, and it waits for each acknowledgement, like Fluent Bit.
     pub content_ids: bool,
     pub connection: u64,
-    /// Chunks that were made.
+    /// Chunks that were created.
     pub made: usize,
-    /// Chunks sent on this connection.
+    /// Chunks that were sent on this connection.
     pub sent: usize,
-    /// Chunks it has an ack for.
+    /// Chunks that were acknowledged.
     pub acked: usize,
     /// Records per chunk, by chunk.
     sizes: Vec<usize>,
@@ -48,7 +48,7 @@ impl Sender {
             .collect()
     }
 
-    /// Sends some chunks: the parts of one group, and how many chunks they are.
+    /// Sends some chunks; returns the parts of one group and the number of chunks.
     pub fn send(&mut self, random: &mut Random) -> (Vec<Batch>, usize) {
         let chunks = match self.content_ids {
             true => 1,
@@ -84,7 +84,7 @@ impl Sender {
         batch(&self.name, body, count, origins)
     }
 
-    /// One chunk as several batches, as a processor may make them.
+    /// One chunk as several batches, as a processor may split it.
     fn in_parts(&self, chunk: usize) -> Vec<Batch> {
         let lines = self.lines(chunk);
         let size = lines.len().div_ceil(3);
@@ -126,12 +126,12 @@ impl Sender {
     }
 }
 
-/// A tailed file, as long as it is asked for.
+/// A tailed file of any length.
 pub struct Tailed {
     pub number: u64,
-    /// Where the source reads on.
+    /// Where the source continues to read.
     pub next: u64,
-    /// How much of it there is.
+    /// The length of the file.
     pub bytes: u64,
 }
 
@@ -153,7 +153,7 @@ impl Tailed {
         format!("f{}-{line:06}", self.number)
     }
 
-    /// Reads on; sometimes from before what it read already, as after a restart for another channel.
+    /// Reads on; sometimes from an earlier byte, as after a restart for another channel.
     pub fn read(&mut self, random: &mut Random) -> Batch {
         if random.chance(1, 8) {
             self.next -= LINE * random.below(self.next / LINE + 1).min(9);
@@ -182,7 +182,7 @@ fn batch(tag: &str, body: Vec<u8>, count: usize, origins: Vec<Origin>) -> Batch 
         plain: false,
         encoding: Encoding::Lines,
         count: count as u32,
-        // Not the keep time, and the same whenever it is sent.
+        // It differs from the keep time, and is the same whenever the batch is sent.
         received: Time(body.len() as i64),
         body: Bytes::from(body),
         values: Arc::new(values),

@@ -1,13 +1,13 @@
-//! The disk channel against a model: random work, faults and crashes at random and at every disk call.
+//! The disk channel against a model: random work and faults, and crashes at random times and in every disk call.
 //!
-//! Whatever happens, a chunk that was answered for is delivered once to a sink that owns its position and at least once to
-//! one that does not, a tailed file byte for byte, each flow in order, and no position ever stands for two contents. With
-//! `sync: 1s` a power cut takes at most the last second, as a suffix.
+//! In every run an acknowledged chunk is delivered exactly once to a sink that stores its own position, and at least
+//! once to any other. A tailed file is delivered byte for byte, each flow in order, and no position ever has two contents.
+//! With `sync: 1s` a power cut loses at most the last second, as a suffix.
 
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,
-    reason = "a test, which says what it has run"
+    reason = "a test that prints what it has run"
 )]
 
 mod check;
@@ -34,7 +34,7 @@ const SECOND: Setting = Setting {
     tight: false,
 };
 
-/// Seeds that each test runs; `make storm` runs the second number.
+/// The number of seeds that each test runs, and that `make storm` runs.
 const SEEDS: (u64, u64) = (250, 5000);
 
 /// Runs the seeds from `first` on.
@@ -65,7 +65,7 @@ fn sync_batch_loses_nothing_and_repeats_nothing() {
 }
 
 #[test]
-fn sync_batch_keeps_what_it_kept_with_all_of_the_log_watched() {
+fn sync_batch_keeps_the_whole_log_that_a_consumer_holds() {
     let setting = Setting {
         audit: true,
         ..BATCH
@@ -87,7 +87,7 @@ fn a_small_disk_that_is_often_full_loses_nothing_and_repeats_nothing() {
 }
 
 #[test]
-fn sync_every_second_survives_a_kill_whole() {
+fn sync_every_second_loses_nothing_in_a_kill() {
     seeds(20_000, |seed| random_run(seed, SECOND, &[Crash::Kill]));
 }
 

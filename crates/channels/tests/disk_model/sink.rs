@@ -1,4 +1,4 @@
-//! A sink that survives every crash with what it has committed, and its position with it.
+//! A sink. Its committed lines survive every crash, and so does its position.
 
 use std::collections::HashMap;
 
@@ -8,19 +8,19 @@ use millstream_testkit::Random;
 
 pub struct Sink {
     pub name: &'static str,
-    /// It commits its position with its data; else the cursor is all there is.
+    /// It commits its position with its data; otherwise only the cursor has it.
     pub owns_position: bool,
-    /// What it has committed, for ever.
+    /// The committed lines.
     pub lines: Vec<String>,
     pub position: Option<Position>,
-    /// Taken and not committed.
-    taken: Vec<String>,
-    taken_to: Option<Position>,
+    /// Lines that it holds and has not committed.
+    held: Vec<String>,
+    held_to: Option<Position>,
     pub reader: Option<Reader>,
     pub lost: Vec<Lost>,
 }
 
-/// What stands at every position that was ever seen.
+/// The content of every position that was ever seen.
 pub type Seen = HashMap<Position, Batch>;
 
 impl Sink {
@@ -30,14 +30,14 @@ impl Sink {
             owns_position,
             lines: Vec::new(),
             position: None,
-            taken: Vec::new(),
-            taken_to: None,
+            held: Vec::new(),
+            held_to: None,
             reader: None,
             lost: Vec::new(),
         }
     }
 
-    /// The reader is attached again, after a start.
+    /// Attaches the reader again after a start.
     pub fn attach(&mut self, mut reader: Reader) {
         if let Some(position) = self.position.filter(|_| self.owns_position) {
             reader.seek(position);
@@ -45,55 +45,55 @@ impl Sink {
         self.reader = Some(reader);
     }
 
-    /// The process is gone.
+    /// Loses everything that the process held.
     pub fn crash(&mut self) {
         self.reader = None;
-        self.taken.clear();
-        self.taken_to = None;
+        self.held.clear();
+        self.held_to = None;
     }
 
-    /// Takes up to `count` batches; returns how many came.
-    pub fn take(&mut self, count: u64, seen: &mut Seen) -> usize {
+    /// Reads up to `count` batches; returns how many there were.
+    pub fn read(&mut self, count: u64, seen: &mut Seen) -> usize {
         let Some(reader) = &mut self.reader else {
             return 0;
         };
-        let mut took = 0;
+        let mut count_read = 0;
         for _ in 0..count {
             match reader.read() {
                 Ok(Some(Item::Batch(position, batch))) => {
                     check_same(seen, position, &batch);
-                    self.taken.extend(lines_of(&batch));
-                    self.taken_to = Some(position);
-                    took += 1;
+                    self.held.extend(lines_of(&batch));
+                    self.held_to = Some(position);
+                    count_read += 1;
                 }
                 Ok(Some(Item::Lost(lost))) => self.lost.push(lost),
                 Ok(None) | Err(_) => break,
             }
         }
-        took
+        count_read
     }
 
-    /// Commits what was taken, and mostly the cursor behind it. A cursor that was left behind follows in a later call, or it
-    /// would hold a full channel for ever.
+    /// Commits what it holds, and in most cases the cursor. A cursor that was left behind follows in a later call; otherwise
+    /// it would keep a full channel full.
     pub fn commit(&mut self, random: &mut Random) {
         let Some(reader) = &mut self.reader else {
             return;
         };
-        if let Some(position) = self.taken_to.take() {
-            self.lines.append(&mut self.taken);
+        if let Some(position) = self.held_to.take() {
+            self.lines.append(&mut self.held);
             self.position = Some(position);
         }
         let committed = self.position.filter(|position| *position <= reader.kept());
         if let Some(position) = committed
             && random.chance(7, 8)
         {
-            // A crash in here is one of the disk's; the sink has committed already.
+            // If the disk crashes here, the sink has committed already.
             let _ = reader.commit(position);
         }
     }
 }
 
-/// A position never stands for two contents.
+/// Checks that a position always has the same content.
 pub fn check_same(seen: &mut Seen, position: Position, batch: &Batch) {
     if let Some(before) = seen.get(&position) {
         assert_eq!(before.body, batch.body, "two contents at {position}");

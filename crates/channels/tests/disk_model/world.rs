@@ -1,4 +1,4 @@
-//! The model: senders, files, sinks and the channel between them on a disk that forgets.
+//! The model: senders, files, sinks, and the channel between them on a simulated disk.
 
 use std::{collections::BTreeSet, path::Path, sync::Arc};
 
@@ -18,7 +18,7 @@ pub struct Setting {
     pub audit: bool,
     /// Disk calls fail at random.
     pub faults: bool,
-    /// The disk has room for a few segments, which get smaller than usual.
+    /// The disk has space for a few segments, which are smaller than usual.
     pub tight: bool,
 }
 
@@ -33,14 +33,14 @@ pub struct World {
     pub files: Vec<Tailed>,
     pub sinks: Vec<Sink>,
     connections: u64,
-    /// Seq at which a sender gets its ack, the sender, its connection, and how many chunks that is.
+    /// Acknowledgements to come: the seq, the sender, its connection, and the number of its chunks.
     waiting: Vec<(u64, usize, u64, usize)>,
     pub seen: Seen,
-    /// All that is kept, as the auditor has read it, and when it did.
+    /// Everything that is kept, as the auditor has read it, and when it was read.
     pub audited: Vec<(Position, Batch, Time)>,
-    /// Lines that a power cut took, as `sync: 1s` may.
+    /// Lines that a power cut took, as `sync: 1s` allows.
     pub taken_by_power: BTreeSet<String>,
-    /// A full disk had no room for the ids of chunks, which the channel counted.
+    /// A full disk had no space for the ids of chunks, and the channel has counted that.
     forgot_ids: bool,
 }
 
@@ -99,7 +99,7 @@ impl World {
         }
     }
 
-    /// Opens the channel, as often as the disk lets it crash there; a crash in here is planned by nobody.
+    /// Opens the channel. Returns false if the disk crashed.
     fn open(&mut self) -> bool {
         let disk: Arc<SimulatedDisk> = Arc::new(self.disk.clone());
         let opened = Log::open(disk, Path::new("/c"), self.options(), ChannelId([7; 16]));
@@ -141,12 +141,12 @@ impl World {
         }
     }
 
-    /// The process is gone and starts again, maybe several times until it is up.
+    /// The process dies and starts again, maybe several times until it is up.
     pub fn crash(&mut self, kind: Crash) {
         let before = self.now;
         self.stop(kind);
         if self.random.chance(1, 3) {
-            // It may not even get through its start.
+            // The start may crash, too.
             let calls = self.disk.calls() + self.random.below(25);
             self.disk.crash_at(calls);
         }
@@ -156,7 +156,7 @@ impl World {
         self.audit_start(kind, before);
     }
 
-    /// Whether a chunk that is sent again may be stored again: only where the disk has no room for its id.
+    /// Whether a repeated chunk may be stored again: only if the disk had no space for its id.
     pub fn has_forgotten_ids(&self) -> bool {
         let evicted = self.log.as_ref().map_or(0, Log::evicted_young);
         self.forgot_ids || self.setting.tight && evicted > 0
@@ -177,7 +177,7 @@ impl World {
         }
     }
 
-    /// Works until the disk crashes in the call with this number, or `steps` are done; false if it did not crash.
+    /// Works until the disk crashes in the call with this number, or for `steps` steps; returns whether it crashed.
     pub fn work_until_call(&mut self, call: u64, steps: u32) -> bool {
         self.disk.crash_at(call);
         if self.open() {
@@ -195,7 +195,7 @@ impl World {
         crashed
     }
 
-    /// Works for a while; the disk may crash in the middle, and then the rest is not done.
+    /// Works for some steps, or until the disk crashes.
     pub fn work(&mut self, steps: u32) {
         if self.log.is_none() && !self.open() {
             return;
@@ -214,14 +214,14 @@ impl World {
 
     fn step(&mut self) {
         self.now.0 += self.random.below(150) as i64 * 1_000_000;
-        if self.log.as_mut().unwrap().tick(self.now).is_err() && self.disk.crashed() {
+        if self.log.as_mut().unwrap().sync_if_due(self.now).is_err() && self.disk.crashed() {
             return;
         }
         match self.random.below(20) {
             0..6 => self.send(),
             6..9 => self.tail(),
             9..13 => self.commit(),
-            13..17 => self.take(),
+            13..17 => self.read(),
             17 if self.setting.faults => self.break_something(),
             _ => {
                 let sink = self.random.below(self.sinks.len() as u64) as usize;
@@ -251,7 +251,7 @@ impl World {
         let place = self.random.below(self.senders.len() as u64) as usize;
         let sender = &mut self.senders[place];
         if sender.sent > sender.acked && self.random.chance(1, 12) {
-            // It has waited for long enough, and sends again while the first copy may still be on its way.
+            // The sender gives up waiting and sends again, while the first copy may still be in flight.
             log.close_connection(sender.connection, false);
             self.connections += 1;
             sender.connection = self.connections;
@@ -261,7 +261,7 @@ impl World {
             return;
         }
         let (group, _) = sender.send(&mut self.random);
-        if let Ok(seq) = log.append(group, 0, self.now) {
+        if let Ok(seq) = log.append(group, self.now) {
             self.waiting
                 .push((seq, place, sender.connection, sender.sent));
         }
@@ -272,7 +272,7 @@ impl World {
         let place = self.random.below(self.files.len() as u64) as usize;
         if log.staged_bytes() <= 12_000 {
             let batch = self.files[place].read(&mut self.random);
-            let _ = log.append(vec![batch], 0, self.now);
+            let _ = log.append(vec![batch], self.now);
         }
     }
 
@@ -280,11 +280,11 @@ impl World {
         let log = self.log.as_mut().unwrap();
         match log.commit(self.now) {
             Ok(()) => {}
-            // No room now, or a crash: both pass.
-            Err(error) if error.is_for_now() => self.make_room(),
+            // There is no space for now, or the disk crashed: both pass.
+            Err(error) if error.is_for_now() => self.free_space(),
             Err(_) if self.disk.crashed() => return,
             Err(Error::Disk { .. }) if self.setting.faults => {
-                // The second failure in a row: the channel has stopped, and the operator starts it again.
+                // After the second failure in a row the channel has stopped, and an operator starts it again.
                 self.crash(Crash::Kill);
                 return;
             }
@@ -294,19 +294,19 @@ impl World {
         self.audit();
     }
 
-    /// There is no room: others make some, or the sinks settle what they have before them.
-    fn make_room(&mut self) {
+    /// Frees space: others do, or the sinks settle what waits for them.
+    fn free_space(&mut self) {
         if !self.setting.tight || self.random.chance(1, 8) {
             self.disk.set_capacity(u64::MAX);
             return;
         }
         for sink in &mut self.sinks {
-            sink.take(100, &mut self.seen);
+            sink.read(100, &mut self.seen);
             sink.commit(&mut self.random);
         }
     }
 
-    /// Acks what is kept. Some acks get lost with their connection.
+    /// Acknowledges what is kept. Some acknowledgements are lost with their connection.
     fn answer(&mut self) {
         let log = self.log.as_mut().unwrap();
         let kept = log.kept().seq;
@@ -332,16 +332,16 @@ impl World {
         }
     }
 
-    fn take(&mut self) {
+    fn read(&mut self) {
         let place = self.random.below(self.sinks.len() as u64) as usize;
         let sink = &mut self.sinks[place];
         if sink.name == "slow" && self.random.chance(3, 4) || sink.name == "auditor" {
             return;
         }
-        sink.take(1 + self.random.below(8), &mut self.seen);
+        sink.read(1 + self.random.below(8), &mut self.seen);
     }
 
-    /// Everything is sent and taken to its end, and every line is counted.
+    /// Sends and reads everything to the end, and counts every line.
     pub fn finish(&mut self) {
         self.disk.restart(Crash::Kill);
         self.disk.set_capacity(u64::MAX);
@@ -356,18 +356,18 @@ impl World {
                 {
                     let (group, _) = sender.send(&mut self.random);
                     let log = self.log.as_mut().unwrap();
-                    let seq = log.append(group, 0, self.now).unwrap();
+                    let seq = log.append(group, self.now).unwrap();
                     self.waiting
                         .push((seq, place, sender.connection, sender.sent));
                 }
             }
             self.commit();
-            let mut took = 0;
+            let mut count = 0;
             for sink in self.sinks.iter_mut().filter(|sink| sink.name != "auditor") {
-                took += sink.take(50, &mut self.seen);
+                count += sink.read(50, &mut self.seen);
                 sink.commit(&mut self.random);
             }
-            if !busy && took == 0 && self.log.as_ref().unwrap().staged_bytes() == 0 {
+            if !busy && count == 0 && self.log.as_ref().unwrap().staged_bytes() == 0 {
                 break;
             }
         }
@@ -375,7 +375,7 @@ impl World {
         self.count();
     }
 
-    /// The files are read again from where the channel says.
+    /// Reads the files again from where the channel says.
     fn read_files_to_their_ends(&mut self) {
         for place in 0..self.files.len() {
             let log = self.log.as_mut().unwrap();
@@ -384,13 +384,13 @@ impl World {
             file.next = log.next_of(&file.id()).unwrap_or(0);
             while file.next < bytes {
                 let batch = file.read(&mut self.random);
-                log.append(vec![batch], 0, self.now).unwrap();
+                log.append(vec![batch], self.now).unwrap();
             }
         }
         for _ in 0..200 {
             self.commit();
             for sink in self.sinks.iter_mut().filter(|sink| sink.name != "auditor") {
-                sink.take(50, &mut self.seen);
+                sink.read(50, &mut self.seen);
                 sink.commit(&mut self.random);
             }
         }

@@ -1,6 +1,6 @@
 //! Which `Host` headers the interface answers.
 //!
-//! A page in a browser may send requests to any address that a name of its own resolves to (DNS rebinding), and the browser
+//! A web page may send requests to any address that its own name resolves to (DNS rebinding), and the browser
 //! then lets it read the answers. Such a request carries the attacker's name in `Host`. The interface therefore answers only
 //! to addresses, to the names of this machine, and to the names in `api.hosts`.
 

@@ -86,7 +86,7 @@ impl Example {
                     .map(|component| format!("`{}`", address(component)));
                 let names: Vec<_> = names.collect();
                 let names: Vec<&str> = names.iter().map(String::as_str).collect();
-                let text = format!("`{}` stands for {}: name one", self.name, list(&names));
+                let text = format!("`{}` can mean {}: name one", self.name, list(&names));
                 page::complain(&text, exit::USAGE)
             }
         }

@@ -98,7 +98,7 @@ fn ask(address: &str) -> Result<Value, String> {
             .map_err(|error| format!("{address} answers, but not as Millstream does: {error}")),
         Ok((code, body)) => Err(format!("{address} answers {code}: {}", body.trim())),
         Err(error) => Err(format!(
-            "nobody answers at {address}: {error}; is `millstream run` running, and is this its `api.listen`?"
+            "no instance answers at {address}: {error}; is `millstream run` running, and is this its `api.listen`?"
         )),
     }
 }

@@ -1,4 +1,4 @@
-//! What a plan means, for `millstream explain`: the graph, the promise of every path, who waits for whom.
+//! The meaning of a plan, for `millstream explain`: the graph, the promise of each path, and which nodes wait for which.
 //!
 //! The model is here; `text`, `mermaid` and `dot` show it.
 

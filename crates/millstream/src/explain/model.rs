@@ -21,11 +21,11 @@ pub struct Explained {
     pub threads: usize,
     /// Sources, then durable channels, then sinks, each in the order of the file.
     pub nodes: Vec<Node>,
-    /// Who takes from whom.
+    /// The edges.
     pub edges: Vec<Edge>,
-    /// What each source promises and waits for.
+    /// The promise of each source and what it waits for.
     pub sources: Vec<Source>,
-    /// What each durable channel keeps, by its place in `nodes`.
+    /// The promise of each durable channel, by its index in `nodes`.
     pub keeps: Vec<Keeps>,
     /// Every way from a source to a sink.
     pub paths: Vec<Path>,
@@ -38,11 +38,11 @@ pub struct Node {
     pub name: String,
     /// Its type.
     pub type_: &'static str,
-    /// What it is.
+    /// Its kind.
     pub kind: Kind,
-    /// For sources and sinks: somebody takes what it rejects.
+    /// For sources and sinks: whether a node takes its rejected records.
     pub rejects_taken: bool,
-    /// For sinks: the longest time to settle while the destination works; None: somebody else decides.
+    /// For sinks: the longest time to settle while the destination works. `None`: the destination decides.
     pub settles_within: Option<Duration>,
 }
 
@@ -57,7 +57,7 @@ pub enum Kind {
     Sink,
 }
 
-/// What a node's records leave by.
+/// The port of an edge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Port {
     /// `NAME`.
@@ -68,11 +68,11 @@ pub enum Port {
 
 /// One node takes from another; both by their place in `nodes`.
 pub struct Edge {
-    /// Who gives.
+    /// The producer.
     pub from: usize,
     /// By which port.
     pub port: Port,
-    /// Who takes.
+    /// The consumer.
     pub to: usize,
     /// Which tags, as the configuration says it; None: all.
     pub tags: Option<String>,
@@ -82,7 +82,7 @@ pub struct Edge {
 pub struct Source {
     /// Its place in `nodes`.
     pub node: usize,
-    /// What it promises.
+    /// Its promise.
     pub promise: Promise,
     /// Channels that must have kept a batch before it is answered.
     pub kept_by: Vec<usize>,
@@ -102,9 +102,9 @@ pub struct Keeps {
 pub struct Path {
     /// The nodes on it, by their places.
     pub nodes: Vec<usize>,
-    /// What the sink promises at its end.
+    /// The promise of the sink.
     pub exit: Promise,
-    /// What holds: the weakest on the way.
+    /// The promise of the path: the weakest on the way.
     pub guarantee: Guarantee,
 }
 
@@ -186,14 +186,14 @@ impl Explained {
         paths
     }
 
-    /// Who takes records from a node.
+    /// The consumers of a node.
     pub fn consumers(&self, node: usize) -> Vec<usize> {
         let edges = self.edges.iter();
         let taken = edges.filter(|edge| edge.from == node && edge.port == Port::Records);
         taken.map(|edge| edge.to).collect()
     }
 
-    /// Who gives records to a node.
+    /// The producers of a node.
     pub fn feeders(&self, node: usize) -> Vec<usize> {
         let edges = self.edges.iter();
         let given = edges.filter(|edge| edge.to == node && edge.port == Port::Records);

@@ -73,8 +73,8 @@ fn label(explained: &Explained, node: usize, tags: Option<&str>) -> String {
 fn takers(explained: &Explained, from: usize, takers: &[usize]) -> Vec<String> {
     if takers.is_empty() {
         let then = match explained.nodes[from].kind {
-            Kind::Channel => "nobody: it fills up, then its sources wait",
-            _ => "nobody: counted and dropped",
+            Kind::Channel => "no node: it fills up, then its sources wait",
+            _ => "no node: counted and dropped",
         };
         return vec![then.to_owned()];
     }
@@ -193,7 +193,7 @@ fn answer(explained: &Explained, source: &Source) -> String {
         list(&explained.names(&source.settled_by)),
     );
     if settled.is_empty() && kept.is_empty() {
-        return "at once: nobody takes its records".to_owned();
+        return "at once: no node takes its records".to_owned();
     }
     if settled.is_empty() {
         return format!("as soon as {kept} has kept the batch; no sink is waited for");
@@ -216,7 +216,7 @@ fn answer(explained: &Explained, source: &Source) -> String {
     format!("when {settled} has settled the batch{and_kept}: {time}")
 }
 
-/// What happens when a sink cannot write.
+/// The effect of a sink that cannot write.
 fn stops(explained: &Explained) -> String {
     let sinks = explained.nodes.iter().enumerate();
     let sinks = sinks.filter(|(_, node)| node.kind == Kind::Sink);

@@ -1,4 +1,4 @@
-//! What components say of themselves, for people and editors: options from their schemas, READMEs as text, the JSON
+//! The reference of the components, for people and editors: options from their schemas, READMEs as text, the JSON
 //! Schema of the whole configuration. Everything follows from the lists of components; nothing is written twice.
 
 pub mod options;

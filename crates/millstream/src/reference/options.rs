@@ -14,9 +14,9 @@ const DEPTH_MAX: usize = 4;
 pub struct Row {
     /// Its name, with the blocks around it: `rotate.size`, `servers[].weight`.
     pub name: String,
-    /// What it takes, in words.
+    /// Its type in words.
     pub takes: String,
-    /// What it means.
+    /// Its description.
     pub meaning: String,
     /// The default as it is written in YAML; `required` if there is none.
     pub default: String,
@@ -33,7 +33,7 @@ pub fn rows(schema: &Value) -> Vec<Row> {
 /// The rows as text.
 pub fn text(rows: &[Row]) -> String {
     if rows.is_empty() {
-        return paragraph("  ", "None of its own.");
+        return paragraph("  ", "It has no options.");
     }
     let mut out = String::new();
     for row in rows {
@@ -120,7 +120,7 @@ impl Reader<'_> {
         }
     }
 
-    /// What an option takes, in words.
+    /// The type of an option in words.
     fn takes(&self, property: &Value) -> String {
         let mut words: Vec<String> = Vec::new();
         for one in self.named_alternatives(property) {

@@ -9,7 +9,7 @@ use super::{
 
 /// A page.
 pub struct Page {
-    /// What `millstream components` calls it, and its file.
+    /// Its name for `millstream components`, and its file.
     pub name: &'static str,
     /// One sentence.
     pub summary: &'static str,

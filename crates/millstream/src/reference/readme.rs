@@ -45,7 +45,7 @@ pub fn render_page(name: &str, markdown: &str, options: Vec<Row>) -> String {
 struct Page<'a> {
     markdown: &'a str,
     options: Vec<Row>,
-    /// What `millstream example` calls the component, and its example.
+    /// The component's name for `millstream example`, and its example.
     example: Option<(&'a str, &'a str)>,
     out: String,
     /// The paragraph or list item that is being read.
@@ -176,7 +176,7 @@ impl Page<'_> {
         }
     }
 
-    /// What follows stands below an empty line.
+    /// Starts a block after an empty line.
     fn gap(&mut self) {
         if !self.out.ends_with("\n\n") {
             self.out.push('\n');
@@ -193,7 +193,7 @@ fn split_example(text: &str) -> Option<(&str, &str)> {
     Some((before, behind.trim_start()))
 }
 
-/// Markdown as plain text: `[text](address)` becomes `text`, and `**text**` too. What stands in back quotes stays as it is.
+/// Markdown as plain text: `[text](address)` and `**text**` become `text`. Text in back quotes is unchanged.
 fn plain(text: &str) -> String {
     let pieces = text.split('`').enumerate();
     let pieces = pieces.map(|(number, piece)| match number % 2 {

@@ -32,7 +32,7 @@ fn is_up_to_date(path: &str, wanted: &str) {
 /// The rows as a Markdown table; a sentence if there are none.
 fn markdown(rows: &[Row]) -> String {
     if rows.is_empty() {
-        return "None of its own.\n".to_owned();
+        return "It has no options.\n".to_owned();
     }
     let mut out = String::from("| Option | Takes | Meaning | Default |\n|---|---|---|---|\n");
     for row in rows {

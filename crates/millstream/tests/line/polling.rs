@@ -58,7 +58,7 @@ fn follows_without(limit: &str) {
     );
     expect("its successor was found", "after the rotation");
     let log = program.log();
-    assert!(log.contains("the kernel gives no notices"), "{log}");
+    assert!(log.contains("the kernel sends no notifications"), "{log}");
     assert_eq!(program.stop(), Some(0));
     let text = fs::read_to_string(directory.path().join("out")).unwrap();
     assert_eq!(text.lines().count(), 6, "each line once:\n{text}");

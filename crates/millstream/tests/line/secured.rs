@@ -67,12 +67,12 @@ fn everything_arrives_with_certificate_key_and_user_and_nothing_without() {
         (
             "key",
             format!("{tls}, auth: {{ shared_key: guess }}"),
-            "let us in: shared_key mismatch",
+            "denied access: shared_key mismatch",
         ),
         (
             "user",
             format!("{tls}, auth: {{ shared_key: open sesame }}"),
-            "let us in: username/password mismatch",
+            "denied access: username/password mismatch",
         ),
         (
             "stranger",

@@ -1,10 +1,10 @@
 //! Where a consumer takes its batches from, and where checkpoints are made.
 //!
-//! `read -> decode -> send -> keep -> [take] -> process -> encode -> write -> settle`
+//! `read -> decode -> send -> keep -> [take] -> process -> encode -> write -> [settle]`
 //!
-//! A consumer gets batches and, between them, checkpoints. A checkpoint says: make durable what all batches before it became, then
-//! settle it. Checkpoints come by bytes and time, and at once when somebody waits for an answer and nothing more is ready. It
-//! promises that a batch is settled only through the checkpoint behind it, and that checkpoints are settled in their order.
+//! A consumer gets batches and, between them, checkpoints. At a checkpoint it makes durable what all batches before it became, and
+//! settles it. Checkpoints come by bytes and time, and at once when a peer waits for an answer and nothing more is ready. A batch
+//! is settled only through the checkpoint behind it, and checkpoints are settled in order.
 
 use std::{
     future::{Future, poll_fn},
@@ -32,12 +32,12 @@ use crate::{
     tags::TagFilter,
 };
 
-/// A checkpoint comes when this much has come since the last.
+/// A checkpoint comes when this many bytes have come since the last one.
 const CHECKPOINT_BYTES: usize = 64 << 20;
-/// A checkpoint comes when the first batch since the last is this old.
+/// A checkpoint comes when the first batch since the last one is this old.
 pub const CHECKPOINT_AGE: Duration = Duration::from_secs(1);
 
-/// What a consumer gets.
+/// What a consumer gets from its inlet.
 #[derive(Debug)]
 pub enum Item {
     /// The next batch; behind a durable channel with its position.
@@ -46,7 +46,7 @@ pub enum Item {
     Checkpoint(Checkpoint),
 }
 
-/// A point between batches. Dropping it unsettled fails what stands before it.
+/// A point between batches. If it is dropped before it is settled, the receipts of the batches before it fail.
 #[derive(Debug)]
 pub struct Checkpoint {
     position: Option<Position>,
@@ -57,19 +57,19 @@ pub struct Checkpoint {
 }
 
 impl Checkpoint {
-    /// Behind a durable channel: the position of the last batch before the checkpoint, once what was rejected before it is kept. A
-    /// sink that can commits it together with its data: what stands before it is never read again.
+    /// Waits until what was rejected before the checkpoint is kept. Returns the position of the last batch before it, behind a durable
+    /// channel. A sink that is able to commits it together with its data: nothing before it is read again.
     pub async fn kept(&mut self) -> Result<Option<Position>, Failure> {
         for receipt in self.rejected.drain(..) {
             let failed =
-                |_| Failure::us("what was rejected could not be kept; it is rejected again");
+                |_| Failure::us("rejected records could not be kept; they are rejected again");
             receipt.await.map_err(failed)?;
         }
         Ok(self.position)
     }
 }
 
-/// One consumer's way in. Belongs to one task; lives on when the consumer is started anew.
+/// The input of one consumer. Belongs to one task; survives a restart of the consumer.
 pub struct Inlet {
     reader: Box<dyn Reader>,
     channel: Option<u128>,
@@ -77,14 +77,15 @@ pub struct Inlet {
     node: Arc<str>,
     stop: Stop,
     tags: Option<TagFilter>,
-    open: Checkpoint,
-    open_bytes: usize,
+    /// The next checkpoint, as it collects what it will settle.
+    next: Checkpoint,
+    next_bytes: usize,
     awaited: bool,
     due: Option<Pin<Box<Sleep>>>,
     ended: bool,
-    /// Up to where batches of a durable channel are counted as received: after a failure they are read again.
+    /// The position up to which batches of a durable channel were counted as received: after a failure they are read again.
     counted: Option<Position>,
-    /// Holds while the consumer's runs fail.
+    /// Raised while the runs of the consumer fail.
     failing: Option<Arc<Condition>>,
     received: Meter,
     received_bytes: Meter,
@@ -93,8 +94,8 @@ pub struct Inlet {
 }
 
 impl Inlet {
-    /// The inlet of `node` over a reader of the channel with the id `channel`. `stop` ends it early, but only behind a
-    /// durable channel, which keeps what was not read.
+    /// The inlet of `node` over a reader of the channel with the id `channel`. `stop` ends it early, but only behind a durable
+    /// channel, which keeps what was not read.
     pub fn new(
         node: &str,
         reader: Box<dyn Reader>,
@@ -110,8 +111,8 @@ impl Inlet {
             node: node.into(),
             stop,
             tags: None,
-            open: Checkpoint::empty(),
-            open_bytes: 0,
+            next: Checkpoint::empty(),
+            next_bytes: 0,
             awaited: false,
             due: None,
             ended: false,
@@ -124,48 +125,48 @@ impl Inlet {
         }
     }
 
-    /// Takes only batches with these tags; the others are settled with the checkpoints they stand before.
+    /// Takes only batches with these tags; the others are settled with the next checkpoint.
     #[must_use]
     pub fn with_tags(mut self, tags: Option<TagFilter>) -> Self {
         self.tags = tags;
         self
     }
 
-    /// What is settled clears this condition: the consumer works again.
+    /// Settling clears this condition: the consumer works again.
     pub(crate) fn clears(&mut self, failing: Arc<Condition>) {
         self.failing = Some(failing);
     }
 
-    /// The id of the durable channel behind it, None for memory. A sink keeps it beside its position: positions of
-    /// another channel mean nothing.
+    /// The id of the durable channel; None for memory. A sink keeps it beside its position: positions of another channel mean
+    /// nothing.
     pub fn channel_id(&self) -> Option<u128> {
         self.channel
     }
 
-    /// Begins, or begins anew: after the position that the sink has committed, if it owns one, else after the channel's
-    /// cursor. What was taken and not settled is failed (memory) or read again (durable).
+    /// Starts, or starts again: after the position that the sink has committed, if it owns one, otherwise after the channel's cursor.
+    /// What was taken and not settled fails (memory) or is read again (durable).
     pub fn resume(&mut self, after: Option<Position>) -> Result<(), Failure> {
-        self.open = Checkpoint::empty();
-        self.open_bytes = 0;
+        self.next = Checkpoint::empty();
+        self.next_bytes = 0;
         self.awaited = false;
         self.due = None;
-        // What was read to its end may have to be read again.
+        // The reader may have been at its end, and has to read again.
         self.ended = false;
         self.reader.resume(after)
     }
 
-    /// The channel's cursor for this consumer; None behind memory. A sink that commits positions only with data resumes at the
-    /// later of the two: what became nothing was settled without a position of its own.
+    /// The channel's cursor for this consumer; None behind memory. A sink that commits positions only with data resumes at the later
+    /// of the two: batches that became nothing were settled without a commit.
     pub fn settled(&self) -> Option<Position> {
         self.reader.settled()
     }
 
-    /// What the channel knows of this consumer's position for sure; None behind memory.
+    /// What the channel knows for certain about the position of this consumer; None behind memory.
     pub fn bounds(&self) -> Option<Bounds> {
         self.reader.bounds()
     }
 
-    /// Moves the cursor to where the sink has committed: a run that was killed in between could not.
+    /// Moves the cursor to the committed position of the sink: a run that was killed in between could not.
     pub fn settle_through(&mut self, position: Position) -> Result<(), Failure> {
         match self.settled() {
             Some(settled) if settled < position => self.reader.commit(position),
@@ -173,8 +174,7 @@ impl Inlet {
         }
     }
 
-    /// A checkpoint behind the last batch that was taken, for a sink that wants to settle now; None if nothing was taken since the
-    /// last one.
+    /// A checkpoint behind the last batch, for a sink that wants to settle now; None if there was no batch since the last one.
     pub fn checkpoint_now(&mut self) -> Option<Checkpoint> {
         match self.checkpoint()? {
             Item::Checkpoint(checkpoint) => Some(checkpoint),
@@ -182,20 +182,20 @@ impl Inlet {
         }
     }
 
-    /// Whether the channel is nearly full: a sink that holds checkpoints back settles them soon.
+    /// Whether the channel is nearly full, so that a sink that holds back checkpoints should settle them soon.
     pub fn hurry(&self) -> bool {
         self.reader.hurry()
     }
 
-    /// The next event; None when there will be no more. Can be dropped and called again without losing anything.
+    /// The next item; None at the end. Cancel safe.
     pub async fn next(&mut self) -> Result<Option<Item>, Failure> {
         if self.channel.is_some() && !self.ended {
-            // What a durable channel holds can wait for the next start.
+            // A durable channel keeps what is not read for the next start.
             let mut stop = self.stop.clone();
             tokio::select! {
                 biased;
                 () = stop.stopped() => self.ended = true,
-                event = poll_fn(|context| self.poll_item(context)) => return event,
+                item = poll_fn(|context| self.poll_item(context)) => return item,
             }
         }
         poll_fn(|context| self.poll_item(context)).await
@@ -203,13 +203,13 @@ impl Inlet {
 
     fn poll_item(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Item>, Failure>> {
         while !self.ended {
-            if self.open_bytes >= CHECKPOINT_BYTES || (self.open_bytes > 0 && self.reader.hurry()) {
+            if self.next_bytes >= CHECKPOINT_BYTES || (self.next_bytes > 0 && self.reader.hurry()) {
                 return Poll::Ready(Ok(self.checkpoint()));
             }
             match self.reader.poll_next(context)? {
                 Poll::Ready(Some(delivered)) => {
-                    if let Some(event) = self.take(delivered) {
-                        return Poll::Ready(Ok(Some(event)));
+                    if let Some(item) = self.count(delivered) {
+                        return Poll::Ready(Ok(Some(item)));
                     }
                 }
                 Poll::Ready(None) => self.ended = true,
@@ -226,8 +226,8 @@ impl Inlet {
         Poll::Ready(Ok(self.checkpoint()))
     }
 
-    /// Counts a batch into the open checkpoint; None if its tag is not for this consumer.
-    fn take(&mut self, delivered: Delivered) -> Option<Item> {
+    /// Counts a batch into the next checkpoint; None if this consumer does not take its tag.
+    fn count(&mut self, delivered: Delivered) -> Option<Item> {
         let Delivered {
             batch,
             position,
@@ -236,12 +236,12 @@ impl Inlet {
         if self.due.is_none() {
             self.due = Some(Box::pin(sleep_until(Instant::now() + CHECKPOINT_AGE)));
         }
-        // An empty body still has to be settled.
-        self.open_bytes += batch.len().max(1);
-        self.open.position = position.or(self.open.position);
+        // A batch with an empty body has to be settled, too.
+        self.next_bytes += batch.len().max(1);
+        self.next.position = position.or(self.next.position);
         if let Some(token) = token {
             self.awaited |= token.awaited();
-            self.open.tokens.push(token);
+            self.next.tokens.push(token);
         }
         if self
             .tags
@@ -255,25 +255,25 @@ impl Inlet {
             self.received.add(u64::from(batch.count));
             self.received_bytes.add(batch.len() as u64);
         }
-        self.open.records += u64::from(batch.count);
+        self.next.records += u64::from(batch.count);
         Some(Item::Batch(batch, position))
     }
 
     fn checkpoint(&mut self) -> Option<Item> {
-        if self.open_bytes == 0 {
+        if self.next_bytes == 0 {
             return None;
         }
-        self.open_bytes = 0;
+        self.next_bytes = 0;
         self.awaited = false;
         self.due = None;
         Some(Item::Checkpoint(std::mem::replace(
-            &mut self.open,
+            &mut self.next,
             Checkpoint::empty(),
         )))
     }
 
-    /// The consumer has made durable what everything before `checkpoint` became: settles it. Waits for what was rejected
-    /// before it, moves the cursor of a durable channel and syncs it. Checkpoints are settled in their order.
+    /// Settles a checkpoint, when the consumer has made durable what everything before it became. Waits until what was rejected
+    /// before it is kept, and moves and syncs the cursor of a durable channel. Checkpoints are settled in order.
     pub async fn settle(&mut self, mut checkpoint: Checkpoint) -> Result<(), Failure> {
         if let Some(position) = checkpoint.kept().await? {
             self.reader.commit(position)?;
@@ -290,8 +290,8 @@ impl Inlet {
         Ok(())
     }
 
-    /// Sends records that the destination refuses for good out by the port `NAME.rejected`: `records` are their original
-    /// bytes, one item each. They are settled with the next checkpoint.
+    /// Sends records that the destination will never accept out by the port `NAME.rejected`: `records` are their original bytes, one
+    /// item each. They are settled with the next checkpoint.
     pub async fn reject<'a>(
         &mut self,
         from: &Batch,
@@ -299,12 +299,12 @@ impl Inlet {
         reason: &str,
     ) {
         let batch = reject::batch(&self.node, from, records, reason);
-        self.open.rejected_records += u64::from(batch.count);
+        self.next.rejected_records += u64::from(batch.count);
         let receipt = self.rejects.send(batch, true).await;
-        self.open.rejected.push(receipt);
+        self.next.rejected.push(receipt);
     }
 
-    /// As [`Inlet::reject`], for records before a checkpoint that is out already: they are settled with it.
+    /// As [`Inlet::reject`], for records before a checkpoint that was returned already: they are settled with it.
     pub async fn reject_before<'a>(
         &mut self,
         checkpoint: &mut Checkpoint,

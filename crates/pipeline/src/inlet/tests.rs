@@ -1,3 +1,5 @@
+//! Checkpoints: when they come, what they settle, and what a restart reads again.
+
 use std::{
     collections::VecDeque,
     sync::{Arc, Mutex},
@@ -11,11 +13,11 @@ use crate::{
     outlet::Feed,
 };
 
-/// A reader that gives what it was given, then ends or waits; it notes what is committed.
+/// A reader that delivers what it was given, then ends or waits; it notes what is committed.
 struct FakeReader {
     ready: VecDeque<Delivered>,
     ends: bool,
-    /// What it gives once it is resumed.
+    /// What it delivers once it is resumed.
     again: VecDeque<Delivered>,
     committed: Arc<Mutex<Vec<Position>>>,
 }
@@ -38,7 +40,7 @@ impl Reader for FakeReader {
     }
 }
 
-/// Takes what is rejected and holds it until the test settles it.
+/// Takes rejected records and holds them until the test settles them.
 struct Held(Arc<Mutex<Vec<Group>>>);
 
 impl Channel for Held {
@@ -150,7 +152,7 @@ async fn next_batch(inlet: &mut Inlet) -> Batch {
 }
 
 #[test]
-fn a_checkpoint_comes_at_once_when_somebody_waits_and_nothing_more_is_ready() {
+fn a_checkpoint_comes_at_once_when_a_peer_waits_and_nothing_more_is_ready() {
     run(async {
         let (first, one) = memory("t", 5, true);
         let (second, two) = memory("t", 5, false);
@@ -167,7 +169,7 @@ fn a_checkpoint_comes_at_once_when_somebody_waits_and_nothing_more_is_ready() {
 }
 
 #[test]
-fn what_is_read_again_is_not_received_again_and_what_is_rejected_is_not_delivered() {
+fn records_read_again_are_counted_once_and_rejected_ones_are_not_counted_as_delivered() {
     run(async {
         let again = vec![durable(1, 5), durable(2, 3)];
         let mut fixture = fixture_again(vec![durable(1, 5)], again, true, Some(7));
@@ -210,7 +212,7 @@ fn a_settled_checkpoint_clears_the_failure_of_an_earlier_run() {
 }
 
 #[test]
-fn a_checkpoint_comes_after_a_second_when_nobody_waits() {
+fn a_checkpoint_comes_after_a_second_when_no_peer_waits() {
     run(async {
         let (only, receipt) = memory("t", 5, false);
         let mut inlet = fixture(vec![only], false, None).inlet;
@@ -221,7 +223,7 @@ fn a_checkpoint_comes_after_a_second_when_nobody_waits() {
         drop(checkpoint);
         assert!(
             receipt.await.is_err(),
-            "a checkpoint that is dropped settles nothing"
+            "a dropped checkpoint must not settle anything"
         );
     });
 }
@@ -260,7 +262,7 @@ fn the_end_comes_after_a_last_checkpoint() {
 }
 
 #[test]
-fn a_consumer_that_begins_anew_after_the_end_gets_again_what_it_had_not_settled() {
+fn a_consumer_that_restarts_at_the_end_gets_again_what_it_had_not_settled() {
     run(async {
         let (ready, again) = (vec![durable(1, 5)], vec![durable(1, 5)]);
         let Fixture {
@@ -269,7 +271,7 @@ fn a_consumer_that_begins_anew_after_the_end_gets_again_what_it_had_not_settled(
             ..
         } = fixture_again(ready, again, true, Some(7));
         next_batch(&mut inlet).await;
-        // The sink fails at its last checkpoint, when the end is known already.
+        // The sink fails at its last checkpoint, after the end was read.
         drop(next_checkpoint(&mut inlet).await);
         inlet.resume(None).unwrap();
         next_batch(&mut inlet).await;
@@ -280,7 +282,7 @@ fn a_consumer_that_begins_anew_after_the_end_gets_again_what_it_had_not_settled(
 }
 
 #[test]
-fn batches_with_other_tags_are_passed_over_but_settled() {
+fn batches_with_other_tags_are_skipped_but_settled() {
     run(async {
         let (other, receipt) = memory("other", 5, true);
         let (mine, _kept) = memory("mine", 5, true);
@@ -323,7 +325,7 @@ fn a_checkpoint_waits_for_what_was_rejected_before_it() {
         assert!(fixture.inlet.settle(checkpoint).await.is_err());
         assert!(
             fixture.committed.lock().unwrap().is_empty(),
-            "what was not kept is not settled"
+            "records that were not kept must not be settled"
         );
     });
 }

@@ -33,7 +33,7 @@ pub fn check_graph(
             );
         } else if channels > 0 && feeds.len() > 1 {
             let message = format!(
-                "`{}` takes from a disk channel and from something else",
+                "`{}` takes from a disk channel and from another node",
                 entry.name
             );
             let help = "a sink has one position: let it take from one channel that takes from all, or use two sinks";
@@ -48,7 +48,8 @@ pub fn check_graph(
         if built[at].is_some() && reaches(at, at, takers) {
             let message = format!("what `{}` rejects comes back to it", entry.name);
             problems.push(
-                Problem::new(&own.place, message).help("take the rejects with a sink of their own"),
+                Problem::new(&own.place, message)
+                    .help("take the rejected records with another sink"),
             );
         }
     }

@@ -175,7 +175,7 @@ fn nothing_named(
     if let Some(sink) = entries.iter().find(|entry| &*entry.name == pattern) {
         let message =
             format!("`{pattern}` is a sink: nothing comes out of it but `{pattern}.rejected`");
-        return Problem::new(place, message).also(&sink.place, "the sink stands here");
+        return Problem::new(place, message).also(&sink.place, "the sink is here");
     }
     let problem = Problem::new(place, format!("no node is called `{pattern}`"));
     match names::nearest(pattern, names.iter().map(|(name, _)| name.as_str())) {

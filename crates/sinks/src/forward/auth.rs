@@ -1,4 +1,4 @@
-//! The option `auth`, and the sender's side of HELO, PING, PONG: it proves that it has the key, and so does the server.
+//! The option `auth`, and the sender's side of the handshake HELO, PING, PONG: both sides prove that they have the key.
 
 use std::io;
 
@@ -12,34 +12,34 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
-/// Bytes of the salt, as fluentd has them.
+/// Bytes of the salt, as in fluentd.
 const SALT_BYTES: usize = 16;
-/// Bytes of a HELO or a PONG at most; known ones have about 250.
+/// Maximum bytes of a HELO or a PONG; known ones have about 250.
 const ANSWER_BYTES_MAX: usize = 4 << 10;
 
-/// How it proves that it may send: fluentd's `<security>`.
+/// The shared key and the user, as in fluentd's `<security>`.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Auth {
-    /// What this sender calls itself; fluentd refuses a server that has the same name. Default: the machine's name.
+    /// Name that this sender gives itself; fluentd refuses a sender with its own name. Default: the name of the host.
     #[serde(default)]
     hostname: Option<String>,
-    /// The key that the servers have too.
+    /// Key that the servers share.
     shared_key: Secret,
-    /// The name of a user, where servers ask for one.
+    /// User name, for servers that ask for one.
     #[serde(default)]
     username: Option<String>,
-    /// The user's password.
+    /// Password of the user.
     #[serde(default)]
     password: Option<Secret>,
 }
 
 impl Auth {
-    /// What can be read and cannot be meant.
+    /// Reports values that are valid on their own and wrong together.
     pub(super) fn check(&self, options: &Node, problems: &mut Vec<Problem>) {
         let mut wrong = |path: &str, text: &str| problems.push(options.problem_at(path, text));
         if self.shared_key.expose().is_empty() {
-            wrong("auth.shared_key", "the key is empty: everybody has it");
+            wrong("auth.shared_key", "the key is empty");
         }
         match (&self.username, &self.password) {
             (Some(_), None) => wrong("auth.username", "`username` needs `password`"),
@@ -48,7 +48,7 @@ impl Auth {
         }
     }
 
-    /// Shakes hands. The caller sees to the deadline.
+    /// Does the handshake. The caller sets the deadline.
     pub(super) async fn greet(
         &self,
         stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
@@ -56,7 +56,7 @@ impl Auth {
         let hello = receive(stream, |bytes| Ok(read_helo(bytes)?.1)).await?;
         let (helo, _) = read_helo(&hello).map_err(|_| no_handshake())?;
         let mut salt = [0; SALT_BYTES];
-        // Linux gives up to 256 bytes at once.
+        // Up to 256 bytes come whole or not at all (getrandom(2)).
         getrandom(&mut salt, GetRandomFlags::empty())?;
         let key = self.shared_key.expose().as_bytes();
         let proof = |name: &[u8]| digest(&[&salt, name, helo.nonce, key]);
@@ -77,7 +77,7 @@ impl Auth {
             )),
             Ok((Pong::Refused(reason), _)) => {
                 let reason = String::from_utf8_lossy(reason);
-                Err(refused(&format!("it did not let us in: {reason}")))
+                Err(refused(&format!("it denied access: {reason}")))
             }
             Err(_) => Err(no_handshake()),
         }
@@ -97,7 +97,7 @@ impl Auth {
         let user = self.username.as_deref().unwrap_or_default().as_bytes();
         let password = self.password.as_ref().map_or("", |secret| secret.expose());
         let password = digest(&[helo.auth, user, password.as_bytes()]);
-        // Fluentd sends a salt also where it asks for no user.
+        // Fluentd sends a salt even if it asks for no user.
         let (user, password): (&[u8], &[u8]) = match helo.auth.is_empty() || user.is_empty() {
             true => (b"", b""),
             false => (user, &password),
@@ -115,7 +115,12 @@ impl Auth {
     }
 }
 
-/// Reads until a message stands whole there, and no byte more.
+/// Whether bytes are the greeting of a server with a shared key: `["HELO", {...}]`.
+pub(super) fn is_handshake(answer: &[u8]) -> bool {
+    answer.starts_with(b"\x92\xa4HELO")
+}
+
+/// Reads exactly one message.
 async fn receive(
     stream: &mut (impl AsyncRead + Unpin),
     length: impl Fn(&[u8]) -> Result<usize, ReadError>,
@@ -124,10 +129,10 @@ async fn receive(
     loop {
         let step = (ANSWER_BYTES_MAX - bytes.len()) as u64;
         if (&mut *stream).take(step).read_buf(&mut bytes).await? == 0 {
-            return Err(refused("it closed the connection in place of a handshake"));
+            return Err(refused("it closed the connection instead of a handshake"));
         }
         match length(&bytes) {
-            // It waits for our answer, so it sends nothing behind.
+            // The server waits for our answer, so nothing follows.
             Ok(length) if length == bytes.len() => return Ok(bytes),
             Err(ReadError::Short) if bytes.len() < ANSWER_BYTES_MAX => {}
             _ => return Err(no_handshake()),
@@ -136,7 +141,7 @@ async fn receive(
 }
 
 fn no_handshake() -> io::Error {
-    refused("it does not shake hands as a server with a shared key does")
+    refused("it does not do the handshake of a server with a shared key")
 }
 
 fn refused(text: &str) -> io::Error {
@@ -153,7 +158,7 @@ mod tests {
         Node::parse("t", text).unwrap().read().unwrap()
     }
 
-    /// A server that has `key` answers with what `pong` makes of its proof.
+    /// Does the handshake with a server that has `key` and refuses with the reason `refuse`; returns its PING.
     fn shake(auth: &Auth, key: &str, refuse: Option<&str>) -> Result<Vec<u8>, String> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .build()
@@ -207,11 +212,14 @@ mod tests {
         let told = shake(&plain, "guess", None).unwrap_err();
         assert!(told.contains("does not have the shared key"), "{told}");
         let told = shake(&plain, "sesame", Some("shared_key mismatch")).unwrap_err();
-        assert!(told.ends_with("let us in: shared_key mismatch"), "{told}");
+        assert!(
+            told.ends_with("denied access: shared_key mismatch"),
+            "{told}"
+        );
     }
 
     #[test]
-    fn a_user_proves_to_have_the_password() {
+    fn a_user_proves_the_password_without_showing_it() {
         let user = auth("{ shared_key: sesame, username: alice, password: wonder }");
         let ping = shake(&user, "sesame", None).unwrap();
         let (ping, _) = read_ping(&ping).unwrap();
@@ -224,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_shakes_no_hands_is_told_apart() {
+    fn a_server_that_does_not_do_the_handshake_is_an_error() {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .build()
             .unwrap();

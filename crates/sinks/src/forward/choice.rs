@@ -1,19 +1,19 @@
-//! Which server gets the next chunk: round robin by weight, standbys when too few are left. Pure.
+//! Chooses the server of the next chunk: round robin by weight, with standbys when too few servers are left. Pure.
 
 /// What the choice needs to know of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Candidate {
-    /// Its share of the chunks; 0 = none, ever.
+    /// Its share of the chunks; 0 gets none.
     pub(super) weight: u32,
-    /// Takes part only while the weight of the failed ones is not made up for.
+    /// Takes part only while weight of failed servers is not replaced.
     pub(super) standby: bool,
-    /// It could not be reached, or broke, and has not come back.
+    /// It could not be reached, or its connection broke, and it is not back.
     pub(super) failed: bool,
     /// It is connected and has room for the chunk.
     pub(super) ready: bool,
 }
 
-/// Deals chunks to servers. The servers keep their places in the list.
+/// Deals chunks to servers, which it knows by their places in the list.
 #[derive(Debug)]
 pub(super) struct Choice {
     credits: Vec<i64>,
@@ -26,8 +26,8 @@ impl Choice {
         }
     }
 
-    /// The server for the next chunk; None while nobody is ready. Smooth weighted round robin: everybody who is ready
-    /// earns its weight, the richest serves and pays what all have earned.
+    /// The server of the next chunk; None while no server is ready. Smooth weighted round robin: every ready server earns its
+    /// weight, the richest serves and pays what all have earned.
     pub(super) fn next(&mut self, servers: &[Candidate]) -> Option<usize> {
         let wanted = wanted(servers);
         let mut total = 0;
@@ -47,8 +47,7 @@ impl Choice {
     }
 }
 
-/// Which servers take part now: all but standbys, and of these as many, in their order, as make up for the weight that
-/// has failed.
+/// Which servers take part: all but standbys, and as many standbys, in their order, as replace the weight that has failed.
 pub(super) fn wanted(servers: &[Candidate]) -> Vec<bool> {
     let failed = servers.iter().filter(|s| s.failed && !s.standby);
     let mut lost: u64 = failed.map(|server| u64::from(server.weight)).sum();
@@ -116,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_standby_that_failed_makes_up_for_nothing() {
+    fn a_standby_that_failed_replaces_no_weight() {
         let failed = Candidate {
             standby: true,
             ..FAILED
@@ -126,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_is_not_ready_is_passed_over() {
+    fn a_server_that_is_not_ready_is_skipped() {
         let busy = Candidate { ready: false, ..UP };
         assert_eq!(deal(&[busy, UP], 3), [0, 3]);
         assert_eq!(Choice::new(2).next(&[busy, busy]), None);

@@ -3,8 +3,7 @@
 //! ```text
 //! head | payload | options       93 | tag | db l l l l | entries ... | {"size": n, "compressed": c, "chunk": id}
 //! ```
-//! It promises that its bytes never change between tries. The payload is the batch's own body where nothing had to be
-//! converted.
+//! Its bytes never change between tries. The payload is the batch's own body where nothing had to be converted.
 
 use std::{rc::Rc, time::Duration};
 
@@ -14,22 +13,22 @@ use tokio::time::Instant;
 
 use super::{flow::Flow, leases::Place};
 
-/// What a chunk holds beside its bytes, roughly: so that many small ones are bounded too.
+/// Approximate memory of a chunk beside its bytes, so that many small chunks are bounded too.
 const OVERHEAD_BYTES: usize = 1 << 10;
 
-/// Where a chunk stands in the order of what waits: its number, and which copy it is.
+/// The order of waiting chunks: the number, then which copy it is.
 pub(super) type Key = (u64, usize);
 
-/// What a chunk is called.
+/// What identifies a chunk.
 #[derive(Debug)]
 pub(super) struct Name {
     /// Its place in the order in which batches were taken.
     pub(super) number: u64,
     /// The id as a MessagePack value.
     pub(super) id: Vec<u8>,
-    /// Its flow, where flows keep to a server.
+    /// Its flow (`balance: hash`).
     pub(super) flow: Option<Flow>,
-    /// Its frame in the durable channel, and which part of it.
+    /// Behind a durable channel: its frame, and which part of it.
     pub(super) place: Option<Place>,
 }
 
@@ -40,40 +39,40 @@ pub(super) struct Chunk {
     pub(super) number: u64,
     /// Records in it.
     pub(super) records: u32,
-    /// Its flow, where flows keep to a server.
+    /// Its flow (`balance: hash`).
     pub(super) flow: Option<Flow>,
-    /// Its frame in the durable channel, and which part of it.
+    /// Behind a durable channel: its frame, and which part of it.
     pub(super) place: Option<Place>,
-    /// It is the copy of this number, for this server alone.
+    /// Which copy it is, and the only server that gets it (`balance: all`).
     pub(super) copy: Option<(usize, Rc<str>)>,
     /// The number of the sync with which its lease is durable; 0 where nothing is leased.
     pub(super) lease: u64,
     /// The id as a MessagePack value; empty where no ack is asked for.
     pub(super) id: Vec<u8>,
-    /// All before the payload.
+    /// The bytes before the payload.
     pub(super) head: Vec<u8>,
     /// The payload.
     pub(super) payload: Bytes,
-    /// All behind the payload.
+    /// The bytes behind the payload.
     pub(super) options: Vec<u8>,
     /// When it was made.
     pub(super) made: Instant,
-    /// Some of it was written on some connection: the server may have it.
+    /// A part of it was written to some connection: the server may have it.
     pub(super) begun: bool,
-    /// It was begun on a connection that is gone.
+    /// It was begun on a connection that is gone: the next write is a resend.
     pub(super) again: bool,
-    /// What it was made of, for `give_up`.
+    /// The records it was made of, kept for `retry.give_up`.
     pub(super) source: Vec<Batch>,
 }
 
 impl Chunk {
-    /// Where it stands among those that wait.
+    /// Its place in the order of waiting chunks.
     pub(super) fn key(&self) -> Key {
         let copy = self.copy.as_ref().map_or(0, |(copy, _)| *copy);
         (self.number, copy)
     }
 
-    /// Whether it is older than the operator has it wait (`retry.give_up`).
+    /// Whether it is older than `limit` (`retry.give_up`).
     pub(super) fn is_overdue(&self, limit: Option<Duration>) -> bool {
         limit.is_some_and(|limit| self.made.elapsed() > limit)
     }
@@ -83,7 +82,7 @@ impl Chunk {
         self.head.len() + self.payload.len() + self.options.len()
     }
 
-    /// What it counts in bounds of memory.
+    /// Its memory, for bounds.
     pub(super) fn cost(&self) -> usize {
         self.len() + OVERHEAD_BYTES
     }

@@ -1,88 +1,64 @@
-//! The servers of a lane: a link each, who gets the next chunk, and who joins and leaves while it runs.
+//! The servers of a lane: one link each, the choice of a server for each chunk, and servers that join and leave.
 //!
 //! `read -> decode -> send -> keep -> take -> process -> encode -> [write] -> settle`
 //!
-//! It promises that a chunk is with one link or at the hub, and that a server that leaves the list finishes what it was
-//! given: what it has not begun goes to the others at once, what it may have is acked there (or, with `failover: resend`,
-//! goes out again when it breaks). It leaves to the links: sockets and failures.
+//! It promises that a chunk is with exactly one link or at the hub, and that a server that leaves the list finishes what it was
+//! given: what it has not begun goes to the others at once, what it may have is acked there (or, with `failover: resend`, is sent
+//! again elsewhere when its connection breaks). The links handle sockets and failures.
 
-use std::{ops::Bound, rc::Rc, sync::Arc};
+use std::{ops::Bound, rc::Rc};
 
-use millstream_pipeline::{failure::Failure, report::Reporter};
+use millstream_pipeline::failure::Failure;
 use millstream_record::Position;
-use millstream_sys::disk::File;
-use tokio::{
-    sync::watch,
-    task::{JoinHandle, JoinSet, spawn_blocking},
-};
+use tokio::{sync::watch, task::JoinSet};
 
 use super::{
     choice::{Choice, wanted},
-    chunk::{Chunk, Key},
+    chunk::Key,
+    endpoint::Common,
     flow::Flow,
-    heart::Pulses,
-    hub::{Hub, LinkMeters, Settings},
-    leases::Leases,
+    heart::{Hearts, Pulses},
+    lessor::Lessor,
     link::Link,
     server::ServerOptions,
 };
-
-/// A sync of leases on a thread where blocking does no harm; it gives the file that goes on.
-type Syncing = JoinHandle<Result<Arc<dyn File>, Failure>>;
 
 /// The servers of a lane.
 pub(super) struct Cluster {
     links: Vec<Rc<Link>>,
     choice: Choice,
-    hub: Rc<Hub>,
-    /// Who may have what, where that is remembered.
-    leases: Option<Leases>,
-    /// The sync of leases that is under way, and its number.
-    sync: Option<(u64, Syncing)>,
-    /// Leases are durable up to this number.
-    serial: u64,
-    settings: Rc<Settings>,
-    meters: LinkMeters,
-    reporter: Reporter,
+    common: Rc<Common>,
+    lessor: Lessor,
     tasks: JoinSet<()>,
     /// Which links take no more in this deal (`balance: all`); kept for its memory.
     full: Vec<bool>,
-    /// This lane asks the servers whether they are there; the others hear of it.
+    /// Whether this lane sends the heartbeats; the other lanes hear of the answers.
     asks: bool,
     pulses: watch::Receiver<Pulses>,
 }
 
 impl Cluster {
-    pub(super) fn new(
-        hub: Rc<Hub>,
-        leases: Option<Leases>,
-        settings: Settings,
-        meters: LinkMeters,
-        reporter: Reporter,
-        lane: usize,
-    ) -> Self {
+    pub(super) fn new(common: Common, lessor: Lessor, lane: usize) -> Self {
         Self {
             asks: lane == 0,
-            pulses: settings.hearts.heard(),
+            pulses: common.settings.hearts.subscribe(),
             links: Vec::new(),
             choice: Choice::new(0),
-            hub,
-            leases,
-            sync: None,
-            serial: 0,
-            settings: Rc::new(settings),
-            meters,
-            reporter,
+            common: Rc::new(common),
+            lessor,
             tasks: JoinSet::new(),
             full: Vec::new(),
         }
     }
 
-    /// From now on these are the servers: new ones join, those that are missing finish what they have and leave.
+    /// Sets the servers: new ones join, those that are missing finish what they have and leave.
     pub(super) fn set_servers(&mut self, servers: &[ServerOptions]) {
         self.tidy();
         for link in &self.links {
-            match servers.iter().find(|server| server.address == link.address) {
+            match servers
+                .iter()
+                .find(|server| server.address == link.address())
+            {
                 Some(server) => link.stay(server),
                 None => link.leave(),
             }
@@ -96,30 +72,24 @@ impl Cluster {
     }
 
     fn join(&mut self, server: &ServerOptions) -> usize {
-        let link = Rc::new(Link::new(
-            server,
-            self.settings.clone(),
-            self.hub.clone(),
-            self.meters.clone(),
-            self.reporter.clone(),
-        ));
-        link.leased(self.serial);
-        let hearts = self.settings.hearts.clone();
-        match self.asks && hearts.beats() {
-            true => self.tasks.spawn_local(hearts.accompany(link.clone())),
+        let link = Rc::new(Link::new(server, self.common.clone()));
+        link.endpoint.leased(self.lessor.durable());
+        let hearts = self.common.settings.hearts.clone();
+        match self.asks && hearts.is_on() {
+            true => self.tasks.spawn_local(run_asked(link.clone(), hearts)),
             false => self.tasks.spawn_local(link.clone().run()),
         };
         self.links.push(link);
-        self.feel();
+        self.hear();
         self.links.len() - 1
     }
 
     fn find(&self, address: &str) -> Option<usize> {
-        let here = |link: &Rc<Link>| link.address == address && !link.has_left();
+        let here = |link: &Rc<Link>| link.address() == address && !link.has_left();
         self.links.iter().position(here)
     }
 
-    /// Lets go of the links that have ended.
+    /// Drops the links that have ended.
     fn tidy(&mut self) {
         self.links.retain(|link| !link.has_left());
         self.choice = Choice::new(self.links.len());
@@ -132,21 +102,21 @@ impl Cluster {
 
     /// Gives waiting chunks to servers, and wakes or dismisses standbys.
     pub(super) fn deal(&mut self) {
-        if self.settings.to_all {
+        if self.common.settings.to_all {
             return self.deal_to_all();
         }
         loop {
-            let pending = self.hub.pending.borrow();
+            let pending = self.common.hub.pending.borrow();
             let first = pending.first_key_value();
             let cost = first.map_or(0, |(_, chunk)| chunk.cost());
             let candidates: Vec<_> = self.links.iter().map(|link| link.candidate(cost)).collect();
             for (link, wanted) in self.links.iter().zip(wanted(&candidates)) {
-                link.want(wanted);
+                link.endpoint.want(wanted);
             }
             let Some((key, chunk)) = first else { break };
-            let (key, flow, in_doubt) = (*key, chunk.flow, self.in_doubt(chunk));
+            let (key, flow, holder) = (*key, chunk.flow, self.lessor.holder(chunk));
             drop(pending);
-            let place = match (in_doubt, flow) {
+            let place = match (holder, flow) {
                 (Some(address), _) => Some(self.holder(address)),
                 (None, Some(flow)) => self.home_of(flow).filter(|place| candidates[*place].ready),
                 (None, None) => self.choice.next(&candidates),
@@ -154,13 +124,13 @@ impl Cluster {
             let Some(place) = place else { break };
             self.give(key, place);
         }
-        self.begin_sync();
+        self.lessor.begin_sync();
     }
 
-    /// Gives every server its copy of the waiting chunks, to each in their order. Without a server they wait.
+    /// Gives every server its copy of the waiting chunks, to each in their order. Without servers the chunks wait.
     fn deal_to_all(&mut self) {
         for link in &self.links {
-            link.want(link.takes_all());
+            link.endpoint.want(link.takes_all());
         }
         self.copy_out();
         self.full.clear();
@@ -177,19 +147,18 @@ impl Cluster {
                     self.give(key, place);
                 }
                 Some(place) => self.full[place] = true,
-                // It is no longer a server: nobody waits for it.
+                // It is no longer a server: its copy is not needed.
                 None => {
-                    self.hub.pending.borrow_mut().remove(&key);
-                    self.hub.done.borrow_mut().push(key.0);
-                    self.hub.changed.notify_one();
+                    self.common.hub.pending.borrow_mut().remove(&key);
+                    self.common.hub.finish(key.0);
                 }
             }
         }
     }
 
-    /// The next chunk that waits: its key, whose copy it is, and what it costs.
+    /// The next waiting chunk: its key, the server that its copy is for, and its cost.
     fn next_copy(&self, after: Bound<Key>) -> Option<(Key, Option<Rc<str>>, usize)> {
-        let pending = self.hub.pending.borrow();
+        let pending = self.common.hub.pending.borrow();
         let (key, chunk) = pending.range((after, Bound::Unbounded)).next()?;
         let server = chunk.copy.as_ref().map(|(_, server)| server.clone());
         Some((*key, server, chunk.cost()))
@@ -197,12 +166,12 @@ impl Cluster {
 
     /// Makes a copy for each server of the waiting chunks that have none.
     fn copy_out(&mut self) {
-        let mut pending = self.hub.pending.borrow_mut();
+        let mut pending = self.common.hub.pending.borrow_mut();
         if pending.values().all(|chunk| chunk.copy.is_some()) {
             return;
         }
         let takers = self.links.iter().filter(|link| link.takes_all());
-        let takers: Vec<Rc<str>> = takers.map(|link| link.address.as_str().into()).collect();
+        let takers: Vec<Rc<str>> = takers.map(|link| link.address().into()).collect();
         if takers.is_empty() {
             return;
         }
@@ -217,7 +186,8 @@ impl Cluster {
             let Some(chunk) = pending.remove(&key) else {
                 return;
             };
-            self.hub
+            self.common
+                .hub
                 .copies
                 .borrow_mut()
                 .insert(chunk.number, takers.len());
@@ -227,13 +197,6 @@ impl Cluster {
                 pending.insert(chunk.key(), chunk);
             }
         }
-    }
-
-    /// The server that may have a chunk since before this start, or before the sink began anew.
-    fn in_doubt(&self, chunk: &Chunk) -> Option<String> {
-        // Leased by this run and back at the hub: it was not begun, so nobody has it.
-        let leases = self.leases.as_ref().filter(|_| chunk.lease == 0)?;
-        leases.holder(chunk.place?).map(str::to_owned)
     }
 
     /// The link to a server that may have chunks; if it is no longer one of the servers, it gets these and no more.
@@ -252,87 +215,56 @@ impl Cluster {
     }
 
     fn give(&mut self, key: Key, place: usize) {
-        let Some(mut chunk) = self.hub.pending.borrow_mut().remove(&key) else {
+        let Some(mut chunk) = self.common.hub.pending.borrow_mut().remove(&key) else {
             return;
         };
         let link = &self.links[place];
-        if let (Some(leases), Some(frame)) = (&mut self.leases, chunk.place) {
-            if chunk.lease == 0 && leases.holder(frame).is_some() {
-                chunk.begun = true;
-            } else {
-                chunk.lease = leases.lease(frame, &link.address);
-            }
-        }
-        link.give(chunk);
+        self.lessor.lease(&mut chunk, link.address());
+        link.endpoint.give(chunk);
     }
 
-    /// Hands over what has waited too long for a server that is not there.
+    /// Hands over for giving up what has waited too long for a server that is not connected.
     pub(super) fn expire(&self) {
         for link in &self.links {
             link.expire_unless_up();
         }
     }
 
-    /// Everything up to and with `position` is settled.
+    /// Forgets the leases of everything up to and including `position`, which is settled.
     pub(super) fn settled(&mut self, position: Position) {
-        if let Some(leases) = &mut self.leases {
-            leases.settle(position);
-        }
+        self.lessor.settled(position);
     }
 
-    /// Has new leases made durable, unless that is under way.
-    fn begin_sync(&mut self) {
-        if self.sync.is_none()
-            && let Some(sync) = self.leases.as_mut().and_then(Leases::sync)
-        {
-            self.sync = Some((sync.serial, spawn_blocking(move || sync.run())));
-        }
-    }
-
-    /// Returns when leases became durable or a server has left; waits for ever while there is none of these. Can be
-    /// dropped and called again.
+    /// Returns when leases have become durable, a server has left, or heartbeats have news. Can be dropped and called
+    /// again.
     pub(super) async fn changed(&mut self) -> Result<(), Failure> {
-        let panicked = |died| Failure::us(format!("a task of the sink panicked: {died}"));
         tokio::select! {
-            done = async { (&mut self.sync.as_mut().expect("polled only if there is one").1).await }, if self.sync.is_some() => {
-                let file = done.map_err(panicked)??;
-                if let Some((serial, _)) = self.sync.take() {
-                    self.leased(serial, file);
+            synced = self.lessor.synced() => {
+                let durable = synced?;
+                for link in &self.links {
+                    link.endpoint.leased(durable);
                 }
             }
             Some(end) = self.tasks.join_next() => {
-                end.map_err(panicked)?;
+                end.map_err(|panic| Failure::us(format!("a task of the sink panicked: {panic}")))?;
                 self.tidy();
             }
-            Ok(()) = self.pulses.changed() => {
-                self.feel();
-            }
-            else => std::future::pending().await,
+            Ok(()) = self.pulses.changed() => self.hear(),
         }
         Ok(())
     }
 
-    /// Tells every link what is known of its server.
-    fn feel(&mut self) {
+    /// Passes the pulses on to the links.
+    fn hear(&mut self) {
         let pulses = self.pulses.borrow_and_update();
         for link in &self.links {
-            link.feel(pulses.get(&link.address).copied().unwrap_or_default());
+            let pulse = pulses.get(link.address()).copied().unwrap_or_default();
+            link.endpoint.note_pulse(pulse);
         }
     }
 
-    /// Leases up to this number are durable: their chunks go out.
-    fn leased(&mut self, serial: u64, file: Arc<dyn File>) {
-        if let Some(leases) = &mut self.leases {
-            leases.synced(file);
-        }
-        self.serial = serial;
-        for link in &self.links {
-            link.leased(serial);
-        }
-    }
-
-    /// The server of a flow: the one that has chunks of it, else the one that wants it most. So a flow moves only when
-    /// nothing of it is under way, and keeps its order.
+    /// The server of a flow: the one that holds chunks of it, otherwise the one with the highest score. So a flow moves only
+    /// when nothing of it is in flight, and keeps its order.
     fn home_of(&self, flow: Flow) -> Option<usize> {
         let holds = self.links.iter().position(|link| link.holds(flow));
         holds.or_else(|| {
@@ -341,5 +273,18 @@ impl Cluster {
             let most = wishes.max_by(|a, b| a.1.total_cmp(&b.1));
             most.map(|(place, _)| place)
         })
+    }
+}
+
+/// Runs a link and asks its server for heartbeats until the link ends.
+async fn run_asked(link: Rc<Link>, hearts: Hearts) {
+    let unanswered = link.endpoint.common.meters.heartbeats_unanswered.clone();
+    let asking = async {
+        let connect = async || link.connect().await.map(drop);
+        hearts.ask(link.address(), &unanswered, connect).await;
+    };
+    tokio::select! {
+        () = link.clone().run() => {}
+        () = asking => {}
     }
 }

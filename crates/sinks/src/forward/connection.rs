@@ -2,9 +2,9 @@
 //!
 //! `read -> decode -> send -> keep -> take -> process -> encode -> [write] -> settle`
 //!
-//! Payloads go from the batch's body to the socket by vectored writes, without a copy of ours. It promises that an ack
-//! counts only for a chunk that is wholly written here, and that any other answer ends the connection: after one wrong
-//! ack nothing that follows can be trusted. Several chunks are under way at once, bounded in bytes by the window.
+//! Payloads go from the batch's body to the socket by vectored writes, without a copy in this process. The connection promises
+//! that an ack counts only for a chunk that is wholly written here, and that any other answer ends the connection: after one
+//! wrong ack nothing that follows can be trusted. Several chunks are in flight at once, bounded in bytes by the window.
 
 use std::{
     fmt,
@@ -24,13 +24,13 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
-use super::{link::Link, window::SLICES_MAX};
+use super::{auth::is_handshake, endpoint::Endpoint, window::SLICES_MAX};
 
-/// What one read of answers takes: some hundred acks.
+/// Bytes of one read of answers: about a hundred acks.
 const READ_BYTES: usize = 8 << 10;
-/// An answer longer than this is no ack: our ids are below 100 bytes.
+/// An answer longer than this is not an ack: our ids have fewer than 100 bytes.
 const ACK_BYTES_MAX: usize = 4 << 10;
-/// How long the end of a TLS connection may take to tell the peer of it.
+/// Time limit for the orderly end of a TLS connection.
 const GOODBYE: Duration = Duration::from_secs(1);
 
 /// Why a connection ended.
@@ -38,19 +38,19 @@ const GOODBYE: Duration = Duration::from_secs(1);
 pub(super) enum End {
     /// The peer closed it.
     Closed,
-    /// It is not wanted any more, and everything is acked.
+    /// The server is not needed any more, and everything is acked.
     Retired,
-    /// The system says so.
+    /// The socket failed.
     Failed(io::Error),
-    /// It acked what was not sent, or not yet, or was acked before.
+    /// The peer acked a chunk that was not sent, not wholly sent, or acked before.
     WrongAck,
-    /// It sent something that is no ack.
+    /// The peer sent something that is not an ack.
     NoAck,
-    /// It wants a handshake with a shared key.
+    /// The peer demands a handshake with a shared key.
     Handshake,
-    /// It does not answer heartbeats.
+    /// The peer does not answer heartbeats.
     Unanswering,
-    /// Neither a byte was taken nor an ack sent for this long.
+    /// The peer neither read a byte nor sent an ack for this long.
     Silent(Duration),
 }
 
@@ -62,39 +62,39 @@ impl fmt::Display for End {
             Self::Failed(error) => write!(f, "{error}"),
             Self::WrongAck => f.write_str("it acked a chunk that was not waiting for an ack"),
             Self::NoAck => {
-                f.write_str("it sent something that is no ack; is it a forward receiver?")
+                f.write_str("it sent something that is not an ack; is it a forward receiver?")
             }
-            Self::Handshake => f.write_str("it wants a shared key: give `auth`"),
+            Self::Handshake => f.write_str("it demands a shared key: set `auth`"),
             Self::Unanswering => f.write_str("it does not answer heartbeats"),
             Self::Silent(limit) => write!(f, "no ack for {limit:?} (ack_timeout)"),
         }
     }
 }
 
-/// A connection that is open.
+/// An open connection.
 pub(super) struct Connection<'a> {
     stream: Stream,
-    link: &'a Link,
-    /// The start of an answer whose rest is still to come.
+    server: &'a Endpoint,
+    /// The start of an answer that is not complete.
     answer: Vec<u8>,
-    /// The last time anything went forward.
+    /// The last time a byte or an ack moved.
     moved: Instant,
     /// Whether anything has been acked (or, without acks, written).
     progress: bool,
 }
 
 impl<'a> Connection<'a> {
-    pub(super) fn new(stream: Stream, link: &'a Link) -> Self {
+    pub(super) fn new(stream: Stream, server: &'a Endpoint) -> Self {
         Self {
             stream,
-            link,
+            server,
             answer: Vec::new(),
             moved: Instant::now(),
             progress: false,
         }
     }
 
-    /// Talks until it ends; says why, and whether it did some work.
+    /// Sends and receives until the connection ends: why, and whether anything was delivered.
     pub(super) async fn run(mut self) -> (End, bool) {
         let end = match self.talk().await {
             Ok(end) => end,
@@ -107,19 +107,21 @@ impl<'a> Connection<'a> {
     }
 
     async fn talk(&mut self) -> io::Result<End> {
-        let link = self.link;
-        let limit = link.settings.ack_timeout;
+        let server = self.server;
+        let settings = &server.common.settings;
+        let limit = settings.ack_timeout;
         let mut timer = pin!(sleep(limit));
-        let (mut lasted, mut has_lasted) = (pin!(sleep(link.settings.retry_first)), false);
+        let lasting = settings.retry.first.as_duration();
+        let (mut lasted, mut has_lasted) = (pin!(sleep(lasting)), false);
         loop {
             let (busy, writing) = {
-                let window = self.link.window.borrow();
+                let window = server.window.borrow();
                 (!window.is_empty(), window.has_unwritten())
             };
-            if !busy && !self.link.is_wanted() {
+            if !busy && !server.is_wanted() {
                 return Ok(End::Retired);
             }
-            if link.is_silent() {
+            if server.is_silent() {
                 return Ok(End::Unanswering);
             }
             tokio::select! {
@@ -129,14 +131,14 @@ impl<'a> Connection<'a> {
                         return Ok(end);
                     }
                 }
-                () = link.woken() => {
+                () = server.woken() => {
                     if !busy {
                         self.moved = Instant::now();
                     }
                 }
-                () = &mut lasted, if !(has_lasted || busy && link.settings.ack) => {
+                () = &mut lasted, if !(has_lasted || busy && settings.ack) => {
                     has_lasted = true;
-                    link.lasted();
+                    server.standing.lasted(settings.ack);
                 }
                 () = &mut timer, if busy => {
                     if self.moved.elapsed() >= limit {
@@ -148,8 +150,7 @@ impl<'a> Connection<'a> {
         }
     }
 
-    /// Writes what the connection takes and reads what is there, once either can be done. Nothing is lost if it is
-    /// dropped before.
+    /// Waits until the connection can be written or read, then does what is possible. Dropping it early loses nothing.
     async fn exchange(&mut self, writing: bool) -> io::Result<Option<End>> {
         let Stream::Plain(Socket::Tcp(stream)) = &self.stream else {
             return poll_fn(|context| self.poll_exchange(context, writing)).await;
@@ -163,7 +164,7 @@ impl<'a> Connection<'a> {
         if writing && ready.is_writable() {
             let taken = self.write(stream)?;
             self.wrote(taken);
-            self.settle_written();
+            self.finish_written();
         }
         let Stream::Plain(Socket::Tcp(stream)) = &self.stream else {
             return Ok(None);
@@ -173,13 +174,13 @@ impl<'a> Connection<'a> {
         }
         let mut bytes = [0; READ_BYTES];
         match stream.try_read(&mut bytes) {
-            Ok(count) => Ok(self.took(bytes.get(..count).unwrap_or_default())),
+            Ok(count) => Ok(self.received(bytes.get(..count).unwrap_or_default())),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
             Err(error) => Err(error),
         }
     }
 
-    /// The same for what is no plain TCP socket: TLS holds bytes of its own on both ways.
+    /// [`Connection::exchange`] for anything but plain TCP: TLS buffers bytes in both directions.
     fn poll_exchange(
         &mut self,
         context: &mut Context<'_>,
@@ -188,7 +189,7 @@ impl<'a> Connection<'a> {
         let mut moved = false;
         if writing {
             let written = {
-                let window = self.link.window.borrow();
+                let window = self.server.window.borrow();
                 let mut slices = [IoSlice::new(&[]); SLICES_MAX];
                 let used = window.unwritten(&mut slices);
                 let slices = slices.get(..used).unwrap_or_default();
@@ -200,7 +201,7 @@ impl<'a> Connection<'a> {
             }
         }
         if Pin::new(&mut self.stream).poll_flush(context)?.is_ready() {
-            self.settle_written();
+            self.finish_written();
         }
         let mut bytes = [0; READ_BYTES];
         let mut target = ReadBuf::new(&mut bytes);
@@ -208,7 +209,7 @@ impl<'a> Connection<'a> {
             .poll_read(context, &mut target)?
             .is_ready()
         {
-            if let Some(end) = self.took(target.filled()) {
+            if let Some(end) = self.received(target.filled()) {
                 return Poll::Ready(Ok(Some(end)));
             }
             moved = true;
@@ -219,18 +220,18 @@ impl<'a> Connection<'a> {
         }
     }
 
-    /// Writes what the socket takes now; how many bytes that is.
+    /// Writes what the socket accepts now; returns the number of bytes.
     fn write(&self, stream: &TcpStream) -> io::Result<usize> {
-        let window = self.link.window.borrow();
+        let window = self.server.window.borrow();
         let mut taken = 0;
         let mut slices = [IoSlice::new(&[]); SLICES_MAX];
         let used = window.unwritten(&mut slices);
         let slices = slices.get(..used).unwrap_or_default();
-        let wished: usize = slices.iter().map(|slice| slice.len()).sum();
+        let offered: usize = slices.iter().map(|slice| slice.len()).sum();
         let written = stream.try_io(Interest::WRITABLE, || {
             taken = SockRef::from(stream).send_vectored(slices)?;
-            // A write cut short means a full buffer: asking again at once would be a system call for nothing.
-            if taken < wished {
+            // A short write means a full buffer: another attempt now would waste a system call.
+            if taken < offered {
                 Err(io::ErrorKind::WouldBlock.into())
             } else {
                 Ok(())
@@ -242,14 +243,14 @@ impl<'a> Connection<'a> {
         }
     }
 
-    /// Notes that so many bytes went out.
+    /// Counts the bytes that the socket took.
     fn wrote(&mut self, taken: usize) {
         if taken == 0 {
             return;
         }
         self.moved = Instant::now();
-        let meters = &self.link.meters;
-        self.link.window.borrow_mut().wrote(taken, |chunk| {
+        let meters = &self.server.common.meters;
+        self.server.window.borrow_mut().wrote(taken, |chunk| {
             meters.chunks_sent.add(1);
             if chunk.again {
                 meters.chunks_resent.add(1);
@@ -257,25 +258,24 @@ impl<'a> Connection<'a> {
         });
     }
 
-    /// Without acks: what is written is done. In the kernel's hands is all that can be known.
-    fn settle_written(&mut self) {
-        if self.link.settings.ack {
+    /// Without acks a chunk is finished once the kernel has it: nothing more can be known.
+    fn finish_written(&mut self) {
+        if self.server.common.settings.ack {
             return;
         }
-        while let Some(chunk) = self.link.window.borrow_mut().first_written() {
+        while let Some(chunk) = self.server.window.borrow_mut().remove_first_written() {
             self.progress = true;
-            self.link.hub.done.borrow_mut().push(chunk.number);
-            self.link.hub.changed.notify_one();
+            self.server.finish(&chunk);
         }
     }
 
-    /// Takes in what was read, 0 bytes at the end; says so when it ends the connection.
-    fn took(&mut self, fresh: &[u8]) -> Option<End> {
+    /// Handles bytes that were read, none at the end of the stream; returns why the connection has to end, if it has to.
+    fn received(&mut self, fresh: &[u8]) -> Option<End> {
         if fresh.is_empty() {
             return Some(End::Closed);
         }
-        if !self.link.settings.ack {
-            // Nothing was asked for, so whatever it says is taken for small talk; all but a handshake.
+        if !self.server.common.settings.ack {
+            // No acks were asked for: ignores everything but a handshake.
             return is_handshake(fresh).then_some(End::Handshake);
         }
         let mut held = std::mem::take(&mut self.answer);
@@ -286,23 +286,23 @@ impl<'a> Connection<'a> {
         end
     }
 
-    /// Takes in the whole acks at the start of `input`: how many bytes they have, and why the connection has to end.
+    /// Handles the complete acks at the start of `input`; returns their length, and why the connection has to end, if it has to.
     fn acks(&mut self, input: &[u8]) -> (usize, Option<End>) {
         let mut used = 0;
         loop {
             let rest = input.get(used..).unwrap_or_default();
             match read_ack(rest) {
                 Ok(ack) => {
-                    let Some(chunk) = self.link.window.borrow_mut().acked(ack.chunk) else {
+                    let Some(chunk) = self.server.window.borrow_mut().remove_acked(ack.chunk)
+                    else {
                         return (used, Some(End::WrongAck));
                     };
                     used += ack.length;
                     self.progress = true;
-                    self.link.proven();
+                    self.server.standing.proven();
                     self.moved = Instant::now();
-                    self.link.meters.chunks_acked.add(1);
-                    self.link.hub.done.borrow_mut().push(chunk.number);
-                    self.link.hub.changed.notify_one();
+                    self.server.common.meters.chunks_acked.add(1);
+                    self.server.finish(&chunk);
                 }
                 Err(ReadError::Short) if rest.len() <= ACK_BYTES_MAX => return (used, None),
                 Err(_) if is_handshake(rest) => return (used, Some(End::Handshake)),
@@ -310,9 +310,4 @@ impl<'a> Connection<'a> {
             }
         }
     }
-}
-
-/// Whether a server with a shared key greets: `["HELO", {...}]`.
-pub(super) fn is_handshake(answer: &[u8]) -> bool {
-    answer.starts_with(b"\x92\xa4HELO")
 }

@@ -1,6 +1,6 @@
-//! A connection to a server: TLS and the shared key on top of what `net` opens.
+//! Connects to a server: TLS and the handshake with the shared key over a socket of `net`.
 //!
-//! It promises an end within `retry.timeout`, and that one address that swallows everything leaves time for the others.
+//! It promises to return within `retry.timeout`, and that an address that drops every packet leaves time for the others.
 
 use std::io;
 
@@ -8,23 +8,23 @@ use millstream_net::{Socket, Stream, connect_each, open};
 use millstream_pipeline::report::Reporter;
 use tokio::net::TcpStream;
 
-use super::{connection::is_handshake, hub::Settings};
+use super::{auth::is_handshake, settings::Settings};
 use crate::probe::greeting;
 
-/// Connects to the first address of the name that answers. Names are looked up anew each time.
+/// Connects to the first address of the name that answers. Resolves the name each time.
 pub(super) async fn connect(
     server: &str,
     settings: &Settings,
     reporter: &Reporter,
 ) -> io::Result<Stream> {
-    let (limit, buffer) = (settings.connect_timeout, settings.send_buffer);
+    let (limit, buffer) = (settings.retry.timeout.as_duration(), settings.send_buffer);
     connect_each(server, limit, async |address| {
-        greet(open(address, buffer).await?, server, settings, reporter).await
+        handshake(open(address, buffer).await?, server, settings, reporter).await
     })
     .await
 }
 
-/// Does all that comes before the first record; what the server has proven.
+/// Does everything that precedes the first record; returns what the server has proven.
 pub(super) async fn probe(
     server: &str,
     settings: &Settings,
@@ -34,9 +34,9 @@ pub(super) async fn probe(
     if settings.auth.is_some() {
         return Ok("it has the shared key");
     }
-    let said = greeting(&mut stream).await?;
-    if is_handshake(&said) {
-        let text = "it wants a shared key: give `auth`";
+    let hello = greeting(&mut stream).await?;
+    if is_handshake(&hello) {
+        let text = "it demands a shared key: set `auth`";
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
     }
     Ok(match settings.tls {
@@ -45,8 +45,8 @@ pub(super) async fn probe(
     })
 }
 
-/// TLS and the shared key, where they are wanted.
-async fn greet(
+/// Does the handshakes of TLS and of the shared key, where they are configured.
+async fn handshake(
     stream: TcpStream,
     server: &str,
     settings: &Settings,

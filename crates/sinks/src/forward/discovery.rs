@@ -1,42 +1,54 @@
-//! Which servers there are: those that the options name, and those that a watched file or a name in DNS says.
+//! Which servers there are: those that the options name, and those that a watched file or a DNS name lists.
 //!
-//! It promises that a list that cannot be had (a file that is gone or wrong, a name server that does not answer) changes
-//! nothing: the last good one stays, and the operator is told. It leaves to the cluster: who joins and who leaves.
+//! It promises that a list that cannot be read (a missing or wrong file, a name server that does not answer) changes nothing:
+//! the last good list stays in use, and the operator sees a condition. The cluster decides what joining and leaving mean.
 
-use std::{fs, io, net::ToSocketAddrs, path::PathBuf, rc::Rc, time::Duration};
+use std::{fmt, fs, io, net::ToSocketAddrs, path::PathBuf, time::Duration};
 
 use millstream_config::{Node, OneOrMany};
 use millstream_pipeline::{condition::Trouble, report::Reporter};
 use tokio::{task::spawn_blocking, time::sleep};
 
 use super::{
-    hub::Hub,
-    server::{ServerOptions, WEIGHT},
+    options::{Config, DiscoveryOptions},
+    server::{ServerOptions, WEIGHT, address},
 };
 
-/// A list of servers is short: more is another file.
+/// A file larger than this is no list of servers.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// Where servers are looked up beside those that the options name.
 #[derive(Clone, Debug)]
 pub(super) enum Place {
-    /// A list as the option `servers` has it.
+    /// A file with a list as the option `servers` has it.
     File(PathBuf),
     /// `host:port`: every address of the name is a server.
     Dns(String),
 }
 
-/// Where servers are known from.
+/// How the servers are known.
 #[derive(Clone, Debug)]
 pub(super) struct Discovery {
     /// Named in the options.
     pub(super) servers: Vec<ServerOptions>,
-    /// Looked up, and how often.
+    /// Where they are looked up, and how often.
     pub(super) place: Option<(Place, Duration)>,
 }
 
 impl Discovery {
-    /// All servers as they are known now, sorted by nothing: first those of the options. May block.
+    /// Takes it out of checked options.
+    pub(super) fn of(config: &mut Config, options: &Node) -> Self {
+        let discovery = config.discovery.take();
+        Self {
+            servers: std::mem::take(&mut config.servers.0),
+            place: discovery.and_then(|discovery| {
+                let interval = discovery.interval.as_duration();
+                Some((Place::of(discovery, options)?, interval))
+            }),
+        }
+    }
+
+    /// All servers as they are known now, those of the options first. May block.
     pub(super) fn look(&self) -> Result<Vec<ServerOptions>, String> {
         let mut servers = self.servers.clone();
         if let Some((place, _)) = &self.place {
@@ -49,31 +61,33 @@ impl Discovery {
         Ok(servers)
     }
 
-    /// Looks again and again, and tells the hub when the list is another. Ends at once if there is nothing to look at.
-    pub(super) async fn watch(self, hub: Rc<Hub>, reporter: Reporter) {
+    /// Looks again and again, and calls `changed` with each new list. Returns at once if there is nothing to look up.
+    pub(super) async fn watch(self, reporter: Reporter, changed: impl Fn(Vec<ServerOptions>)) {
         let Some((place, interval)) = self.place.clone() else {
             return;
         };
         let mut known = self.servers.clone();
         let failing = reporter.condition("discovery");
         loop {
-            let again = self.clone();
-            let found = spawn_blocking(move || again.look()).await;
-            let found = found.unwrap_or_else(|died| Err(died.to_string()));
-            if found.is_ok() {
+            let discovery = self.clone();
+            let looked = spawn_blocking(move || discovery.look()).await;
+            let looked = looked.unwrap_or_else(|panic| Err(panic.to_string()));
+            if looked.is_ok() {
                 failing.clear();
             }
-            match found {
+            match looked {
                 Ok(servers) if servers != known => {
                     reporter.info("servers", format_args!("{}: {}", place, names(&servers)));
                     known.clone_from(&servers);
-                    *hub.servers.borrow_mut() = Some(servers);
-                    hub.changed.notify_one();
+                    changed(servers);
                 }
                 Ok(_) => {}
                 Err(text) => failing.raise(
                     Trouble::Retrying,
-                    format_args!("{text}; the {} servers known before stay", known.len()),
+                    format_args!(
+                        "{text}; keeps the {} servers that were known before",
+                        known.len()
+                    ),
                 ),
             }
             sleep(interval).await;
@@ -82,13 +96,22 @@ impl Discovery {
 }
 
 impl Place {
+    /// A relative path starts at the file in which it is written.
+    fn of(discovery: DiscoveryOptions, options: &Node) -> Option<Self> {
+        let written = options.find("discovery.file").unwrap_or(options);
+        let file = discovery
+            .file
+            .map(|path| Self::File(written.place.resolve(path)));
+        file.or_else(|| Some(Self::Dns(address(&discovery.dns?).ok()?)))
+    }
+
     fn look(&self) -> Result<Vec<ServerOptions>, String> {
         match self {
             Self::File(path) => read(path),
             Self::Dns(name) => {
-                let found = name.to_socket_addrs();
-                let found = found.map_err(|error| format!("looking up {name}: {error}"))?;
-                let mut addresses: Vec<_> = found.collect();
+                let looked = name.to_socket_addrs();
+                let looked = looked.map_err(|error| format!("looking up {name}: {error}"))?;
+                let mut addresses: Vec<_> = looked.collect();
                 addresses.sort_unstable();
                 addresses.dedup();
                 Ok(addresses
@@ -104,8 +127,8 @@ impl Place {
     }
 }
 
-impl std::fmt::Display for Place {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::File(path) => write!(f, "{}", path.display()),
             Self::Dns(name) => f.write_str(name),
@@ -113,7 +136,7 @@ impl std::fmt::Display for Place {
     }
 }
 
-/// Reads a file of servers: what stands behind `servers:` in a configuration.
+/// Reads a file of servers: what a configuration has behind `servers:`.
 fn read(path: &PathBuf) -> Result<Vec<ServerOptions>, String> {
     let name = path.display().to_string();
     let whole = || {
@@ -125,7 +148,7 @@ fn read(path: &PathBuf) -> Result<Vec<ServerOptions>, String> {
     };
     let text = whole().map_err(|error| format!("reading {name}: {error}"))?;
     if text.trim().is_empty() {
-        // Being written, most likely; an empty list is `[]`.
+        // Most likely it is being written.
         return Err(format!("{name} is empty; an empty list is written []"));
     }
     let node = Node::parse(&name, &text).map_err(|problems| problems.render(false))?;

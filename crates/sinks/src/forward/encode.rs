@@ -1,10 +1,11 @@
-//! Batches to chunks: cut at a size, convert where the peer needs it, compress, write head and options.
+//! Encodes batches as chunks: splits them at a size, converts what the peer needs converted, compresses, writes head and
+//! options.
 //!
 //! `read -> decode -> send -> keep -> take -> process -> [encode] -> write -> settle`
 //!
-//! A packed batch travels as it is: its body becomes the payload, uncopied and undecoded. Lines travel as lines between
-//! two Millstreams and become `[time, {"message": line}]` for all others. Only `add`, `time: integer` and metadata that is
-//! dropped need a look into records. It promises that encoded and rejected together are the records of the batch.
+//! A packed batch travels unchanged: its body becomes the payload, uncopied and undecoded. Lines travel as lines between two
+//! Millstreams and become `[time, {"message": line}]` for all others. Only `add`, `time: integer` and dropped metadata require
+//! a look into records. It promises that the encoded and the rejected records together are the batch.
 
 use std::io;
 
@@ -18,25 +19,24 @@ use millstream_wire::{
 };
 use tokio::time::Instant;
 
-use crate::parts::parts;
+use crate::sending::parts;
 
 use super::{
     chunk::{Chunk, Name},
     options::{Compression, Metadata, Peer, TimeForm},
 };
 
-/// A batch larger than this becomes several chunks. Receivers refuse frames above some bound (Millstream: 64 MiB), and a
-/// chunk is what is sent again after an error.
+/// A batch larger than this becomes several chunks: receivers refuse frames above some limit (Millstream: 64 MiB), and a chunk
+/// is what is resent after an error.
 const PART_BYTES_MAX: usize = 8 << 20;
-/// What a line grows by at most when it becomes an entry: the heads of array and map, an EventTime, the key, the head of
-/// the text.
+/// Maximum growth of a line that becomes an entry: the heads of array and map, an EventTime, the key, the head of the text.
 const ENTRY_BYTES: usize = 1 + 10 + 1 + 8 + 5;
 
-/// A smaller payload is copied out of the buffer it stands in: chunks wait for their acks, and a few bytes must not hold a
-/// whole buffer (64 KiB at least) meanwhile.
+/// A smaller payload is copied out of its buffer: chunks wait for acks, and a few bytes must not hold a whole buffer (64 KiB or
+/// more) meanwhile.
 const SMALL_BYTES: usize = 32 << 10;
 
-/// The same bytes, in no more memory than they need.
+/// The same bytes in no more memory than they need.
 pub(super) fn compact(bytes: Bytes) -> Bytes {
     if bytes.len() < SMALL_BYTES {
         Bytes::copy_from_slice(&bytes)
@@ -45,31 +45,31 @@ pub(super) fn compact(bytes: Bytes) -> Bytes {
     }
 }
 
-/// Makes chunks. One per task.
+/// Makes chunks. One per lane.
 pub(super) struct Encoder {
     pub(super) peer: Peer,
     pub(super) time: TimeForm,
     pub(super) metadata: Metadata,
     pub(super) compression: Compression,
-    /// Whether chunks carry ids, so that they are acked.
+    /// Whether chunks carry ids, which makes the peer ack them.
     pub(super) ack: bool,
-    /// Whether chunks keep what they were made of.
+    /// Whether chunks keep the batches they were made of, for `retry.give_up`.
     pub(super) keep_source: bool,
-    /// Whether records get fields.
+    /// Whether the sink adds fields to records.
     pub(super) adds: bool,
     /// `format: msgpack` with the sink's `add`.
     pub(super) format: format::Encoder,
     pub(super) pool: Pool,
-    /// Records whose metadata was dropped since the last look.
+    /// Records whose metadata was dropped since the last report.
     pub(super) dropped: u64,
 }
 
-/// What a part became.
+/// An encoded part.
 pub(super) struct Payload {
     pub(super) bytes: Bytes,
-    /// Records in it.
+    /// How many records it holds.
     pub(super) count: u32,
-    /// Records that cannot be written: their places in the part's body.
+    /// Records that cannot be encoded: their places in the part's body.
     pub(super) rejects: Vec<Reject>,
 }
 
@@ -85,13 +85,13 @@ impl Encoder {
     /// Whether the body of a batch is its payload.
     fn passes(&self, batch: &Batch) -> bool {
         let same = batch.encoding == self.encoding(batch) && !self.adds;
-        // A source that validated the batch has seen whether there is metadata; else its entries have to be walked.
+        // A source that validated the batch knows whether there is metadata; otherwise the entries are searched.
         let fits = || self.metadata == Metadata::Keep || batch.plain || !has_metadata(&batch.body);
         let as_they_are = || self.time == TimeForm::Event && fits();
         same && (batch.encoding == Encoding::Lines || as_they_are())
     }
 
-    /// Cuts a batch into what fits into one chunk each, between records: always in the same places.
+    /// Splits a batch into parts that fit into one chunk each, always at the same records.
     pub(super) fn parts(&self, batch: Batch) -> Vec<Batch> {
         let growth = if self.encoding(&batch) == batch.encoding {
             0
@@ -104,7 +104,7 @@ impl Encoder {
         parts(batch, fits)
     }
 
-    /// The payload of a part, before compression: its own body wherever that will do.
+    /// The payload of a part before compression: its own body wherever possible.
     pub(super) fn payload(&mut self, part: &Batch) -> Payload {
         if self.passes(part) {
             return Payload {
@@ -125,7 +125,7 @@ impl Encoder {
         }
     }
 
-    /// Appends the payload of a part to `out`; gives the number of records.
+    /// Appends the payload of a part to `out`; returns the number of records.
     pub(super) fn append(
         &mut self,
         part: &Batch,
@@ -149,7 +149,7 @@ impl Encoder {
         count
     }
 
-    /// The chunk that carries `payload`; `part` (its body aside) describes it.
+    /// The chunk with this payload; `part` describes it.
     pub(super) fn chunk(&self, name: Name, part: &Batch, payload: Bytes) -> io::Result<Chunk> {
         let (payload, compressed) = self.compress(payload)?;
         let tag = part.tag.as_str().as_bytes();
@@ -176,7 +176,7 @@ impl Encoder {
         let mut options = Vec::with_capacity(256);
         write_options(&mut options, &said);
         if options.len() > OPTION_BYTES_MAX {
-            // A receiver would refuse a map that long for ever; the records matter more than what describes them.
+            // A receiver would refuse a longer map for ever, and records matter more than their values.
             said.values = None;
             options.clear();
             write_options(&mut options, &said);
@@ -205,18 +205,18 @@ impl Encoder {
             Compression::Gzip => (Codec::Gzip, Compressed::Gzip),
             Compression::Zstd => (Codec::Zstd, Compressed::Zstd),
         };
-        // Text shrinks to less than half; what does not makes the buffer grow.
+        // Text usually shrinks to less than half; otherwise the buffer grows.
         let mut out = self.pool.take(payload.len() / 2);
         compress(codec, &payload, &mut out)?;
         Ok((compact(out.freeze()), compressed))
     }
 }
 
-/// Whether an entry has a map beside its time.
+/// Whether any entry has metadata beside its time.
 fn has_metadata(packed: &[u8]) -> bool {
     let mut at = 0;
     while let Ok(head) = entry_head(packed, at) {
-        // Behind the marker of an entry stands its time, or that of an array.
+        // The first byte of an entry is its array head; the time, or the array with the metadata, follows.
         if matches!(packed.get(at + 1), Some(0x90..=0x9f | 0xdc | 0xdd))
             || packed.get(at) != Some(&0x92)
         {
@@ -231,8 +231,7 @@ fn has_metadata(packed: &[u8]) -> bool {
     false
 }
 
-/// Appends entries with nothing but a time before the record, for receivers that know nothing else: EventTime, or whole seconds for
-/// those of before it. Gives the number of those that had metadata.
+/// Appends entries without metadata, with EventTime or whole seconds. Returns how many had metadata.
 fn plain_heads(packed: &[u8], form: TimeForm, out: &mut Vec<u8>) -> u64 {
     let (mut at, mut dropped) = (0, 0);
     while let Ok(head) = entry_head(packed, at) {

@@ -1,10 +1,10 @@
-//! Flows: which records go to the same server, one behind the other (`balance: { hash: TEMPLATE }`). Pure.
+//! Flows: records that go to the same server, in order (`balance: { hash: TEMPLATE }`). Pure.
 //!
-//! A record's flow is the hash of what the template says of it, so it is known from the record alone, and a batch is cut
-//! into the same pieces again after a restart, whatever servers there are then. A flow has one server at a time, chosen by
-//! weighted rendezvous (Thaler and Ravishankar, "Using name-based mappings to increase hit rates", 1998; weights as in
-//! Schindelhauer and Schomaker, "Weighted distributed hash tables", 2005): when a server joins or leaves, only
-//! the flows that come to it or were its own move.
+//! A record's flow is a hash of the template's value. It depends on the record alone, so a batch is split into the same pieces
+//! again after a restart, whatever servers there are then. A flow has one server at a time, chosen by weighted rendezvous
+//! hashing (Thaler and Ravishankar, "Using name-based mappings to increase hit rates", 1998; weights as in Schindelhauer and
+//! Schomaker, "Weighted distributed hash tables", 2005): when a server joins or leaves, only the flows that go to it or were on
+//! it move.
 
 use jiff::tz::TimeZone;
 use millstream_record::{Batch, Pool};
@@ -13,14 +13,14 @@ use millstream_wire::{
     template::{Depends, Renderer, Template},
 };
 
-/// How many flows there are: enough to spread them evenly over some tens of servers, few enough that the pieces of a
-/// batch stay large.
+/// The number of flows: enough to spread them evenly over some tens of servers, few enough that the pieces of a batch stay
+/// large.
 pub(super) const FLOWS: usize = 64;
 
 /// The number of a flow, below [`FLOWS`].
 pub(super) type Flow = u8;
 
-/// Tells the flow of records.
+/// Computes the flow of records.
 pub(super) struct Flows {
     renderer: Renderer,
     key: Vec<u8>,
@@ -34,11 +34,11 @@ impl Flows {
         }
     }
 
-    /// Cuts a batch by the flows of its records, in the order of the flows; records of a flow keep theirs.
+    /// Splits a batch by flow, in the order of the flows; the records of a flow keep their order.
     pub(super) fn split(&mut self, batch: Batch, pool: &Pool) -> Vec<(Flow, Batch)> {
         if self.renderer.depends() <= Depends::Batch {
             self.key.clear();
-            // A value that is missing counts as empty: these records have a server, too.
+            // A missing value counts as empty: such records need a server, too.
             let _ = self.renderer.render_batch(&batch, &mut self.key);
             return vec![(flow_of(&self.key), batch)];
         }
@@ -85,7 +85,7 @@ fn flow_of(key: &[u8]) -> Flow {
     (hash(key) % FLOWS as u64) as Flow
 }
 
-/// How much `server` wants `flow`: the one that wants it most gets it.
+/// The rendezvous score of a flow on a server: the highest score wins.
 pub(super) fn wish(flow: Flow, server: &str, weight: u32) -> f64 {
     let mut key = server.as_bytes().to_vec();
     key.push(flow);
@@ -94,8 +94,8 @@ pub(super) fn wish(flow: Flow, server: &str, weight: u32) -> f64 {
     -f64::from(weight) / part.ln()
 }
 
-/// FNV-1a of 64 bits with the finish of SplitMix64, so that all bits depend on all bytes. It must never change: ids of
-/// chunks hang on it.
+/// FNV-1a with 64 bits and the finalizer of SplitMix64, so that all bits depend on all bytes. It must never change: the ids of
+/// chunks depend on it.
 fn hash(bytes: &[u8]) -> u64 {
     let mut hash = 0xcbf2_9ce4_8422_2325;
     for byte in bytes {
@@ -115,7 +115,7 @@ mod tests {
         Flows::new(&template.parse().unwrap())
     }
 
-    /// Which of the servers has each flow.
+    /// The server of each flow.
     fn owners(servers: &[(&str, u32)]) -> Vec<usize> {
         let owner = |flow| {
             let wishes = servers
@@ -148,14 +148,14 @@ mod tests {
                 assert_eq!(flow_of(&line[..line.len() - 1]), *flow);
             }
         }
-        // Known from the records alone: the same again.
+        // It depends on the records alone: splitting again gives the same.
         let again = flows("{.message}").split(batch, &pool);
         let same = |(a, b): (&(Flow, Batch), &(Flow, Batch))| a.0 == b.0 && a.1.body == b.1.body;
         assert!(parts.iter().zip(&again).all(same));
     }
 
     #[test]
-    fn a_key_of_the_batch_leaves_it_whole_and_a_missing_value_has_a_flow() {
+    fn a_template_of_the_batch_leaves_it_whole_and_a_missing_value_has_a_flow() {
         let pool = Pool::new(1 << 20);
         let batch = packed("t", "a\nb\n");
         for template in ["{tag}", "{nobody}"] {
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn when_a_server_joins_only_flows_that_come_to_it_move() {
+    fn when_a_server_joins_only_flows_that_go_to_it_move() {
         let before = owners(&[("a:1", 60), ("b:1", 60), ("c:1", 60)]);
         let after = owners(&[("a:1", 60), ("b:1", 60), ("c:1", 60), ("d:1", 60)]);
         let moved = before.iter().zip(&after).filter(|(b, a)| b != a);

@@ -1,87 +1,82 @@
-//! Heartbeats: whether servers answer, asked by one lane for all of them.
+//! Heartbeats: whether servers answer. One lane asks for all lanes.
 //!
-//! The rule: a server that has answered, and then not for `silence` (5 s), is silent: it gets nothing, and what it was given is treated as
-//! after a broken connection, until it answers again. One that never answered is not judged: a firewall may swallow datagrams, and what
-//! refuses connections is noticed by those that carry records. fluentd's phi accrual detector comes to the same with a longer wait
-//! (about 37 s at one beat a second) and needs a window of samples to say so; a fixed time can be read off the configuration.
+//! A server that has answered, and then not for `silence` (5 s), is silent: it gets nothing, and what it was given is treated as
+//! after a broken connection, until it answers again. A server that has never answered is not judged: a firewall may drop
+//! datagrams, and refused connections are noticed by the links. Fluentd's phi accrual detector has the same effect after a
+//! longer wait (about 37 s at one beat a second) and needs a window of samples; a fixed time can be read off the configuration.
 
-use std::{collections::BTreeMap, io, net::SocketAddr, rc::Rc};
+use std::{collections::BTreeMap, io, net::SocketAddr};
 
+use millstream_pipeline::meters::Meter;
 use tokio::{
     net::{UdpSocket, lookup_host},
     sync::watch,
     time::{Instant, sleep_until, timeout},
 };
 
-use super::{
-    link::Link,
-    options::{Beat, Heartbeat},
-};
+use super::options::{Beat, Heartbeat};
 
-/// How a server is, by its heartbeats.
+/// What heartbeats say about a server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Pulse {
     /// It has answered before and does not any more.
     pub(super) silent: bool,
-    /// How often it began to answer again.
+    /// How often it has begun to answer again.
     pub(super) returns: u64,
 }
 
-/// How the servers are, by their addresses.
+/// The pulses of servers, by address.
 pub(super) type Pulses = BTreeMap<String, Pulse>;
 
-/// What the lanes of a sink share about it.
+/// The heartbeats of a sink, shared by its lanes.
 #[derive(Clone, Debug)]
 pub(super) struct Hearts {
     options: Heartbeat,
-    told: watch::Sender<Pulses>,
+    pulses: watch::Sender<Pulses>,
 }
 
 impl Hearts {
     pub(super) fn new(options: Heartbeat) -> Self {
         Self {
             options,
-            told: watch::Sender::default(),
+            pulses: watch::Sender::default(),
         }
     }
 
-    /// What is found out from now on.
-    pub(super) fn heard(&self) -> watch::Receiver<Pulses> {
-        self.told.subscribe()
+    /// The pulses from now on.
+    pub(super) fn subscribe(&self) -> watch::Receiver<Pulses> {
+        self.pulses.subscribe()
     }
 
     /// Whether servers are asked at all.
-    pub(super) fn beats(&self) -> bool {
+    pub(super) fn is_on(&self) -> bool {
         self.options.by != Beat::None
     }
 
-    /// Lives as long as the link does, and asks its server meanwhile.
-    pub(super) async fn accompany(self, link: Rc<Link>) {
-        tokio::select! {
-            () = link.clone().run() => {}
-            () = self.ask(&link) => {}
-        }
-    }
-
-    /// Asks again and again, and tells what it finds.
-    async fn ask(&self, link: &Link) {
+    /// Asks a server again and again and publishes its pulse. `connect` makes a connection and closes it.
+    pub(super) async fn ask(
+        &self,
+        address: &str,
+        unanswered: &Meter,
+        connect: impl AsyncFn() -> io::Result<()>,
+    ) {
         let silence = self.options.silence.as_duration();
         let interval = self.options.interval.as_duration();
         let (mut answered, mut missed): (Option<Instant>, bool) = (None, false);
         let mut socket = None;
-        // It may have been a server before.
-        self.tell(link, |pulse| pulse.silent = false);
+        // The address may have been a server before.
+        self.publish(address, |pulse| pulse.silent = false);
         loop {
             let next = Instant::now() + interval;
             let answer = match self.options.by {
-                // A datagram may be lost; a connection is tried again by the kernel meanwhile.
-                Beat::Udp => timeout(interval, datagram(&mut socket, &link.address)).await,
-                _ => timeout(silence, async { link.connect().await.map(drop) }).await,
+                // A lost datagram stays lost; the kernel retransmits a SYN meanwhile.
+                Beat::Udp => timeout(interval, datagram(&mut socket, address)).await,
+                _ => timeout(silence, connect()).await,
             };
             if matches!(answer, Ok(Ok(()))) {
                 answered = Some(Instant::now());
                 if std::mem::take(&mut missed) {
-                    self.tell(link, |pulse| {
+                    self.publish(address, |pulse| {
                         pulse.silent = false;
                         pulse.returns += 1;
                     });
@@ -89,18 +84,18 @@ impl Hearts {
             } else {
                 missed = true;
                 socket = None;
-                link.meters.heartbeats_unanswered.add(1);
+                unanswered.add(1);
                 if answered.is_some_and(|at| at.elapsed() >= silence) {
-                    self.tell(link, |pulse| pulse.silent = true);
+                    self.publish(address, |pulse| pulse.silent = true);
                 }
             }
             sleep_until(next).await;
         }
     }
 
-    fn tell(&self, link: &Link, change: impl FnOnce(&mut Pulse)) {
-        self.told.send_if_modified(|pulses| {
-            let pulse = pulses.entry(link.address.clone()).or_default();
+    fn publish(&self, address: &str, change: impl FnOnce(&mut Pulse)) {
+        self.pulses.send_if_modified(|pulses| {
+            let pulse = pulses.entry(address.to_owned()).or_default();
             let before = *pulse;
             change(pulse);
             *pulse != before

@@ -1,4 +1,4 @@
-//! Which server may have which chunk, remembered across a restart (`failover: wait` behind a durable channel).
+//! Which server may have which chunk, across restarts (`failover: wait` behind a durable channel).
 //!
 //! `read -> decode -> send -> keep -> take -> process -> encode -> [write] -> settle`
 //!
@@ -8,9 +8,9 @@
 //!         kind 1, a server: number u32, address
 //!         kind 2, a lease: epoch u32, seq u64, part u32, server u32; the newest counts
 //! ```
-//! Integers are little endian, CRCs are CRC-32C. It promises that a lease is durable before the first byte of its chunk
-//! goes out, so after a crash a chunk that a server may have goes to that server again, which knows it by its id. Many
-//! leases share a sync. Leases of what is settled are forgotten; the file is written anew when most of it is that.
+//! Integers are little endian, CRCs are CRC-32C. It promises that a lease is durable before the first byte of its chunk goes
+//! out, so after a crash a chunk that a server may have goes to that server again, which recognises its id. Many leases share a
+//! sync. Leases of settled chunks are forgotten; the file is rewritten when most of it is forgotten leases.
 
 use std::{
     collections::BTreeMap,
@@ -33,15 +33,15 @@ const LEASE: u16 = 2;
 const LEASE_BYTES: usize = 20;
 /// A number and an address: a name has at most 253 bytes, a port 5.
 const SERVER_BYTES_MAX: usize = 4 + 300;
-/// Beyond this the file is written anew with what still counts: some 30,000 leases.
+/// A larger file is rewritten without forgotten leases: about 30,000 leases.
 const FILE_BYTES_MAX: u64 = 1 << 20;
-/// A file that is larger was not written here.
+/// A larger file was not written by Millstream.
 const READ_BYTES_MAX: u64 = 256 << 20;
 
 /// A chunk behind a durable channel: its frame, and which part of it.
 pub(super) type Place = (Position, u32);
 
-/// Who may write: when a sink begins anew, a sync of its last run may still be under way, and must not write any more.
+/// Which start of the sink may write: a sync of the previous start may still be in flight and must not write any more.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Turn(Arc<Mutex<u64>>);
 
@@ -58,19 +58,19 @@ pub(super) struct Leases {
     path: PathBuf,
     file: Arc<dyn File>,
     channel: u128,
-    /// Where the next record is written.
+    /// Where the next record goes.
     end: u64,
     servers: Vec<String>,
     table: BTreeMap<Place, u32>,
-    /// Records that no sync has taken up yet.
+    /// Records that are in no sync yet.
     unsynced: Vec<u8>,
-    /// The number of the sync that makes them durable.
+    /// The number of the sync that will make them durable.
     serial: u64,
-    /// Bytes that could not be read at the start, although more was written behind them.
+    /// Bytes that were unreadable at the start although valid records follow.
     damaged_bytes: usize,
 }
 
-/// A write and sync that is to be done where blocking does no harm.
+/// A write and sync, to be run on a thread that may block.
 pub(super) struct Sync {
     turn: (Turn, u64),
     disk: Arc<dyn Disk>,
@@ -78,14 +78,14 @@ pub(super) struct Sync {
     path: PathBuf,
     records: Vec<u8>,
     at: u64,
-    /// Whether `records` is a whole new file.
-    anew: bool,
-    /// What is durable with it.
+    /// Whether `records` replaces the whole file.
+    rewrites: bool,
+    /// Leases up to this number are durable after it.
     pub(super) serial: u64,
 }
 
 impl Leases {
-    /// Opens the leases in the sink's directory, which is made if it is not there. Those of another channel are dropped.
+    /// Opens the leases in the sink's directory, which it creates if needed. Drops those of another channel.
     pub(super) fn open(
         disk: Arc<dyn Disk>,
         directory: &Path,
@@ -149,14 +149,14 @@ impl Leases {
             leases.file.write_at(&[IoSlice::new(&header)], 0)?;
             leases.end = HEADER_BYTES as u64;
         }
-        // Behind a torn tail nothing old may follow, and what was read counts only if it stays.
+        // Old bytes must not follow a torn write, and what was read counts only if it is durable.
         leases.file.truncate(leases.end)?;
         leases.file.sync()?;
         Ok(leases)
     }
 
-    /// How many bytes of the file were damaged, if any: leases in them are not known, so their chunks may go to another
-    /// server than before.
+    /// How many bytes of the file were damaged. Leases in them are unknown, so their chunks may go to another server than
+    /// before.
     pub(super) fn damaged_bytes(&self) -> usize {
         self.damaged_bytes
     }
@@ -170,8 +170,8 @@ impl Leases {
         header
     }
 
-    /// Takes what a file says; leaves `end` behind the last record that fits, 0 if it is another channel's. A torn end is left
-    /// out; bytes that do not fit before a record that does are damage.
+    /// Reads records; leaves `end` behind the last valid one, or at 0 if the file belongs to another channel. A torn end is
+    /// dropped; invalid bytes before a valid record are damage.
     fn restore(&mut self, bytes: &[u8]) {
         if bytes.get(..HEADER_BYTES) != Some(&self.header()) {
             if !bytes.is_empty() && !is_whole(bytes) {
@@ -193,7 +193,7 @@ impl Leases {
         self.end = end as u64;
     }
 
-    /// Takes one record; how long it is.
+    /// Reads one record; returns its length.
     fn restore_record(&mut self, bytes: &[u8]) -> Option<usize> {
         let mut head = Fields(bytes);
         let (length, kind) = (usize::from(head.u16()?), head.u16()?);
@@ -203,7 +203,7 @@ impl Leases {
             LEASE => LEASE_BYTES..=LEASE_BYTES,
             _ => return None,
         };
-        let body = head.take(length).filter(|_| lengths.contains(&length))?;
+        let body = head.bytes(length).filter(|_| lengths.contains(&length))?;
         if record_crc(kind, body) != sum {
             return None;
         }
@@ -236,7 +236,7 @@ impl Leases {
         self.servers.get(*server as usize).map(String::as_str)
     }
 
-    /// From now on this server may have the chunk. Returns the number of the sync that makes it durable.
+    /// Leases a chunk to a server. Returns the number of the sync that makes the lease durable.
     pub(super) fn lease(&mut self, place: Place, server: &str) -> u64 {
         let known = self.servers.iter().position(|known| known == server);
         let number = known.unwrap_or_else(|| {
@@ -250,15 +250,15 @@ impl Leases {
         self.serial
     }
 
-    /// What is left to be made durable; nothing if there is nothing new. Only one may be under way.
+    /// What is not durable yet; None if there is nothing new. Only one sync may be in flight.
     pub(super) fn sync(&mut self) -> Option<Sync> {
         if self.unsynced.is_empty() {
             return None;
         }
         let mut records = std::mem::take(&mut self.unsynced);
-        let anew = self.end + records.len() as u64 > FILE_BYTES_MAX.max(2 * self.live_bytes());
+        let rewrites = self.end + records.len() as u64 > FILE_BYTES_MAX.max(2 * self.live_bytes());
         let mut at = self.end;
-        if anew {
+        if rewrites {
             records = self.whole();
             at = 0;
         }
@@ -271,17 +271,17 @@ impl Leases {
             path: self.path.clone(),
             records,
             at,
-            anew,
+            rewrites,
             serial: self.serial - 1,
         })
     }
 
-    /// A sync is done; it gave this file.
+    /// A sync is done; `file` is written next.
     pub(super) fn synced(&mut self, file: Arc<dyn File>) {
         self.file = file;
     }
 
-    /// Everything up to and with `position` is settled.
+    /// Everything up to and including `position` is settled.
     pub(super) fn settle(&mut self, position: Position) {
         while let Some(first) = self.table.first_entry() {
             if first.key().0 > position {
@@ -295,7 +295,7 @@ impl Leases {
         (self.table.len() * (HEAD_BYTES + LEASE_BYTES)) as u64
     }
 
-    /// The file as it would be with what still counts alone.
+    /// The contents of a new file without forgotten leases.
     fn whole(&mut self) -> Vec<u8> {
         let mut bytes = self.header();
         let mut numbers: BTreeMap<u32, u32> = BTreeMap::new();
@@ -318,7 +318,7 @@ impl Leases {
 }
 
 impl Sync {
-    /// Writes and syncs; blocks. Gives the file that goes on.
+    /// Writes and syncs; blocks. Returns the file that is written next.
     pub(super) fn run(self) -> Result<Arc<dyn File>, Failure> {
         let name = self.path.display().to_string();
         self.try_run()
@@ -328,10 +328,12 @@ impl Sync {
     fn try_run(self) -> io::Result<Arc<dyn File>> {
         let turn = self.turn.0.lock();
         if *turn != self.turn.1 {
-            return Err(io::Error::other("the sink has begun anew meanwhile"));
+            return Err(io::Error::other(
+                "the sink has been started again meanwhile",
+            ));
         }
         let parts = [IoSlice::new(&self.records)];
-        if !self.anew {
+        if !self.rewrites {
             self.file.write_at(&parts, self.at)?;
             self.file.sync()?;
             return Ok(self.file.clone());
@@ -352,7 +354,7 @@ impl Sync {
     }
 }
 
-/// Whether bytes begin with a header whose checksum fits.
+/// Whether bytes begin with a header whose checksum is right.
 fn is_whole(bytes: &[u8]) -> bool {
     let header = bytes
         .get(..HEADER_BYTES)
@@ -360,7 +362,7 @@ fn is_whole(bytes: &[u8]) -> bool {
     header.is_some_and(|(text, sum)| text.starts_with(MAGIC) && crc(text).to_le_bytes() == *sum)
 }
 
-/// The version of a file that a newer program wrote. The checksum comes first: a damaged version is no newer one.
+/// The version of a file from a newer program. The checksum is checked first: a damaged version is not a newer one.
 fn newer_version(disk: &dyn Disk, path: &Path) -> io::Result<Option<u32>> {
     let mut bytes = Vec::new();
     match disk.open(path, Open::Read) {
@@ -372,7 +374,7 @@ fn newer_version(disk: &dyn Disk, path: &Path) -> io::Result<Option<u32>> {
     Ok(version.filter(|version| *version > VERSION && is_whole(&bytes)))
 }
 
-/// Makes a directory and those above it, and their names durable.
+/// Creates a directory and its parents, and makes their names durable.
 fn make_directory(disk: &dyn Disk, directory: &Path) -> io::Result<()> {
     if directory.as_os_str().is_empty() || disk.metadata(directory).is_ok() {
         return Ok(());
@@ -411,7 +413,7 @@ fn write_lease(out: &mut Vec<u8>, (position, part): Place, server: u32) {
 }
 
 fn crc(bytes: &[u8]) -> u32 {
-    // A 32-bit CRC fills the low half.
+    // A 32-bit CRC is in the low half.
     checksum(CrcAlgorithm::Crc32Iscsi, bytes) as u32
 }
 
@@ -426,14 +428,14 @@ fn record_crc(kind: u16, body: &[u8]) -> u32 {
 struct Fields<'a>(&'a [u8]);
 
 impl<'a> Fields<'a> {
-    fn take(&mut self, bytes: usize) -> Option<&'a [u8]> {
+    fn bytes(&mut self, bytes: usize) -> Option<&'a [u8]> {
         let (taken, rest) = self.0.split_at_checked(bytes)?;
         self.0 = rest;
         Some(taken)
     }
 
     fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
-        self.take(N)?.try_into().ok()
+        self.bytes(N)?.try_into().ok()
     }
 
     fn u16(&mut self) -> Option<u16> {

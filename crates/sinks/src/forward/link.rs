@@ -1,131 +1,91 @@
-//! One server: connect, talk, break, wait, connect again.
+//! One server's task: connect, send, fail, wait, connect again.
 //!
 //! `read -> decode -> send -> keep -> take -> process -> encode -> [write] -> settle`
 //!
 //! ```text
-//! asleep -> trying -> up -> (closed while idle) -> trying
-//!                     up -> (broken)            -> failed -> up
+//! asleep -> connecting -> up -> (closed while idle) -> connecting
+//!                         up -> (broken)            -> failed -> up
 //! ```
-//! A link is a task of its own, so a server that cannot be reached stops nobody. It promises that a chunk it was given
-//! is acked, still in its window, or back at the hub; never lost, never in two places. It leaves to the relay: which
-//! chunk goes to which server.
+//! Each link is a task, so a server that cannot be reached delays no other. The link promises that a chunk it was given is
+//! acked, still in its window, or back at the hub; never lost, never in two places. The cluster chooses which chunk goes to
+//! which server.
 
 use std::{
-    cell::{Cell, RefCell},
+    cell::Cell,
     fmt::{self, Write as _},
-    io,
     rc::Rc,
     time::Duration,
 };
 
 use millstream_net::Stream;
-use millstream_pipeline::{
-    condition::{Condition, Trouble},
-    meters::Meter,
-    report::Reporter,
-};
-use tokio::{
-    sync::Notify,
-    time::{Instant, sleep},
-};
-
-use crate::backoff::Backoff;
+use millstream_pipeline::meters::Meter;
+use tokio::time::{Instant, sleep};
 
 use super::{
     choice::Candidate,
     chunk::Chunk,
     connection::{Connection, End},
     dial,
+    endpoint::{Common, Endpoint},
     flow::{Flow, wish},
-    heart::Pulse,
-    hub::{Hub, LinkMeters, Settings},
     options::Failover,
     server::ServerOptions,
-    window::Window,
+    settings::Settings,
 };
+use crate::sending::Backoff;
 
-/// So many chunks in doubt are named in the log: as many as are under way with chunks of 32 KiB.
+/// How many chunks in doubt one log line names: as many as are in flight with chunks of 32 KiB.
 const DOUBT_MAX: usize = 128;
 
-/// How a link stands.
+/// The state of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
-    /// Not wanted: a standby that nobody needs.
+enum Phase {
+    /// Not wanted: a standby that is not needed.
     Asleep,
-    /// Connecting, with nothing against the server so far.
-    Trying,
+    /// Connecting; the server has not failed.
+    Connecting,
     /// Connected.
     Up,
-    /// Broken or not reached; tried again from time to time.
+    /// The connection broke or could not be made; retried with back-off.
     Failed,
-    /// No longer among the servers, and nothing left to do.
+    /// No longer one of the servers, and nothing left to do.
     Left,
 }
 
-/// One server and what it was given.
-#[derive(Debug)]
+/// One server.
 pub(super) struct Link {
-    pub(super) address: String,
+    pub(super) endpoint: Endpoint,
     weight: Cell<u32>,
     standby: Cell<bool>,
-    pub(super) settings: Rc<Settings>,
-    pub(super) hub: Rc<Hub>,
-    pub(super) window: RefCell<Window>,
-    pub(super) meters: LinkMeters,
-    reporter: Reporter,
-    /// Holds while it keeps the sink from delivering.
-    failing: Rc<Condition>,
-    /// It has failed, and nothing has proven since that it works.
-    suspect: Cell<bool>,
-    /// It is counted among the hub's working servers.
-    works: Cell<bool>,
-    state: Cell<State>,
-    wanted: Cell<bool>,
-    /// It is no longer among the servers: it finishes what it has.
+    phase: Cell<Phase>,
+    /// No longer one of the servers: it finishes what it has.
     leaving: Cell<bool>,
-    /// Whether it answers heartbeats, and how often it has begun to again.
-    pulse: Cell<Pulse>,
-    /// It has begun to answer again: the next try need not wait.
-    hurry: Cell<bool>,
-    wake: Notify,
 }
 
 impl Link {
-    pub(super) fn new(
-        server: &ServerOptions,
-        settings: Rc<Settings>,
-        hub: Rc<Hub>,
-        meters: LinkMeters,
-        reporter: Reporter,
-    ) -> Self {
-        let failing = match settings.needs_each() {
-            true => Rc::new(reporter.condition("server")),
-            false => hub.failing.clone(),
-        };
+    pub(super) fn new(server: &ServerOptions, common: Rc<Common>) -> Self {
+        let wanted = !server.standby && server.weight > 0;
         Self {
-            failing,
-            suspect: Cell::new(false),
-            works: Cell::new(false),
-            wanted: Cell::new(!server.standby && server.weight > 0),
-            address: server.address.clone(),
+            endpoint: Endpoint::new(&server.address, wanted, common),
             weight: Cell::new(server.weight),
             standby: Cell::new(server.standby),
+            phase: Cell::new(Phase::Connecting),
             leaving: Cell::new(false),
-            pulse: Cell::default(),
-            hurry: Cell::new(false),
-            settings,
-            hub,
-            window: RefCell::default(),
-            meters,
-            reporter,
-            state: Cell::new(State::Trying),
-            wake: Notify::new(),
         }
+    }
+
+    pub(super) fn address(&self) -> &str {
+        &self.endpoint.address
+    }
+
+    fn settings(&self) -> &Settings {
+        &self.endpoint.common.settings
     }
 
     /// What the choice of a server needs to know, for a chunk of this cost.
     pub(super) fn candidate(&self, cost: usize) -> Candidate {
-        let state = self.state.get();
+        let phase = self.phase.get();
+        let limit = self.settings().in_flight_bytes_max;
         Candidate {
             weight: if self.leaving.get() {
                 0
@@ -133,315 +93,223 @@ impl Link {
                 self.weight.get()
             },
             standby: self.standby.get(),
-            failed: state == State::Failed,
-            ready: state == State::Up
-                && self
-                    .window
-                    .borrow()
-                    .has_room(cost, self.settings.in_flight_bytes_max),
+            failed: phase == Phase::Failed,
+            ready: phase == Phase::Up && self.endpoint.window.borrow().has_room(cost, limit),
         }
     }
 
-    /// Whether it is one of those that get everything (`balance: all`).
+    /// Whether it is one of the servers that get everything (`balance: all`).
     pub(super) fn takes_all(&self) -> bool {
         self.weight.get() > 0 && !self.leaving.get()
     }
 
-    /// Whether a chunk of this flow is with it.
+    /// Whether it holds a chunk of this flow.
     pub(super) fn holds(&self, flow: Flow) -> bool {
-        self.window.borrow().holds(flow)
+        self.endpoint.window.borrow().holds(flow)
     }
 
-    /// How much it wants a flow; None while it takes part in nothing.
+    /// Its rendezvous score for a flow; None while it takes no part.
     pub(super) fn wish(&self, flow: Flow) -> Option<f64> {
-        let weight = self.weight.get();
-        let takes_part = self.wanted.get() && self.state.get() != State::Failed;
-        takes_part.then(|| wish(flow, &self.address, weight))
+        let takes_part = self.endpoint.is_wanted() && self.phase.get() != Phase::Failed;
+        takes_part.then(|| wish(flow, self.address(), self.weight.get()))
     }
 
     /// Whether the server is connected.
     pub(super) fn is_up(&self) -> bool {
-        self.state.get() == State::Up
+        self.phase.get() == Phase::Up
     }
 
-    /// It is among the servers, with this weight.
+    /// It is one of the servers, with these options.
     pub(super) fn stay(&self, server: &ServerOptions) {
         self.weight.set(server.weight);
         self.standby.set(server.standby);
         self.leaving.set(false);
     }
 
-    /// It is no longer among the servers: others send what it has not begun, and it ends when the rest is acked.
+    /// It is no longer one of the servers: others send what it has not begun, and it ends when everything else is acked.
     pub(super) fn leave(&self) {
         if !self.leaving.replace(true) {
-            let chunks = self.window.borrow_mut().take_unbegun();
-            self.hub.take_back(chunks);
-            self.wanted.set(false);
-            self.wake.notify_one();
+            let chunks = self.endpoint.window.borrow_mut().remove_unbegun();
+            self.endpoint.common.hub.take_back(chunks);
+            self.endpoint.want(false);
+            self.endpoint.wake();
         }
     }
 
-    /// Whether it has left for good.
+    /// Whether it has ended.
     pub(super) fn has_left(&self) -> bool {
-        self.state.get() == State::Left
+        self.phase.get() == Phase::Left
     }
 
-    /// Whether it may take part from now on.
-    pub(super) fn want(&self, wanted: bool) {
-        if self.wanted.replace(wanted) != wanted {
-            self.wake.notify_one();
-        }
+    /// A connection to the server, ready for chunks.
+    pub(super) async fn connect(&self) -> std::io::Result<Stream> {
+        let reporter = &self.endpoint.common.reporter;
+        dial::connect(self.address(), self.settings(), reporter).await
     }
 
-    /// Whether it may take part.
-    pub(super) fn is_wanted(&self) -> bool {
-        self.wanted.get()
-    }
-
-    /// What is known by heartbeats.
-    pub(super) fn feel(&self, pulse: Pulse) {
-        let before = self.pulse.replace(pulse);
-        if before != pulse {
-            // Whatever else is heard before the link looks: it has come back.
-            self.hurry
-                .set(self.hurry.get() || pulse.returns != before.returns);
-            self.wake.notify_one();
-        }
-    }
-
-    /// Whether it has answered heartbeats and does not any more.
-    pub(super) fn is_silent(&self) -> bool {
-        self.pulse.get().silent
-    }
-
-    /// Gives it a chunk to send.
-    pub(super) fn give(&self, chunk: Chunk) {
-        self.window.borrow_mut().push(chunk);
-        self.wake.notify_one();
-    }
-
-    /// Leases up to this number are durable: their chunks may go out.
-    pub(super) fn leased(&self, serial: u64) {
-        self.window.borrow_mut().leased(serial);
-        self.wake.notify_one();
-    }
-
-    /// Returns when there is a new chunk or a new wish.
-    pub(super) async fn woken(&self) {
-        self.wake.notified().await;
-    }
-
-    /// The life of the link. It ends when the server is no longer one and nothing is left to do.
+    /// The life of the link. It ends when the server is no longer one of the servers and nothing is left to do.
     pub(super) async fn run(self: Rc<Self>) {
-        let seed = self
-            .address
-            .bytes()
-            .fold(std::process::id().into(), |hash: u64, byte| {
-                hash.wrapping_mul(31).wrapping_add(byte.into())
-            });
-        let mut backoff = Backoff::new(self.settings.retry_first, self.settings.retry_max, seed);
+        let mut backoff = Backoff::new(&self.settings().retry);
         loop {
             let leaves = self.leaving.get();
-            if (leaves || !self.wanted.get()) && self.window.borrow().is_empty() {
+            let idle = self.endpoint.window.borrow().is_empty();
+            if (leaves || !self.endpoint.is_wanted()) && idle {
                 if leaves {
-                    self.set(State::Left);
+                    self.set(Phase::Left);
                     return;
                 }
-                self.set(State::Asleep);
-                self.woken().await;
+                self.set(Phase::Asleep);
+                self.endpoint.woken().await;
                 continue;
             }
-            if self.is_silent() {
-                if self.state.get() != State::Failed {
+            if self.endpoint.is_silent() {
+                if self.phase.get() != Phase::Failed {
                     self.fail(format_args!("does not answer heartbeats"), None);
                 }
-                self.woken().await;
+                self.endpoint.woken().await;
                 continue;
             }
-            if self.state.get() == State::Asleep {
-                self.set(State::Trying);
+            if self.phase.get() == Phase::Asleep {
+                self.set(Phase::Connecting);
             }
             let connected = tokio::select! {
                 biased;
-                // A try that began while nobody was there waits for the kernel's next SYN, up to a minute: begin anew.
+                // An attempt that began while the server was down waits for the kernel's next SYN, up to a minute: start over.
                 () = self.called_off() => continue,
                 connected = self.connect() => connected,
             };
             match connected {
-                Ok(stream) => self.talk(stream, &mut backoff).await,
+                Ok(stream) => self.converse(stream, &mut backoff).await,
                 Err(error) => {
-                    self.meters.connections_failed.add(1);
+                    self.endpoint.common.meters.connections_failed.add(1);
                     let wait = backoff.failed();
                     self.fail(format_args!("cannot be reached ({error})"), Some(wait));
-                    self.rest(wait).await;
+                    self.pause(wait).await;
                 }
             }
         }
     }
 
-    async fn talk(&self, stream: Stream, backoff: &mut Backoff) {
-        self.set(State::Up);
-        // The server has answered with the shared key; without one only an ack proves that it takes records.
-        if self.settings.auth.is_some() {
-            self.proven();
+    /// Sends over a connection until it ends, then waits if the server has failed.
+    async fn converse(&self, stream: Stream, backoff: &mut Backoff) {
+        let (settings, meters) = (self.settings(), &self.endpoint.common.meters);
+        self.set(Phase::Up);
+        // The server has proven that it has the shared key; without one only an ack proves that it takes records.
+        if settings.auth.is_some() {
+            self.endpoint.standing.proven();
         }
-        self.meters.connections_open.add(1);
-        let open = Open(&self.meters.connections_open);
+        let counted = CountedConnection::new(&meters.connections_open);
         let since = Instant::now();
-        let (end, progress) = Connection::new(stream, self).run().await;
-        drop(open);
-        let lasted = since.elapsed() >= self.settings.retry_first;
-        // Without acks, writing proves nothing: whoever accepts and closes at once would swallow all there is.
-        let worked = progress && (self.settings.ack || lasted);
+        let (end, progress) = Connection::new(stream, &self.endpoint).run().await;
+        drop(counted);
+        let lasted = since.elapsed() >= settings.retry.first.as_duration();
+        // Without acks, writing proves nothing: a peer that accepts and closes at once would swallow everything.
+        let worked = progress && (settings.ack || lasted);
         if worked {
             backoff.reset();
         }
-        let idle = self.window.borrow().is_empty();
+        let idle = self.endpoint.window.borrow().is_empty();
         match end {
             End::Retired => {}
-            // Peers close what idles for long; that says nothing against them.
-            End::Closed if idle && (worked || lasted) => self.set(State::Trying),
+            // Peers close connections that are idle for long: that is no failure.
+            End::Closed if idle && (worked || lasted) => self.set(Phase::Connecting),
             end => {
                 let wait = if worked {
                     Duration::ZERO
                 } else {
                     backoff.failed()
                 };
-                let next = (!self.is_silent()).then_some(wait);
+                let next = (!self.endpoint.is_silent()).then_some(wait);
                 self.fail(format_args!("is disconnected: {end}"), next);
-                self.rest(wait).await;
+                self.pause(wait).await;
             }
         }
     }
 
-    /// The server has answered in a way that only a receiver which takes records does.
-    pub(super) fn proven(&self) {
-        if self.suspect.replace(false) {
-            let address = &self.address;
-            self.reporter.info(
-                "connected",
-                format_args!("server {address} is connected again"),
-            );
-            self.count();
-        }
-        self.failing.clear();
-    }
-
-    /// The connection has lasted for `retry.first`, without acks or with nothing to be acked.
-    pub(super) fn lasted(&self) {
-        if self.settings.ack {
-            // Nothing waits for it, so nothing is kept from its way; only an ack proves more.
-            self.failing.clear();
-        } else {
-            self.proven();
-        }
-    }
-
-    /// Waits before the next try, unless there is nothing left to try for, or it has begun to answer.
-    async fn rest(&self, wait: Duration) {
+    /// Waits before the next attempt, unless there is nothing left to send or the server has begun to answer.
+    async fn pause(&self, wait: Duration) {
         tokio::select! {
             () = sleep(wait) => {}
             () = self.called_off() => {}
         }
     }
 
-    /// Returns when it has begun to answer, or there is nothing left to connect for.
+    /// Returns when the server has begun to answer, or when there is nothing left to connect for.
     async fn called_off(&self) {
-        while !(self.hurry.take() || self.leaving.get() && self.window.borrow().is_empty()) {
-            self.woken().await;
+        let done = || self.leaving.get() && self.endpoint.window.borrow().is_empty();
+        while !(self.endpoint.take_hurry() || done()) {
+            self.endpoint.woken().await;
         }
     }
 
-    /// A connection to the server, ready for chunks.
-    pub(super) async fn connect(&self) -> io::Result<Stream> {
-        dial::connect(&self.address, &self.settings, &self.reporter).await
-    }
-
-    /// Says what happened and hands back what others may send. The next try comes after `wait`, or when it answers again.
+    /// Reports a failure and hands back what others may send. The next attempt follows after `wait`, or when the server
+    /// answers heartbeats again.
     fn fail(&self, what: fmt::Arguments<'_>, wait: Option<Duration>) {
         let chunks = self.release();
         let resend = match chunks.len() {
             0 => String::new(),
-            1 => "; 1 chunk goes out again".to_owned(),
-            count => format!("; {count} chunks go out again"),
+            1 => "; 1 chunk is sent again".to_owned(),
+            count => format!("; {count} chunks are sent again"),
         };
         let doubt = doubt(&chunks);
         let next = match wait.map(|wait| wait.as_secs_f64()) {
             None => "when it answers".to_owned(),
-            Some(0.0) => "at once".to_owned(),
+            Some(0.0) => "now".to_owned(),
             Some(seconds) => format!("in {seconds:.1} s"),
         };
-        self.hub.take_back(chunks);
-        self.suspect.set(true);
-        self.set(State::Failed);
-        let address = &self.address;
-        let text = format_args!("server {address} {what}{resend}{doubt}; next try {next}");
-        // Another server delivers.
-        if !self.settings.needs_each() && self.hub.working.get() > 0 {
-            return self.reporter.warn("server", text);
-        }
-        self.failing.raise(Trouble::Retrying, text);
+        self.endpoint.common.hub.take_back(chunks);
+        self.phase.set(Phase::Failed);
+        let address = self.address();
+        let text = format_args!("server {address} {what}{resend}{doubt}; retrying {next}");
+        self.endpoint.standing.failed(text);
+        self.endpoint.common.hub.changed.notify_one();
     }
 
-    /// What others may send now that the connection is gone.
+    /// Removes what other servers may send now that the connection is gone.
     fn release(&self) -> Vec<Chunk> {
-        let released = match self.settings.failover {
-            Failover::Resend => self.window.borrow_mut().release(|_| true),
-            // What was begun may be there already: it waits for its server.
-            Failover::Wait => self.window.borrow_mut().release(|chunk| !chunk.begun),
+        let mut window = self.endpoint.window.borrow_mut();
+        let released = match self.settings().failover {
+            Failover::Resend => window.release(|_| true),
+            // What was begun may have arrived: it waits for its server.
+            Failover::Wait => window.release(|chunk| !chunk.begun),
         };
+        drop(window);
         self.expire();
         released
     }
 
-    /// Hands over to be given up what still waits for this server although the operator's time for it is over. Others never
-    /// get it: the server may have it.
+    /// Hands over for giving up what has waited longer than `retry.give_up` for this server. Other servers never get it: this
+    /// one may have it.
     fn expire(&self) {
-        let overdue = |chunk: &Chunk| chunk.is_overdue(self.settings.give_up);
-        if self.window.borrow().any(overdue) {
-            let chunks = self.window.borrow_mut().release(overdue);
-            self.hub.overdue.borrow_mut().extend(chunks);
-            // It may have stayed for these alone.
-            self.wake.notify_one();
+        let limit = self.settings().retry.give_up.0;
+        let overdue = |chunk: &Chunk| chunk.is_overdue(limit);
+        if self.endpoint.window.borrow().any(overdue) {
+            let chunks = self.endpoint.window.borrow_mut().release(overdue);
+            self.endpoint.common.hub.overdue.borrow_mut().extend(chunks);
+            // The link may have stayed for these alone.
+            self.endpoint.wake();
         }
     }
 
-    /// [`Link::expire`], unless a connection is at work, whose end sees to it. A server that is gone for good breaks nothing
-    /// more, and while it is silent nobody tries to connect.
+    /// [`Link::expire`], unless a connection is open: its end does it. A server that has vanished breaks no connection, and while it is
+    /// silent no connection is attempted.
     pub(super) fn expire_unless_up(&self) {
-        if self.state.get() != State::Up {
+        if !self.is_up() {
             self.expire();
         }
     }
 
-    /// Keeps the hub's count of working servers right.
-    fn count(&self) {
-        let works = self.state.get() == State::Up && !self.suspect.get();
-        let before = self.works.replace(works);
-        let working = self.hub.working.get() + usize::from(works);
-        self.hub.working.set(working - usize::from(before));
-    }
-
-    fn set(&self, state: State) {
-        self.state.set(state);
-        if matches!(state, State::Asleep | State::Left) && self.settings.needs_each() {
-            self.failing.clear();
+    fn set(&self, phase: Phase) {
+        self.phase.set(phase);
+        if matches!(phase, Phase::Asleep | Phase::Left) {
+            self.endpoint.standing.excuse();
         }
-        self.count();
-        self.hub.changed.notify_one();
+        self.endpoint.standing.set_connected(phase == Phase::Up);
+        self.endpoint.common.hub.changed.notify_one();
     }
 }
 
-impl Drop for Link {
-    fn drop(&mut self) {
-        let working = self.hub.working.get();
-        self.hub
-            .working
-            .set(working - usize::from(self.works.get()));
-    }
-}
-
-/// Names the chunks that a server may have although others get them now: what may come twice, and nothing else.
+/// Names the chunks that this server may have although others get them now: only these can be stored twice.
 fn doubt(chunks: &[Chunk]) -> String {
     let begun: Vec<&Chunk> = chunks.iter().filter(|chunk| chunk.begun).collect();
     if begun.is_empty() {
@@ -461,9 +329,16 @@ fn doubt(chunks: &[Chunk]) -> String {
 }
 
 /// Counts a connection while it lives, also when its task is dropped.
-struct Open<'a>(&'a Meter);
+struct CountedConnection<'a>(&'a Meter);
 
-impl Drop for Open<'_> {
+impl<'a> CountedConnection<'a> {
+    fn new(meter: &'a Meter) -> Self {
+        meter.add(1);
+        Self(meter)
+    }
+}
+
+impl Drop for CountedConnection<'_> {
     fn drop(&mut self) {
         self.0.sub(1);
     }

@@ -8,76 +8,74 @@ use millstream_wire::{format::Add, template::Template};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{batching::Batching, retry::Retry};
-
 use super::{
     auth::Auth,
-    discovery::{Discovery, Place},
     server::{ServerOptions, address},
 };
+use crate::sending::{Batching, Retry};
 
 /// The options of `forward`.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Config {
-    /// Where the records go: `"host[:24224]"` or `{ address, weight, standby }`, one or a list. Chunks are dealt to them
-    /// round robin by weight; when one fails the others take over, standbys last.
+    /// Servers: `"host[:24224]"` or `{ address, weight, standby }`, one or a list. Chunks are dealt round robin by weight; when
+    /// a server fails the others take over, standbys last.
     #[serde(default)]
     pub(super) servers: OneOrMany<ServerOptions>,
-    /// Where servers are looked up, beside those that `servers` names; they join and leave while it runs.
+    /// Where to look up servers beside those in `servers`; they join and leave while the sink runs.
     #[serde(default)]
     pub(super) discovery: Option<DiscoveryOptions>,
     /// How chunks are dealt to the servers.
     #[serde(default)]
     pub(super) balance: Balance,
-    /// What listens there: `any` forward receiver (lines become records, only `add` is written beside them), or another
+    /// Kind of receiver: `any` forward receiver (lines become records, only `add` is written beside them), or another
     /// `millstream` (lines stay lines; the values of a batch and its receive time travel along).
     #[serde(default)]
     pub(super) peer: Peer,
-    /// Whether chunks are acked. Without: at most once for what is in flight when a connection breaks.
+    /// Whether the sink asks for acks. Without: at most once for what is in flight when a connection breaks.
     #[serde(default = "ack")]
     pub(super) ack: bool,
-    /// A connection on which nothing moves for this long although an ack is due is given up.
+    /// Time after which a connection is closed if an ack is due and nothing moves on it.
     #[serde(default = "ack_timeout")]
     pub(super) ack_timeout: Period,
-    /// How payloads are compressed.
+    /// Compression of payloads.
     #[serde(default)]
     pub(super) compression: Compression,
-    /// How event times are written: `event` (nanoseconds), or `integer` seconds for receivers that know nothing else.
+    /// Form of event times: `event` (nanoseconds), or `integer` seconds for old receivers.
     #[serde(default)]
     pub(super) time: TimeForm,
-    /// The metadata that newer Fluent Bits write beside the time, `[[time, {...}], record]`: `keep` it for
-    /// receivers that store such records (Fluent Bit, Millstream), or `drop` it, because fluentd up to 1.19.3 acks such records
-    /// and loses them. Default: `keep` with `peer: millstream`, else `drop`; dropped metadata is counted and logged.
+    /// Metadata that newer Fluent Bits write beside the time, `[[time, {...}], record]`: `keep` it for receivers that store
+    /// such records (Fluent Bit, Millstream), or `drop` it, because fluentd up to 1.19.3 acks such records and loses them.
+    /// Default: `keep` with `peer: millstream`, otherwise `drop`; dropped metadata is counted and logged.
     #[serde(default)]
     pub(super) metadata: Option<Metadata>,
-    /// New fields and their templates; a field that a record has is never overwritten.
+    /// New fields and their templates; never overwrites a field of the record.
     #[serde(default)]
     pub(super) add: Option<Add>,
     /// When small batches leave together (behind memory; behind a durable channel each frame is a chunk).
     #[serde(default)]
     pub(super) batch: Batching,
-    /// TLS towards the servers: a name of the top-level `tls`, a block, or `true` (the roots of the system). A certificate
-    /// must have the name or the address by which a server is written here, or `server_name`.
+    /// TLS to the servers: a name of the top-level `tls`, a block, or `true` (the system's root certificates). A certificate
+    /// must hold the name or address with which `servers` names its server, or `server_name`.
     #[serde(default)]
     pub(super) tls: Tls,
-    /// A key, and a user where one is asked for, for servers that want them.
+    /// Shared key, and a user, for servers that ask for them.
     #[serde(default)]
     pub(super) auth: Option<Auth>,
-    /// Bytes under way to each server without an ack.
+    /// Maximum bytes in flight to each server, without an ack.
     #[serde(default = "in_flight")]
     pub(super) in_flight: Size,
-    /// Bytes that the kernel holds for each connection (SO_SNDBUF); 0 leaves it to the kernel, for long distances.
+    /// Size of the kernel's send buffer of each connection (SO_SNDBUF); 0 lets the kernel decide, for long distances.
     #[serde(default = "send_buffer")]
     pub(super) send_buffer: Size,
-    /// How servers that fail are tried again.
+    /// How servers that fail are retried.
     #[serde(default)]
     pub(super) retry: Retry,
-    /// How it is found out that a server does not answer, before records wait for it.
+    /// How the sink notices that a server does not answer before records wait for it.
     #[serde(default)]
     pub(super) heartbeat: Heartbeat,
-    /// What happens to chunks that a server may have, but has not acked, when it fails: `resend` them to another (at
-    /// least once), or `wait` until it is back.
+    /// What happens to chunks in doubt (sent, but not acked) when their server fails: `resend` them to another server (at least
+    /// once), or `wait` until it is back.
     #[serde(default)]
     pub(super) failover: Failover,
 }
@@ -86,17 +84,17 @@ fn ack() -> bool {
     true
 }
 
-/// As long as fluentd waits: receivers that ack late are made for it.
+/// As long as fluentd waits, whose receivers may ack late.
 fn ack_timeout() -> Period {
     Period::secs(190)
 }
 
-/// Enough for a chunk being written, one being kept and some being acked; little enough to stay in the cache.
+/// Enough for a chunk being written, one being stored and some being acked; small enough for the cache.
 fn in_flight() -> Size {
     Size::mib(4)
 }
 
-/// On a local network more only moves the sender's work into the receiver's time (reference/hot-paths.md, section 1).
+/// On a local network a larger buffer only moves the sender's work into the receiver's time: both compete for the cache.
 fn send_buffer() -> Size {
     Size::kib(128)
 }
@@ -105,16 +103,16 @@ fn send_buffer() -> Size {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct DiscoveryOptions {
-    /// A YAML file with a list as `servers` has it; it is read again when it changes.
+    /// YAML file with a list as in `servers`; read again when it changes.
     pub(super) file: Option<PathBuf>,
-    /// `host[:24224]`: every address of this name is a server.
+    /// DNS name, `host[:24224]`: every address is a server.
     pub(super) dns: Option<String>,
-    /// How often it is looked at.
+    /// Time between two lookups.
     #[serde(default = "look_interval")]
     pub(super) interval: Period,
 }
 
-/// Often enough that a server which is added carries its share within two seconds; a small file or a cached name.
+/// Short enough that a new server gets its share within two seconds; a small file or a cached name costs little.
 fn look_interval() -> Period {
     Period::secs(1)
 }
@@ -123,37 +121,37 @@ fn look_interval() -> Period {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub(super) enum Balance {
-    /// Round robin by weight, to whoever has room.
+    /// Round robin by weight among servers with room.
     #[default]
     RoundRobin,
-    /// What this template says of a record (`"{tag}"`, `"{.user}"`) decides: records for which it says the same go to one
-    /// server, in their order, as long as that works.
+    /// By the value of this template (`"{tag}"`, `"{.user}"`): records with the same value go to one server, in order, as long
+    /// as it works.
     Hash(Template),
     /// Every server gets everything; a batch is settled when all of them have it. The slowest sets the pace.
     All,
 }
 
-/// What becomes of the metadata of records.
+/// What happens to the metadata of records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Metadata {
-    /// It travels along.
+    /// Sends it.
     Keep,
-    /// It is left out.
+    /// Leaves it out.
     Drop,
 }
 
-/// How servers are asked whether they are there.
+/// How heartbeats are sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Beat {
-    /// A connection with all its handshakes, closed again at once.
+    /// A connection with all its handshakes, closed at once.
     #[default]
     Transport,
-    /// A datagram to the same port, answered by a datagram: it also notices a server that hangs. Where none is ever answered (a
-    /// firewall), nobody is judged by it.
+    /// A datagram to the same port, answered by a datagram: also notices a server that hangs. Where no datagram is ever
+    /// answered (a firewall), no server is judged.
     Udp,
-    /// Not at all.
+    /// No heartbeats.
     None,
 }
 
@@ -161,11 +159,11 @@ pub(super) enum Beat {
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Heartbeat {
-    /// How a server is asked.
+    /// Kind of heartbeat.
     pub(super) by: Beat,
-    /// How often.
+    /// Time between two heartbeats.
     pub(super) interval: Period,
-    /// A server that has answered before, and then not for so long, gets nothing until it answers again.
+    /// Time after which a server that has answered before, and does not any more, gets nothing until it answers again.
     pub(super) silence: Period,
 }
 
@@ -179,7 +177,7 @@ impl Default for Heartbeat {
     }
 }
 
-/// What listens at the other end.
+/// The kind of receiver.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Peer {
@@ -190,20 +188,20 @@ pub(super) enum Peer {
     Millstream,
 }
 
-/// How payloads are compressed.
+/// Compression of payloads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Compression {
-    /// Not at all.
+    /// No compression.
     #[default]
     None,
-    /// gzip: every receiver of the last years knows it.
+    /// gzip: supported by every recent receiver.
     Gzip,
     /// zstd: faster and smaller; fluentd since 1.19, and Millstream.
     Zstd,
 }
 
-/// How event times are written.
+/// Form of event times.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum TimeForm {
@@ -225,36 +223,13 @@ pub(super) enum Failover {
     Wait,
 }
 
-impl DiscoveryOptions {
-    /// Where to look; a relative path starts at the file it is written in. To be called when all is checked.
-    fn place(self, options: &Node) -> Option<Place> {
-        let written = options.find("discovery.file").unwrap_or(options);
-        let file = self
-            .file
-            .map(|path| Place::File(written.place.resolve(path)));
-        file.or_else(|| Some(Place::Dns(address(&self.dns?).ok()?)))
-    }
-}
-
 impl Config {
-    /// Whether metadata is sent: every receiver stores records without it.
+    /// Whether metadata is sent. By default only to peers that store it.
     pub(super) fn metadata(&self) -> Metadata {
         self.metadata.unwrap_or(match self.peer {
             Peer::Millstream => Metadata::Keep,
             Peer::Any => Metadata::Drop,
         })
-    }
-
-    /// Where the servers are known from.
-    pub(super) fn take_discovery(&mut self, options: &Node) -> Discovery {
-        let looked = self.discovery.take();
-        Discovery {
-            servers: std::mem::take(&mut self.servers.0),
-            place: looked.and_then(|looked| {
-                let interval = looked.interval.as_duration();
-                Some((looked.place(options)?, interval))
-            }),
-        }
     }
 
     fn check_discovery(&self, wrong: &mut impl FnMut(&str, &str)) {
@@ -275,7 +250,7 @@ impl Config {
         }
     }
 
-    /// Reads the options, or says everything that is wrong with them.
+    /// Reads and checks the options.
     pub(super) fn read(options: &Node) -> Result<Self, Vec<Problem>> {
         let config: Self = options.read()?;
         let mut problems = Vec::new();

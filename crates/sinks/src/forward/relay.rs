@@ -1,84 +1,72 @@
-//! From the inlet to the servers: take, encode, deal out, and settle in order.
+//! From the inlet to the servers: encodes batches, deals out chunks, and settles checkpoints in order.
 //!
 //! `read -> decode -> send -> keep -> [take] -> process -> [encode] -> write -> [settle]`
 //!
-//! One task a lane. It takes a batch when every chunk before it has a server, so that back-pressure begins when the
-//! servers' windows are full or nobody is there. Checkpoints wait in the ledger while batches go on. It promises that a checkpoint is
-//! settled only when every chunk before it is acked (or kept among the rejected). It leaves to the links: sockets.
+//! One task per lane. It takes a batch only when every chunk before it has a server, so back-pressure begins when the
+//! servers' windows are full or no server is there. It promises that a checkpoint is settled only when every chunk before it is
+//! acked or rejected. The links handle sockets.
 
-use std::{rc::Rc, sync::Arc, time::Duration};
+use std::{rc::Rc, sync::Arc};
 
+use bytes::Bytes;
 use millstream_pipeline::{
-    failure::Failure,
-    inlet::{Checkpoint, Inlet, Item},
-    meters::Meter,
-    node::SinkContext,
+    failure::Failure, inlet::Inlet, meters::Meter, node::SinkContext, stop::Stop,
 };
-use millstream_record::{Batch, Encoding, Position, Time};
+use millstream_record::{Batch, Encoding, Position};
 use millstream_sys::disk::HostDisk;
 use millstream_wire::{
     format::Reject, forward::TAG_BYTES_MAX, msgpack::write_str, record::records,
 };
-use tokio::{
-    task::JoinSet,
-    time::{Interval, MissedTickBehavior, interval},
-};
-
-use crate::{ids::Ids, ledger::Ledger};
+use tokio::task::JoinSet;
 
 use super::{
-    Forward,
     chunk::{Chunk, Name},
     cluster::Cluster,
     encode::{Encoder, compact},
+    endpoint::{Common, ServerMeters},
     flow::{Flow, Flows},
     gather::{Gathered, Gathering},
-    hub::{Hub, LinkMeters},
+    hub::Hub,
     leases::Leases,
+    lessor::Lessor,
     options::Peer,
+    sink::Forward,
+    standing::Working,
 };
+use crate::sending::{Ids, Input, Lane, Refused};
 
-/// How often it looks at what waits too long, and how late it is.
-const TICK: Duration = Duration::from_secs(1);
-
-/// A piece of a batch that belongs to one flow becomes at most 2^16 chunks of 8 MiB: its chunks are numbered behind the flow.
+/// The part of a batch that belongs to one flow becomes at most 2^16 chunks of 8 MiB: their numbers follow the flow's.
 const FLOW_PART_BITS: u32 = 16;
 
-/// So many chunks may be done behind one that is not (a server in doubt that others have overtaken): what the ledger
-/// remembers of each is small, but not nothing.
-const OPEN_CHUNKS_MAX: usize = 1 << 16;
+/// How many chunks may finish behind one that does not (because its server is in doubt): the lane remembers a little of each.
+const IN_FLIGHT_MAX: usize = 1 << 16;
 
 /// One lane of the sink.
 pub(super) struct Relay<'a> {
     sink: &'a Forward,
-    inlet: &'a mut Inlet,
-    context: SinkContext,
+    lane: Lane<'a>,
     hub: Rc<Hub>,
     cluster: Cluster,
-    /// The task that looks for servers; none where the options name them all.
+    /// The task that looks for servers.
     discovery: JoinSet<()>,
-    ledger: Ledger<Checkpoint>,
     gathering: Gathering,
     encoder: Encoder,
     flows: Option<Flows>,
     ids: Ids,
-    tick: Interval,
     given_up: Meter,
-    /// The inlet has no more.
-    ended: bool,
+    stop: Stop,
     stopped: bool,
 }
 
 /// What happened.
-enum Next {
-    /// Acks, lost connections, new connections.
-    Changed,
-    Item(Option<Item>),
-    /// Nothing more is ready: what is gathered leaves.
-    Leave,
-    /// Leases became durable, a server has left, or something of it panicked.
+enum Event {
+    /// Acks, lost connections, new connections, a new list of servers.
+    Hub,
+    /// Leases became durable, a server has left, or one of the tasks panicked.
     Cluster(Result<(), Failure>),
-    Tick,
+    Input(Input),
+    /// What is gathered has waited long enough.
+    Due,
     Stopped,
 }
 
@@ -88,67 +76,40 @@ impl<'a> Relay<'a> {
         inlet: &'a mut Inlet,
         context: SinkContext,
     ) -> Result<Self, Failure> {
-        let ids = Ids::new(inlet.channel_id()).map_err(|error| {
-            Failure::us(format!(
-                "the system gave no random numbers for ids: {error}"
-            ))
-        })?;
-        let hub = Rc::new(Hub::new(&context.reporter));
-        let leases = match inlet.channel_id() {
-            Some(channel) if sink.keeps_leases() => {
-                let disk = Arc::new(HostDisk);
-                let directory = &context.directory;
-                let leases = Leases::open(disk, directory, channel, &sink.leases_turn)?;
-                if let damaged @ 1.. = leases.damaged_bytes() {
-                    let place = directory.display();
-                    context.reporter.error(
-                        "damage",
-                        format_args!(
-                            "{place}/leases: {damaged} bytes are damaged; a chunk that was sent to a server before the stop \
-                             and is not settled may go to another one and be stored by both"
-                        ),
-                    );
-                }
-                Some(leases)
-            }
+        let lane = Lane::new(inlet, context).reporting(&sink.lateness);
+        let hub = Rc::new(Hub::default());
+        let context = &lane.context;
+        let leases = match lane.channel_id() {
+            Some(channel) if sink.keeps_leases() => Some(open_leases(sink, context, channel)?),
             _ => None,
         };
-        let cluster = Cluster::new(
-            hub.clone(),
-            leases,
-            sink.settings.clone(),
-            LinkMeters::new(&context.meters),
-            context.reporter.clone(),
-            context.lane,
-        );
-        let mut tick = interval(TICK);
-        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let common = Common {
+            settings: sink.settings.clone(),
+            hub: hub.clone(),
+            working: Rc::new(Working::new(&context.reporter)),
+            meters: ServerMeters::new(&context.meters),
+            reporter: context.reporter.clone(),
+        };
         Ok(Self {
+            cluster: Cluster::new(common, Lessor::new(leases), context.lane),
             encoder: sink.encoder(context.pool.clone()),
             flows: sink.flow.as_ref().map(Flows::new),
-            gathering: Gathering::new(sink.gather),
+            gathering: Gathering::new(sink.batch),
             given_up: context.meters.counter("records_given_up"),
+            ids: lane.ids()?,
+            stop: context.stop.clone(),
             sink,
-            inlet,
-            context,
+            lane,
             hub,
-            cluster,
             discovery: JoinSet::new(),
-            ledger: Ledger::new(),
-            ids,
-            tick,
-            ended: false,
             stopped: false,
         })
     }
 
     /// Sends until the inlet has ended and everything is settled.
     pub(super) async fn run(mut self) -> Result<(), Failure> {
-        self.inlet.resume(None)?;
-        let discovery = self.sink.discovery.clone();
-        self.cluster.set_servers(&discovery.servers);
-        let watch = discovery.watch(self.hub.clone(), self.context.reporter.clone());
-        self.discovery.spawn_local(watch);
+        self.lane.start()?;
+        self.start_discovery();
         loop {
             self.settle().await?;
             if let Some(servers) = self.hub.servers.take() {
@@ -159,66 +120,64 @@ impl<'a> Relay<'a> {
                 return Ok(());
             }
             match self.next().await? {
-                Next::Changed => {}
-                Next::Item(Some(Item::Batch(batch, position))) => {
-                    self.batch(batch, position).await?;
-                }
-                Next::Item(Some(Item::Checkpoint(checkpoint))) => {
-                    self.ledger.checkpoint(checkpoint)
-                }
-                Next::Item(None) => self.ended = true,
-                Next::Leave => self.leave()?,
-                Next::Tick => self.tick().await,
-                Next::Stopped => self.stopped = true,
-                Next::Cluster(changed) => changed?,
+                Event::Hub | Event::Input(Input::Checkpoint | Input::End) => {}
+                Event::Input(Input::Batch(batch, position)) => self.batch(batch, position).await?,
+                Event::Input(Input::Tick) => self.give_up_overdue().await,
+                Event::Due => self.flush()?,
+                Event::Stopped => self.stopped = true,
+                Event::Cluster(changed) => changed?,
             }
         }
     }
 
-    async fn next(&mut self) -> Result<Next, Failure> {
-        // While a chunk has no server, nothing more is taken: here back-pressure starts.
+    fn start_discovery(&mut self) {
+        let discovery = self.sink.discovery.clone();
+        self.cluster.set_servers(&discovery.servers);
+        let hub = self.hub.clone();
+        let changed = move |servers| {
+            *hub.servers.borrow_mut() = Some(servers);
+            hub.changed.notify_one();
+        };
+        let reporter = self.lane.context.reporter.clone();
+        self.discovery
+            .spawn_local(discovery.watch(reporter, changed));
+    }
+
+    async fn next(&mut self) -> Result<Event, Failure> {
+        // While a chunk has no server, no more batches are taken: here back-pressure starts.
         let dealt = self.hub.pending.borrow().is_empty();
-        let room = dealt && self.ledger.open_chunks() < OPEN_CHUNKS_MAX;
+        let has_room = dealt && self.lane.in_flight() < IN_FLIGHT_MAX;
         Ok(tokio::select! {
             biased;
-            () = self.hub.changed.notified() => Next::Changed,
-            changed = self.cluster.changed() => Next::Cluster(changed),
-            Some(Err(died)) = self.discovery.join_next() => {
-                let text = format!("looking for servers panicked: {died}");
-                Next::Cluster(Err(Failure::us(text)))
+            () = self.hub.changed.notified() => Event::Hub,
+            changed = self.cluster.changed() => Event::Cluster(changed),
+            Some(Err(panic)) = self.discovery.join_next() => {
+                let text = format!("the search for servers panicked: {panic}");
+                Event::Cluster(Err(Failure::us(text)))
             }
-            _ = self.tick.tick(), if !self.ledger.is_empty() => Next::Tick,
-            item = self.inlet.next(), if room && !self.ended => Next::Item(item?),
-            () = self.gathering.due(), if dealt && !self.gathering.is_empty() => Next::Leave,
-            () = self.context.stop.stopped(), if !self.stopped => Next::Stopped,
+            input = self.lane.next(has_room) => Event::Input(input?),
+            () = self.gathering.due(), if dealt && !self.gathering.is_empty() => Event::Due,
+            () = self.stop.stopped(), if !self.stopped => Event::Stopped,
         })
     }
 
-    /// Whether there is nothing left to do, or nothing that can be done now: what a durable channel holds is sent after
-    /// the next start if nobody takes it when the process wants to end.
+    /// Whether nothing is left to do, or nothing can be done now: when the process stops while no server is connected, a durable
+    /// channel keeps everything for the next start.
     fn is_finished(&self) -> bool {
-        let durable = self.inlet.channel_id().is_some();
-        let alone = !self.cluster.is_up();
-        self.ended && self.gathering.is_empty() && self.ledger.is_empty()
-            || self.stopped && durable && alone
+        let everything_sent = self.gathering.is_empty() && self.lane.is_settled();
+        self.lane.has_ended() && everything_sent
+            || self.stopped && self.lane.is_durable() && !self.cluster.is_up()
     }
 
-    /// Takes in what the links report and settles the checkpoints that wait for nothing more.
+    /// Takes in what the links have finished and settles checkpoints.
     async fn settle(&mut self) -> Result<(), Failure> {
         for number in self.hub.done.take() {
             if self.hub.is_last(number) {
-                self.ledger.done(number);
+                self.lane.finish(number);
             }
         }
-        while let Some(mut checkpoint) = self.ledger.ready() {
-            let position = checkpoint.kept().await?;
-            self.inlet.settle(checkpoint).await?;
-            if let Some(position) = position {
-                self.cluster.settled(position);
-            }
-        }
-        if self.ledger.is_empty() {
-            self.sink.behind(&self.context, Duration::ZERO);
+        if let Some(position) = self.lane.settle().await? {
+            self.cluster.settled(position);
         }
         Ok(())
     }
@@ -228,10 +187,10 @@ impl<'a> Relay<'a> {
             return Ok(());
         }
         if self.encoder.peer == Peer::Millstream && batch.tag.as_str().len() > TAG_BYTES_MAX {
-            // It would refuse the frame for ever, and everything behind it would wait.
+            // The peer would refuse the frame for ever, and everything behind it would wait.
             let records = records(&batch).filter_map(|(range, _)| batch.body.get(range));
-            let reason = "the tag is longer than the next Millstream takes";
-            self.inlet.reject(&batch, records, reason).await;
+            let reason = "the tag is longer than the next Millstream accepts";
+            self.lane.reject(None, &batch, records, reason).await;
             return Ok(());
         }
         let packs = self.encoder.encoding(&batch) == Encoding::Packed;
@@ -239,21 +198,21 @@ impl<'a> Relay<'a> {
         if !alone && self.gathering.takes(&batch) {
             return self.gather(batch).await;
         }
-        // What came before leaves before.
-        self.leave()?;
+        // Keeps the order: what was gathered before leaves before.
+        self.flush()?;
         match &mut self.flows {
-            None => self.parts(batch, position, None).await,
+            None => self.send_parts(batch, position, None).await,
             Some(flows) => {
-                for (flow, part) in flows.split(batch, &self.context.pool) {
-                    self.parts(part, position, Some(flow)).await?;
+                for (flow, part) in flows.split(batch, &self.lane.context.pool) {
+                    self.send_parts(part, position, Some(flow)).await?;
                 }
                 Ok(())
             }
         }
     }
 
-    /// Makes chunks of a batch, or of what of it belongs to a flow.
-    async fn parts(
+    /// Makes chunks of a batch, or of the part of it that belongs to a flow.
+    async fn send_parts(
         &mut self,
         batch: Batch,
         position: Option<Position>,
@@ -262,7 +221,7 @@ impl<'a> Relay<'a> {
         let first = flow.map_or(0, |flow| usize::from(flow) << FLOW_PART_BITS);
         for (place, mut part) in (first..).zip(self.encoder.parts(batch)) {
             part.body = compact(part.body);
-            let number = self.ledger.open(part.received);
+            let number = self.lane.begin(part.received);
             let id = packed(&self.ids.next(position, place, &part.body));
             let payload = self.encoder.payload(&part);
             self.count_dropped();
@@ -284,11 +243,11 @@ impl<'a> Relay<'a> {
         Ok(())
     }
 
+    /// Adds a small batch to the chunk that is being gathered for its tag.
     async fn gather(&mut self, batch: Batch) -> Result<(), Failure> {
         let values = (self.encoder.peer == Peer::Millstream).then_some(&batch.values);
-        let (gathering, encoder, ledger) =
-            (&mut self.gathering, &mut self.encoder, &mut self.ledger);
-        let open = match gathering.find(&batch.tag, values) {
+        let (gathering, encoder) = (&mut self.gathering, &mut self.encoder);
+        let place = match gathering.find(&batch.tag, values) {
             Some(place) => place,
             None => {
                 let part = Batch {
@@ -298,16 +257,17 @@ impl<'a> Relay<'a> {
                     origins: Vec::new(),
                     ..batch.clone()
                 };
-                gathering.begin(ledger.open(batch.received), part, &self.context.pool)
+                let number = self.lane.begin(batch.received);
+                gathering.begin(number, part, &self.lane.context.pool)
             }
         };
-        let open = gathering.get(open);
+        let gathered = gathering.get(place);
         let mut rejects = Vec::new();
-        let count = encoder.append(&batch, &mut open.payload, &mut rejects);
-        open.part.count = open.part.count.saturating_add(count);
+        let count = encoder.append(&batch, &mut gathered.payload, &mut rejects);
+        gathered.part.count = gathered.part.count.saturating_add(count);
         if encoder.keep_source {
             let body = compact(batch.body.clone());
-            open.source.push(Batch {
+            gathered.source.push(Batch {
                 body,
                 ..batch.clone()
             });
@@ -315,7 +275,7 @@ impl<'a> Relay<'a> {
         self.count_dropped();
         self.reject(&batch, rejects).await;
         if self.gathering.is_full() {
-            self.leave()
+            self.flush()
         } else {
             Ok(())
         }
@@ -324,12 +284,12 @@ impl<'a> Relay<'a> {
     fn count_dropped(&mut self) {
         let dropped = std::mem::take(&mut self.encoder.dropped);
         if dropped > 0 {
-            self.sink.dropped_metadata(&self.context, dropped);
+            self.sink.dropped_metadata(&self.lane.context, dropped);
         }
     }
 
-    /// What is gathered leaves.
-    fn leave(&mut self) -> Result<(), Failure> {
+    /// Sends everything that is gathered.
+    fn flush(&mut self) -> Result<(), Failure> {
         for gathered in self.gathering.leave() {
             let Gathered {
                 number,
@@ -348,17 +308,17 @@ impl<'a> Relay<'a> {
         Ok(())
     }
 
-    /// Makes a chunk and lets it wait for a server.
+    /// Makes a chunk and hands it to the hub, where it waits for a server.
     fn send(
         &mut self,
         name: Name,
         part: &Batch,
-        payload: bytes::Bytes,
+        payload: Bytes,
         source: Vec<Batch>,
     ) -> Result<(), Failure> {
         let number = name.number;
         if part.count == 0 {
-            self.ledger.done(number);
+            self.lane.finish(number);
             return Ok(());
         }
         let chunk = self.encoder.chunk(name, part, payload);
@@ -370,25 +330,17 @@ impl<'a> Relay<'a> {
     }
 
     async fn reject(&mut self, part: &Batch, rejects: Vec<Reject>) {
-        for reject in rejects {
-            let record = part.body.get(reject.range).unwrap_or_default();
-            self.inlet
-                .reject(part, [record], &reject.reason.to_string())
-                .await;
-        }
+        let refused = rejects.into_iter();
+        let refused: Vec<Refused> = refused
+            .map(|reject| (reject.range, reject.reason.to_string()))
+            .collect();
+        self.lane.reject_refused(None, part, &refused).await;
     }
 
-    /// Says how late it is, and gives up what nobody has taken for too long.
-    async fn tick(&mut self) {
-        let age = self
-            .ledger
-            .oldest()
-            .map_or(0, |oldest| Time::now().0.saturating_sub(oldest.0));
-        let age = Duration::from_nanos(u64::try_from(age).unwrap_or(0));
-        self.sink.behind(&self.context, age);
+    /// Gives up what no server has taken for too long.
+    async fn give_up_overdue(&mut self) {
         self.cluster.expire();
-        let overdue = self.hub.overdue.take();
-        for chunk in overdue {
+        for chunk in self.hub.overdue.take() {
             let reason = "its server, which may have it, did not answer within `retry.give_up`";
             self.give_up(chunk, reason).await;
         }
@@ -398,36 +350,42 @@ impl<'a> Relay<'a> {
         }
     }
 
-    /// The first of the chunks without a server if it has waited too long.
+    /// Removes the first chunk without a server if it has waited too long.
     fn overdue(&self) -> Option<Chunk> {
+        let limit = self.sink.settings.retry.give_up.0;
         let mut pending = self.hub.pending.borrow_mut();
         let first = pending.first_entry()?;
-        let overdue = first.get().is_overdue(self.sink.settings.give_up);
+        let overdue = first.get().is_overdue(limit);
         overdue.then(|| first.remove())
     }
 
     async fn give_up(&mut self, chunk: Chunk, reason: &str) {
-        self.context.reporter.error(
-            "give_up",
-            format_args!(
-                "{} records leave by {}.rejected: {reason}",
-                chunk.records, self.context.name
-            ),
-        );
-        self.given_up.add(chunk.records.into());
+        self.lane
+            .give_up(&self.given_up, chunk.records.into(), reason);
         for batch in &chunk.source {
             let records = records(batch).filter_map(|(range, _)| batch.body.get(range));
-            match self.ledger.checkpoint_of(chunk.number) {
-                Some(checkpoint) => {
-                    self.inlet
-                        .reject_before(checkpoint, batch, records, reason)
-                        .await
-                }
-                None => self.inlet.reject(batch, records, reason).await,
-            }
+            let number = Some(chunk.number);
+            self.lane.reject(number, batch, records, reason).await;
         }
-        self.hub.done.borrow_mut().push(chunk.number);
+        self.hub.finish(chunk.number);
     }
+}
+
+/// Opens the leases of an earlier start, and reports damage.
+fn open_leases(sink: &Forward, context: &SinkContext, channel: u128) -> Result<Leases, Failure> {
+    let directory = &context.directory;
+    let leases = Leases::open(Arc::new(HostDisk), directory, channel, &sink.leases_turn)?;
+    if let damaged @ 1.. = leases.damaged_bytes() {
+        let path = directory.display();
+        context.reporter.error(
+            "damage",
+            format_args!(
+                "{path}/leases: {damaged} bytes are damaged; a chunk that was sent to a server before the stop and is not settled \
+                 may go to another server and be stored by both"
+            ),
+        );
+    }
+    Ok(leases)
 }
 
 /// An id as a MessagePack value.

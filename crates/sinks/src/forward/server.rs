@@ -1,4 +1,4 @@
-//! One server as the options, or a list that is looked up, name it.
+//! One server, as the options or a list that is looked up describe it.
 
 use std::{borrow::Cow, fmt, net::Ipv6Addr};
 
@@ -18,26 +18,26 @@ pub(super) struct ServerOptions {
     pub(super) address: String,
     /// Its share of the chunks.
     pub(super) weight: u32,
-    /// Whether it works only while others have failed.
+    /// Whether it takes part only while others have failed.
     pub(super) standby: bool,
 }
 
-/// A server that is more than an address.
+/// A server with more than an address.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "Server")]
 struct ServerMap {
-    /// `host[:24224]`.
+    /// Address: `host[:24224]`.
     address: String,
-    /// Its share of the chunks; 0: none.
+    /// Share of the chunks relative to the other servers; 0 gets none.
     #[serde(default = "weight")]
     weight: u32,
-    /// It works only while the weight of servers that have failed is not made up for.
+    /// Whether it takes part only while too little weight of other servers is left.
     #[serde(default)]
     standby: bool,
 }
 
-/// What fluentd gives a server that says nothing.
+/// The default weight, as in fluentd.
 pub(super) const WEIGHT: u32 = 60;
 
 fn weight() -> u32 {
@@ -46,8 +46,8 @@ fn weight() -> u32 {
 
 impl<'de> Deserialize<'de> for ServerOptions {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Read;
-        impl<'de> Visitor<'de> for Read {
+        struct Text;
+        impl<'de> Visitor<'de> for Text {
             type Value = ServerOptions;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("\"host[:port]\" or { address, weight, standby }")
@@ -68,7 +68,7 @@ impl<'de> Deserialize<'de> for ServerOptions {
                 })
             }
         }
-        deserializer.deserialize_any(Read)
+        deserializer.deserialize_any(Text)
     }
 }
 
@@ -82,7 +82,7 @@ impl JsonSchema for ServerOptions {
     }
 }
 
-/// `host[:port]` with the port filled in.
+/// Adds the default port to `host[:port]`.
 pub(super) fn address(text: &str) -> Result<String, String> {
     if text.contains("://") {
         return Err(format!(
@@ -99,7 +99,7 @@ pub(super) fn address(text: &str) -> Result<String, String> {
     let known = |port: &str| port.parse::<u16>().is_ok_and(|port| port > 0);
     if host.is_empty() || text.contains(char::is_whitespace) || !(known(port) || host == text) {
         return Err(format!(
-            "`{text}` is no server: host[:port], such as 10.0.0.1:{PORT}"
+            "`{text}` is not a server: expected host[:port], such as 10.0.0.1:{PORT}"
         ));
     }
     Ok(if host == text {
@@ -114,7 +114,7 @@ mod tests {
     use super::address;
 
     #[test]
-    fn a_server_without_a_port_gets_that_of_the_protocol() {
+    fn a_server_without_a_port_gets_the_default_port() {
         assert_eq!(address("10.0.0.1").unwrap(), "10.0.0.1:24224");
         assert_eq!(address("agg.example:5000").unwrap(), "agg.example:5000");
         assert_eq!(address("::1").unwrap(), "[::1]:24224");
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_server_is_refused() {
+    fn text_that_is_not_a_server_is_refused() {
         for text in ["", ":24224", "a:b", "a:0", "a:70000", "tcp://a", "a b"] {
             assert!(address(text).is_err(), "{text}");
         }

@@ -1,4 +1,4 @@
-//! The chunks that one server has been given, in the order they go out: written, being written, waiting.
+//! The chunks that one server was given, in the order they go out: written, being written, not begun.
 //!
 //! `read -> decode -> send -> keep -> take -> process -> encode -> [write] -> settle`
 //!
@@ -6,8 +6,8 @@
 //! | written, ack awaited | partly written | not begun |
 //! 0                      written (+ offset bytes)     chunks.len()
 //! ```
-//! It promises that bytes leave in order, that an ack takes out exactly the written chunk with its id, and that after a
-//! rewind the same chunks go out again, byte for byte. It does no I/O.
+//! It promises that bytes leave in order, that an ack removes exactly the written chunk with its id, and that after a rewind the
+//! same chunks go out again, byte for byte. It does no I/O.
 
 use std::{collections::VecDeque, io::IoSlice};
 
@@ -16,23 +16,23 @@ use super::{
     flow::{FLOWS, Flow},
 };
 
-/// How many slices one vectored write takes: three a chunk, so some twenty small chunks leave with one system call. More
-/// (the kernel takes 1024) would not be cheaper: by then the write is as long as the send buffer.
+/// Slices of one vectored write: three per chunk, so about twenty small chunks leave with one system call. More (the kernel
+/// allows 1024) would not be cheaper: by then the write fills the send buffer.
 pub(super) const SLICES_MAX: usize = 64;
 
 /// The chunks of one server.
 #[derive(Debug)]
 pub(super) struct Window {
     chunks: VecDeque<Chunk>,
-    /// What its chunks cost together.
+    /// The sum of the costs of its chunks.
     cost: usize,
-    /// How many, from the front, are wholly written.
+    /// How many chunks, from the front, are wholly written.
     written: usize,
-    /// Bytes of the next one that are written.
+    /// Written bytes of the next one.
     offset: usize,
     /// Leases are durable up to this number: chunks beyond it must not go out.
     leased: u64,
-    /// How many of them belong to each flow.
+    /// How many chunks belong to each flow.
     flows: [u32; FLOWS],
 }
 
@@ -50,7 +50,7 @@ impl Default for Window {
 }
 
 impl Window {
-    /// Takes in a chunk, to be written behind all others.
+    /// Appends a chunk.
     pub(super) fn push(&mut self, chunk: Chunk) {
         self.cost += chunk.cost();
         if let Some(flow) = chunk.flow {
@@ -59,20 +59,20 @@ impl Window {
         self.chunks.push_back(chunk);
     }
 
-    /// Whether a chunk of this flow is in it.
+    /// Whether it holds a chunk of this flow.
     pub(super) fn holds(&self, flow: Flow) -> bool {
         self.flows[usize::from(flow)] > 0
     }
 
-    /// A chunk has been taken out.
-    fn out(&mut self, chunk: &Chunk) {
+    /// Subtracts a chunk that has been removed.
+    fn subtract(&mut self, chunk: &Chunk) {
         self.cost -= chunk.cost();
         if let Some(flow) = chunk.flow {
             self.flows[usize::from(flow)] -= 1;
         }
     }
 
-    /// Whether a chunk of this cost fits under the bound; one chunk fits always.
+    /// Whether a chunk of this cost fits under the bound. A single chunk always fits.
     pub(super) fn has_room(&self, cost: usize, bytes_max: usize) -> bool {
         self.chunks.is_empty() || self.cost.saturating_add(cost) <= bytes_max
     }
@@ -92,29 +92,29 @@ impl Window {
         self.leased = serial;
     }
 
-    /// The bytes to be written next, as many as there are places in `slices`; returns how many places are used.
+    /// Fills `slices` with the bytes to write next; returns how many slices are used.
     pub(super) fn unwritten<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> usize {
         let mut used = 0;
         let mut skip = self.offset;
         let unwritten = self.chunks.range(self.written..);
         for chunk in unwritten.take_while(|chunk| chunk.lease <= self.leased) {
             for part in chunk.parts() {
-                let rest = part.get(skip..).unwrap_or_default();
+                let unwritten = part.get(skip..).unwrap_or_default();
                 skip = skip.saturating_sub(part.len());
-                if rest.is_empty() {
+                if unwritten.is_empty() {
                     continue;
                 }
                 let Some(slice) = slices.get_mut(used) else {
                     return used;
                 };
-                *slice = IoSlice::new(rest);
+                *slice = IoSlice::new(unwritten);
                 used += 1;
             }
         }
         used
     }
 
-    /// The peer's socket took `bytes` more. Calls `whole` for each chunk that is wholly written with it.
+    /// The socket took `bytes` more. Calls `whole` for each chunk that is now wholly written.
     pub(super) fn wrote(&mut self, bytes: usize, mut whole: impl FnMut(&Chunk)) {
         self.offset += bytes;
         while let Some(chunk) = self.chunks.get_mut(self.written) {
@@ -128,25 +128,25 @@ impl Window {
         }
     }
 
-    /// Takes out the written chunk with this id; None if there is no such chunk.
-    pub(super) fn acked(&mut self, id: &[u8]) -> Option<Chunk> {
-        // Nearly always the first: receivers answer in order.
+    /// Removes the written chunk with this id, if there is one.
+    pub(super) fn remove_acked(&mut self, id: &[u8]) -> Option<Chunk> {
+        // Nearly always the first chunk: receivers answer in order.
         let place = self
             .chunks
             .range(..self.written)
             .position(|chunk| chunk.id() == id)?;
-        self.take(place)
+        self.remove_written(place)
     }
 
-    /// Takes out the first chunk if it is wholly written: for a peer that does not ack.
-    pub(super) fn first_written(&mut self) -> Option<Chunk> {
+    /// Removes the first chunk if it is wholly written: for peers that do not ack.
+    pub(super) fn remove_first_written(&mut self) -> Option<Chunk> {
         if self.written == 0 {
             return None;
         }
-        self.take(0)
+        self.remove_written(0)
     }
 
-    /// The connection is gone: everything goes out again on the next one, from the first byte.
+    /// The connection is gone: everything goes out again on the next one.
     pub(super) fn rewind(&mut self) {
         self.written = 0;
         self.offset = 0;
@@ -155,35 +155,35 @@ impl Window {
         }
     }
 
-    /// Whether there is such a chunk.
+    /// Whether `is` holds for any chunk.
     pub(super) fn any(&self, is: impl Fn(&Chunk) -> bool) -> bool {
         self.chunks.iter().any(is)
     }
 
-    /// Gives up the chunks that `goes` picks, in order; what stays goes out again from its first byte.
+    /// Removes the chunks for which `goes` holds, in order; the others go out again from their first byte.
     pub(super) fn release(&mut self, goes: impl Fn(&Chunk) -> bool) -> Vec<Chunk> {
         self.rewind();
         let (gone, stays): (Vec<_>, Vec<_>) =
             std::mem::take(&mut self.chunks).into_iter().partition(goes);
-        gone.iter().for_each(|chunk| self.out(chunk));
+        gone.iter().for_each(|chunk| self.subtract(chunk));
         self.chunks = stays.into();
         gone
     }
 
-    /// Takes out the chunks of which nothing was ever written.
-    pub(super) fn take_unbegun(&mut self) -> Vec<Chunk> {
+    /// Removes the chunks of which nothing was ever written.
+    pub(super) fn remove_unbegun(&mut self) -> Vec<Chunk> {
         let kept = self.written + usize::from(self.offset > 0);
         let rest = self.chunks.split_off(kept.min(self.chunks.len()));
         let (stays, gone): (Vec<_>, Vec<_>) = rest.into_iter().partition(|chunk| chunk.begun);
-        gone.iter().for_each(|chunk| self.out(chunk));
+        gone.iter().for_each(|chunk| self.subtract(chunk));
         self.chunks.extend(stays);
         gone
     }
 
-    fn take(&mut self, place: usize) -> Option<Chunk> {
+    fn remove_written(&mut self, place: usize) -> Option<Chunk> {
         let chunk = self.chunks.remove(place)?;
         self.written -= 1;
-        self.out(&chunk);
+        self.subtract(&chunk);
         Some(chunk)
     }
 }
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_leave_in_order_whatever_a_write_takes() {
+    fn bytes_leave_in_order_however_short_the_writes_are() {
         let whole = bytes_of(&window(&["a", "b", "c"]));
         for step in 1..whole.len() {
             let mut window = window(&["a", "b", "c"]);
@@ -224,17 +224,17 @@ mod tests {
     }
 
     #[test]
-    fn an_ack_takes_out_only_what_is_wholly_written() {
+    fn an_ack_removes_only_a_chunk_that_is_wholly_written() {
         let mut window = window(&["a", "b"]);
         let (a, b) = (Chunk::id_for_test("a"), Chunk::id_for_test("b"));
-        assert!(window.acked(&a).is_none());
+        assert!(window.remove_acked(&a).is_none());
         let first = bytes_of(&window).len() / 2;
         window.wrote(first + 1, |_| ());
-        assert!(window.acked(&b).is_none());
-        assert_eq!(window.acked(&a).map(|chunk| chunk.number), Some(0));
-        assert!(window.acked(&a).is_none());
+        assert!(window.remove_acked(&b).is_none());
+        assert_eq!(window.remove_acked(&a).map(|chunk| chunk.number), Some(0));
+        assert!(window.remove_acked(&a).is_none());
         window.wrote(first - 1, |_| ());
-        assert_eq!(window.acked(&b).map(|chunk| chunk.number), Some(1));
+        assert_eq!(window.remove_acked(&b).map(|chunk| chunk.number), Some(1));
         assert!(window.is_empty());
     }
 
@@ -244,7 +244,7 @@ mod tests {
         let whole = bytes_of(&window);
         let third = whole.len() / 3;
         window.wrote(third * 2 + 3, |_| ());
-        window.acked(&Chunk::id_for_test("b")).unwrap();
+        window.remove_acked(&Chunk::id_for_test("b")).unwrap();
         window.rewind();
         let mut rest = whole[..third].to_vec();
         rest.extend_from_slice(&whole[third * 2..]);
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_begun_can_stay_while_the_rest_goes() {
+    fn chunks_that_were_begun_can_stay_while_the_others_go() {
         let mut window = window(&["a", "b", "c"]);
         let third = bytes_of(&window).len() / 3;
         window.wrote(third + 1, |_| ());
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn one_chunk_fits_always_and_more_under_the_bound() {
+    fn a_single_chunk_always_fits_and_more_only_under_the_bound() {
         let mut window = Window::default();
         assert!(window.has_room(1000, 10));
         window.push(Chunk::for_test(0, "a", b"body"));

@@ -37,7 +37,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     format::{Formatting, schema_with},
     publish::{self, Encode, RotateConfig, Settings},
-    retry::Retry,
+    sending::Retry,
 };
 
 /// The entry in the list of sinks.

@@ -1,11 +1,11 @@
-//! What an answer says about a request: done, again, refused; and when.
+//! What an answer means for a request: done, retry, refused; and when to retry.
 //!
 //! | Status | What becomes of the request |
 //! |---|---|
 //! | 2xx | done (`bulk`: item by item) |
-//! | 307, 308 to the same server | sent there, as it is |
-//! | other 3xx, 5xx, those of the option `again` | sent again as it is, after a while |
-//! | other 4xx | refused for good |
+//! | 307, 308 to the same server | sent there unchanged |
+//! | other 3xx, 5xx, those of the option `again` | retried unchanged |
+//! | other 4xx | refused |
 
 use std::time::Duration;
 
@@ -17,9 +17,9 @@ use hyper::{
 use jiff::{Timestamp, fmt::rfc2822::DateTimeParser};
 use millstream_record::Time;
 
-/// No server makes us wait longer.
+/// The longest `Retry-After` that is honoured.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(3600);
-/// So much of a body is shown.
+/// How much of a body is shown.
 const SHOWN_BYTES: usize = 300;
 
 /// An answer.
@@ -30,15 +30,15 @@ pub(super) struct Answer {
     pub(super) body: Bytes,
 }
 
-/// What it says.
+/// The meaning of an answer.
 #[derive(Debug, PartialEq)]
 pub(super) enum Verdict {
     Done,
-    /// Not now; no sooner than after this long.
+    /// Retry, no sooner than after this time.
     Again(Option<Duration>, String),
-    /// It is somewhere else.
+    /// Another path on the same server.
     Moved(String),
-    /// Not like this. `parts`: a part of it may be taken.
+    /// Refused. `parts`: the server may accept a part of it.
     Refused {
         why: String,
         parts: bool,
@@ -63,12 +63,12 @@ impl Answer {
             let to = self.text(LOCATION.as_str()).unwrap_or("nowhere");
             return Verdict::Again(None, format!("{why} (it points to {to}: set `url`)"));
         }
-        // Of what is wrong with a request only these can be the fault of some of its records.
+        // Only these statuses can be the fault of single records.
         let parts = matches!(status.as_u16(), 400 | 413 | 422);
         Verdict::Refused { why, parts }
     }
 
-    /// Status and the start of the body, for people.
+    /// Status and start of the body, for messages.
     pub(super) fn told(&self) -> String {
         let start = self.body.get(..SHOWN_BYTES).unwrap_or(&self.body);
         let text = String::from_utf8_lossy(start);
@@ -79,7 +79,7 @@ impl Answer {
         }
     }
 
-    /// When to try again, as the server says it: seconds, or a date.
+    /// The time that the server wants us to wait: seconds, or a date.
     pub(super) fn retry_after(&self) -> Option<Duration> {
         retry_after(self.text(RETRY_AFTER.as_str())?, Time::now())
     }
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn statuses_say_done_again_or_refused() {
+    fn statuses_mean_done_retry_or_refused() {
         for status in [200, 201, 202, 204] {
             assert_eq!(verdict(status, &[]), Verdict::Done);
         }
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_says_when_in_seconds_or_with_a_date() {
+    fn retry_after_is_read_as_seconds_or_as_a_date() {
         let seconds = Duration::from_secs;
         // Sun, 06 Nov 1994 08:49:37 GMT
         let now = Time(784_111_777_000_000_000);

@@ -1,24 +1,24 @@
-//! What Elasticsearch and OpenSearch answer to `_bulk`, item by item.
+//! The answers of Elasticsearch and OpenSearch to `_bulk`, item by item.
 //!
 //! ```text
 //! {"took":3,"errors":true,"items":[
 //!   {"create":{"_index":"logs","_id":"1","status":201}},
 //!   {"create":{"_index":"logs","_id":"2","status":429,"error":{"type":"es_rejected_execution_exception","reason":"..."}}}]}
 //! ```
-//! The items stand in the order of the request. 409 to a `create` says that the document is there already: with an id of our
-//! own it is ours.
+//! The items are in the order of the request. 409 to a `create` means that the document exists already: if this sink made its
+//! id, it is the same record.
 
 use serde::Deserialize;
 
 /// An answer.
 #[derive(Debug, Deserialize)]
-struct Told {
+struct BulkAnswer {
     errors: Option<bool>,
     #[serde(default)]
     items: Vec<Item>,
 }
 
-/// `{"create": {...}}`, whatever the action.
+/// `{"create": {...}}`, or another action.
 #[derive(Debug, Deserialize)]
 struct Item {
     #[serde(alias = "create", alias = "index", alias = "update", alias = "delete")]
@@ -35,35 +35,35 @@ struct Done {
 /// What became of the items of a request.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Sorted {
-    /// To be sent again, and why the first of them is.
+    /// Items to retry, and why the first of them failed.
     pub(super) again: Vec<u32>,
     pub(super) why: Option<String>,
-    /// Refused for good, each with its reason.
+    /// Refused items, each with its reason.
     pub(super) refused: Vec<(u32, String)>,
-    /// How many were there already.
+    /// How many existed already.
     pub(super) there: u64,
 }
 
-/// Sorts the items `sent`. `again`: statuses on which an item is sent again, beside 5xx; `ours`: documents have ids of ours.
+/// Sorts the items `sent`. `again`: statuses, beside 5xx, that are retried; `ours`: this sink made the documents' ids.
 ///
 /// # Errors
-/// What is wrong with the answer: then nobody knows what became of any item.
+/// What is wrong with the answer: the outcome of every item is unknown then.
 pub(super) fn sort(body: &[u8], sent: &[u32], again: &[u16], ours: bool) -> Result<Sorted, String> {
     let object = body.trim_ascii_start().starts_with(b"{");
-    // serde would take an array for the fields in their order.
+    // serde would read an array as the fields in their order.
     let body = if object { body } else { b"no object" };
-    let told: Told = serde_json::from_slice(body)
-        .map_err(|error| format!("the answer is not that of `_bulk`: {error}"))?;
+    let answer: BulkAnswer = serde_json::from_slice(body)
+        .map_err(|error| format!("this is not an answer to `_bulk`: {error}"))?;
     let mut sorted = Sorted::default();
-    // `filter_path=errors,items.*.error` leaves nothing else. What does not say even that is somebody else's answer.
-    if told.errors == Some(false) && told.items.is_empty() {
+    // `filter_path=errors,items.*.error` leaves nothing else. An answer without even that is not from `_bulk`.
+    if answer.errors == Some(false) && answer.items.is_empty() {
         return Ok(sorted);
     }
-    if told.items.len() != sent.len() {
-        let (told, sent) = (told.items.len(), sent.len());
-        return Err(format!("the answer names {told} items, {sent} were sent"));
+    if answer.items.len() != sent.len() {
+        let (named, sent) = (answer.items.len(), sent.len());
+        return Err(format!("the answer names {named} items, {sent} were sent"));
     }
-    for (item, sent) in told.items.iter().zip(sent) {
+    for (item, sent) in answer.items.iter().zip(sent) {
         let Done { status, error } = &item.done;
         match *status {
             200..=299 => {}
@@ -71,19 +71,17 @@ pub(super) fn sort(body: &[u8], sent: &[u32], again: &[u16], ours: bool) -> Resu
             status if status >= 500 || again.contains(&status) => {
                 sorted
                     .why
-                    .get_or_insert_with(|| told_of(status, error.as_ref()));
+                    .get_or_insert_with(|| reason(status, error.as_ref()));
                 sorted.again.push(*sent);
             }
-            status => sorted
-                .refused
-                .push((*sent, told_of(status, error.as_ref()))),
+            status => sorted.refused.push((*sent, reason(status, error.as_ref()))),
         }
     }
     Ok(sorted)
 }
 
 /// `400 mapper_parsing_exception: failed to parse field [n]`
-fn told_of(status: u16, error: Option<&serde_json::Value>) -> String {
+fn reason(status: u16, error: Option<&serde_json::Value>) -> String {
     let part = |error: &serde_json::Value, name: &str| {
         let text = error.get(name).and_then(serde_json::Value::as_str);
         text.unwrap_or_default().to_owned()
@@ -116,7 +114,7 @@ mod tests {
         {"create":{"_index":"logs","status":503}}]}"#;
 
     #[test]
-    fn every_item_is_done_sent_again_or_refused() {
+    fn every_item_is_done_retried_or_refused() {
         let sorted = sort(ANSWER.as_bytes(), &[7, 8, 9, 10, 11], &[429], true).unwrap();
         assert_eq!(sorted.again, [9, 11]);
         assert_eq!(
@@ -127,11 +125,11 @@ mod tests {
         assert_eq!(sorted.refused, [(10, reason.to_owned())]);
         assert_eq!(sorted.there, 1);
         let sorted = sort(ANSWER.as_bytes(), &[7, 8, 9, 10, 11], &[429], false).unwrap();
-        assert_eq!(sorted.refused[0].0, 8, "an id of somebody else");
+        assert_eq!(sorted.refused[0].0, 8, "the id is not ours");
     }
 
     #[test]
-    fn an_answer_that_says_nothing_of_errors_is_good_and_one_that_makes_no_sense_is_not() {
+    fn an_answer_without_errors_is_a_success_and_a_malformed_one_is_not() {
         assert_eq!(
             sort(b"{\"errors\":false}", &[0, 1], &[], true),
             Ok(Sorted::default())

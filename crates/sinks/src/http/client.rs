@@ -1,9 +1,9 @@
-//! Connections to the server: made when there is none, kept for the next request, given up when they fail.
+//! Connections to the server: made when needed, kept for the next request, dropped when they fail.
 //!
 //! `read -> decode -> send -> keep -> take -> process -> encode -> [write] -> settle`
 //!
-//! HTTP/1.1, one request at a time on each; `hyper` speaks it. It promises that whatever is read of an answer is bounded,
-//! and that a request whose connection the server had closed meanwhile goes out again at once.
+//! HTTP/1.1 by `hyper`, one request at a time on each connection. It promises that what it reads of an answer is bounded, and
+//! that a request goes out again at once if the server had closed the kept connection.
 
 use std::{cell::RefCell, fmt::Display, sync::Arc, time::Duration};
 
@@ -28,7 +28,7 @@ use super::{
     target::Site,
 };
 
-/// The longest answer that is read; what is behind it is not.
+/// Reads at most this much of an answer.
 const ANSWER_BYTES_MAX: usize = 16 << 20;
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 const AGENT: HeaderValue =
@@ -45,7 +45,7 @@ pub(super) struct Client {
     pub(super) idle: RefCell<Vec<SendRequest<Full<Bytes>>>>,
 }
 
-/// What is sent of a request.
+/// The part of a request that is sent.
 pub(super) struct Part<'a> {
     pub(super) request: &'a Request,
     pub(super) path: &'a str,
@@ -57,7 +57,7 @@ impl Client {
     /// Sends a part of a request and reads the answer, within `retry.timeout`.
     ///
     /// # Errors
-    /// What went wrong before there was an answer, for people.
+    /// What went wrong before there was an answer, as text.
     pub(super) async fn exchange(&self, part: &Part<'_>) -> Result<Answer, String> {
         match timeout(self.timeout, self.exchange_now(part)).await {
             Ok(answer) => answer,
@@ -66,54 +66,54 @@ impl Client {
     }
 
     async fn exchange_now(&self, part: &Part<'_>) -> Result<Answer, String> {
-        // One that was kept may be closed by now: then it says nothing against the server.
-        while let Some(mut kept) = self.take() {
+        // The server may have closed a kept connection, which is no failure.
+        while let Some(mut kept) = self.reuse() {
             if kept.ready().await.is_err() {
                 continue;
             }
             match kept.send_request(self.request(part)?).await {
                 Ok(response) => return self.read(response, kept).await,
                 Err(error) if error.is_canceled() || error.is_closed() || is_cut(&error) => {}
-                Err(error) => return Err(told(&error)),
+                Err(error) => return Err(chain(&error)),
             }
         }
         let mut made = self.connect().await?;
         let response = made.send_request(self.request(part)?).await;
-        let response = response.map_err(|error| told(&error))?;
+        let response = response.map_err(|error| chain(&error))?;
         self.read(response, made).await
     }
 
-    /// Asks for the options of a path, with the headers that do not depend on records: TLS, the server and `auth` are tried, and
-    /// nothing is sent.
+    /// Asks for the options of a path, with the headers that do not depend on records. Tests TLS, the server and `auth`, and
+    /// sends nothing.
     pub(super) async fn probe(&self) -> Result<&'static str, String> {
         let (path, headers) = self.site.fixed();
         let mut request = HttpRequest::new(Full::new(Bytes::new()));
         *request.method_mut() = Method::OPTIONS;
         *request.uri_mut() = path
             .parse()
-            .map_err(|error| format!("`{path}` is no path: {error}"))?;
+            .map_err(|error| format!("`{path}` is not a path: {error}"))?;
         let own = request.headers_mut();
         self.identify(own);
         own.extend(headers.map(|(name, value)| (Some(name), value)));
         let mut made = self.connect().await?;
         let response = made.send_request(request).await;
         let answer = self
-            .read(response.map_err(|error| told(&error))?, made)
+            .read(response.map_err(|error| chain(&error))?, made)
             .await?;
         match answer.status {
             StatusCode::UNAUTHORIZED
             | StatusCode::FORBIDDEN
             | StatusCode::PROXY_AUTHENTICATION_REQUIRED => {
-                Err(format!("it does not let us in: {}", answer.told()))
+                Err(format!("it denies access: {}", answer.told()))
             }
-            // Many servers know no OPTIONS.
+            // Many servers do not implement OPTIONS.
             StatusCode::NOT_IMPLEMENTED => Ok("it answers"),
             status if status.is_server_error() => Err(answer.told()),
             _ => Ok("it answers"),
         }
     }
 
-    /// The headers that say where a request goes, and from whom it is.
+    /// Sets the headers that name the host and the sender.
     fn identify(&self, headers: &mut HeaderMap) {
         headers.insert(HOST, self.site.authority.clone());
         headers.insert(USER_AGENT, AGENT);
@@ -122,7 +122,8 @@ impl Client {
         }
     }
 
-    fn take(&self) -> Option<SendRequest<Full<Bytes>>> {
+    /// A kept connection, if there is one.
+    fn reuse(&self) -> Option<SendRequest<Full<Bytes>>> {
         let mut idle = self.idle.borrow_mut();
         idle.retain(|kept| !kept.is_closed());
         idle.pop()
@@ -142,9 +143,9 @@ impl Client {
         };
         let (sender, connection) = handshake(TokioIo::new(stream))
             .await
-            .map_err(|error| told(&error))?;
+            .map_err(|error| chain(&error))?;
         self.opened.add(1);
-        // It ends with its sender or its peer; what goes wrong there the sender hears of.
+        // It ends with its sender or its peer; the sender sees errors.
         tokio::task::spawn_local(async move { drop(connection.await) });
         Ok(sender)
     }
@@ -154,7 +155,7 @@ impl Client {
         *request.method_mut() = self.site.method.clone();
         let path = part.path.parse();
         *request.uri_mut() =
-            path.map_err(|error| format!("`{}` is no path: {error}", part.path))?;
+            path.map_err(|error| format!("`{}` is not a path: {error}", part.path))?;
         let headers = request.headers_mut();
         self.identify(headers);
         let kind = self.packing.content_type();
@@ -175,7 +176,7 @@ impl Client {
         Ok(request)
     }
 
-    /// Reads the answer and keeps the connection, if it can be used again.
+    /// Reads the answer and keeps the connection if it can be reused.
     async fn read(
         &self,
         response: Response<Incoming>,
@@ -185,7 +186,7 @@ impl Client {
         let mut body = Vec::new();
         let mut whole = true;
         while let Some(frame) = incoming.frame().await {
-            let frame = frame.map_err(|error| told(&error))?;
+            let frame = frame.map_err(|error| chain(&error))?;
             let Some(data) = frame.data_ref() else {
                 continue;
             };
@@ -206,13 +207,13 @@ impl Client {
     }
 }
 
-/// Whether the connection ended before a byte of the answer came.
+/// Whether the connection ended before the answer began.
 fn is_cut(error: &hyper::Error) -> bool {
     error.is_incomplete_message()
 }
 
-/// An error with what caused it: hyper names only the first of them.
-fn told(error: &hyper::Error) -> String {
+/// An error with its causes: hyper's own text names only the first.
+fn chain(error: &hyper::Error) -> String {
     use std::error::Error;
     let mut text = error.to_string();
     let mut cause: Option<&dyn Error> = error.source();

@@ -1,4 +1,4 @@
-//! Batches to the items of requests, whatever makes a request of them.
+//! Encodes batches as the items of requests.
 //!
 //! `read -> decode -> send -> keep -> take -> process -> [encode] -> write -> settle`
 
@@ -15,7 +15,7 @@ use millstream_wire::{
 
 use super::options::{Action, Bulk, DocumentId};
 
-/// An item, before it belongs to a request.
+/// An item that is in no request yet.
 #[derive(Clone, Debug)]
 pub(super) struct Encoded {
     pub(super) text: Range<usize>,
@@ -23,7 +23,7 @@ pub(super) struct Encoded {
     pub(super) mark: Mark,
 }
 
-/// What a batch became.
+/// An encoded batch.
 #[derive(Debug, Default)]
 pub(super) struct Output {
     pub(super) text: Vec<u8>,
@@ -33,17 +33,17 @@ pub(super) struct Output {
     pub(super) rejects: Vec<(Range<usize>, String)>,
 }
 
-/// Encodes items. One per task.
+/// Encodes items. One per lane.
 pub(super) enum Encoder {
     /// As `format` says.
     Plain(format::Encoder, Scratch),
-    /// With an action in front.
+    /// With an action line before each.
     Bulk(format::Encoder, Box<Actions>, Scratch),
-    /// As log records of OTLP.
+    /// As OTLP log records.
     Otlp(otlp::Encoder),
 }
 
-/// Kept from one batch to the next.
+/// Buffers that are reused.
 #[derive(Debug, Default)]
 pub(super) struct Scratch {
     text: Vec<u8>,
@@ -52,7 +52,7 @@ pub(super) struct Scratch {
 }
 
 impl Encoder {
-    /// Encodes a batch, or a part of one: `first` is the number of its first record. `position`: of its frame.
+    /// Encodes a batch, or a part of one that starts at record `first`. `position`: the channel and position of its frame.
     pub(super) fn encode(
         &mut self,
         batch: &Batch,
@@ -117,7 +117,7 @@ fn logs(encoder: &mut otlp::Encoder, batch: &Batch, out: &mut Output) {
             out.rejects.push((range, unfit.to_string()));
             continue;
         }
-        // The records of a batch mostly stand in the same.
+        // Neighbours mostly share resource and scope.
         let (last, new) = (out.around.get(around.clone()), out.around.get(before..));
         if !around.is_empty() && last == new {
             out.around.truncate(before);
@@ -138,7 +138,7 @@ fn logs(encoder: &mut otlp::Encoder, batch: &Batch, out: &mut Output) {
     }
 }
 
-/// Where the fields of a record begin in its batch.
+/// The start of a record's fields in its batch.
 fn record_at(batch: &Batch, event: &TimedRecord<'_>) -> usize {
     use millstream_wire::record::Record;
     let bytes = match event.record {
@@ -148,7 +148,7 @@ fn record_at(batch: &Batch, event: &TimedRecord<'_>) -> usize {
     (bytes.as_ptr() as usize).saturating_sub(batch.body.as_ptr() as usize)
 }
 
-/// The lines in front of documents.
+/// The action lines of documents.
 #[derive(Debug)]
 pub(super) struct Actions {
     action: Action,
@@ -240,7 +240,7 @@ impl Actions {
         self.text.clear();
         match (&mut self.id, place) {
             (Id::Position, Some((channel, position, number))) => {
-                // The same at every try: what cannot be encoded cannot be encoded then either.
+                // It failed the first time for the same reason, so it is a record that cannot be encoded.
                 let _ = write!(self.text, "{channel:032x}.{position}.{number}");
             }
             (Id::Template(renderer), _) => {
@@ -265,6 +265,6 @@ impl Actions {
 /// A JSON string.
 fn string(text: &[u8], out: &mut Vec<u8>) {
     let text = String::from_utf8_lossy(text);
-    // A text can always be written, and a vector takes all.
+    // Text always serialises, and writing to a vector cannot fail.
     let _ = serde_json::to_writer(out, &text);
 }

@@ -1,9 +1,9 @@
-//! Items to requests: those of one target come together until their request is full.
+//! Gathers items into requests: those of one target come together until their request is full.
 //!
 //! `read -> decode -> send -> keep -> take -> process -> [encode] -> write -> settle`
 //!
-//! It promises that the same batches in the same order make the same requests, as long as somebody says at the same places
-//! that all of them leave.
+//! It promises that the same batches in the same order make the same requests, if [`Gathering::leave`] is called at the same
+//! places.
 
 use std::collections::HashMap;
 
@@ -17,16 +17,16 @@ use super::{
     request::{Item, Request},
     target::Site,
 };
-use crate::batching::Batching;
+use crate::sending::Batching;
 
-/// So many targets are gathered for at once; with one more all leave.
+/// Requests for this many targets are gathered at once; one more makes all of them leave.
 const TARGETS_MAX: usize = 256;
-/// A new request is taken to become so large: most are small.
+/// The initial memory of a request: most are small.
 const TEXT_BYTES: usize = 4 << 10;
 
 /// A request that is being gathered.
 #[derive(Debug)]
-struct Open {
+struct PendingRequest {
     key: Vec<u8>,
     number: u64,
     text: Vec<u8>,
@@ -35,16 +35,16 @@ struct Open {
     batches: Vec<Batch>,
 }
 
-/// All requests that are being gathered, in the order in which they were begun.
+/// The requests that are being gathered, oldest first.
 #[derive(Debug)]
 pub(super) struct Gathering {
     bytes_max: usize,
     records_max: usize,
     linger: std::time::Duration,
-    open: Vec<Open>,
+    requests: Vec<PendingRequest>,
     places: HashMap<Vec<u8>, usize, FixedState>,
     since: Instant,
-    /// The last target, which mostly is the next one's too.
+    /// The place of the last target: the next item mostly has the same.
     last: usize,
 }
 
@@ -60,7 +60,7 @@ impl Gathering {
             bytes_max: limits.size.as_usize(),
             records_max: records,
             linger: limits.linger.as_duration(),
-            open: Vec::new(),
+            requests: Vec::new(),
             places: HashMap::default(),
             since: Instant::now(),
             last: usize::MAX,
@@ -68,18 +68,17 @@ impl Gathering {
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.open.is_empty()
+        self.requests.is_empty()
     }
 
-    /// Returns when they leave though they are not full.
+    /// Returns when the requests leave although they are not full.
     pub(super) async fn due(&self) {
         if !self.linger.is_zero() {
             sleep_until(self.since + self.linger).await;
         }
     }
 
-    /// Adds an item of `batch` for the target `key`. `number` numbers a request that begins, `leaves` takes those that are
-    /// full.
+    /// Adds an item of `batch` for the target `key`. `number` numbers a new request, `leaves` takes full ones.
     pub(super) fn add(
         &mut self,
         key: &[u8],
@@ -92,46 +91,46 @@ impl Gathering {
         let text = output.text.get(item.text.clone()).unwrap_or_default();
         let around = output.around.get(item.around.clone()).unwrap_or_default();
         if let Some(place) = self.find(key)
-            && let Some(open) = self.open.get(place)
-            && open.text.len() + text.len() > self.bytes_max
+            && let Some(request) = self.requests.get(place)
+            && request.text.len() + text.len() > self.bytes_max
         {
-            self.take(place, &mut leaves);
+            self.remove(place, &mut leaves);
         }
         let place = match self.find(key) {
             Some(place) => place,
             None => {
-                if self.open.len() >= TARGETS_MAX {
+                if self.requests.len() >= TARGETS_MAX {
                     self.leave(&mut leaves);
                 }
                 self.begin(key, number())
             }
         };
         self.last = place;
-        let full = match self.open.get_mut(place) {
+        let full = match self.requests.get_mut(place) {
             None => false,
-            Some(open) => {
-                open.add(batch, item, text, around);
-                open.items.len() >= self.records_max || open.text.len() >= self.bytes_max
+            Some(request) => {
+                request.add(batch, item, text, around);
+                request.items.len() >= self.records_max || request.text.len() >= self.bytes_max
             }
         };
         if full {
-            self.take(place, &mut leaves);
+            self.remove(place, &mut leaves);
         }
     }
 
     fn find(&self, key: &[u8]) -> Option<usize> {
-        match self.open.get(self.last) {
-            Some(open) if open.key == key => Some(self.last),
+        match self.requests.get(self.last) {
+            Some(request) if request.key == key => Some(self.last),
             _ => self.places.get(key).copied(),
         }
     }
 
     fn begin(&mut self, key: &[u8], number: u64) -> usize {
-        if self.open.is_empty() {
+        if self.requests.is_empty() {
             self.since = Instant::now();
         }
-        self.places.insert(key.to_vec(), self.open.len());
-        self.open.push(Open {
+        self.places.insert(key.to_vec(), self.requests.len());
+        self.requests.push(PendingRequest {
             key: key.to_vec(),
             number,
             text: Vec::with_capacity(TEXT_BYTES),
@@ -139,31 +138,31 @@ impl Gathering {
             items: Vec::new(),
             batches: Vec::new(),
         });
-        self.open.len() - 1
+        self.requests.len() - 1
     }
 
-    /// One of them leaves.
-    fn take(&mut self, place: usize, leaves: &mut impl FnMut(Gathered)) {
-        let open = self.open.remove(place);
-        self.places.remove(&open.key);
+    /// Removes one request.
+    fn remove(&mut self, place: usize, leaves: &mut impl FnMut(Gathered)) {
+        let request = self.requests.remove(place);
+        self.places.remove(&request.key);
         for later in self.places.values_mut() {
             if *later > place {
                 *later -= 1;
             }
         }
         self.last = usize::MAX;
-        leaves(Gathered(open));
+        leaves(Gathered(request));
     }
 
-    /// All of them leave, in order.
+    /// Removes all requests, in order.
     pub(super) fn leave(&mut self, leaves: &mut impl FnMut(Gathered)) {
         self.places.clear();
         self.last = usize::MAX;
-        self.open.drain(..).map(Gathered).for_each(leaves);
+        self.requests.drain(..).map(Gathered).for_each(leaves);
     }
 }
 
-impl Open {
+impl PendingRequest {
     fn add(&mut self, batch: &Batch, item: &Encoded, text: &[u8], around: &[u8]) {
         let same = |last: &Batch| {
             let (last, batch) = (&last.body, &batch.body);
@@ -174,7 +173,7 @@ impl Open {
         }
         let start = self.text.len();
         self.text.extend_from_slice(text);
-        // Those that follow each other mostly stand in the same.
+        // Neighbours mostly share resource and scope.
         let last = self.items.last().map(|last| last.around.clone());
         let last = last.filter(|last| self.around.get(last.clone()) == Some(around));
         let around = last.unwrap_or_else(|| {
@@ -191,9 +190,9 @@ impl Open {
     }
 }
 
-/// A request that is whole.
+/// A complete request.
 #[derive(Debug)]
-pub(super) struct Gathered(Open);
+pub(super) struct Gathered(PendingRequest);
 
 impl Gathered {
     /// The text of all its items.
@@ -202,15 +201,15 @@ impl Gathered {
     }
 
     pub(super) fn into_request(self, site: &Site, key: Option<String>) -> Request {
-        let open = self.0;
+        let request = self.0;
         Request {
-            number: open.number,
-            target: site.target(&open.key),
+            number: request.number,
+            target: site.target(&request.key),
             key,
-            text: Bytes::from(open.text),
-            around: Bytes::from(open.around),
-            items: open.items,
-            batches: open.batches,
+            text: Bytes::from(request.text),
+            around: Bytes::from(request.around),
+            items: request.items,
+            batches: request.batches,
         }
     }
 }

@@ -8,55 +8,54 @@ use millstream_wire::template::Template;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{batching::Batching, retry::Retry};
+use crate::sending::{Batching, Retry};
 
 /// The options of `http` beside those of the format.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Config {
-    /// Where requests go: `http://` or `https://`, a host, and a path that may be a template. Values in it are escaped, so that
-    /// none can change its parts.
+    /// URL of the server: `http://` or `https://`, a host, and a path that may be a template. Values in the path are escaped,
+    /// so that they cannot change its structure.
     pub(super) url: Template,
-    /// The method.
+    /// Method of the requests.
     #[serde(default)]
     pub(super) method: MethodOption,
-    /// What makes a request of records.
+    /// How records become requests.
     #[serde(default)]
     pub(super) framing: Framing,
-    /// Of `framing: bulk`: what Elasticsearch and OpenSearch do with each record, and where.
+    /// With `framing: bulk`: what Elasticsearch and OpenSearch do with each record, and where.
     #[serde(default)]
     pub(super) bulk: Option<Bulk>,
-    /// Of OTLP: attributes of the resource of records that have no field `resources`; templates. A value that is missing is
-    /// left out.
+    /// With OTLP: attributes of the resource of records without a field `resources`; templates. A missing value is left out.
     #[serde(default = "resource")]
     pub(super) resource: BTreeMap<String, Template>,
     /// Headers of each request; templates. Records for which they differ go in different requests.
     #[serde(default)]
     pub(super) headers: BTreeMap<String, Template>,
-    /// `{ bearer }`, `{ username, password }`, or `{ scheme, token }` for `Authorization: SCHEME TOKEN`.
+    /// Credentials: `{ bearer }`, `{ username, password }`, or `{ scheme, token }` for `Authorization: SCHEME TOKEN`.
     #[serde(default)]
     pub(super) auth: Option<Auth>,
-    /// How bodies are compressed.
+    /// Compression of bodies.
     #[serde(default)]
     pub(super) compression: Compression,
-    /// TLS towards the server, if there is more to say than `https://`: a name of the top-level `tls`, or a block.
+    /// TLS options beyond `https://`: a name of the top-level `tls`, or a block.
     #[serde(default)]
     pub(super) tls: Tls,
-    /// How large a request becomes, and how long its first record waits for more. Behind a disk channel with
-    /// `idempotency_key` no request holds records of two frames.
+    /// Size of a request, and the time its first record waits for more. Behind a disk channel with `idempotency_key` no request
+    /// holds records of two frames.
     #[serde(default)]
     pub(super) batch: Batching,
-    /// Requests under way at a time. More than 1: they may arrive in another order.
+    /// Maximum number of requests in flight. With more than 1 they may arrive in another order.
     #[serde(default = "in_flight")]
     pub(super) in_flight: usize,
-    /// Statuses, beside 5xx, on which a request is sent again as it is. Other 4xx say that it is refused for good.
+    /// Statuses, beside 5xx, on which a request is retried unchanged. Any other 4xx rejects its records.
     #[serde(default = "again")]
     pub(super) again: Vec<u16>,
-    /// Whether each request has a header `Idempotency-Key`, the same when it is sent again; behind a disk channel also
-    /// after a restart. Default: `true`, but for `bulk`.
+    /// Whether each request has a header `Idempotency-Key` that is the same for every resend, behind a disk channel even after
+    /// a restart. Default: `true`, with `bulk` `false`.
     #[serde(default)]
     pub(super) idempotency_key: Option<bool>,
-    /// How a server that fails is tried again, unless its `Retry-After` says more.
+    /// How a server that fails is retried, unless its `Retry-After` names a longer time.
     #[serde(default)]
     pub(super) retry: Retry,
 }
@@ -74,22 +73,22 @@ pub(super) enum MethodOption {
     Patch,
 }
 
-/// What makes a request of records.
+/// How records become requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Framing {
-    /// One behind the other, each as `format` writes it (json: a line each).
+    /// One after the other, each as `format` writes it (json: one per line).
     #[default]
     Lines,
-    /// A JSON array of them.
+    /// A JSON array.
     Array,
-    /// A request for each record.
+    /// One request per record.
     Single,
-    /// Elasticsearch's and OpenSearch's `_bulk`: an action and the record, a line each.
+    /// The `_bulk` of Elasticsearch and OpenSearch: a line with the action and a line with the record.
     Bulk,
-    /// OpenTelemetry's logs in protobuf (OTLP/HTTP).
+    /// OpenTelemetry logs in protobuf (OTLP/HTTP).
     Otlp,
-    /// The same in JSON.
+    /// OpenTelemetry logs in JSON.
     OtlpJson,
 }
 
@@ -97,25 +96,25 @@ pub(super) enum Framing {
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Bulk {
-    /// The index, alias or data stream; a template.
+    /// Index, alias or data stream; a template.
     pub(super) index: Template,
-    /// What is done: `create` adds a document and never writes over one; `index` may.
+    /// Action: `create` adds a document and never overwrites one; `index` may overwrite.
     #[serde(default)]
     pub(super) action: Action,
-    /// The document's id: `position` (behind a disk channel: made of the record's position, so that a record that is sent again
-    /// makes no second document), `none` (the server makes one), or a template.
+    /// Id of the document: `position` (behind a disk channel: the position of the record, so that a resent record makes no
+    /// second document), `none` (the server makes one), or a template.
     #[serde(default)]
     pub(super) id: DocumentId,
-    /// An ingest pipeline.
+    /// Ingest pipeline.
     #[serde(default)]
     pub(super) pipeline: Option<String>,
 }
 
-/// What is done with each record.
+/// The action for each record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Action {
-    /// `create`: all that data streams take.
+    /// `create`: the only action that data streams accept.
     #[default]
     Create,
     /// `index`.
@@ -153,30 +152,30 @@ impl JsonSchema for DocumentId {
     }
 }
 
-/// How the server knows us.
+/// How the sink authenticates.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Auth {
-    /// A token: `Authorization: Bearer TOKEN`.
+    /// Token for `Authorization: Bearer TOKEN`.
     pub(super) bearer: Option<Secret>,
-    /// A user, by `Authorization: Basic`.
+    /// User for `Authorization: Basic`.
     pub(super) username: Option<String>,
-    /// The user's password.
+    /// Password of the user.
     pub(super) password: Option<Secret>,
     /// Another scheme, such as `Splunk` or `ApiKey`.
     pub(super) scheme: Option<String>,
-    /// Its token.
+    /// Token of the scheme.
     pub(super) token: Option<Secret>,
 }
 
-/// How bodies are compressed.
+/// Compression of bodies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Compression {
-    /// Not at all.
+    /// No compression.
     #[default]
     None,
-    /// gzip: nearly every server.
+    /// gzip: supported by nearly every server.
     Gzip,
     /// zstd: faster and smaller.
     Zstd,
@@ -184,12 +183,12 @@ pub(super) enum Compression {
     Deflate,
 }
 
-/// Enough that a distant server is kept busy.
+/// Enough to keep a distant server busy.
 fn in_flight() -> usize {
     4
 }
 
-/// Later may be better: somebody must look at tokens first; it was too much at once; it took too long.
+/// Failures that may pass: an expired token, too many requests, a timeout.
 fn again() -> Vec<u16> {
     vec![401, 403, 407, 408, 425, 429]
 }
@@ -197,7 +196,7 @@ fn again() -> Vec<u16> {
 fn resource() -> BTreeMap<String, Template> {
     let known = [("service.name", "{tag}"), ("host.name", "{host}")];
     let known = known.map(|(name, text)| {
-        let template = Template::parse(text).expect("a template that can be read");
+        let template = Template::parse(text).expect("a valid template");
         (name.to_owned(), template)
     });
     known.into()
@@ -222,14 +221,14 @@ impl Auth {
             },
             _ => Err((
                 "auth",
-                "one of `{ bearer }`, `{ username, password }` and `{ scheme, token }`",
+                "expected one of `{ bearer }`, `{ username, password }` and `{ scheme, token }`",
             )),
         }
     }
 }
 
 impl Config {
-    /// What of them does not go together.
+    /// Reports options that contradict each other.
     pub(super) fn check(&self, options: &Node) -> Vec<Problem> {
         let mut problems = Vec::new();
         let mut wrong = |option: &str, text: &str| problems.push(options.problem_at(option, text));
@@ -242,13 +241,13 @@ impl Config {
         }
         let otlp = matches!(self.framing, Framing::Otlp | Framing::OtlpJson);
         if otlp && options.get("format").is_some() {
-            wrong("format", "OTLP has a format of its own: take it out");
+            wrong("format", "OTLP has its own format: remove this option");
         }
         if self.in_flight == 0 || self.in_flight > 1024 {
-            wrong("in_flight", "between 1 and 1024 requests");
+            wrong("in_flight", "it must be between 1 and 1024");
         }
         if self.again.iter().any(|status| !(300..600).contains(status)) {
-            wrong("again", "statuses from 300 to 599");
+            wrong("again", "it must hold statuses from 300 to 599");
         }
         for (option, period) in [
             ("retry.first", self.retry.first),

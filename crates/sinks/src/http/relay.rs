@@ -1,74 +1,65 @@
-//! From the inlet to the server: take, make requests, keep some under way, settle in order.
+//! From the inlet to the server: makes requests, keeps some in flight, settles in order.
 //!
 //! `read -> decode -> send -> keep -> [take] -> process -> [encode] -> write -> [settle]`
 //!
-//! One task a lane; each request under way is a task of its own. It takes a batch when every request before it is under way,
-//! so that back-pressure begins when `in_flight` are. Checkpoints wait in the ledger while batches go on. It promises that a checkpoint is
-//! settled only when every request before it is through, and what the server refused is kept among the rejected.
+//! One task per lane; each request in flight is a task. It takes a batch only when every request before it is in flight, so
+//! back-pressure begins when `in_flight` requests are. It promises that a checkpoint is settled only when every request before it is
+//! finished, and that what the server refused is rejected.
 
-use std::{collections::VecDeque, ops::Range, rc::Rc, time::Duration};
+use std::{collections::VecDeque, rc::Rc};
 
 use millstream_pipeline::{
-    condition::Trouble,
-    failure::Failure,
-    inlet::{Checkpoint, Inlet, Item},
-    meters::Meter,
-    node::SinkContext,
+    condition::Trouble, failure::Failure, inlet::Inlet, meters::Meter, node::SinkContext,
 };
-use millstream_record::{Batch, Position, Time};
+use millstream_record::{Batch, Position};
 use millstream_wire::template::Depends;
-use tokio::{
-    task::JoinSet,
-    time::{Interval, MissedTickBehavior, interval},
-};
+use tokio::task::{JoinError, JoinSet};
 
 use super::{
-    Http,
     delivery::{Finished, Sender, deliver},
     encode::{Encoder, Output},
     gather::{Gathered, Gathering},
     request::Request,
+    sink::Http,
     target::Targets,
 };
-use crate::{ids::Ids, ledger::Ledger, parts::parts};
+use crate::sending::{Ids, Input, Lane, parts};
 
-/// So much of a batch is encoded at once: what that takes beside stays bounded, however large a batch is.
+/// The part of a batch that is encoded at once: bounds the memory that encoding needs, however large a batch is.
 const PART_BYTES_MAX: usize = 256 << 10;
-/// How often it says how late it is.
-const TICK: Duration = Duration::from_secs(1);
-/// So many requests may be through behind one that is not.
-const OPEN_REQUESTS_MAX: usize = 1 << 14;
+/// How many requests may finish behind one that does not.
+const REQUESTS_MAX: usize = 1 << 14;
 
 /// One lane of the sink.
 pub(super) struct Relay<'a> {
     sink: &'a Http,
-    inlet: &'a mut Inlet,
-    context: SinkContext,
+    lane: Lane<'a>,
     sender: Rc<Sender>,
     encoder: Encoder,
     targets: Targets,
     output: Output,
     gathering: Gathering,
-    ledger: Ledger<Checkpoint>,
     ids: Ids,
-    /// Whole requests that are not under way yet.
+    /// Complete requests that are not in flight yet.
     waiting: VecDeque<Request>,
-    under_way: JoinSet<Finished>,
-    tick: Interval,
-    behind: Meter,
+    in_flight: JoinSet<Finished>,
     refused: Meter,
-    ended: bool,
-    /// The process wants to end, and the server does not take what is under way.
-    left: bool,
+    /// The process stops while the server does not accept what is in flight.
+    stopped: bool,
 }
 
 /// What happened.
-enum Next {
-    Item(Option<Item>),
-    /// Nothing more is ready: what is gathered leaves.
-    Leave,
+enum Event {
+    Input(Input),
+    /// What is gathered has waited long enough.
+    Due,
     Finished(Result<Finished, Failure>),
-    Tick,
+}
+
+/// The frame that a batch is, where requests must be the same after a restart, and how many requests were made of it.
+struct Frame {
+    position: Option<Position>,
+    requests: usize,
 }
 
 impl<'a> Relay<'a> {
@@ -77,250 +68,208 @@ impl<'a> Relay<'a> {
         inlet: &'a mut Inlet,
         context: SinkContext,
     ) -> Result<Self, Failure> {
-        let ids = Ids::new(inlet.channel_id()).map_err(|error| {
-            let text = format!("the system gave no random numbers for ids: {error}");
-            Failure::us(text)
-        })?;
-        let durable = inlet.channel_id().is_some();
-        let mut tick = interval(TICK);
-        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let lane = Lane::new(inlet, context).reporting(&sink.lateness);
         Ok(Self {
-            sender: Rc::new(sink.sender(&context, durable)),
+            sender: Rc::new(sink.sender(&lane.context, lane.is_durable())),
             encoder: sink.encoder(),
             targets: sink.targets(),
             output: Output::default(),
             gathering: sink.gathering(),
-            ledger: Ledger::new(),
-            ids,
+            ids: lane.ids()?,
             waiting: VecDeque::new(),
-            under_way: JoinSet::new(),
-            tick,
-            behind: context.meters.gauge("behind_seconds"),
-            refused: context.meters.counter("records_refused"),
-            ended: false,
-            left: false,
+            in_flight: JoinSet::new(),
+            refused: lane.context.meters.counter("records_refused"),
+            stopped: false,
             sink,
-            inlet,
-            context,
+            lane,
         })
     }
 
     /// Sends until the inlet has ended and everything is settled.
     pub(super) async fn run(mut self) -> Result<(), Failure> {
-        self.inlet.resume(None)?;
+        self.lane.start()?;
         loop {
-            self.settle().await?;
-            self.deal();
-            let through = self.gathering.is_empty() && self.ledger.is_empty();
-            if self.left || self.ended && through {
+            self.lane.settle().await?;
+            self.send_waiting();
+            let everything_sent = self.gathering.is_empty() && self.lane.is_settled();
+            if self.stopped || self.lane.has_ended() && everything_sent {
                 return Ok(());
             }
             match self.next().await? {
-                Next::Item(Some(Item::Batch(batch, position))) => {
-                    self.batch(batch, position).await?;
-                }
-                Next::Item(Some(Item::Checkpoint(checkpoint))) => {
-                    self.ledger.checkpoint(checkpoint)
-                }
-                Next::Item(None) => self.ended = true,
-                Next::Leave => self.leave(None),
-                Next::Finished(finished) => self.finished(finished?).await,
-                Next::Tick => self.tick(),
+                Event::Input(Input::Batch(batch, position)) => self.batch(batch, position).await?,
+                Event::Input(Input::Checkpoint | Input::End | Input::Tick) => {}
+                Event::Due => self.flush(&mut Frame::none()),
+                Event::Finished(finished) => self.finished(finished?).await,
             }
         }
     }
 
-    async fn next(&mut self) -> Result<Next, Failure> {
-        let room = self.waiting.is_empty()
-            && self.under_way.len() < self.sink.in_flight
-            && self.ledger.open_chunks() < OPEN_REQUESTS_MAX;
-        let gathered = !self.gathering.is_empty();
+    async fn next(&mut self) -> Result<Event, Failure> {
+        let has_room = self.waiting.is_empty()
+            && self.in_flight.len() < self.sink.in_flight
+            && self.lane.in_flight() < REQUESTS_MAX;
+        let flushes = !self.gathering.is_empty() && (has_room || self.lane.has_ended());
         Ok(tokio::select! {
             biased;
-            Some(finished) = self.under_way.join_next() => Next::Finished(joined(finished)),
-            _ = self.tick.tick(), if !self.ledger.is_empty() => Next::Tick,
-            item = self.inlet.next(), if room && !self.ended => Next::Item(item?),
-            () = self.gathering.due(), if gathered && (room || self.ended) => Next::Leave,
+            Some(finished) = self.in_flight.join_next() => Event::Finished(joined(finished)),
+            input = self.lane.next(has_room) => Event::Input(input?),
+            () = self.gathering.due(), if flushes => Event::Due,
         })
     }
 
-    /// Settles the checkpoints that wait for nothing more.
-    async fn settle(&mut self) -> Result<(), Failure> {
-        while let Some(checkpoint) = self.ledger.ready() {
-            self.inlet.settle(checkpoint).await?;
-        }
-        if self.ledger.is_empty() {
-            self.behind.set(0);
-        }
-        Ok(())
-    }
-
-    /// Sends what waits, as far as there is room.
-    fn deal(&mut self) {
-        while self.under_way.len() < self.sink.in_flight
+    /// Sends what waits while there is room.
+    fn send_waiting(&mut self) {
+        while self.in_flight.len() < self.sink.in_flight
             && let Some(request) = self.waiting.pop_front()
         {
-            self.under_way
+            self.in_flight
                 .spawn_local(deliver(self.sender.clone(), request));
         }
     }
 
     async fn batch(&mut self, batch: Batch, position: Option<Position>) -> Result<(), Failure> {
-        let exact = position.filter(|_| self.sink.idempotency_key);
-        let (mut first, mut made) = (0, 0);
+        let mut frame = Frame {
+            position: position.filter(|_| self.sink.idempotency_key),
+            requests: 0,
+        };
+        let mut first = 0;
         for part in parts(batch, |bytes, _| bytes <= PART_BYTES_MAX) {
-            let place = self.inlet.channel_id().zip(position);
+            let place = self.lane.channel_id().zip(position);
             self.encoder.encode(&part, place, first, &mut self.output);
             first += part.count as usize;
-            self.gather(&part, exact, &mut made);
-            let rejects = std::mem::take(&mut self.output.rejects);
-            for (range, reason) in rejects {
-                self.reject(&part, &[range], &reason).await;
-            }
-            self.make_room().await?;
-            if self.left {
+            self.gather(&part, &mut frame);
+            let refused = std::mem::take(&mut self.output.rejects);
+            self.lane.reject_refused(None, &part, &refused).await;
+            self.wait_until_sent().await?;
+            if self.stopped {
                 return Ok(());
             }
         }
-        if exact.is_some() {
-            // So that the requests of a frame are the same ones after a restart.
-            self.leave_as(exact, &mut made);
-            self.make_room().await?;
+        if frame.position.is_some() {
+            // So that the requests of a frame are the same after a restart.
+            self.flush(&mut frame);
+            self.wait_until_sent().await?;
         }
         Ok(())
     }
 
-    /// Waits until what is whole is under way.
-    async fn make_room(&mut self) -> Result<(), Failure> {
-        self.deal();
-        while !self.waiting.is_empty() && !self.left {
-            let Some(finished) = self.under_way.join_next().await else {
+    /// Waits until every complete request is in flight.
+    async fn wait_until_sent(&mut self) -> Result<(), Failure> {
+        self.send_waiting();
+        while !self.waiting.is_empty() && !self.stopped {
+            let Some(finished) = self.in_flight.join_next().await else {
                 return Ok(());
             };
-            let finished = joined(finished)?;
-            self.finished(finished).await;
-            self.deal();
+            self.finished(joined(finished)?).await;
+            self.send_waiting();
         }
         Ok(())
     }
 
-    /// Adds what a part became to the requests of its targets.
-    fn gather(&mut self, part: &Batch, exact: Option<Position>, made: &mut usize) {
-        let (mut key, mut missing) = (Vec::new(), Vec::new());
+    /// Adds the items of an encoded part to the requests of their targets.
+    fn gather(&mut self, part: &Batch, frame: &mut Frame) {
+        let (mut key, mut refused) = (Vec::new(), Vec::new());
         let each = self.targets.depends() > Depends::Batch;
-        let mut whole = Vec::new();
+        let mut complete = Vec::new();
         for (number, item) in self.output.items.iter().enumerate() {
             if each || number == 0 {
                 key.clear();
                 let event = item.mark.event(part);
                 if let Err(why) = self.targets.render(part.into(), event, &mut key) {
-                    missing.push((item.mark.start..item.mark.end, why.to_string()));
+                    refused.push((item.mark.start..item.mark.end, why.to_string()));
                     if each {
                         continue;
                     }
                     let others = self.output.items.iter().skip(1);
-                    missing.extend(
+                    refused.extend(
                         others.map(|item| (item.mark.start..item.mark.end, why.to_string())),
                     );
                     break;
                 }
             }
-            let ledger = &mut self.ledger;
+            let lane = &mut self.lane;
             self.gathering.add(
                 &key,
                 part,
                 item,
                 &self.output,
-                || ledger.open(part.received),
-                |gathered| whole.push(gathered),
+                || lane.begin(part.received),
+                |gathered| complete.push(gathered),
             );
         }
-        self.output.rejects.append(&mut missing);
-        whole
-            .into_iter()
-            .for_each(|gathered| self.whole(gathered, exact, made));
+        self.output.rejects.append(&mut refused);
+        for gathered in complete {
+            self.make_request(gathered, frame);
+        }
     }
 
-    /// All that is gathered leaves.
-    fn leave(&mut self, exact: Option<Position>) {
-        self.leave_as(exact, &mut 0);
+    /// Makes requests of everything that is gathered.
+    fn flush(&mut self, frame: &mut Frame) {
+        let mut complete = Vec::new();
+        self.gathering
+            .leave(&mut |gathered| complete.push(gathered));
+        for gathered in complete {
+            self.make_request(gathered, frame);
+        }
     }
 
-    fn leave_as(&mut self, exact: Option<Position>, made: &mut usize) {
-        let mut whole = Vec::new();
-        self.gathering.leave(&mut |gathered| whole.push(gathered));
-        whole
-            .into_iter()
-            .for_each(|gathered| self.whole(gathered, exact, made));
-    }
-
-    /// A request is whole. `made`: how many there were of its frame.
-    fn whole(&mut self, gathered: Gathered, exact: Option<Position>, made: &mut usize) {
-        let durable = self.inlet.channel_id().is_some();
-        let key = match (self.sink.idempotency_key, durable, exact) {
+    fn make_request(&mut self, gathered: Gathered, frame: &mut Frame) {
+        let durable = self.lane.is_durable();
+        let key = match (self.sink.idempotency_key, durable, frame.position) {
             (true, true, Some(position)) => {
-                Some(self.ids.next(Some(position), *made, gathered.text()))
+                let text = gathered.text();
+                Some(self.ids.next(Some(position), frame.requests, text))
             }
             (true, false, _) => Some(self.ids.next(None, 0, &[])),
             _ => None,
         };
-        *made += 1;
+        frame.requests += 1;
         let request = gathered.into_request(&self.sink.site, key);
         self.waiting.push_back(request);
     }
 
-    /// A request is through: what the server refused is rejected.
+    /// Rejects what the server refused of a request.
     async fn finished(&mut self, finished: Finished) {
         let Finished {
             request,
             refused,
             hopeless,
-            left,
+            stopped,
         } = finished;
-        if left {
-            self.left = true;
+        if stopped {
+            self.stopped = true;
             return;
         }
         for (items, why) in &refused {
             self.refused.add(items.len() as u64);
             let (count, url) = (items.len(), &self.sender.url);
-            let name = &self.context.name;
-            let text =
-                format_args!("{url} refuses {count} records, they leave by {name}.rejected: {why}");
+            let name = &self.lane.context.name;
+            let text = format_args!(
+                "{url} refuses {count} records, which leave by {name}.rejected: {why}"
+            );
             match hopeless {
                 true => self.sender.refused.raise(Trouble::Retrying, text),
-                false => self.context.reporter.error("refused", text),
+                false => self.lane.context.reporter.error("refused", text),
             }
             for (batch, records) in request.records(items) {
-                match self.ledger.checkpoint_of(request.number) {
-                    Some(checkpoint) => {
-                        self.inlet
-                            .reject_before(checkpoint, batch, records, why)
-                            .await
-                    }
-                    None => self.inlet.reject(batch, records, why).await,
-                }
+                let number = Some(request.number);
+                self.lane.reject(number, batch, records, why).await;
             }
         }
-        self.ledger.done(request.number);
-    }
-
-    async fn reject(&mut self, batch: &Batch, records: &[Range<usize>], reason: &str) {
-        let records = records
-            .iter()
-            .filter_map(|record| batch.body.get(record.clone()));
-        self.inlet.reject(batch, records, reason).await;
-    }
-
-    /// Says how late it is.
-    fn tick(&mut self) {
-        let oldest = self.ledger.oldest();
-        let age = oldest.map_or(0, |oldest| Time::now().0.saturating_sub(oldest.0));
-        self.behind
-            .set(u64::try_from(age / 1_000_000_000).unwrap_or(0));
+        self.lane.finish(request.number);
     }
 }
 
-fn joined(finished: Result<Finished, tokio::task::JoinError>) -> Result<Finished, Failure> {
-    finished.map_err(|died| Failure::us(format!("a request panicked: {died}")))
+impl Frame {
+    /// Requests may hold records of any frames.
+    fn none() -> Self {
+        Self {
+            position: None,
+            requests: 0,
+        }
+    }
+}
+
+fn joined(finished: Result<Finished, JoinError>) -> Result<Finished, Failure> {
+    finished.map_err(|panic| Failure::us(format!("a request panicked: {panic}")))
 }

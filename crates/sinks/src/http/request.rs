@@ -1,13 +1,13 @@
-//! One request: the items it holds, and its body as it is sent.
+//! One request: its items, and its body.
 //!
 //! `read -> decode -> send -> keep -> take -> process -> [encode] -> write -> settle`
 //!
 //! ```text
-//! text      each item as it was encoded, one behind the other
-//! items     where each stands in the text, and its record in the batch it is of
-//! body      lines: the text as it is   array: [a,b]   bulk: the text   otlp: grouped by what is around
+//! text      the encoded items, one after the other
+//! items     the place of each in the text, and its record in its batch
+//! body      lines: the text   array: [a,b]   bulk: the text   otlp: grouped by resource and scope
 //! ```
-//! It promises that the same items make the same body every time.
+//! It promises that the same items always make the same body.
 
 use std::{io::Write as _, ops::Range};
 
@@ -29,9 +29,9 @@ use super::{
 pub(super) struct Item {
     /// Its place in the text.
     pub(super) text: Range<usize>,
-    /// Of OTLP: the place of what it stands in.
+    /// With OTLP: the place of its resource and scope.
     pub(super) around: Range<usize>,
-    /// Its batch, among those of the request, and its place there.
+    /// The index of its batch in the request, and its place there.
     pub(super) batch: usize,
     pub(super) record: Range<usize>,
 }
@@ -39,7 +39,7 @@ pub(super) struct Item {
 /// A request.
 #[derive(Debug)]
 pub(super) struct Request {
-    /// Its place in the order in which batches were taken.
+    /// Its number in the lane.
     pub(super) number: u64,
     pub(super) target: Target,
     /// `Idempotency-Key`.
@@ -55,12 +55,12 @@ pub(super) struct Request {
 pub(super) struct Packing {
     pub(super) framing: Framing,
     pub(super) compression: Compression,
-    /// What a body begins with (the columns of csv).
+    /// The start of every body (the columns of csv).
     pub(super) header: Bytes,
 }
 
 impl Packing {
-    /// The content type, where no header says it.
+    /// The content type, unless a header sets it.
     pub(super) fn content_type(&self) -> &'static str {
         match self.framing {
             Framing::Lines | Framing::Bulk => "application/x-ndjson",
@@ -147,7 +147,7 @@ impl Request {
         (0..u32::try_from(self.items.len()).unwrap_or(u32::MAX)).collect()
     }
 
-    /// The records of some items, by the batch they are of.
+    /// The records of some items, grouped by batch.
     pub(super) fn records(&self, items: &[u32]) -> Vec<(&Batch, Vec<&[u8]>)> {
         let mut found: Vec<(usize, Vec<&[u8]>)> = Vec::new();
         for item in items
@@ -168,7 +168,7 @@ impl Request {
 }
 
 impl Packing {
-    /// What an answer to OTLP says of records that were dropped, and why: `ExportLogsServiceResponse.partial_success`.
+    /// The dropped records that an OTLP answer reports, and why: `ExportLogsServiceResponse.partial_success`.
     pub(super) fn partial(&self, body: &[u8]) -> Option<(u64, String)> {
         let form = match self.framing {
             Framing::Otlp => Form::Protobuf,

@@ -1,4 +1,4 @@
-//! Where a request goes: URL, headers, method; rendered for each record that asks for it.
+//! Where a request goes: URL, headers and method, rendered per record where they depend on it.
 //!
 //! ```text
 //! https://host:9200 /{tag}/_bulk?x=1     the first part is fixed: connections are made to it
@@ -22,7 +22,7 @@ use millstream_wire::{
 
 use super::options::{Config, MethodOption};
 
-/// Between the parts of a rendered target: no header and no URL holds it.
+/// Separates the parts of a rendered target: no header and no URL contains it.
 const SEPARATOR: u8 = 0;
 
 /// The server, and what all requests have in common.
@@ -33,7 +33,7 @@ pub(super) struct Site {
     pub(super) host: String,
     /// `host:port`, for connecting.
     pub(super) address: String,
-    /// As `Host` says it.
+    /// The value of `Host`.
     pub(super) authority: HeaderValue,
     pub(super) method: Method,
     pub(super) authorization: Option<HeaderValue>,
@@ -41,7 +41,7 @@ pub(super) struct Site {
     headers: Vec<(HeaderName, Template)>,
 }
 
-/// Scheme and host: the path may hold a secret.
+/// Shows scheme and host only: the path may hold a secret.
 impl fmt::Display for Site {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let scheme = if self.secure { "https" } else { "http" };
@@ -50,7 +50,7 @@ impl fmt::Display for Site {
     }
 }
 
-/// Renders targets. One per task.
+/// Renders targets. One per lane.
 #[derive(Debug)]
 pub(super) struct Targets {
     path: Renderer,
@@ -58,7 +58,7 @@ pub(super) struct Targets {
     depends: Depends,
 }
 
-/// A target: the path and query, and the headers in the order of the options.
+/// A target: path and query, and the headers in the order of the options.
 #[derive(Clone, Debug)]
 pub(super) struct Target {
     pub(super) path: String,
@@ -66,7 +66,7 @@ pub(super) struct Target {
 }
 
 impl Site {
-    /// Takes the options apart, or says what is wrong with them.
+    /// Reads and checks the options.
     pub(super) fn read(config: &Config, options: &Node) -> Result<Self, Vec<Problem>> {
         let mut problems = Vec::new();
         let mut wrong =
@@ -115,7 +115,7 @@ impl Site {
         })
     }
 
-    /// What does not depend on records: the path as far as that is so, and such headers.
+    /// What does not depend on records: the constant start of the path, and constant headers.
     pub(super) fn fixed(&self) -> (String, impl Iterator<Item = (HeaderName, HeaderValue)>) {
         let is_fixed = |text: &str| !text.contains(['{', '}', '%']);
         let path = self.path.as_str();
@@ -148,7 +148,7 @@ impl Site {
         let mut parts = key.split(|byte| *byte == SEPARATOR);
         let path = escape(parts.next().unwrap_or_default());
         let headers = self.headers.iter().zip(parts).map(|((name, _), value)| {
-            // What no header can hold becomes a space.
+            // A character that headers do not allow becomes a space.
             let value: Vec<u8> = value
                 .iter()
                 .map(|byte| if byte.is_ascii_control() { b' ' } else { *byte })
@@ -165,7 +165,7 @@ impl Site {
         }
     }
 
-    /// A path and query of the same server, out of `Location`.
+    /// The path and query of a `Location` on the same server.
     pub(super) fn redirected(&self, location: &str) -> Option<String> {
         let uri: Uri = location.parse().ok()?;
         let path = uri.path_and_query()?.as_str();
@@ -187,7 +187,7 @@ impl Targets {
         self.depends
     }
 
-    /// Appends what tells targets apart.
+    /// Appends the target of a record, as a key.
     pub(super) fn render(
         &mut self,
         shared: Shared<'_>,
@@ -237,7 +237,7 @@ fn split(text: &str) -> Result<Url, String> {
     }
     let parsed: hyper::http::uri::Authority = authority
         .parse()
-        .map_err(|_| format!("`{authority}` is no host"))?;
+        .map_err(|_| format!("`{authority}` is not a host"))?;
     if parsed.host().is_empty() {
         return Err(format!("`{text}` names no host"));
     }
@@ -257,7 +257,7 @@ fn split(text: &str) -> Result<Url, String> {
 fn header_name(name: &str) -> Result<HeaderName, String> {
     let parsed: HeaderName = name
         .parse()
-        .map_err(|_| format!("`{name}` is no name of a header"))?;
+        .map_err(|_| format!("`{name}` is not a header name"))?;
     let ours = [
         CONTENT_LENGTH,
         CONTENT_ENCODING,
@@ -266,7 +266,7 @@ fn header_name(name: &str) -> Result<HeaderName, String> {
         HOST,
     ];
     if ours.contains(&parsed) {
-        return Err(format!("`{name}` is written by the sink itself"));
+        return Err(format!("`{name}` is set by the sink"));
     }
     if parsed == AUTHORIZATION {
         return Err(
@@ -277,7 +277,7 @@ fn header_name(name: &str) -> Result<HeaderName, String> {
     Ok(parsed)
 }
 
-/// A rendered path and query with what no request line can hold escaped: a template may hold spaces.
+/// Escapes what a request line does not allow: a template may produce spaces.
 fn escape(path: &[u8]) -> String {
     let mut text = String::with_capacity(path.len());
     for byte in path {
@@ -296,7 +296,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn urls_are_taken_apart() {
+    fn urls_are_split_into_their_parts() {
         let url = split("https://logs.example/a/{tag}?x=%%20").unwrap();
         assert!(url.secure);
         assert_eq!((&*url.host, url.port), ("logs.example", 443));
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_request_line_can_hold_is_escaped() {
+    fn characters_that_a_request_line_does_not_allow_are_escaped() {
         assert_eq!(
             escape("/a b?q=INSERT INTO x \"é\"&y=%41".as_bytes()),
             "/a%20b?q=INSERT%20INTO%20x%20%22%C3%A9%22&y=%41"

@@ -1,4 +1,4 @@
-//! Servers that take, refuse, are busy and go away, on a thread of the test.
+//! Servers that accept, refuse, are busy and fail, on a thread of the test.
 
 mod server;
 
@@ -21,7 +21,7 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
     })
 }
 
-/// Options of a sink that goes to this server.
+/// Options of a sink for this server.
 fn options(server: &Scripted, more: &str) -> String {
     format!(
         r#"{{"url": "http://127.0.0.1:{}/in", "retry": {{"first": "10ms", "max": "50ms"}}{more}}}"#,
@@ -29,7 +29,7 @@ fn options(server: &Scripted, more: &str) -> String {
     )
 }
 
-/// Runs a sink over what was put before, to its end.
+/// Runs a sink to its end over what was put before.
 fn run(options: &str, upstream: &Upstream) -> Rig {
     upstream.close();
     let mut rig = Rig::new(&COMPONENT, options, upstream, "unused".as_ref());
@@ -84,7 +84,7 @@ fn records_leave_as_json_lines_and_are_settled_by_a_200() {
 }
 
 #[test]
-fn arrays_singles_and_templates_make_requests_of_records() {
+fn records_become_arrays_single_requests_or_templates_as_configured() {
     let server = Scripted::start(|_| Said::status(204));
     let bodies = |more: &str| {
         let upstream = Upstream::memory();
@@ -114,7 +114,7 @@ fn arrays_singles_and_templates_make_requests_of_records() {
 }
 
 #[test]
-fn small_batches_leave_together_and_large_ones_in_requests_of_a_size() {
+fn small_batches_leave_together_and_large_ones_are_split_by_size() {
     let server = Scripted::start(|_| Said::status(200));
     let upstream = Upstream::memory();
     for n in 0..50 {
@@ -160,7 +160,7 @@ fn small_batches_leave_together_and_large_ones_in_requests_of_a_size() {
 }
 
 #[test]
-fn url_headers_and_auth_say_what_the_templates_say() {
+fn url_headers_and_auth_are_rendered_per_record() {
     let server = Scripted::start(|_| Said::status(200));
     let upstream = Upstream::memory();
     upstream.put(packed("web/front", "a\nb\na\n"), true);
@@ -194,7 +194,7 @@ fn url_headers_and_auth_say_what_the_templates_say() {
 }
 
 #[test]
-fn bodies_are_compressed_as_the_options_say() {
+fn bodies_are_compressed_as_configured() {
     let server = Scripted::start(|_| Said::status(200));
     let text = "the same again\n".repeat(1000);
     for compression in ["gzip", "zstd", "deflate"] {
@@ -226,7 +226,7 @@ fn bodies_are_compressed_as_the_options_say() {
 }
 
 #[test]
-fn what_the_server_cannot_take_now_comes_again_with_the_same_body_and_key() {
+fn a_retried_request_has_the_same_body_and_key() {
     let server = Scripted::start(|n| match n {
         0 => Said::status(503),
         1 => Said::status(429).with("Retry-After", "1"),
@@ -255,7 +255,7 @@ fn what_the_server_cannot_take_now_comes_again_with_the_same_body_and_key() {
 }
 
 #[test]
-fn one_record_that_is_refused_takes_no_good_neighbour_with_it() {
+fn a_refused_record_takes_no_good_neighbour_with_it() {
     let server = Scripted::answering(|request| match request.text().contains("bad") {
         true => Said::status(400).body("cannot read bad"),
         false => Said::status(200),
@@ -291,7 +291,7 @@ fn one_record_that_is_refused_takes_no_good_neighbour_with_it() {
     assert_eq!(taken.len(), 98, "each good one once");
     assert_eq!(upstream.settled(), 1);
     assert_eq!(rig.meter("records_refused"), 2);
-    // However many they are.
+    // However many there are.
     let text: String = (0..3000)
         .map(|n| match n % 100 {
             37 => "bad\n".to_owned(),
@@ -307,7 +307,7 @@ fn one_record_that_is_refused_takes_no_good_neighbour_with_it() {
             .iter()
             .all(|(message, _)| message.contains("bad"))
     );
-    // A whole request that is too large is sent in parts.
+    // A request that is too large is sent in parts.
     let server = Scripted::answering(|request| match request.body.len() > 50 {
         true => Said::status(413),
         false => Said::status(200),
@@ -319,7 +319,7 @@ fn one_record_that_is_refused_takes_no_good_neighbour_with_it() {
 }
 
 #[test]
-fn what_is_refused_for_good_leaves_by_the_rejected_port_with_the_reason() {
+fn refused_records_leave_by_the_rejected_port_with_the_reason() {
     let server = Scripted::start(|_| Said::status(404).body("no such channel"));
     let upstream = Upstream::memory();
     let receipt = upstream.put(packed("t", "a\nb\n"), true);
@@ -340,7 +340,7 @@ fn what_is_refused_for_good_leaves_by_the_rejected_port_with_the_reason() {
 }
 
 #[test]
-fn a_request_follows_the_server_to_another_path_and_to_no_other_host() {
+fn a_redirection_is_followed_to_another_path_but_to_no_other_host() {
     let server = Scripted::answering(|request| match request.line.contains("/there") {
         true => Said::status(200),
         false => Said::status(308).with("Location", "/there"),
@@ -365,7 +365,7 @@ fn a_request_follows_the_server_to_another_path_and_to_no_other_host() {
 }
 
 #[test]
-fn records_that_nobody_takes_for_too_long_leave_by_the_rejected_port() {
+fn records_that_no_server_takes_in_time_leave_by_the_rejected_port() {
     let server = Scripted::start(|_| Said::status(503).body("full"));
     let upstream = Upstream::durable(7);
     upstream.put(packed("t", "a\nb\n"), false);
@@ -384,7 +384,7 @@ fn records_that_nobody_takes_for_too_long_leave_by_the_rejected_port() {
 }
 
 #[test]
-fn several_requests_are_under_way_and_cuts_are_settled_in_order() {
+fn several_requests_are_in_flight_and_checkpoints_are_settled_in_order() {
     let server = Scripted::start(|n| match n {
         0 => Said::status(200).after(Duration::from_millis(400)),
         _ => Said::status(200),
@@ -453,7 +453,7 @@ fn behind_a_durable_channel_keys_and_bodies_are_the_same_after_a_restart() {
 }
 
 #[test]
-fn bulk_reads_the_answer_item_by_item() {
+fn the_answer_to_bulk_is_read_item_by_item() {
     let server = Scripted::answering(|request| {
         let items: Vec<String> = request
             .text()
@@ -502,7 +502,7 @@ fn bulk_reads_the_answer_item_by_item() {
 }
 
 #[test]
-fn otlp_holds_the_records_by_their_resources() {
+fn otlp_groups_records_by_resource() {
     let server = Scripted::start(|_| Said::status(200));
     let upstream = Upstream::memory();
     let mut batch = packed("shop", "");
@@ -535,7 +535,7 @@ fn otlp_holds_the_records_by_their_resources() {
 }
 
 #[test]
-fn what_a_server_drops_of_a_request_that_it_takes_is_counted() {
+fn records_that_a_server_drops_from_an_accepted_request_are_counted() {
     let server = Scripted::start(|_| {
         let told = r#"{"partialSuccess":{"rejectedLogRecords":"2","errorMessage":"too old"}}"#;
         Said::status(200).body(told)
@@ -547,7 +547,7 @@ fn what_a_server_drops_of_a_request_that_it_takes_is_counted() {
 }
 
 #[test]
-fn a_stop_does_not_wait_for_a_server_that_is_away() {
+fn behind_a_durable_channel_a_stop_does_not_wait_for_a_server_that_is_down() {
     let server = Scripted::start(|_| Said::status(503));
     let upstream = Upstream::durable(7);
     upstream.put(packed("t", "a\n"), false);
@@ -568,7 +568,7 @@ fn a_stop_does_not_wait_for_a_server_that_is_away() {
 }
 
 #[test]
-fn options_that_cannot_be_are_named() {
+fn wrong_options_are_reported_by_name() {
     for (options, named) in [
         (r#"{"url": "ftp://a"}"#, "http://"),
         (r#"{"url": "http://{host}/"}"#, "fixed"),

@@ -3,95 +3,51 @@
 //! `read -> decode -> send -> keep -> take -> process -> encode -> [write] -> settle`
 //!
 //! ```text
-//! session: look who has the position -> init (ends what a predecessor left open) -> read the position, look again
+//! session: check the owner of the position -> init (ends what a predecessor left open) -> read the position, check again
 //!          -> claim it -> resume the inlet there
-//!   batch: begin, if no transaction is open -> send
-//!   checkpoint:   wait until nothing is in flight -> reject what was refused, until that is kept
+//!   batch: begin a transaction if none is open -> send
+//!   checkpoint: wait until nothing is in flight -> reject what was refused, and wait until that is kept
 //!          -> position into the transaction -> commit -> settle the checkpoint
-//! anything fails: the session is over. The next one's init aborts its transaction and reads what is committed. Records
-//! that brokers refuse for good are left out from then on, and rejected with their checkpoint.
+//! any failure ends the session. The next one's init aborts its transaction and reads what is committed. Records that brokers
+//! refuse permanently are left out from then on, and rejected with their checkpoint.
 //! ```
-//! Nobody ever guesses whether a commit has arrived: the position says. A claim is a commit of the position that was found,
-//! with this process as its owner; so a process that was fenced sees whether a successor is there (it stops for good) or
-//! whether only the broker lost patience with it (it goes on). It looks before each init but the first, whatever has
-//! failed: a zombie that wakes up may hear of a connection that timed out, and its init would fence its successor. And it
-//! looks after each, as the successor may have come in between: that one is fenced once, finds that the zombie has not
-//! claimed, and goes on.
+//! The committed position says whether a commit has arrived, so no commit is ever guessed. A claim is a commit of the position that
+//! was found, with this process as its owner. So a process that was fenced can tell whether a successor is there (it stops
+//! permanently) or only the broker lost patience with it (it continues). It checks before each init but the first, whatever
+//! failed: a zombie that wakes up may see only a connection that timed out, and its init would fence its successor. And it checks
+//! after each init, because the successor may have come in between: that one is fenced once, finds that the zombie has not claimed,
+//! and continues.
 
 use std::{
-    collections::BTreeMap,
     hash::{BuildHasher, RandomState},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use millstream_kafka::{Error, Kind};
 use millstream_pipeline::{
-    condition::{Condition, Trouble},
-    failure::{Again, Failure},
+    failure::Failure,
     inlet::{Checkpoint, Inlet, Item},
     node::SinkContext,
 };
 use millstream_record::Position;
 
 use super::{
-    Kafka, given_up::GivenUp, link::Halt, position::Committed, session::Session, verdict::Verdicts,
+    given_up::GivenUp,
+    ownership::Ownership,
+    session::{Carried, End, Session},
+    sink::Kafka,
 };
-use crate::backoff::Backoff;
+use crate::sending::Outage;
 
-/// Why a session ended.
-pub(super) enum End {
-    /// The process wants to end.
-    Stopped,
-    /// Something was learned that makes the next try another one: no need to wait.
-    Anew,
-    /// To be tried again.
-    Trouble(Error),
-    /// Somebody else decides.
-    Failure(Failure),
-}
-
-impl From<Halt> for End {
-    fn from(halt: Halt) -> Self {
-        match halt {
-            Halt::Stopped => Self::Stopped,
-            Halt::Failed(error) => Self::Trouble(error),
-        }
-    }
-}
-
-impl From<Failure> for End {
-    fn from(failure: Failure) -> Self {
-        Self::Failure(failure)
-    }
-}
-
-/// Records by their batch's position and their place in it, and why they cannot be written.
-pub(super) type Unfit = BTreeMap<(Option<Position>, usize), String>;
-
-/// What outlives a session.
-pub(super) struct Exact<'a> {
-    pub(super) sink: &'a Kafka,
-    pub(super) context: SinkContext,
-    pub(super) channel: u128,
-    /// This process, among those that have had the position.
-    pub(super) owner: u64,
-    /// Who had the position when this process last looked, if anybody; None before the first look. Who else has it next time
-    /// has taken it since.
-    seen: Option<Option<u64>>,
+/// The sink behind a disk channel.
+struct Exact<'a> {
+    carried: Carried<'a>,
     given_up: GivenUp,
-    pub(super) verdicts: Verdicts,
-    /// What brokers refuse for good of what is not settled.
-    pub(super) unfit: Unfit,
-    /// Up to where records go alone, if they do.
-    pub(super) suspected: Option<Position>,
     /// Up to where everything is settled, as far as this process knows.
     settled: Option<Position>,
-    /// Since when nothing has gone well.
-    since: Option<Instant>,
-    failing: Condition,
+    outage: Outage,
     /// Whether a batch was taken and no transaction with it is committed.
     owing: bool,
-    backoff: Backoff,
 }
 
 /// Writes until the inlet ends.
@@ -102,25 +58,14 @@ pub(super) async fn run(
     channel: u128,
 ) -> Result<(), Failure> {
     let owner = RandomState::new().hash_one(&*context.name);
-    let retry = &sink.config.retry;
-    let backoff = Backoff::new(retry.first.as_duration(), retry.max.as_duration(), owner);
     let given_up = GivenUp::open(&context.directory, channel)?;
     let mut exact = Exact {
-        // A run that was killed may have noted what it gave up, and not moved the cursor.
+        // A killed predecessor may have noted what it gave up without moving the cursor.
         settled: inlet.settled().max(given_up.position()),
         given_up,
-        sink,
-        failing: context.reporter.condition("kafka"),
+        outage: Outage::new(&sink.config.retry, &context, true, "kafka"),
+        carried: Carried::new(sink, context, Ownership::new(channel, owner)),
         owing: false,
-        context,
-        channel,
-        owner,
-        seen: None,
-        verdicts: Verdicts::default(),
-        unfit: Unfit::new(),
-        suspected: None,
-        since: None,
-        backoff,
     };
     loop {
         let error = match exact.session(inlet).await {
@@ -129,59 +74,46 @@ pub(super) async fn run(
             Err(End::Anew) => None,
             Err(End::Trouble(error)) => Some(error),
         };
-        if exact.context.stop.is_stopped() {
+        if exact.carried.context.stop.is_stopped() {
             return Ok(());
         }
         if let Some(error) = error {
-            exact.trouble(error, inlet).await?;
+            exact.recover(error, inlet).await?;
         }
     }
 }
 
 impl Exact<'_> {
-    /// After a session that failed: says so and waits, or gives up what has waited too long.
-    async fn trouble(&mut self, error: Error, inlet: &mut Inlet) -> Result<(), Failure> {
+    /// After a session that failed: waits, or gives up what has waited too long.
+    async fn recover(&mut self, error: Error, inlet: &mut Inlet) -> Result<(), Failure> {
         if error.kind == Kind::Settings {
             return Err(Failure::config(format!("Kafka: {error}")));
         }
-        let since = *self.since.get_or_insert_with(Instant::now);
-        let give_up = self.sink.config.retry.give_up.0;
-        if give_up.is_some_and(|after| since.elapsed() >= after)
-            && self.give_up(inlet, &error).await?
-        {
+        if self.outage.is_overdue() && self.give_up(inlet, &error).await? {
             return Ok(());
         }
-        let wait = self.backoff.failed();
-        self.failing.raise(
-            Trouble::Retrying,
-            format_args!("{error}; retrying in {} ms", wait.as_millis()),
-        );
-        let mut stop = self.context.stop.clone();
-        tokio::select! {
-            () = stop.stopped() => {}
-            () = tokio::time::sleep(wait) => {}
-        }
+        // The caller sees a stop.
+        let _ = self.outage.pause(&error, Duration::ZERO).await;
         Ok(())
     }
 
-    /// Sends what the next checkpoint closes out by the port for rejects; false if nothing waits. What is committed is left out, if
-    /// that can be asked; if not, a record that is in Kafka may be rejected, too. It is told, where a record in neither
-    /// would be lost.
+    /// Rejects everything up to the next checkpoint; false if nothing waits. Leaves out what is committed, if Kafka can be asked for
+    /// the position; otherwise a record that is in Kafka may be rejected, too: a duplicate is better than a loss.
     async fn give_up(&mut self, inlet: &mut Inlet, error: &Error) -> Result<bool, Failure> {
-        let text = format!("Kafka did not take it for too long (`retry.give_up`): {error}");
-        match self.open(inlet) {
+        let text = format!("Kafka did not accept it for too long (`retry.give_up`): {error}");
+        match self.begin(inlet) {
             Ok(_) => {}
             Err(End::Trouble(_) | End::Anew) => inlet.resume(self.settled)?,
             Err(End::Stopped) => return Ok(true),
             Err(End::Failure(failure)) => return Err(failure),
         }
-        // What comes later has not waited, and Kafka may be there by then.
+        // What comes later has not waited, and Kafka may be back by then.
         let Ok(next) = tokio::time::timeout(Duration::ZERO, inlet.next()).await else {
             return Ok(false);
         };
         let mut next = next?;
         if next.is_some() {
-            self.context.reporter.error("give-up", &text);
+            self.carried.context.reporter.error("give-up", &text);
         }
         while let Some(item) = next {
             match item {
@@ -197,8 +129,8 @@ impl Exact<'_> {
                     }
                     inlet.settle(checkpoint).await?;
                     self.settled = self.settled.max(position);
-                    self.unfit.clear();
-                    self.verdicts.join();
+                    self.carried.unfit.clear();
+                    self.carried.verdicts.join();
                     return Ok(true);
                 }
             }
@@ -207,47 +139,26 @@ impl Exact<'_> {
         Ok(false)
     }
 
-    /// A session that has the position, and the inlet behind it.
-    fn open(&mut self, inlet: &mut Inlet) -> Result<Session, End> {
-        let mut session = Session::begin(self)?;
-        if let Some(position) = session.find(self)? {
-            // It wins over the channel's cursor. It does not know what was given up.
+    /// A session that has claimed the position, with the inlet resumed there.
+    fn begin(&mut self, inlet: &mut Inlet) -> Result<Session, End> {
+        let mut session = Session::begin(&self.carried)?;
+        if let Some(position) = session.find(&mut self.carried)? {
+            // It wins over the channel's cursor, but does not know what was given up.
             self.settled = Some(position).max(self.given_up.position());
-            session.commit(position, self)?;
+            session.commit(position, &mut self.carried)?;
         }
         inlet.resume(self.settled)?;
         Ok(session)
     }
 
-    /// Hears who has the position: this process, or the one that had it when this one last looked. Else a successor has it.
-    pub(super) fn look(&mut self, found: Option<&Committed>) -> Result<(), Failure> {
-        let owner = found.map(|found| found.owner);
-        let known = owner.is_none_or(|owner| owner == self.owner);
-        if !known && self.seen.is_some_and(|seen| seen != owner) {
-            let text = "another process has taken over this sink's channel (a copy of this data_dir?); this one writes \
-                        no more, so that nothing comes twice";
-            return Err(Failure {
-                again: Again::Never,
-                ..Failure::us(text)
-            });
-        }
-        self.seen = Some(owner);
-        Ok(())
-    }
-
-    /// Whether it has looked who has the position.
-    pub(super) fn has_looked(&self) -> bool {
-        self.seen.is_some()
-    }
-
     async fn session(&mut self, inlet: &mut Inlet) -> Result<(), End> {
-        let mut session = self.open(inlet)?;
+        let mut session = self.begin(inlet)?;
         if !self.owing {
-            self.failing.clear();
+            self.outage.clear();
         }
         let ended = self.write(&mut session, inlet).await;
         if matches!(ended, Ok(()) | Err(End::Stopped)) {
-            session.leave();
+            session.abort();
         }
         ended
     }
@@ -257,9 +168,9 @@ impl Exact<'_> {
             match item {
                 Item::Batch(batch, position) => {
                     self.owing = true;
-                    session.take(batch, position, self)?;
-                    // A broker does not wait for a transaction of as many requests as there are records.
-                    if self.verdicts.is_alone()
+                    session.batch(batch, position, &mut self.carried)?;
+                    // A broker would time out a transaction of as many requests as there are records.
+                    if self.carried.verdicts.is_alone()
                         && let Some(checkpoint) = inlet.checkpoint_now()
                     {
                         self.checkpoint(session, inlet, checkpoint).await?;
@@ -277,32 +188,19 @@ impl Exact<'_> {
         inlet: &mut Inlet,
         mut checkpoint: Checkpoint,
     ) -> Result<(), End> {
-        let position = session.reach(&mut checkpoint, self, inlet).await?;
+        let carried = &mut self.carried;
+        let position = session.reach(&mut checkpoint, carried, inlet).await?;
         if let Some(position) = position {
-            session.commit(position, self)?;
+            session.commit(position, carried)?;
         }
         inlet.settle(checkpoint).await?;
         self.settled = self.settled.max(position);
-        self.since = None;
         self.owing = false;
-        self.failing.clear();
-        self.backoff.reset();
-        self.unfit.clear();
-        if position >= self.suspected && self.verdicts.join() {
+        self.outage.succeeded();
+        carried.unfit.clear();
+        if position >= carried.suspected && carried.verdicts.join() {
             return Err(End::Anew);
         }
         Ok(())
-    }
-
-    pub(super) fn patience(&self) -> Duration {
-        self.sink.config.retry.timeout.as_duration()
-    }
-
-    pub(super) fn committed(&self, position: Position) -> Committed {
-        Committed {
-            channel: self.channel,
-            position,
-            owner: self.owner,
-        }
     }
 }

@@ -1,55 +1,52 @@
-//! What both ways of writing do with a producer: hand records over, wait until none is in flight, tell the operator.
+//! What both ways of writing do with a producer: hand over records, wait until none is in flight, report complaints.
 //!
 //! `read -> decode -> send -> keep -> take -> process -> encode -> [write] -> settle`
 //!
-//! Everything here blocks: it runs on the sink's own thread. It stops waiting when the process wants to end.
+//! Everything here blocks: it runs on the sink's own thread. It stops waiting when the process stops.
 
-use std::{
-    ops::Range,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use millstream_kafka::{Error, Failed, Kind, Outgoing, Producer};
 use millstream_pipeline::{
     condition::{Condition, Trouble},
-    inlet::{Checkpoint, Inlet},
     node::SinkContext,
 };
 use millstream_record::Batch;
 
-use super::shape::{Refused, Shaper};
+use super::shape::Shaper;
+use crate::sending::Refused;
 
-/// Between two looks whether there is room.
-const STEP: Duration = Duration::from_millis(1);
-/// Between two looks for failures while something is in flight; the last answer is told at once.
-const FLUSH: Duration = Duration::from_millis(10);
-/// Calls that may take longer are split into pieces of this, so that a stop is seen.
+/// The wait between two checks for room.
+const ROOM_WAIT: Duration = Duration::from_millis(1);
+/// The wait between two checks for failures while something is in flight; the last answer ends it.
+const FLUSH_WAIT: Duration = Duration::from_millis(10);
+/// Longer calls are split into slices of this length, so that a stop is seen.
 pub(super) const SLICE: Duration = Duration::from_secs(1);
 
 /// A producer at work.
 pub(super) struct Link {
     pub(super) producer: Box<dyn Producer>,
     pub(super) context: SinkContext,
-    /// Holds while the client complains and nothing is acknowledged.
+    /// Holds while the client complains and brokers acknowledge nothing.
     failing: Condition,
-    /// Records that failed and nobody has looked at.
+    /// Records that failed, until the caller takes them.
     pub(super) failed: Vec<Failed>,
-    /// Whether what it has taken can wait for the next start, as it stands in a disk channel too. What stands in memory
-    /// is written as long as the process gives it time.
+    /// Whether a disk channel keeps what is in flight. What only memory has is written for as long as the process has time.
     durable: bool,
-    /// What is taken back if for so long no broker has acknowledged anything.
+    /// Purges the producer if no broker acknowledges anything for this long.
     give_up: Option<Duration>,
-    /// Records that were taken, and how many of them were settled when that last grew.
-    taken: usize,
-    settled: (usize, Instant),
-    /// Whether anything was taken back since somebody has looked.
+    /// How many records the producer has accepted.
+    accepted: usize,
+    /// How many of these are acknowledged or failed, and when that number last grew.
+    answered: (usize, Instant),
+    /// Whether anything was purged, until the caller takes it.
     pub(super) overdue: bool,
 }
 
-/// Why waiting ended before its time.
+/// Why a wait ended early.
 #[derive(Debug)]
 pub(super) enum Halt {
-    /// The process wants to end.
+    /// The process stops.
     Stopped,
     /// Something failed.
     Failed(Error),
@@ -83,14 +80,14 @@ impl Link {
             failed: Vec::new(),
             durable: false,
             give_up,
-            taken: 0,
-            settled: (0, Instant::now()),
+            accepted: 0,
+            answered: (0, Instant::now()),
             overdue: false,
         }
     }
 
-    /// Hands over the records from `next` on, and moves it; waits while the client's buffer is full, as long as nothing
-    /// fails. The numbers of records that the client refuses by themselves are added to `refused`.
+    /// Hands over the records from `next` on and advances it; waits while the client's buffer is full, as long as nothing fails.
+    /// Adds the numbers of records that the client itself refuses to `refused`.
     pub(super) fn send(
         &mut self,
         outgoing: &Outgoing,
@@ -100,12 +97,12 @@ impl Link {
         while let Some(record) = outgoing.records.get(*next) {
             let first = record.number;
             if self.producer.in_flight() == 0 {
-                // Nobody was waited for until now.
-                self.settled = (self.taken, Instant::now());
+                // Nothing was due until now.
+                self.answered = (self.accepted, Instant::now());
             }
             let sent = self.producer.send(outgoing, *next);
             *next += sent.taken;
-            self.taken += sent.taken;
+            self.accepted += sent.taken;
             match sent.refused {
                 Some(error) if error.kind == Kind::TooLarge => {
                     let number = outgoing
@@ -126,10 +123,10 @@ impl Link {
         Ok(())
     }
 
-    /// Waits until nothing is in flight. What failed stands in `failed`.
+    /// Waits until nothing is in flight. What failed is in `failed`.
     pub(super) fn drain(&mut self) -> Result<(), Halt> {
         while self.producer.in_flight() > 0 {
-            self.producer.flush(FLUSH);
+            self.producer.flush(FLUSH_WAIT);
             self.heed()?;
         }
         self.producer.serve(Duration::ZERO);
@@ -138,11 +135,11 @@ impl Link {
         Ok(())
     }
 
-    /// Waits a moment for what else the client has to say of what is in flight.
+    /// Waits a moment for further failures of what is in flight.
     pub(super) fn hear(&mut self) {
         let until = Instant::now() + SLICE;
         while self.producer.in_flight() > 0 && Instant::now() < until && self.heed().is_ok() {
-            self.producer.flush(FLUSH);
+            self.producer.flush(FLUSH_WAIT);
         }
         self.producer.serve(Duration::ZERO);
         self.listen();
@@ -158,11 +155,11 @@ impl Link {
     }
 
     fn step(&mut self) -> Result<(), Halt> {
-        self.producer.serve(STEP);
+        self.producer.serve(ROOM_WAIT);
         self.heed()
     }
 
-    /// Hears the client, and whether the process wants to end.
+    /// Collects what the client reports; fails if the process stops.
     fn heed(&mut self) -> Result<(), Halt> {
         self.watch();
         self.listen();
@@ -172,17 +169,17 @@ impl Link {
         Ok(())
     }
 
-    /// Takes back what nobody has acknowledged for too long.
+    /// Purges the producer if brokers have acknowledged nothing for too long.
     fn watch(&mut self) {
-        // Only more than ever is progress.
-        let settled = self.taken.saturating_sub(self.producer.in_flight());
-        if settled > self.settled.0 {
-            self.settled = (settled, Instant::now());
+        // Only a new maximum is progress.
+        let answered = self.accepted.saturating_sub(self.producer.in_flight());
+        if answered > self.answered.0 {
+            self.answered = (answered, Instant::now());
             self.failing.clear();
-        } else if settled < self.taken
+        } else if answered < self.accepted
             && self
                 .give_up
-                .is_some_and(|after| self.settled.1.elapsed() >= after)
+                .is_some_and(|after| self.answered.1.elapsed() >= after)
         {
             self.producer.purge();
             self.overdue = true;
@@ -196,7 +193,7 @@ impl Link {
         }
     }
 
-    /// Calls `act` with a short time limit until it answers, `patience` is over, or the process wants to end.
+    /// Calls `act` with a short time limit until it answers, `patience` is over, or the process stops.
     pub(super) fn patiently<T>(
         &mut self,
         patience: Duration,
@@ -223,44 +220,20 @@ impl Link {
     }
 }
 
-/// Sends what is refused of a batch out by the port for rejects, before the checkpoint if that is out already: neighbours with
-/// the same reason together.
-pub(super) async fn reject(
-    inlet: &mut Inlet,
-    mut checkpoint: Option<&mut Checkpoint>,
-    batch: &Batch,
-    refused: &mut Vec<Refused>,
-) {
-    refused.sort_by_key(|(range, _)| range.start);
-    for group in refused.chunk_by(|a, b| a.1 == b.1) {
-        let Some((_, reason)) = group.first() else {
-            continue;
-        };
-        let bytes = |range: &Range<usize>| batch.body.get(range.clone());
-        let records = group.iter().filter_map(|(range, _)| bytes(range));
-        match checkpoint.as_deref_mut() {
-            Some(checkpoint) => {
-                inlet
-                    .reject_before(checkpoint, batch, records, reason)
-                    .await
-            }
-            None => inlet.reject(batch, records, reason).await,
-        }
-    }
-    refused.clear();
-}
-
-/// Records that cannot be written, by their numbers: where they stand in their batch.
-pub(super) fn refuse(
+/// Adds records that the client refuses, by their numbers, to what is refused of their batch; sorts it by place.
+pub(super) fn place_unwanted(
     batch: &Batch,
     shaper: &Shaper,
     first: usize,
     unwanted: &mut Vec<(usize, String)>,
     refused: &mut Vec<Refused>,
 ) {
-    let places = shaper.places(batch);
-    for (number, reason) in unwanted.drain(..) {
-        let place = number.checked_sub(first).and_then(|at| places.get(at));
-        refused.extend(place.map(|range| (range.clone(), reason)));
+    if !unwanted.is_empty() {
+        let places = shaper.places(batch);
+        for (number, reason) in unwanted.drain(..) {
+            let place = number.checked_sub(first).and_then(|at| places.get(at));
+            refused.extend(place.map(|range| (range.clone(), reason)));
+        }
     }
+    refused.sort_by_key(|(range, _)| range.start);
 }

@@ -1,4 +1,4 @@
-//! The options of the sink `kafka`, and what the client is told of them.
+//! The options of the sink `kafka`, and the client options that follow from them.
 
 use jiff::tz::TimeZone;
 use millstream_config::{Node, OneOrMany, Period, Problem, Size};
@@ -12,27 +12,26 @@ use millstream_wire::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::retry::Retry;
+use crate::sending::Retry;
 
-/// A smaller `buffer` would hold up the line for nothing.
+/// A smaller `buffer` would hold up the line without a benefit.
 const BUFFER_MIN: usize = 1 << 20;
 
 /// The options of `kafka`.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Config {
-    /// Where the cluster is asked for first: `host:port`, one or a list.
+    /// Bootstrap brokers: `host:port`, one or a list.
     pub(super) brokers: OneOrMany<String>,
-    /// The topic: a name or a template (`"logs.{tag}"`). A record whose topic Kafka does not allow is rejected.
+    /// Topic: a name or a template (`"logs.{tag}"`). A record whose topic Kafka does not allow is rejected.
     pub(super) topic: Template,
-    /// The key: a template. Records with the same key go to the same partition. Default: none (`connect` with schemas:
-    /// the tag).
+    /// Key: a template. Records with the same key go to the same partition. Default: none (`connect` with schemas: the tag).
     #[serde(default)]
     pub(super) key: Option<Template>,
     /// Headers and their templates.
     #[serde(default)]
     pub(super) headers: Option<Add>,
-    /// Which partition a key belongs to.
+    /// How a key chooses its partition.
     #[serde(default)]
     pub(super) partitioner: Partitioner,
     /// How a record becomes a value.
@@ -41,54 +40,54 @@ pub(super) struct Config {
     /// Whether `format: connect` writes the schema with every record, as `fluentd.schemas.enable` does.
     #[serde(default = "yes")]
     pub(super) schemas: bool,
-    /// New fields and their templates; a field that a record has is never overwritten. The format json also adds
-    /// `time: "{time}"`, unless a template here shows the event time. `time: null` leaves it out; `{}` adds nothing.
+    /// New fields and their templates; never overwrites a field of the record. The format json also adds `time: "{time}"`,
+    /// unless a template here shows the event time. `time: null` leaves it out; `{}` adds nothing.
     #[serde(default)]
     pub(super) add: Option<Add>,
-    /// What text that is not UTF-8 becomes where text is written: `base64` (of the whole text), `replace` (U+FFFD stands for
-    /// what is invalid) or `escape` (`\xff` stands for each invalid byte). Default: `base64` for json, without a mark; the
-    /// bytes as they are for raw and template.
+    /// How text that is not UTF-8 is written: `base64` (of the whole text), `replace` (U+FFFD for each invalid part) or
+    /// `escape` (`\xff` for each invalid byte). Default: `base64` for json, without a mark; unchanged bytes for raw and
+    /// template.
     #[serde(default)]
     pub(super) invalid_utf8: Option<InvalidUtf8>,
-    /// The field that `format: raw` writes. Default: `message`.
+    /// Field that `format: raw` writes. Default: `message`.
     #[serde(default)]
     pub(super) field: Option<FieldPath>,
-    /// What `format: template` writes for each record.
+    /// Template that `format: template` writes for each record.
     #[serde(default)]
     pub(super) template: Option<Template>,
-    /// Of strftime fields in templates: a name such as `Europe/Berlin`. Default: what the top of the file says (`UTC`).
+    /// Time zone of strftime fields in templates, such as `Europe/Berlin`. Default: the top-level `timezone` (`UTC`).
     #[serde(default)]
     pub(super) timezone: Option<String>,
-    /// How batches of records are compressed.
+    /// Compression of record batches.
     #[serde(default)]
     pub(super) compression: Compression,
     /// When records leave together.
     #[serde(default)]
     pub(super) batch: Batching,
-    /// The largest record: key, value and headers, before compression. Larger ones are rejected; so are those that are
-    /// larger than their topic's `max.message.bytes`.
+    /// Maximum size of a record: key, value and headers, before compression. Larger records are rejected; so are those that
+    /// exceed their topic's `max.message.bytes`.
     #[serde(default = "record_max")]
     pub(super) record_max: Size,
-    /// Bytes that wait in the client for the brokers.
+    /// Bytes that may wait in the client for the brokers.
     #[serde(default = "buffer")]
     pub(super) buffer: Size,
-    /// Behind a disk channel: the topic whose partition 0 names the position that is committed with the records. Default:
-    /// the topic itself; with a template, `_millstream`, which is made if it is not there.
+    /// Behind a disk channel: the topic whose partition 0 holds the position that is committed with the records. Default: the
+    /// topic itself; with a template, `_millstream`, which is created if it does not exist.
     #[serde(default)]
     pub(super) position: Option<String>,
-    /// How a cluster that fails is tried again.
+    /// How a cluster that fails is retried.
     #[serde(default)]
     pub(super) retry: Retry,
-    /// How connections are encrypted: `true`, or a block.
+    /// Encryption of connections: `true`, or a block.
     #[serde(default)]
     pub(super) tls: Option<Tls>,
-    /// Who we are.
+    /// How the sink authenticates.
     #[serde(default)]
     pub(super) auth: Option<Auth>,
-    /// What brokers call us in their logs, and count our quota by.
+    /// Client name for the brokers' logs and quotas.
     #[serde(default = "client_id")]
     pub(super) client_id: String,
-    /// Behind a disk channel: when brokers abort a transaction that is still open.
+    /// Behind a disk channel: time after which brokers abort an open transaction.
     #[serde(default = "transaction_timeout")]
     pub(super) transaction_timeout: Period,
 }
@@ -101,17 +100,17 @@ fn client_id() -> String {
     ProducerOptions::default().client_id
 }
 
-/// As Java's client has it.
+/// The default of the Java client.
 fn transaction_timeout() -> Period {
     Period::secs(60)
 }
 
-/// What brokers take unless they are told otherwise.
+/// The default limit of brokers.
 fn record_max() -> Size {
     Size::bytes(1_000_000)
 }
 
-/// Little enough to stay in the cache, where the producer's thread finds it. A cluster that takes 10 ms to answer is given
+/// Small enough to stay in the cache until the producer's thread reads it. With a cluster that takes 10 ms to answer it allows
 /// 400 MB/s.
 fn buffer() -> Size {
     Size::mib(4)
@@ -124,13 +123,13 @@ pub(super) enum Format {
     /// One JSON object: the record's own fields and what `add` names. A line becomes `{"message": line}`.
     #[default]
     Json,
-    /// The record's `message` (option `field`); a line as it is.
+    /// The field `message` (option `field`); a line as it is.
     Raw,
     /// A MessagePack entry `[time, record]`. A line becomes `{"message": line}`.
     Msgpack,
     /// The text of the option `template`.
     Template,
-    /// What kafka-connect-fluentd and Connect's JsonConverter write.
+    /// The output of kafka-connect-fluentd and Connect's JsonConverter.
     Connect,
 }
 
@@ -138,11 +137,11 @@ pub(super) enum Format {
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Batching {
-    /// Bytes of a batch for one partition at most.
+    /// Maximum bytes of a batch for one partition.
     pub(super) size: Size,
-    /// Records of a batch at most; 0: no limit.
+    /// Maximum records of a batch; 0 sets no limit.
     pub(super) records: u32,
-    /// How long the first of them waits for more. Where an answer is waited for, none waits.
+    /// Time that the first record of a batch waits for more. A batch that a checkpoint waits for leaves at once.
     pub(super) linger: Period,
 }
 
@@ -151,14 +150,14 @@ impl Default for Batching {
         Self {
             size: Size::mib(1),
             records: 0,
-            // What a batch waits for where nothing is asked for sooner: full batches cost brokers and readers least.
+            // Used where nothing waits for the answer: full batches cost brokers and readers least.
             linger: Period::millis(100),
         }
     }
 }
 
 impl Config {
-    /// What can be read and cannot be used.
+    /// Reports options that are valid on their own and cannot be used.
     pub(super) fn problems(&self, node: &Node) -> Vec<Problem> {
         let mut problems = Vec::new();
         let mut at =
@@ -169,26 +168,26 @@ impl Config {
         let topic = self.topic.as_str();
         let fault = topic_fault(topic.as_bytes());
         if let (Depends::Nothing, Some(fault)) = (self.topic.depends(), fault) {
-            at("topic", format!("`{topic}` is no name of a topic: {fault}"));
+            at("topic", format!("`{topic}` is not a topic name: {fault}"));
         }
         if let Some(position) = &self.position
             && let Some(fault) = topic_fault(position.as_bytes())
         {
             at(
                 "position",
-                format!("`{position}` is no name of a topic: {fault}"),
+                format!("`{position}` is not a topic name: {fault}"),
             );
         }
         if self.zone().is_err() {
             let name = self.timezone.as_deref().unwrap_or_default();
-            at("timezone", format!("no time zone is called `{name}`"));
+            at("timezone", format!("there is no time zone `{name}`"));
         }
         if self.format == Format::Connect && self.add.is_some() {
             let message = "`format: connect` writes the record as it is";
             at("add", message.to_owned());
         }
         if self.format == Format::Connect && self.invalid_utf8.is_some() {
-            let message = "`format: connect` has a rule of its own for text that is not UTF-8";
+            let message = "`format: connect` has its own rule for text that is not UTF-8";
             at("invalid_utf8", message.to_owned());
         }
         let headers = self.headers.iter().flat_map(|headers| &headers.without);
@@ -211,7 +210,7 @@ impl Config {
             .map_or(Ok(TimeZone::UTC), TimeZone::get)
     }
 
-    /// The options of the encoder; of `connect`, which has one of its own, those of json.
+    /// The encoder's options; for `connect`, which has its own encoder, those of json.
     fn wire(&self) -> Options {
         let format = match self.format {
             Format::Json | Format::Connect => Wire::Json,
@@ -224,7 +223,7 @@ impl Config {
             add: self.add.clone(),
             field: self.field.clone(),
             template: self.template.clone(),
-            // Each record stands by itself.
+            // Each record is a message.
             delimiter: (format != Wire::Msgpack).then(String::new),
             invalid_utf8: self.invalid_utf8,
             ..Options::default()
@@ -238,7 +237,7 @@ impl Config {
         encoder.expect("the same options made one when they were checked")
     }
 
-    /// The topic that names the position.
+    /// The topic that holds the position.
     pub(super) fn position_topic(&self) -> &str {
         match &self.position {
             Some(topic) => topic,
@@ -252,10 +251,10 @@ impl Config {
         self.topic.depends() != Depends::Nothing
     }
 
-    /// What a producer is told, but for transactions; `batch_max`: what topics are known to take.
+    /// The options of a producer without transactions. `batch_max`: the largest batch that topics are known to accept.
     pub(super) fn producer(&self, batch_max: usize) -> ProducerOptions {
         let record_bytes = self.record_max.as_usize().max(1000);
-        // A batch with more than one record keeps below every limit, whatever it compresses to.
+        // A batch of several records stays below every limit, however well it compresses.
         let batch_max = record_bytes.min(batch_max);
         ProducerOptions {
             brokers: self.brokers.to_vec(),

@@ -1,37 +1,34 @@
-//! Behind memory: an idempotent producer without transactions; a checkpoint is settled when all before it is acknowledged.
+//! Behind memory: an idempotent producer without transactions. A checkpoint is settled when everything before it is acknowledged.
 //!
 //! `read -> decode -> send -> keep -> take -> process -> encode -> [write] -> settle`
 //!
-//! Memory cannot be read again, so batches are held until the checkpoint behind them is settled, and records that fail are made
-//! and sent once more, but those that are refused for what they are. The client itself retries for ever what can be retried:
-//! what fails here was refused (rights, a topic that is not there, a size, a record), or the producer is of no use any more.
-//! Order is kept but where a record was refused.
+//! Memory cannot be read again, so batches are held until the checkpoint behind them is settled, and records that fail are encoded
+//! and sent again, unless they are refused for what they are. The client retries on its own what can be retried: what fails here
+//! was refused (access rights, a missing topic, a size, a record), or the producer is of no further use. Order is kept except
+//! where a record was refused.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
-    hash::{BuildHasher, RandomState},
-    time::Instant,
+    time::Duration,
 };
 
 use millstream_kafka::{Error, Failed, Kind, Outgoing};
-use millstream_pipeline::{
-    condition::{Condition, Trouble},
-    failure::Failure,
-    inlet::{Checkpoint, Inlet, Item},
-    node::SinkContext,
-};
+use millstream_pipeline::{failure::Failure, inlet::Inlet, node::SinkContext};
 use millstream_record::Batch;
 
 use super::{
-    Kafka,
-    link::{Halt, Link, refuse, reject},
-    shape::{Refused, Shaper},
+    link::{Halt, Link, place_unwanted},
+    shape::Shaper,
+    sink::Kafka,
     verdict::{Verdicts, is_verdict},
 };
-use crate::backoff::Backoff;
+use crate::sending::{Input, Lane, Outage, Refused, Then};
 
-/// A batch that is not settled yet, and the numbers of its records.
+/// A batch that is not settled yet.
 struct Held {
+    /// Its number in the lane.
+    number: u64,
+    /// The numbers of its records: the first, and how many.
     first: usize,
     count: usize,
     batch: Batch,
@@ -39,21 +36,19 @@ struct Held {
 
 struct Plain<'a> {
     sink: &'a Kafka,
-    context: SinkContext,
+    lane: Lane<'a>,
     link: Option<Link>,
     shaper: Shaper,
     outgoing: Outgoing,
     refused: Vec<Refused>,
     unwanted: Vec<(usize, String)>,
     held: VecDeque<Held>,
-    /// Records that were not written, and are not sent again yet.
+    /// Records that were not written and are not sent again yet.
     failed: Vec<Failed>,
-    sent: usize,
+    /// How many records have been numbered.
+    numbered: usize,
     verdicts: Verdicts,
-    /// Since when nothing has gone well.
-    since: Option<Instant>,
-    failing: Condition,
-    backoff: Backoff,
+    outage: Outage,
 }
 
 /// Writes until the inlet ends.
@@ -62,14 +57,11 @@ pub(super) async fn run(
     inlet: &mut Inlet,
     context: SinkContext,
 ) -> Result<(), Failure> {
-    inlet.resume(None)?;
     let config = &sink.config;
-    let seed = RandomState::new().hash_one(&*context.name);
-    let (first, max) = (config.retry.first, config.retry.max);
     let mut plain = Plain {
         sink,
-        failing: context.reporter.condition("kafka"),
-        context,
+        outage: Outage::new(&config.retry, &context, false, "kafka"),
+        lane: Lane::new(inlet, context),
         link: None,
         shaper: Shaper::new(config, sink.limits().clone()),
         outgoing: Shaper::outgoing(config),
@@ -77,59 +69,58 @@ pub(super) async fn run(
         unwanted: Vec::new(),
         held: VecDeque::new(),
         failed: Vec::new(),
-        sent: 0,
+        numbered: 0,
         verdicts: Verdicts::default(),
-        since: None,
-        backoff: Backoff::new(first.as_duration(), max.as_duration(), seed),
     };
-    while let Some(item) = inlet.next().await? {
-        match item {
-            Item::Batch(batch, _) => plain.take(batch, inlet).await?,
-            Item::Checkpoint(mut checkpoint) => {
-                plain.finish(inlet, &mut checkpoint).await?;
-                inlet.settle(checkpoint).await?;
+    plain.lane.start()?;
+    loop {
+        match plain.lane.next(true).await? {
+            Input::Batch(batch, _) => plain.batch(batch).await?,
+            Input::Checkpoint => {
+                plain.deliver().await?;
+                plain.held.clear();
+                plain.lane.finish_all();
+                plain.lane.settle().await?;
             }
+            Input::Tick => {}
+            Input::End => return Ok(()),
         }
     }
-    Ok(())
 }
 
 impl Plain<'_> {
-    /// Sends a batch's records. What fails of them is seen to at the checkpoint, or when the client takes no more.
-    async fn take(&mut self, batch: Batch, inlet: &mut Inlet) -> Result<(), Failure> {
+    /// Sends a batch's records. Failures are handled at the checkpoint, or when the client accepts no more.
+    async fn batch(&mut self, batch: Batch) -> Result<(), Failure> {
         self.outgoing.clear();
-        let first = self.sent;
+        let number = self.lane.begin(batch.received);
+        let first = self.numbered;
         let count = self
             .shaper
             .shape(&batch, first, &mut self.outgoing, &mut self.refused);
-        self.sent += count;
+        self.numbered += count;
         let sent = self.send();
-        let (unwanted, refused) = (&mut self.unwanted, &mut self.refused);
-        refuse(&batch, &self.shaper, first, unwanted, refused);
-        reject(inlet, None, &batch, refused).await;
+        self.reject(None, &batch, first).await;
         self.held.push_back(Held {
+            number,
             first,
             count,
             batch,
         });
         if !sent {
-            self.mend(inlet, None).await?;
+            self.deliver().await?;
         }
         Ok(())
     }
 
-    /// Waits until everything is acknowledged that was taken before the checkpoint.
-    async fn finish(
-        &mut self,
-        inlet: &mut Inlet,
-        checkpoint: &mut Checkpoint,
-    ) -> Result<(), Failure> {
-        self.mend(inlet, Some(checkpoint)).await?;
-        self.held.clear();
-        Ok(())
+    /// Rejects what is refused of the batch that was shaped last, whose records are numbered from `first` on.
+    async fn reject(&mut self, number: Option<u64>, batch: &Batch, first: usize) {
+        let (unwanted, refused) = (&mut self.unwanted, &mut self.refused);
+        place_unwanted(batch, &self.shaper, first, unwanted, refused);
+        self.lane.reject_refused(number, batch, refused).await;
+        refused.clear();
     }
 
-    /// Hands over what is made; false if the client takes no more. What it did not take is among the failed records.
+    /// Hands over the encoded records; false if the client accepts no more. What it did not accept joins the failed records.
     fn send(&mut self) -> bool {
         if self.outgoing.records.is_empty() {
             return true;
@@ -147,8 +138,8 @@ impl Plain<'_> {
         let Err(Halt::Failed(error)) = sent else {
             return true;
         };
-        let rest = self.outgoing.records.iter().skip(next);
-        self.failed.extend(rest.map(|record| {
+        let unsent = self.outgoing.records.iter().skip(next);
+        self.failed.extend(unsent.map(|record| {
             Failed {
                 number: record.number,
                 topic: self
@@ -169,33 +160,27 @@ impl Plain<'_> {
             return Ok(link);
         }
         let limits = self.sink.limits().clone();
-        // The producer tries for ever; the link takes back what `retry.give_up` is over for.
+        // The producer retries for ever; the link purges it after `retry.give_up`.
         let mut options = self.sink.config.producer(limits.batch_max);
         self.verdicts.apply(&mut options);
         let producer = self.sink.client.producer(options)?;
         let give_up = self.sink.config.retry.give_up.0;
-        Ok(Link::new(producer, self.context.clone(), give_up))
+        Ok(Link::new(producer, self.lane.context.clone(), give_up))
     }
 
-    /// Waits until nothing is in flight, and sends again what has failed, until nothing has.
-    async fn mend(
-        &mut self,
-        inlet: &mut Inlet,
-        mut checkpoint: Option<&mut Checkpoint>,
-    ) -> Result<(), Failure> {
+    /// Waits until nothing is in flight, and sends again what has failed, until nothing fails.
+    async fn deliver(&mut self) -> Result<(), Failure> {
         loop {
             let mut overdue = false;
             if let Some(link) = &mut self.link {
-                // Only a stop could end it early, and that is nothing to a sink behind memory.
+                // Only a stop ends it early, and behind memory a stop is no reason to leave.
                 drop(link.drain());
                 self.failed.append(&mut link.failed);
                 overdue = std::mem::take(&mut link.overdue);
             }
             let failed = std::mem::take(&mut self.failed);
             if failed.is_empty() {
-                self.since = None;
-                self.failing.clear();
-                self.backoff.reset();
+                self.outage.succeeded();
                 if self.verdicts.join() {
                     self.link = None;
                 }
@@ -208,14 +193,8 @@ impl Plain<'_> {
             };
             let too_large = |failed: &&Failed| failed.error.kind == Kind::TooLarge;
             let large = failed.iter().find(too_large);
-            let mut unlearned = None;
-            if let (Some(first), Some(link)) = (large, &mut self.link) {
-                let patience = self.sink.config.retry.timeout.as_duration();
-                if let Err(Halt::Failed(trouble)) = self.sink.learn(link, &first.topic, patience) {
-                    unlearned = Some(trouble);
-                }
-            }
-            // Those of which nothing is learned that makes the next try another one.
+            let unlearned = large.and_then(|first| self.learn_limit(first));
+            // Failures that teach nothing: the next try would fail the same way.
             let stuck = |failed: &&Failed| match failed.error.kind {
                 Kind::TooLarge => unlearned.is_some(),
                 _ => !is_verdict(&failed.error),
@@ -223,50 +202,43 @@ impl Plain<'_> {
             let other = failed.iter().find(|one| !too_large(one) && stuck(one));
             let error = unlearned.as_ref().or(other.map(|other| &other.error));
             if let Some(error) = error
-                && (overdue || self.pause(error).await?)
+                && (overdue || self.is_given_up(error).await?)
             {
-                self.context.reporter.error("give-up", given_up_for(error));
+                let reporter = &self.lane.context.reporter;
+                reporter.error("give-up", given_up_for(error));
                 let given_up = failed.iter().filter(stuck);
                 unfit.extend(given_up.map(|failed| (failed.number, given_up_for(&failed.error))));
             }
-            // A refusal concerns a record; anything else, the producer or how it is to send.
+            // A refusal concerns a record; any other error, the producer or its settings.
             let renew = error.is_some_and(|error| error.kind != Kind::Refused);
             if renew || alone || large.is_some() {
                 self.link = None;
             }
             self.shaper.set_limits(self.sink.limits().clone());
-            self.again(&failed, &unfit, inlet, checkpoint.as_deref_mut())
-                .await;
+            self.send_again(&failed, &unfit).await;
         }
     }
 
-    /// Says what is wrong and waits; true if it has been wrong for too long.
-    async fn pause(&mut self, error: &Error) -> Result<bool, Failure> {
+    /// Asks for the limit of the topic that refused a record as too large; the error if that is not possible.
+    fn learn_limit(&mut self, failed: &Failed) -> Option<Error> {
+        let link = self.link.as_mut()?;
+        let patience = self.sink.config.retry.timeout.as_duration();
+        match self.sink.learn(link, &failed.topic, patience) {
+            Err(Halt::Failed(error)) => Some(error),
+            _ => None,
+        }
+    }
+
+    /// Pauses after an error; true if `retry.give_up` is over.
+    async fn is_given_up(&mut self, error: &Error) -> Result<bool, Failure> {
         if error.kind == Kind::Settings {
             return Err(Failure::config(format!("Kafka: {error}")));
         }
-        let since = *self.since.get_or_insert_with(Instant::now);
-        let give_up = self.sink.config.retry.give_up.0;
-        if give_up.is_some_and(|after| since.elapsed() >= after) {
-            return Ok(true);
-        }
-        let wait = self.backoff.failed();
-        self.failing.raise(
-            Trouble::Retrying,
-            format_args!("{error}; retrying in {} ms", wait.as_millis()),
-        );
-        tokio::time::sleep(wait).await;
-        Ok(false)
+        Ok(self.outage.retry(error, Duration::ZERO).await == Then::GiveUp)
     }
 
-    /// Makes the failed records again, and sends them; `unfit` are numbers and reasons of those that are rejected.
-    async fn again(
-        &mut self,
-        failed: &[Failed],
-        unfit: &BTreeMap<usize, String>,
-        inlet: &mut Inlet,
-        mut checkpoint: Option<&mut Checkpoint>,
-    ) {
+    /// Encodes the failed records again and sends them, except those in `unfit` (numbers and reasons), which are rejected.
+    async fn send_again(&mut self, failed: &[Failed], unfit: &BTreeMap<usize, String>) {
         let numbers: BTreeSet<usize> = failed.iter().map(|failed| failed.number).collect();
         for held in std::mem::take(&mut self.held) {
             let own = held.first..held.first + held.count;
@@ -286,18 +258,11 @@ impl Plain<'_> {
                     .range(own)
                     .filter_map(|number| places.get(number - held.first));
                 let wanted: BTreeSet<usize> = wanted.map(|range| range.start).collect();
-                // What was refused at first has left already.
+                // What was refused the first time has been rejected already.
                 refused.retain(|(range, _)| wanted.contains(&range.start));
                 self.send();
-                let (unwanted, refused) = (&mut self.unwanted, &mut self.refused);
-                refuse(&held.batch, &self.shaper, held.first, unwanted, refused);
-                reject(
-                    inlet,
-                    checkpoint.as_deref_mut(),
-                    &held.batch,
-                    &mut self.refused,
-                )
-                .await;
+                self.reject(Some(held.number), &held.batch, held.first)
+                    .await;
             }
             self.held.push_back(held);
         }
@@ -305,5 +270,5 @@ impl Plain<'_> {
 }
 
 fn given_up_for(error: &Error) -> String {
-    format!("Kafka did not take it for too long (`retry.give_up`): {error}")
+    format!("Kafka did not accept it for too long (`retry.give_up`): {error}")
 }

@@ -1,12 +1,11 @@
-//! The position that is committed with the records, as text: the metadata of an offset.
+//! The position that is committed with the records: text in the metadata of an offset.
 //!
 //! ```text
 //! millstream 1 CHANNEL EPOCH.SEQ OWNER
 //! ```
-//! CHANNEL is the id of the disk channel and OWNER a number that each start of the program makes up, both in hex.
-//!
-//! The offset stands in a group of its own, `millstream-CHANNEL-SINK`, which never has a member; the transactional id has
-//! the same name. So one channel and one sink have one position, and only the producer that was started last may move it.
+//! CHANNEL is the id of the disk channel and OWNER a random number of each start of the program, both in hex. The offset is in
+//! the group `millstream-CHANNEL-SINK`, which never has a member; the transactional id has the same name. So a channel and a
+//! sink have one position, and only the producer that started last may move it.
 
 use millstream_pipeline::failure::Failure;
 use millstream_record::Position;
@@ -50,14 +49,14 @@ impl Committed {
         };
         read().ok_or_else(|| {
             Failure::peer(format!(
-                "the position that is committed with the records reads `{}`: another version wrote it, or somebody else",
+                "the position that is committed with the records is `{}`: another version or another program wrote it",
                 text.escape_debug()
             ))
         })
     }
 }
 
-/// The name of the group and of the transactions of one sink behind one channel.
+/// The name of the group and of the transactional id of one sink behind one channel.
 pub(super) fn identity(channel: u128, sink: &str) -> String {
     format!("millstream-{channel:032x}-{sink}")
 }
@@ -67,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_written_is_read_and_nothing_else() {
+    fn a_written_position_is_read_back_and_other_text_is_refused() {
         let committed = Committed {
             channel: 0xabc,
             position: Position { epoch: 3, seq: 42 },

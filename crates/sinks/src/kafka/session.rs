@@ -1,59 +1,125 @@
-//! One session behind a disk channel: from a producer's making to its end.
+//! One session behind a disk channel: the life of one producer.
 //!
 //! `read -> decode -> send -> keep -> take -> process -> encode -> [write] -> settle`
 //!
-//! It promises that nothing of a transaction can be seen before [`Session::commit`] has said so, and that what it
-//! refuses of a batch is held until the checkpoint: a transaction that is done again must not reject everything again.
+//! It promises that readers see nothing of a transaction before [`Session::commit`] has succeeded, and that what it refuses of a
+//! batch is held until the checkpoint: a transaction that is repeated must not reject everything again.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
-use millstream_kafka::{Failed, Kind, Outgoing, Store};
-use millstream_pipeline::inlet::{Checkpoint, Inlet};
+use millstream_kafka::{Error, Failed, Kind, Outgoing, Store};
+use millstream_pipeline::{
+    failure::Failure,
+    inlet::{Checkpoint, Inlet},
+    node::SinkContext,
+};
 use millstream_record::{Batch, Position};
 
 use super::{
-    exact::{End, Exact, Unfit},
-    link::{Halt, Link, refuse, reject},
+    link::{Halt, Link, place_unwanted},
+    ownership::Ownership,
     position::{Committed, identity},
-    shape::{Refused, Shaper},
+    shape::Shaper,
+    sink::Kafka,
+    verdict::Verdicts,
 };
+use crate::sending::{Refused, by_reason};
 
-/// How long a broker has to abort what is open when the process ends; else the next start does it.
-const FAREWELL: Duration = Duration::from_secs(2);
+/// Time for a broker to abort an open transaction when the process ends; otherwise the next start does it.
+const ABORT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// From one producer's making to its end.
+/// Why a session ended.
+pub(super) enum End {
+    /// The process stops.
+    Stopped,
+    /// It learned something that makes the next try different: no need to wait.
+    Anew,
+    /// To be retried after a wait.
+    Trouble(Error),
+    /// The supervisor decides.
+    Failure(Failure),
+}
+
+impl From<Halt> for End {
+    fn from(halt: Halt) -> Self {
+        match halt {
+            Halt::Stopped => Self::Stopped,
+            Halt::Failed(error) => Self::Trouble(error),
+        }
+    }
+}
+
+impl From<Failure> for End {
+    fn from(failure: Failure) -> Self {
+        Self::Failure(failure)
+    }
+}
+
+/// Records that cannot be written, by their batch's position and their place in it, and why.
+type Unfit = BTreeMap<(Option<Position>, usize), String>;
+
+/// What one session hands to the next.
+pub(super) struct Carried<'a> {
+    sink: &'a Kafka,
+    pub(super) context: SinkContext,
+    ownership: Ownership,
+    pub(super) verdicts: Verdicts,
+    /// What brokers refuse permanently of what is not settled.
+    pub(super) unfit: Unfit,
+    /// Up to where each record is sent in a batch of its own, if any is.
+    pub(super) suspected: Option<Position>,
+}
+
+impl<'a> Carried<'a> {
+    pub(super) fn new(sink: &'a Kafka, context: SinkContext, ownership: Ownership) -> Self {
+        Self {
+            sink,
+            context,
+            ownership,
+            verdicts: Verdicts::default(),
+            unfit: Unfit::new(),
+            suspected: None,
+        }
+    }
+
+    fn patience(&self) -> Duration {
+        self.sink.config.retry.timeout.as_duration()
+    }
+}
+
+/// One producer's life.
 pub(super) struct Session {
     link: Link,
     shaper: Shaper,
     outgoing: Outgoing,
     refused: Vec<Refused>,
     unwanted: Vec<(usize, String)>,
-    /// What leaves by the port for rejects with the next checkpoint.
+    /// What the next checkpoint rejects.
     rejects: Vec<(Batch, Vec<Refused>)>,
     store: Store,
     /// Whether a transaction is open.
-    open: bool,
-    /// Whether there is a position, so that its topic is there.
+    in_transaction: bool,
+    /// Whether a position is committed, so that its topic exists.
     stored: bool,
-    /// Records sent.
-    sent: usize,
+    /// How many records have been numbered.
+    numbered: usize,
     /// The batches of the open transaction: the number of the first record, and the position.
     batches: Vec<(usize, Option<Position>)>,
 }
 
 impl Session {
-    /// A producer of its own for each session: what went wrong with the last one is gone with it.
-    pub(super) fn begin(exact: &Exact<'_>) -> Result<Self, End> {
-        let limits = exact.sink.limits().clone();
-        let config = &exact.sink.config;
-        let identity = identity(exact.channel, &exact.context.name);
+    /// Makes a new producer, so that whatever went wrong with the last one is gone.
+    pub(super) fn begin(carried: &Carried<'_>) -> Result<Self, End> {
+        let limits = carried.sink.limits().clone();
+        let config = &carried.sink.config;
+        let identity = identity(carried.ownership.channel, &carried.context.name);
         let mut options = config.producer(limits.batch_max);
         options.transactional_id = Some(identity.clone());
-        exact.verdicts.apply(&mut options);
-        let producer = exact.sink.client.producer(options);
+        carried.verdicts.apply(&mut options);
+        let producer = carried.sink.client.producer(options);
         let producer = producer.map_err(End::Trouble)?;
         Ok(Self {
-            link: Link::durable(producer, exact.context.clone()),
+            link: Link::durable(producer, carried.context.clone()),
             shaper: Shaper::new(config, limits),
             outgoing: Shaper::outgoing(config),
             refused: Vec::new(),
@@ -63,50 +129,52 @@ impl Session {
                 group: identity,
                 topic: config.position_topic().to_owned(),
             },
-            open: false,
+            in_transaction: false,
             stored: false,
-            sent: 0,
+            numbered: 0,
             batches: Vec::new(),
         })
     }
 
-    /// Takes over from whoever was there before, and finds the position. It is to be committed again at once: that claims it.
-    pub(super) fn find(&mut self, exact: &mut Exact<'_>) -> Result<Option<Position>, End> {
-        let patience = exact.patience();
-        if exact.has_looked() {
-            let found = self.read(exact)?;
-            exact.look(found.as_ref())?;
+    /// Fences the predecessor and finds the position. The caller commits it again at once, which claims it.
+    pub(super) fn find(&mut self, carried: &mut Carried<'_>) -> Result<Option<Position>, End> {
+        let patience = carried.patience();
+        if carried.ownership.has_checked() {
+            let committed = self.read(carried)?;
+            carried.ownership.check(committed.as_ref())?;
         }
         self.link
             .patiently(patience, |producer, time| producer.init(time))?;
-        if exact.sink.config.is_templated() && exact.sink.config.position.is_none() {
+        let config = &carried.sink.config;
+        if config.is_templated() && config.position.is_none() {
             let topic = &self.store.topic;
             self.link
                 .patiently(patience, |producer, _| producer.make_topic(topic, patience))?;
         }
-        let found = self.read(exact)?;
-        exact.look(found.as_ref())?;
-        self.stored = found.is_some();
-        Ok(found.map(|found| found.position))
+        let committed = self.read(carried)?;
+        carried.ownership.check(committed.as_ref())?;
+        self.stored = committed.is_some();
+        Ok(committed.map(|committed| committed.position))
     }
 
-    fn read(&mut self, exact: &Exact<'_>) -> Result<Option<Committed>, End> {
+    fn read(&mut self, carried: &Carried<'_>) -> Result<Option<Committed>, End> {
         let store = &self.store;
-        let text = self.link.patiently(exact.patience(), |producer, time| {
+        let text = self.link.patiently(carried.patience(), |producer, time| {
             producer.committed(store, time)
         })?;
-        let found = text.as_deref().map(Committed::parse).transpose()?;
-        Ok(found.filter(|found| found.channel == exact.channel))
+        let committed = text.as_deref().map(Committed::parse).transpose()?;
+        let channel = carried.ownership.channel;
+        Ok(committed.filter(|committed| committed.channel == channel))
     }
 
     /// Sends a batch's records. What is refused of it is held until the checkpoint.
-    pub(super) fn take(
+    pub(super) fn batch(
         &mut self,
         batch: Batch,
         position: Option<Position>,
-        exact: &mut Exact<'_>,
+        carried: &mut Carried<'_>,
     ) -> Result<(), End> {
-        let sent = self.send(&batch, position, exact);
+        let sent = self.send(&batch, position, carried);
         if !self.refused.is_empty() {
             let refused = std::mem::take(&mut self.refused);
             self.rejects.push((batch, refused));
@@ -118,36 +186,31 @@ impl Session {
         &mut self,
         batch: &Batch,
         position: Option<Position>,
-        exact: &mut Exact<'_>,
+        carried: &mut Carried<'_>,
     ) -> Result<(), End> {
         self.outgoing.clear();
-        let first = self.sent;
+        let first = self.numbered;
         self.batches.push((first, position));
-        self.sent += self
+        self.numbered += self
             .shaper
             .shape(batch, first, &mut self.outgoing, &mut self.refused);
-        self.leave_out(first, position, &exact.unfit);
+        self.leave_out(first, position, &carried.unfit);
         if !self.outgoing.records.is_empty() {
             self.begin_transaction()?;
             let mut next = 0;
             let sent = self
                 .link
                 .send(&self.outgoing, &mut next, &mut self.unwanted);
-            self.check(exact, sent)?;
+            self.check(carried, sent)?;
         }
         if !self.unwanted.is_empty() {
-            refuse(
-                batch,
-                &self.shaper,
-                first,
-                &mut self.unwanted,
-                &mut self.refused,
-            );
+            let (unwanted, refused) = (&mut self.unwanted, &mut self.refused);
+            place_unwanted(batch, &self.shaper, first, unwanted, refused);
         }
         Ok(())
     }
 
-    /// Takes out what an earlier try has shown to be refused for good.
+    /// Removes records that an earlier try has shown to be refused permanently.
     fn leave_out(&mut self, first: usize, position: Option<Position>, unfit: &Unfit) {
         let mut own = unfit.range((position, 0)..=(position, usize::MAX));
         if own.next().is_none() {
@@ -161,7 +224,7 @@ impl Session {
         self.outgoing.keep(|number| reason(number).is_none());
     }
 
-    /// The batch of a record, by its position, and the record's place in it.
+    /// The position of a record's batch, and the record's place in it.
     fn place(&self, number: usize) -> Option<(Option<Position>, usize)> {
         let next = self.batches.partition_point(|(first, _)| *first <= number);
         let (first, position) = self.batches.get(next.checked_sub(1)?)?;
@@ -169,71 +232,78 @@ impl Session {
     }
 
     fn begin_transaction(&mut self) -> Result<(), End> {
-        if !self.open {
+        if !self.in_transaction {
             self.link.producer.begin().map_err(End::Trouble)?;
-            self.open = true;
+            self.in_transaction = true;
         }
         Ok(())
     }
 
-    /// Waits until nothing is in flight, and rejects what was refused before the checkpoint; the position that is reached then.
+    /// Waits until nothing is in flight and rejects what was refused before the checkpoint; returns the checkpoint's position.
     pub(super) async fn reach(
         &mut self,
         checkpoint: &mut Checkpoint,
-        exact: &mut Exact<'_>,
+        carried: &mut Carried<'_>,
         inlet: &mut Inlet,
     ) -> Result<Option<Position>, End> {
         let drained = self.link.drain();
-        self.check(exact, drained)?;
-        for (batch, mut refused) in self.rejects.drain(..) {
-            reject(inlet, Some(checkpoint), &batch, &mut refused).await;
+        self.check(carried, drained)?;
+        for (batch, refused) in self.rejects.drain(..) {
+            for (reason, records) in by_reason(&batch, &refused) {
+                inlet
+                    .reject_before(checkpoint, &batch, records, reason)
+                    .await;
+            }
         }
         Ok(checkpoint.kept().await?)
     }
 
     /// Makes everything up to `position` visible, and the position with it. Nothing may be in flight.
-    pub(super) fn commit(&mut self, position: Position, exact: &mut Exact<'_>) -> Result<(), End> {
+    pub(super) fn commit(
+        &mut self,
+        position: Position,
+        carried: &mut Carried<'_>,
+    ) -> Result<(), End> {
         self.batches.clear();
-        // A topic that is not there cannot hold a position; it comes with the first record.
-        if !self.open && !self.stored {
+        // A topic that does not exist cannot hold a position; the first record creates it.
+        if !self.in_transaction && !self.stored {
             return Ok(());
         }
         self.begin_transaction()?;
-        let committed = exact.committed(position);
+        let committed = carried.ownership.commit(position);
         let text = committed.text();
         let number = i64::try_from(position.seq).unwrap_or(i64::MAX);
         let store = self.store.clone();
-        self.link.patiently(exact.patience(), |producer, time| {
+        self.link.patiently(carried.patience(), |producer, time| {
             producer.commit(&store, &text, number, time)
         })?;
-        (self.open, self.stored) = (false, true);
-        Ok(exact.look(Some(&committed))?)
+        (self.in_transaction, self.stored) = (false, true);
+        Ok(carried.ownership.check(Some(&committed))?)
     }
 
-    /// Ends the session if a record has failed. What the failures teach about sizes and records is learned first.
-    fn check(&mut self, exact: &mut Exact<'_>, done: Result<(), Halt>) -> Result<(), End> {
+    /// Ends the session if a record has failed, after learning what the failures say about sizes and records.
+    fn check(&mut self, carried: &mut Carried<'_>, done: Result<(), Halt>) -> Result<(), End> {
         if done.is_ok() && self.link.failed.is_empty() {
             return Ok(());
         }
-        // The transaction is lost already: what else failed is worth a moment, as each lesson costs a try.
+        // The transaction is lost: waiting a moment for further failures saves tries.
         self.link.hear();
         let failed = std::mem::take(&mut self.link.failed);
         let too_large = |failed: &&Failed| failed.error.kind == Kind::TooLarge;
         if let Some(first) = failed.iter().find(too_large) {
-            exact
-                .sink
-                .learn(&mut self.link, &first.topic, exact.patience())?;
+            let patience = carried.patience();
+            carried.sink.learn(&mut self.link, &first.topic, patience)?;
             return Err(End::Anew);
         }
-        if let Some(unfit) = exact.verdicts.judge(&failed) {
+        if let Some(unfit) = carried.verdicts.judge(&failed) {
             if unfit.is_empty() {
                 let suspects = failed.iter().filter(|one| one.error.kind == Kind::Suspect);
                 let places = suspects.filter_map(|one| self.place(one.number));
-                exact.suspected = places.filter_map(|(position, _)| position).max();
+                carried.suspected = places.filter_map(|(position, _)| position).max();
             }
             let unfit = unfit.into_iter();
             let placed = unfit.filter_map(|(number, reason)| Some((self.place(number)?, reason)));
-            exact.unfit.extend(placed);
+            carried.unfit.extend(placed);
             return Err(End::Anew);
         }
         match failed.into_iter().next() {
@@ -242,11 +312,11 @@ impl Session {
         }
     }
 
-    /// The process ends: what is open is aborted, so that readers need not wait for the next start.
-    pub(super) fn leave(&mut self) {
-        if self.open {
-            // The next start does it if it fails now.
-            drop(self.link.producer.abort(FAREWELL));
+    /// Aborts an open transaction because the process ends, so that readers need not wait for the next start.
+    pub(super) fn abort(&mut self) {
+        if self.in_transaction {
+            // If it fails now, the next start does it.
+            drop(self.link.producer.abort(ABORT_TIMEOUT));
         }
     }
 }

@@ -1,9 +1,9 @@
-//! A batch to records for Kafka: topic, key, headers, value and time of each.
+//! Shapes batches into Kafka records: topic, key, headers, value and time of each.
 //!
 //! `read -> decode -> send -> keep -> take -> process -> [encode] -> write -> settle`
 //!
-//! It promises that the records of a batch and those that it refuses are all of the batch, in order, and that the same
-//! batch always becomes the same. No allocation for a record: everything stands in buffers that are used again.
+//! It promises that the records and the refused ones together are the batch, in order, and that the same batch always becomes
+//! the same records. It allocates nothing per record: all buffers are reused.
 
 use std::ops::Range;
 
@@ -21,11 +21,9 @@ use super::{
     options::{Config, Format},
     topics::{Limits, Topics},
 };
+use crate::sending::Refused;
 
-/// A record that leaves by `.rejected`: where it stands in the body, and why.
-pub(super) type Refused = (Range<usize>, String);
-
-/// Makes records of batches. One per task.
+/// Makes records of batches. One per lane.
 pub(super) struct Shaper {
     values: Values,
     topics: Topics,
@@ -60,12 +58,12 @@ impl Shaper {
         }
     }
 
-    /// What topics have turned out to take.
+    /// Sets what topics are known to accept.
     pub(super) fn set_limits(&mut self, limits: Limits) {
         self.limits = limits;
     }
 
-    /// What goes out at first: nothing, with the names of the headers.
+    /// An empty output with the names of the headers.
     pub(super) fn outgoing(config: &Config) -> Outgoing {
         let headers = config.headers.iter().flat_map(|headers| &headers.fields);
         Outgoing {
@@ -74,7 +72,7 @@ impl Shaper {
         }
     }
 
-    /// Appends the records of a batch, numbered from `first` on; gives how many numbers they took.
+    /// Appends the records of a batch, numbered from `first` on; returns how many numbers they took.
     pub(super) fn shape(
         &mut self,
         batch: &Batch,
@@ -111,7 +109,7 @@ impl Shaper {
         count
     }
 
-    /// Where the records of the batch that was shaped last stand in it, in the order of their numbers.
+    /// The places of the records of the batch that was shaped last, in the order of their numbers.
     pub(super) fn places(&self, batch: &Batch) -> Vec<Range<usize>> {
         match self.values {
             Values::Wire(_) => self.marks.iter().map(|mark| mark.start..mark.end).collect(),
@@ -164,7 +162,7 @@ impl Shaper {
         count
     }
 
-    /// Appends one record whose value is written; its key and headers are written behind that.
+    /// Appends one record whose value is written; writes its key and headers behind the value.
     #[inline]
     fn add(
         &mut self,
@@ -220,7 +218,7 @@ fn rest(
 ) -> usize {
     use millstream_wire::record::Record as Of;
     match event.record {
-        // The record's bytes go on to the end of the body.
+        // The record's slice extends to the end of the body.
         Of::Packed(bytes) => bytes.len() - (batch.body.len() - range.end),
         Of::Line(_) | Of::None => range.len(),
     }
@@ -238,7 +236,7 @@ fn text(
     Ok(start..out.len())
 }
 
-/// The event time as Kafka has it. Kafka knows no time before 1970.
+/// The event time in Kafka's unit. Kafka has no time before 1970.
 fn milliseconds(time: Time) -> i64 {
     time.0.div_euclid(1_000_000).max(0)
 }

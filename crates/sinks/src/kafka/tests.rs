@@ -20,7 +20,7 @@ struct Bench {
     _directory: tempfile::TempDir,
 }
 
-/// A sink with these options (in JSON, without the braces) before a broker in memory.
+/// A sink with these options (in JSON, without the braces) in front of a broker in memory.
 fn bench(upstream: Upstream, options: &str) -> Bench {
     let directory = tempfile::tempdir().unwrap();
     let options = format!(
@@ -66,7 +66,7 @@ fn count(rejected: &[Batch]) -> u32 {
 
 const GROUP: &str = "millstream-00000000000000000000000000c0ffee-sink";
 
-/// As another process would have committed it.
+/// A position as another process would have committed it.
 fn committed(seq: u64, owner: u64) -> String {
     let committed = Committed {
         channel: CHANNEL,
@@ -107,7 +107,7 @@ async fn records_are_committed_with_the_position_they_reach() {
 }
 
 #[tokio::test]
-async fn a_commit_that_fails_is_done_again_and_one_whose_answer_is_lost_is_not() {
+async fn a_failed_commit_is_repeated_and_one_whose_answer_was_lost_is_not() {
     for (lost, times) in [(false, 1), (true, 1), (false, 5)] {
         let mut bench = exact(RAW);
         bench.put("a\nb\n");
@@ -126,7 +126,7 @@ async fn a_commit_that_fails_is_done_again_and_one_whose_answer_is_lost_is_not()
 }
 
 #[tokio::test]
-async fn a_start_goes_on_at_the_position_and_not_at_the_cursor() {
+async fn a_start_continues_at_the_position_and_not_at_the_cursor() {
     let mut bench = exact(RAW);
     bench.put("a\n");
     bench.put("b\n");
@@ -144,7 +144,7 @@ async fn a_start_goes_on_at_the_position_and_not_at_the_cursor() {
 }
 
 #[tokio::test]
-async fn behind_memory_a_record_that_fails_is_sent_again_before_anything_is_settled() {
+async fn behind_memory_a_failed_record_is_resent_before_anything_is_settled() {
     let mut bench = plain(RAW);
     let receipt = bench.upstream.put(rig::packed("tag", "a\nb\nc\n"), true);
     bench.broker.fail_record(Kind::Fatal);
@@ -179,7 +179,7 @@ async fn topics_keys_and_headers_come_from_the_record() {
         assert_eq!(kept[1].headers, headers);
         let rejected = bench.upstream.rejected();
         assert_eq!(rejected.len(), 1);
-        assert!(reasons(&rejected).contains("`t.t wo` is no name of a topic"));
+        assert!(reasons(&rejected).contains("`t.t wo` is not a topic name"));
     }
 }
 
@@ -197,7 +197,7 @@ async fn connect_writes_key_and_value_and_refuses_single_records() {
 }
 
 #[test]
-fn what_cannot_work_is_refused_where_it_stands() {
+fn wrong_options_are_refused_at_their_place() {
     for (options, said) in [
         (r#"{"topic": "t"}"#, "brokers"),
         (r#"{"brokers": "a:1"}"#, "topic"),

@@ -1,4 +1,4 @@
-//! Which topic a record goes to, and what the topics are known to take.
+//! Which topic a record goes to, and what topics are known to accept.
 //!
 //! `read -> decode -> send -> keep -> take -> process -> [encode] -> write -> settle`
 
@@ -11,15 +11,15 @@ use millstream_wire::{
     template::{Depends, Renderer, Template},
 };
 
-/// So many names are remembered; then all are forgotten.
+/// Remembers this many names, then forgets all of them.
 const NAMES_MAX: usize = 10_000;
 
-/// What topics are known to take, learned from what they refused.
+/// What topics are known to accept, learned from what they refused.
 #[derive(Clone, Debug)]
 pub(super) struct Limits {
-    /// Bytes of the largest record of a topic, where it is below `record_max`.
+    /// The largest record of a topic, where it is below `record_max`.
     records: HashMap<String, usize>,
-    /// No batch of more than one record may be larger: the smallest of them.
+    /// The smallest of these: no batch of more than one record may be larger.
     pub(super) batch_max: usize,
 }
 
@@ -33,8 +33,8 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// The topic takes no batch above so many bytes. It has refused one: if that is no news, something makes its batches
-    /// larger than they look from here, and the limit is lowered until they fit.
+    /// The topic accepts no batch above `bytes`. It has refused one: if the limit was known, batches are larger than they look
+    /// from here, and the limit is lowered until they fit.
     pub(super) fn learn(&mut self, topic: &str, bytes: usize) {
         let bytes = match self.of(topic) {
             Some(known) if known <= bytes => known - known / 10,
@@ -44,18 +44,18 @@ impl Limits {
         self.batch_max = self.batch_max.min(bytes);
     }
 
-    /// The largest record of the topic, if it is known.
+    /// The largest record of the topic, if known.
     pub(super) fn of(&self, topic: &str) -> Option<usize> {
         self.records.get(topic).copied()
     }
 }
 
-/// Renders topics, and knows the index of each in what goes out.
+/// Renders topics, and knows the index of each in the output.
 pub(super) struct Topics {
     renderer: Renderer,
     depends: Depends,
     indices: HashMap<Vec<u8>, Result<usize, &'static str>>,
-    /// The last one: most records go where the one before them went.
+    /// The last topic: the next record mostly has the same.
     last: Vec<u8>,
     found: Option<Result<usize, &'static str>>,
     next: Vec<u8>,
@@ -73,7 +73,7 @@ impl Topics {
         }
     }
 
-    /// To be called before each batch.
+    /// Call this before each batch.
     pub(super) fn begin(&mut self, outgoing: &mut Outgoing) {
         if self.indices.len() >= NAMES_MAX && outgoing.records.is_empty() {
             self.indices.clear();
@@ -124,7 +124,7 @@ impl Topics {
                 Ok(outgoing.topics.len() - 1)
             }
         };
-        // Names that cannot be are not worth remembering: a peer may make up any number of them.
+        // Invalid names are not remembered: a peer may make up any number of them.
         if found.is_ok() {
             self.indices.insert(self.last.clone(), found);
         }
@@ -133,6 +133,6 @@ impl Topics {
 
     fn told(&self, fault: &str) -> String {
         let name = String::from_utf8_lossy(&self.last);
-        format!("`{}` is no name of a topic: {fault}", name.escape_debug())
+        format!("`{}` is not a topic name: {fault}", name.escape_debug())
     }
 }

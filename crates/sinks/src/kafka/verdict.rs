@@ -1,30 +1,30 @@
-//! Which records brokers refuse for what they are, as far as they say.
+//! Which records brokers refuse for what they are.
 //!
 //! `read -> decode -> send -> keep -> take -> process -> encode -> [write] -> settle`
 //!
-//! A broker refuses a whole batch for one bad record (no key in a compacted topic, a time too far ahead). Most name the bad
-//! ones: Kafka does since 2.4. Where one does not, everything goes out once more, each record in a batch of its own: then the
-//! ones that are refused are the bad ones.
+//! A broker refuses a whole batch for one bad record (no key in a compacted topic, a time too far ahead). Kafka since 2.4 names
+//! the bad records. With a broker that does not, everything is sent again, each record in a batch of its own: then the refused
+//! records are the bad ones.
 
 use millstream_kafka::{Error, Failed, Kind, ProducerOptions};
 
-/// What is known about the brokers' ways, and how the next producer sends.
+/// What is known about the brokers, and how the next producer sends.
 #[derive(Debug, Default)]
 pub(super) struct Verdicts {
-    /// They have been heard to tell bad records from their neighbours.
+    /// Brokers have named bad records among their neighbours.
     named: bool,
-    /// Each record goes in a batch of its own.
+    /// Each record is sent in a batch of its own.
     alone: bool,
 }
 
 impl Verdicts {
-    /// Hears what failed, and gives the numbers and reasons of those that no broker will ever take: none yet if each record
-    /// has to go alone first. None: nothing was learned.
+    /// Takes failures and returns the numbers and reasons of the records that no broker will ever take: none yet if each record
+    /// has to be sent alone first. None if nothing was learned.
     pub(super) fn judge(&mut self, failed: &[Failed]) -> Option<Vec<(usize, String)>> {
         let of = |kind| move |failed: &&Failed| failed.error.kind == kind;
         self.named |= failed.iter().any(|failed| of(Kind::Neighbour)(&failed));
         let suspects = failed.iter().filter(of(Kind::Suspect)).count();
-        // Whoever is refused alone was in a batch alone, or named.
+        // A suspect that was named, or was alone in its batch, is bad.
         let proven = self.named || self.alone || suspects == 1;
         self.alone |= !proven && suspects > 0;
         let unfit = failed.iter().filter(of(Kind::Suspect)).filter(|_| proven);
@@ -32,17 +32,17 @@ impl Verdicts {
         (suspects > 0).then(|| unfit.collect())
     }
 
-    /// Whether each record goes in a batch of its own.
+    /// Whether each record is sent in a batch of its own.
     pub(super) fn is_alone(&self) -> bool {
         self.alone
     }
 
-    /// All is well again: records go together. Whether they did not.
+    /// Sends records together again; whether they were sent alone.
     pub(super) fn join(&mut self) -> bool {
         std::mem::take(&mut self.alone)
     }
 
-    /// Tells the next producer.
+    /// Sets the options of the next producer.
     pub(super) fn apply(&self, options: &mut ProducerOptions) {
         if self.alone {
             options.batch_records = 1;
@@ -50,13 +50,13 @@ impl Verdicts {
     }
 }
 
-/// Whether a failure speaks of what records are, and not of brokers, rights or connections.
+/// Whether a failure is about the record, and not about brokers, rights or connections.
 pub(super) fn is_verdict(error: &Error) -> bool {
     matches!(error.kind, Kind::Suspect | Kind::Neighbour)
 }
 
 fn reason(error: &Error) -> String {
-    format!("Kafka refuses the record for good: {error}")
+    format!("Kafka refuses the record permanently: {error}")
 }
 
 #[cfg(test)]
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_records_are_told_from_their_neighbours() {
+    fn bad_records_are_distinguished_from_their_neighbours() {
         use Kind::{Again, Neighbour, Suspect};
         for (kinds, unfit) in [
             (&[Suspect, Neighbour, Suspect, Again][..], Some(&[0, 2][..])),
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn who_goes_alone_is_refused_for_itself() {
+    fn a_record_that_is_refused_alone_is_bad() {
         use Kind::{Again, Suspect};
         let mut verdicts = Verdicts::default();
         assert_eq!(verdicts.judge(&failed(&[Suspect, Suspect])), Some(vec![]));

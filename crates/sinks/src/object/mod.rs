@@ -34,7 +34,7 @@ use millstream_wire::{avro::container, compression::Codec, format::Format, templ
 use crate::{
     format::Formatting,
     publish::{self, Encode, Patience, Settings, split_root},
-    retry::Retry,
+    sending::Retry,
 };
 use begun::Begun;
 use cloud::{Cloud, Objects};

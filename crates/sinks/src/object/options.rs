@@ -11,7 +11,7 @@ use super::connect::{Auth, Scheme};
 use crate::{
     format::{Formatting, schema_with},
     publish::{Compression, RotateConfig, no_give_up},
-    retry::Retry,
+    sending::Retry,
 };
 
 /// The format that only this sink has.

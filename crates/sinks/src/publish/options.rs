@@ -7,7 +7,7 @@ use millstream_wire::{compression::Codec, template::Template};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::retry::Retry;
+use crate::sending::Retry;
 
 /// When outputs are finished and published; 0 disables a rule.
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]

@@ -1,63 +1,50 @@
-//! Retries requests until they succeed or fail permanently.
+//! Retries a request until it works, or until it fails in a way that no retry can change.
 
 use std::time::Duration;
 
 use millstream_pipeline::{
-    condition::Trouble,
     failure::{Again, Failure},
     node::SinkContext,
-    report::Reporter,
-    stop::Stop,
 };
 
-use crate::{backoff::Backoff, retry::Retry};
+use crate::sending::{Outage, Retry, Then};
 
-/// The retry policy.
+/// How requests are retried.
 #[derive(Clone)]
 pub(crate) struct Patience {
-    first: Duration,
-    max: Duration,
-    reporter: Reporter,
-    /// Behind a durable channel a stop ends the retries: unpublished records are read again at the next start.
-    stop: Option<Stop>,
+    retry: Retry,
+    context: SinkContext,
+    /// Behind a durable channel a stop ends the retries: what is not published comes again at the next start.
+    durable: bool,
 }
 
 impl Patience {
     pub(crate) fn new(retry: &Retry, context: &SinkContext, durable: bool) -> Self {
         Self {
-            first: retry.first.as_duration(),
-            max: retry.max.as_duration(),
-            reporter: context.reporter.clone(),
-            stop: durable.then(|| context.stop.clone()),
+            retry: *retry,
+            context: context.clone(),
+            durable,
         }
     }
 
-    /// Retries `act` until it succeeds or fails permanently.
+    /// Calls `act` until it succeeds or no retry can help.
     pub(crate) async fn keep_trying<T>(
         &self,
         mut act: impl AsyncFnMut() -> Result<T, Failure>,
     ) -> Result<T, Failure> {
-        let mut backoff = Backoff::new(self.first, self.max, u64::from(std::process::id()));
-        // Raised until this returns.
-        let failing = self.reporter.condition("retry");
+        // A publishing sink never gives up; its condition holds until this returns.
+        let retry = Retry {
+            give_up: Default::default(),
+            ..self.retry
+        };
+        let mut outage = Outage::new(&retry, &self.context, self.durable, "retry");
         loop {
             let failure = match act().await {
                 Err(failure) if failure.again != Again::Never => failure,
                 other => return other,
             };
-            let wait = backoff.failed();
-            failing.raise(
-                Trouble::Retrying,
-                format_args!("{failure}; retrying in {} ms", wait.as_millis()),
-            );
-            let Some(mut stop) = self.stop.clone() else {
-                tokio::time::sleep(wait).await;
-                continue;
-            };
-            tokio::select! {
-                biased;
-                () = stop.stopped() => return Err(failure),
-                () = tokio::time::sleep(wait) => {}
+            if outage.retry(&failure, Duration::ZERO).await != Then::Retry {
+                return Err(failure);
             }
         }
     }

@@ -1,32 +1,32 @@
-//! What a connection that breaks may have lost.
+//! Estimates what a broken connection may have lost.
 //!
 //! ```text
 //! | read by its program | in its system's buffer, perhaps | not acknowledged by its system |
-//!              <- 256 KiB + 6 MiB or twice its window ---> <---- what our system tells --->
+//!              <- 256 KiB + 6 MiB or twice its window ---> <---- our system reports it --->
 //! ```
-//! Syslog has no acknowledgements, so this is all that can be known. It promises an upper bound of the second part: a
-//! program that has read a message and died before it kept it is beyond what a sender can see.
+//! Syslog has no acknowledgements, so a sender can know no more. It promises an upper bound of the second part. A sender cannot see
+//! whether a program that has read a message stores it.
 
 use std::collections::VecDeque;
 
-/// So many bytes of written messages are remembered at most: what the buffers of both systems hold at most by default
-/// (net.ipv4.tcp_wmem and tcp_rmem: 4 and 6 MiB), and more.
+/// Remembers at most this many bytes of written messages: more than the buffers of both systems hold by default
+/// (net.ipv4.tcp_wmem and tcp_rmem: 4 and 6 MiB).
 const BYTES_MAX: u64 = 16 << 20;
 
-/// A window is half of the buffer, which holds what fits.
+/// A window is half of the peer's buffer.
 const WINDOWS: u64 = 2;
-/// What a buffer grows to by default (net.ipv4.tcp_rmem). The windows that are seen are those of a buffer that is nearly full: of its
-/// size they say little.
+/// The default maximum of a receive buffer (net.ipv4.tcp_rmem). The window of a buffer that is nearly full says little about its
+/// size.
 const BUFFER_BYTES: u64 = 6 << 20;
-/// What its program may have read and not yet looked at: rsyslog reads 128 KiB at once.
+/// Bytes that the peer's program may have read and not processed: rsyslog reads 128 KiB at once.
 const PROGRAM_BYTES: u64 = 256 << 10;
 
-/// The messages that were written last to one connection.
+/// The messages that were last written to one connection.
 #[derive(Debug, Default)]
 pub(super) struct Doubt {
     lengths: VecDeque<u32>,
     bytes: u64,
-    /// The largest window that the peer has told, which may be 0; None without TCP.
+    /// The largest window that the peer has announced, which may be 0; None without TCP.
     window: Option<u64>,
 }
 
@@ -35,7 +35,7 @@ pub(super) struct Doubt {
 pub(super) struct Lost {
     /// The peer's system has not acknowledged them.
     pub(super) unacknowledged: u64,
-    /// Its system had them, its program perhaps not.
+    /// The peer's system had them; its program may not have read them.
     pub(super) in_doubt: u64,
 }
 
@@ -52,13 +52,13 @@ impl Doubt {
         }
     }
 
-    /// The peer has told this window.
+    /// The peer announced this window.
     pub(super) fn window(&mut self, bytes: Option<u64>) {
         self.window = self.window.max(bytes);
     }
 
-    /// The connection is gone. `unsent`: bytes that the peer's system has not acknowledged; `read`: its program had
-    /// read all that its system had (it closed in good order).
+    /// The connection is gone. `unsent`: bytes that the peer's system has not acknowledged. `read`: its program had read
+    /// everything that its system had (it closed the connection in order).
     pub(super) fn broken(&mut self, unsent: u64, read: bool) -> Lost {
         let beyond = match (read, self.window) {
             (true, _) | (_, None) => 0,
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_acknowledged_and_what_fits_into_the_window_may_be_lost() {
+    fn unacknowledged_messages_and_those_that_fit_the_window_may_be_lost() {
         let lost = |unacknowledged, in_doubt| Lost {
             unacknowledged,
             in_doubt,
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_starts_without_doubts_and_memory_is_bounded() {
+    fn a_connection_starts_without_doubt_and_memory_is_bounded() {
         let mut doubt = doubt(20);
         doubt.broken(100_000, false);
         assert_eq!(doubt.broken(100, false), Lost::default());

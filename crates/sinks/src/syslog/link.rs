@@ -1,4 +1,4 @@
-//! The connection to the server, whatever it is.
+//! The connection to the server: a TCP, TLS or unix stream, or datagrams.
 //!
 //! `read -> decode -> send -> keep -> take -> process -> encode -> [write] -> settle`
 
@@ -19,27 +19,27 @@ use tokio::{
     time::timeout,
 };
 
-use super::Syslog;
+use super::target::Target;
 use crate::probe::greeting;
 
 /// A connection.
 pub(super) enum Link {
-    /// With another handle of its socket, to ask what is under way.
+    /// A stream, a second handle of its socket to ask the system about bytes in flight, and whether it is TCP.
     Stream(Box<Stream>, OwnedFd, bool),
     Udp(UdpSocket),
     Unixgram(UnixDatagram),
 }
 
-/// How a connection has ended.
+/// How a connection ended.
 #[derive(Debug)]
-pub(super) enum Ended {
-    /// The peer closed it, and had read all that its system had.
+pub(super) enum End {
+    /// The peer closed it after its program had read everything that its system had.
     Closed,
-    /// It broke.
+    /// It broke, or could not be made.
     Broken(io::Error),
 }
 
-impl From<io::Error> for Ended {
+impl From<io::Error> for End {
     fn from(error: io::Error) -> Self {
         Self::Broken(error)
     }
@@ -47,32 +47,32 @@ impl From<io::Error> for Ended {
 
 impl Link {
     /// Connects, within `retry.timeout`.
-    pub(super) async fn connect(sink: &Syslog, reporter: &Reporter) -> io::Result<Self> {
-        let limit = sink.retry.timeout.as_duration();
+    pub(super) async fn connect(target: &Target, reporter: &Reporter) -> io::Result<Self> {
+        let limit = target.timeout;
         let late = |_| {
             let text = format!("no answer within {limit:?}");
             io::Error::new(io::ErrorKind::TimedOut, text)
         };
-        timeout(limit, Self::open(sink, reporter))
+        timeout(limit, Self::open(target, reporter))
             .await
             .map_err(late)
             .flatten()
     }
 
-    /// Connects and does the handshake of TLS; what the server has proven.
-    pub(super) async fn probe(sink: &Syslog, reporter: &Reporter) -> io::Result<&'static str> {
-        let Self::Stream(mut stream, ..) = Self::connect(sink, reporter).await? else {
-            return Ok("the socket takes datagrams");
+    /// Connects and does the TLS handshake; returns what the server has proven.
+    pub(super) async fn probe(target: &Target, reporter: &Reporter) -> io::Result<&'static str> {
+        let Self::Stream(mut stream, ..) = Self::connect(target, reporter).await? else {
+            return Ok("the socket accepts datagrams");
         };
         greeting(&mut stream).await?;
-        Ok(match sink.tls {
+        Ok(match target.tls {
             Some(_) => "TLS",
             None => "no TLS",
         })
     }
 
-    async fn open(sink: &Syslog, reporter: &Reporter) -> io::Result<Self> {
-        let url = &sink.url;
+    async fn open(target: &Target, reporter: &Reporter) -> io::Result<Self> {
+        let url = &target.url;
         if let Some(path) = url.path() {
             if url.scheme() == Scheme::Unixgram {
                 let socket = UnixDatagram::unbound()?;
@@ -80,26 +80,26 @@ impl Link {
                 return Ok(Self::Unixgram(socket));
             }
             let socket = Socket::Unix(UnixStream::connect(path).await?);
-            return Self::greet(sink, socket, "localhost", reporter).await;
+            return Self::handshake(target, socket, "localhost", reporter).await;
         }
-        let address = url.address(sink.port()).unwrap_or_default();
+        let address = url.address(target.port()).unwrap_or_default();
         if url.scheme() == Scheme::Udp {
             return udp(&address).await;
         }
-        let stream = connect(&address, sink.retry.timeout.as_duration(), 0).await?;
+        let stream = connect(&address, target.timeout, 0).await?;
         let host = address.rsplit_once(':').map_or(&*address, |(host, _)| host);
-        Self::greet(sink, Socket::Tcp(stream), host, reporter).await
+        Self::handshake(target, Socket::Tcp(stream), host, reporter).await
     }
 
-    async fn greet(
-        sink: &Syslog,
+    async fn handshake(
+        target: &Target,
         socket: Socket,
         host: &str,
         reporter: &Reporter,
     ) -> io::Result<Self> {
         let handle = socket.as_fd().try_clone_to_owned()?;
         let is_tcp = matches!(socket, Socket::Tcp(_));
-        let stream = match &sink.tls {
+        let stream = match &target.tls {
             None => Stream::Plain(socket),
             Some(tls) => {
                 let secure = tls.connect(socket, host, reporter).await;
@@ -109,8 +109,8 @@ impl Link {
         Ok(Self::Stream(Box::new(stream), handle, is_tcp))
     }
 
-    /// Writes some of `bytes`; of datagrams all. A stream whose peer has closed it is not written to.
-    pub(super) async fn write(&mut self, bytes: &[u8]) -> Result<usize, Ended> {
+    /// Writes some of `bytes`; a datagram as a whole. Does not write to a stream that the peer has closed.
+    pub(super) async fn write(&mut self, bytes: &[u8]) -> Result<usize, End> {
         match self {
             Self::Stream(stream, ..) => {
                 poll_fn(|context| {
@@ -118,7 +118,7 @@ impl Link {
                         return Poll::Ready(Err(ended));
                     }
                     let wrote = ready!(Pin::new(&mut **stream).poll_write(context, bytes));
-                    Poll::Ready(wrote.map_err(Ended::Broken))
+                    Poll::Ready(wrote.map_err(End::Broken))
                 })
                 .await
             }
@@ -127,36 +127,36 @@ impl Link {
         }
     }
 
-    /// Sees to it that what was written is with the system.
-    pub(super) async fn flush(&mut self) -> Result<(), Ended> {
+    /// Hands everything that was written to the system.
+    pub(super) async fn flush(&mut self) -> Result<(), End> {
         if let Self::Stream(stream, ..) = self {
             stream.flush().await?;
         }
         Ok(())
     }
 
-    /// Returns when the peer ends the connection; never for datagrams.
-    pub(super) async fn ended(&mut self) -> Ended {
+    /// Returns when the peer ends the connection; for datagrams never.
+    pub(super) async fn ended(&mut self) -> End {
         match self {
             Self::Stream(stream, ..) => poll_fn(|context| poll_ended(stream, context)).await,
             Self::Udp(_) | Self::Unixgram(_) => std::future::pending().await,
         }
     }
 
-    /// Ends it in good order: what was written still goes out.
+    /// Closes it in order: what was written still goes out.
     pub(super) async fn close(mut self) {
         if let Self::Stream(stream, ..) = &mut self {
             let _ = stream.shutdown().await;
         }
     }
 
-    /// Bytes that the peer's system has not acknowledged (a unix socket: that the peer has not read).
+    /// Bytes that the peer's system has not acknowledged (of a unix socket: that the peer has not read).
     pub(super) fn unsent(&self) -> u64 {
         self.handle()
             .map_or(0, |handle| unsent_bytes(handle).unwrap_or(0))
     }
 
-    /// The room in the peer's receive buffer as it last told; None where there is none but ours.
+    /// The window that the peer announced last; None without TCP.
     pub(super) fn window(&self) -> Option<u64> {
         match self {
             Self::Stream(_, handle, true) => Some(peer_window_bytes(handle.as_fd()).unwrap_or(0)),
@@ -189,15 +189,15 @@ async fn udp(address: &str) -> io::Result<Link> {
     Err(last)
 }
 
-/// Syslog servers say nothing: what they send is passed over, and its end is that of the connection.
-fn poll_ended(stream: &mut Stream, context: &mut Context<'_>) -> Poll<Ended> {
+/// Syslog servers send nothing: ignores what they send anyway, and reports the end of the stream.
+fn poll_ended(stream: &mut Stream, context: &mut Context<'_>) -> Poll<End> {
     let mut bytes = [0; 512];
     loop {
         let mut buffer = ReadBuf::new(&mut bytes);
         match ready!(Pin::new(&mut *stream).poll_read(context, &mut buffer)) {
-            Ok(()) if buffer.filled().is_empty() => return Poll::Ready(Ended::Closed),
+            Ok(()) if buffer.filled().is_empty() => return Poll::Ready(End::Closed),
             Ok(()) => {}
-            Err(error) => return Poll::Ready(Ended::Broken(error)),
+            Err(error) => return Poll::Ready(End::Broken(error)),
         }
     }
 }

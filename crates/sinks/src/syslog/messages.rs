@@ -1,4 +1,4 @@
-//! Batches to framed messages, in a buffer, each with the record that it is of.
+//! Encodes batches as framed messages in one buffer, and knows the record of each message.
 //!
 //! `read -> decode -> send -> keep -> take -> process -> [encode] -> write -> settle`
 //!
@@ -19,7 +19,7 @@ use millstream_wire::{
 /// The longest datagram of UDP over IPv4.
 pub(super) const DATAGRAM_BYTES_MAX: usize = 65_507;
 
-/// How messages are told apart.
+/// How messages are separated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Framing {
     Octets,
@@ -27,12 +27,12 @@ pub(super) enum Framing {
     Datagrams,
 }
 
-/// A message that was not wholly written yet.
+/// A message in the buffer.
 #[derive(Debug)]
 struct Message {
-    /// The byte of the buffer behind it.
+    /// The end of the message in the buffer.
     end: usize,
-    /// Its batch, among those that are held, and its record there.
+    /// The index of its batch, and its record there.
     batch: usize,
     record: Range<usize>,
 }
@@ -45,13 +45,21 @@ pub(super) struct Messages {
     text: Vec<u8>,
     marks: Vec<Mark>,
     head: Vec<u8>,
-    /// The bytes of all of them, one behind the other.
+    /// The bytes of all messages.
     bytes: Vec<u8>,
     messages: Vec<Message>,
-    /// How many of them, from the front, are written, and the first byte that is not.
+    /// How many messages, from the front, are wholly written, and how many bytes are.
     written: usize,
     at: usize,
-    batches: Vec<Batch>,
+    /// The batches of the messages, with their numbers in the lane.
+    batches: Vec<(u64, Batch)>,
+}
+
+/// The records of a batch whose messages are not written.
+pub(super) struct Waiting {
+    pub(super) number: u64,
+    pub(super) batch: Batch,
+    pub(super) records: Vec<Range<usize>>,
 }
 
 impl Messages {
@@ -71,10 +79,11 @@ impl Messages {
         }
     }
 
-    /// Appends the messages of a batch; what cannot be written is appended to `rejects`, and its place and length to
-    /// `long` if it is for no datagram.
+    /// Appends the messages of a batch, which has this number in the lane. Records that cannot be encoded go to `rejects`, and records
+    /// that are too long for a datagram to `long`.
     pub(super) fn add(
         &mut self,
+        number: u64,
         batch: &Batch,
         rejects: &mut Vec<Reject>,
         long: &mut Vec<Range<usize>>,
@@ -117,7 +126,7 @@ impl Messages {
                 record,
             });
         }
-        self.batches.push(batch.clone());
+        self.batches.push((number, batch.clone()));
     }
 
     /// Bytes that wait.
@@ -134,7 +143,7 @@ impl Messages {
         self.written == self.messages.len()
     }
 
-    /// What is to be written next: of datagrams one, of a stream all.
+    /// The bytes to write next: one datagram, or everything for a stream.
     pub(super) fn next(&self) -> &[u8] {
         let end = match (self.framing, self.messages.get(self.written)) {
             (Framing::Datagrams, Some(message)) => message.end,
@@ -143,7 +152,7 @@ impl Messages {
         self.bytes.get(self.at..end).unwrap_or_default()
     }
 
-    /// So many bytes of it were taken. Calls `whole` with the length of each message that is wholly written with them.
+    /// The system took `bytes` of them. Calls `whole` with the length of each message that is now wholly written.
     pub(super) fn wrote(&mut self, bytes: usize, mut whole: impl FnMut(usize)) {
         let mut begin = self.end_of_written();
         self.at += bytes;
@@ -158,26 +167,29 @@ impl Messages {
         self.clear();
     }
 
-    /// The connection is gone: a message of which a part was written goes out again from its first byte.
+    /// The connection is gone: a message that was written in part goes out again from its first byte.
     pub(super) fn rewind(&mut self) {
         self.at = self.end_of_written();
     }
 
-    /// Gives up what waits: each batch with its records that were not written.
-    pub(super) fn give_up(&mut self) -> Vec<(Batch, Vec<Range<usize>>)> {
-        let mut given: Vec<_> = std::mem::take(&mut self.batches)
-            .into_iter()
-            .map(|batch| (batch, Vec::new()))
+    /// Removes everything that waits.
+    pub(super) fn give_up(&mut self) -> Vec<Waiting> {
+        let batches = std::mem::take(&mut self.batches).into_iter();
+        let mut waiting: Vec<_> = batches
+            .map(|(number, batch)| Waiting {
+                number,
+                batch,
+                records: Vec::new(),
+            })
             .collect();
         for message in self.messages.drain(..).skip(self.written) {
-            if let Some((_, records)) = given.get_mut(message.batch) {
-                records.push(message.record);
+            if let Some(waiting) = waiting.get_mut(message.batch) {
+                waiting.records.push(message.record);
             }
         }
-        self.written = 0;
         self.clear();
-        given.retain(|(_, records)| !records.is_empty());
-        given
+        waiting.retain(|waiting| !waiting.records.is_empty());
+        waiting
     }
 
     fn end_of_written(&self) -> usize {
@@ -201,13 +213,13 @@ fn write_count(length: usize, out: &mut Vec<u8>) {
     let _ = write!(out, "{length} ");
 }
 
-/// A text without newlines: `#012` in their place, and nothing at the end, where they part nothing.
+/// Replaces each newline within a text by `#012`, as rsyslog does, and drops one at the end.
 fn line(text: &[u8], out: &mut Vec<u8>) {
     let text = text.strip_suffix(b"\n").unwrap_or(text);
-    let mut parts = text.split(|byte| *byte == b'\n');
-    out.extend_from_slice(parts.next().unwrap_or_default());
-    for part in parts {
+    let mut lines = text.split(|byte| *byte == b'\n');
+    out.extend_from_slice(lines.next().unwrap_or_default());
+    for line in lines {
         out.extend_from_slice(b"#012");
-        out.extend_from_slice(part);
+        out.extend_from_slice(line);
     }
 }

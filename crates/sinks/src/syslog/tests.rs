@@ -1,4 +1,4 @@
-//! Servers that listen, go, and say nothing.
+//! Servers that listen, fail and never answer.
 
 use std::{
     io::Read,
@@ -20,7 +20,7 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
     tokio::task::LocalSet::new().block_on(&runtime, future)
 }
 
-/// A listener and the options of a sink that goes to it.
+/// A listener, and the options of a sink that connects to it.
 fn listener(more: &str) -> (TcpListener, String) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -30,7 +30,7 @@ fn listener(more: &str) -> (TcpListener, String) {
     (listener, options)
 }
 
-/// Everything that comes on the next connection, once it is closed.
+/// Everything that arrives on the next connection, once it is closed.
 fn all(listener: TcpListener) -> std::thread::JoinHandle<String> {
     std::thread::spawn(move || {
         let mut text = String::new();
@@ -63,7 +63,7 @@ fn messages_are_counted_in_octets_and_settled_when_they_are_written() {
 }
 
 #[test]
-fn with_lines_a_newline_within_a_text_is_shown() {
+fn with_line_framing_a_newline_within_a_text_is_escaped() {
     let (listener, options) = listener(r#", "framing": "lines", "protocol": "rfc3164""#);
     let upstream = Upstream::memory();
     let batch = packed("t", "one two\n");
@@ -107,7 +107,7 @@ fn the_whole_record_can_be_the_text() {
 }
 
 #[test]
-fn a_server_that_comes_late_gets_everything_once() {
+fn a_server_that_starts_late_gets_everything_once() {
     let (listener, options) = listener("");
     let port = listener.local_addr().unwrap().port();
     drop(listener);
@@ -128,7 +128,7 @@ fn a_server_that_comes_late_gets_everything_once() {
 }
 
 #[test]
-fn what_a_connection_that_breaks_may_have_lost_is_counted() {
+fn records_that_a_broken_connection_may_have_lost_are_counted() {
     let (listener, options) = listener("");
     let upstream = Upstream::memory();
     let mut rig = Rig::new(&COMPONENT, &options, &upstream, "unused".as_ref());
@@ -137,7 +137,7 @@ fn what_a_connection_that_breaks_may_have_lost_is_counted() {
     upstream.put(packed("t", &text), true);
     upstream.close();
     let server = std::thread::spawn(move || {
-        // The first connection is broken with data that nobody has read.
+        // The first connection breaks with unread data.
         let (mut stream, _) = listener.accept().unwrap();
         stream.read_exact(&mut [0; 100_000]).unwrap();
         std::thread::sleep(Duration::from_millis(200));
@@ -150,7 +150,7 @@ fn what_a_connection_that_breaks_may_have_lost_is_counted() {
     block_on(rig.run()).unwrap();
     let second = server.join().unwrap();
     let count = |text: &[u8]| text.windows(4).filter(|bytes| bytes == b"<13>").count() as u64;
-    // On the first connection some 90 whole ones were read.
+    // The first connection delivered about 90 complete messages.
     let lost = (8 << 10) - count(&second) - 90;
     let told = rig.meter("records_unacknowledged") + rig.meter("records_in_doubt");
     assert!(lost > 0, "the buffers held nothing?");
@@ -159,7 +159,7 @@ fn what_a_connection_that_breaks_may_have_lost_is_counted() {
 }
 
 #[test]
-fn nothing_is_lost_on_a_connection_that_was_closed_while_idle() {
+fn nothing_is_lost_on_a_connection_that_is_closed_while_idle() {
     let (listener, options) = listener("");
     let upstream = Upstream::memory();
     let mut rig = Rig::new(&COMPONENT, &options, &upstream, "unused".as_ref());
@@ -169,7 +169,7 @@ fn nothing_is_lost_on_a_connection_that_was_closed_while_idle() {
         let (mut stream, _) = listener.accept().unwrap();
         stream.read_exact(&mut [0; 20]).unwrap();
         std::thread::sleep(Duration::from_millis(100));
-        // It reads all there is and closes.
+        // It reads everything and closes.
         stream.set_nonblocking(true).unwrap();
         let _ = stream.read(&mut [0; 4096]);
         drop(stream);
@@ -221,7 +221,7 @@ fn datagrams_by_udp_and_unix_hold_one_message_each() {
 }
 
 #[test]
-fn a_unix_stream_is_a_stream() {
+fn a_unix_stream_is_framed_like_tcp() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("log");
     let listener = UnixListener::bind(&path).unwrap();
@@ -245,7 +245,7 @@ fn a_unix_stream_is_a_stream() {
 }
 
 #[test]
-fn records_that_nobody_takes_for_too_long_leave_by_the_rejected_port() {
+fn records_that_no_server_takes_in_time_leave_by_the_rejected_port() {
     let (listener, _) = listener("");
     let port = listener.local_addr().unwrap().port();
     drop(listener);
@@ -270,7 +270,7 @@ fn records_that_nobody_takes_for_too_long_leave_by_the_rejected_port() {
 }
 
 #[test]
-fn a_stop_does_not_wait_for_a_server_that_is_away() {
+fn behind_a_durable_channel_a_stop_does_not_wait_for_a_server_that_is_down() {
     let (listener, options) = listener("");
     drop(listener);
     let upstream = Upstream::durable(7);
@@ -287,7 +287,7 @@ fn a_stop_does_not_wait_for_a_server_that_is_away() {
 }
 
 #[test]
-fn options_that_cannot_be_are_named() {
+fn wrong_options_are_reported_by_name() {
     for (options, named) in [
         (r#"{"url": "relp://a:1"}"#, "RELP"),
         (r#"{"url": "udp://a:1", "tls": true}"#, "streams"),

@@ -9,40 +9,40 @@ use tokio::{
     time::timeout,
 };
 
-/// So many batches of one connection wait for their answers; then it is not read further.
+/// Maximum number of batches of a connection that wait for their answers; beyond it the connection is not read.
 const ANSWERS_MAX: usize = 256;
-/// Acks that are due together are written together, up to about so many bytes.
+/// Acks that are due together are written together, up to about this many bytes.
 const WRITE_BYTES: usize = 16 << 10;
 
-/// What a peer is told when a batch is done.
+/// The answer to a peer when a batch is done.
 pub(crate) struct Answer {
-    /// Everything the frames became.
+    /// The receipts of everything the frames became.
     pub receipts: Vec<Receipt>,
-    /// Their acks, as they go on the wire.
+    /// The acks, as they are written.
     pub acks: Vec<u8>,
-    /// How many.
+    /// Number of acks.
     pub count: u64,
 }
 
-/// Takes answers from the side that reads.
+/// Where the reading side puts its answers.
 pub(crate) struct Answers {
     queue: mpsc::Sender<Answer>,
     open: Rc<Cell<usize>>,
 }
 
-/// Writes them.
+/// Writes the answers.
 pub(crate) struct Answering {
     queue: mpsc::Receiver<Answer>,
-    /// Taken from the queue too early.
+    /// Taken from the queue, but not due yet.
     held: Option<Answer>,
     open: Rc<Cell<usize>>,
 }
 
-/// Why acks are not written any more.
+/// Why no more acks are written.
 pub(crate) enum Unanswered {
     /// The peer does not take them.
     Write(io::Error),
-    /// What a chunk became was dropped on its way: the peer must send it again.
+    /// A chunk was dropped on its way: the peer must send it again.
     Unsettled,
 }
 
@@ -63,20 +63,20 @@ pub(crate) fn answers() -> (Answers, Answering) {
 }
 
 impl Answers {
-    /// Waits while too many are open. The other side ends only with the connection.
+    /// Queues an answer; waits while too many are open. The other side ends only with the connection.
     pub(crate) async fn push(&self, answer: Answer) {
         self.open.set(self.open.get() + 1);
         let _ = self.queue.send(answer).await;
     }
 
-    /// Batches whose acks are not written yet.
+    /// Number of batches whose acks are not written yet.
     pub(crate) fn open(&self) -> usize {
         self.open.get()
     }
 }
 
 impl Answering {
-    /// Writes until the reading side has ended and everything is answered. `patience`: for a peer that does not read.
+    /// Writes until the reading side has ended and everything is answered. `patience` is the timeout of a write.
     pub(crate) async fn run(
         mut self,
         writer: &mut (impl AsyncWrite + Unpin),
@@ -89,7 +89,7 @@ impl Answering {
                 receipt.await.map_err(|_| Unanswered::Unsettled)?;
             }
             let mut out = answer.acks;
-            // What is due already goes with it.
+            // Answers that are due already are written with it.
             while out.len() < WRITE_BYTES
                 && let Some(next) = self.next_due()
             {
@@ -99,7 +99,7 @@ impl Answering {
             }
             let write = async {
                 writer.write_all(&out).await?;
-                // TLS may hold back what the socket did not take at once.
+                // TLS may hold back what the socket did not accept at once.
                 writer.flush().await
             };
             let written = timeout(patience, write).await;
@@ -119,7 +119,7 @@ impl Answering {
         }
     }
 
-    /// The next answer if it is due; else it is held.
+    /// The next answer if it is due; otherwise it is held.
     fn next_due(&mut self) -> Option<Answer> {
         let next = self.held.take().or_else(|| self.queue.try_recv().ok())?;
         let due = |receipt: &Receipt| receipt.try_outcome() == Some(Ok(()));

@@ -1,9 +1,8 @@
-//! What the sources that serve connections have in common: the read buffer, the pace of reading, what ends a connection
-//! beside its peer, and answers in their order.
+//! What the sources that serve connections have in common: the read buffer, the pace of reading, timeouts, and answers in order.
 //!
 //! `[read] -> decode -> send -> keep`
 //!
-//! It leaves to others: sockets (`net`), protocols (each source).
+//! Sockets are in `net`; each source has its own protocol.
 
 mod answers;
 mod pace;

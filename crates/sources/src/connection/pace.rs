@@ -1,18 +1,18 @@
-//! Moderates wake-ups, as network cards do: a connection that sends single messages without pause is read once a tick.
+//! Moderates wake-ups, as network cards do: a connection that sends single messages without pause is read once per tick.
 //!
-//! A server that is faster than its sender is woken for every message or two, and a wake-up costs more than a message. An
-//! idle stream is never delayed, nor is a peer that waits for acks.
+//! A server that is faster than its sender is woken for every message or two, and a wake-up costs more than a message. Neither an
+//! idle stream nor a peer that waits for acks is ever delayed.
 
 use std::time::{Duration, Instant};
 
-/// A read of fewer bytes is small: a few messages, each of which costs a wake-up.
+/// A read of fewer bytes is small: a few messages, each of which cost a wake-up.
 const SMALL_READ_BYTES: usize = 2 << 10;
-/// After so many small reads within [`QUICK`] a connection is read once a tick.
+/// After this many small reads within [`QUICK`] a connection is read once per tick.
 const SMALL_READS: u32 = 5;
 /// See [`SMALL_READS`].
 const QUICK: Duration = Duration::from_millis(2);
 
-/// Moderates wake-ups: tells a connection that sends single messages without pause.
+/// Recognizes a connection that sends single messages without pause.
 pub(crate) struct Pace {
     on: bool,
     small: u32,
@@ -45,7 +45,7 @@ impl Pace {
         self.busy && self.on
     }
 
-    /// The connection is not busy.
+    /// The connection is not busy any more.
     pub(crate) fn calm(&mut self) {
         self.busy = false;
         self.small = 0;
@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn neither_slow_reads_nor_a_peer_that_waits_for_acks_make_it_busy() {
+    fn neither_slow_reads_nor_a_peer_that_waits_for_acks_make_a_connection_busy() {
         let mut pace = Pace::new(Duration::from_millis(1));
         let begin = Instant::now();
         assert!((0..100).all(|read| !pace.is_busy(200, begin + QUICK * read, false)));

@@ -1,6 +1,6 @@
-//! Whether a peer goes on with what it has begun: a frame, a head, a body.
+//! Whether a peer makes progress with what it has begun: a frame, a header, a body.
 //!
-//! Only the time that is spent waiting for the peer counts, never the time that this side takes for decoding, memory or room.
+//! Only time spent waiting for the peer counts, never time that this side takes for decoding or waits for memory or room.
 
 use std::{
     future::{Future, poll_fn},
@@ -12,14 +12,14 @@ use std::{
 use millstream_record::Pool;
 use tokio::time::{Instant, Sleep, sleep};
 
-/// The least bytes per second.
+/// Minimum number of bytes per second.
 const RATE_MIN: u64 = 1 << 10;
-/// While others wait for memory, a message must bring what it holds within this many seconds.
+/// While other messages wait for memory, a message must fill the memory it holds within this many seconds.
 const SHORT_SECONDS: u64 = 60;
-/// While others wait for memory, progress is measured over this time.
+/// While other messages wait for memory, progress is measured over this time.
 const SHORT_WINDOW: Duration = Duration::from_secs(5);
-/// Looks within a window.
-const LOOKS: u32 = 4;
+/// Number of checks within a window.
+const CHECKS: u32 = 4;
 
 /// The peer is too slow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,13 +28,13 @@ pub(crate) struct Slow;
 /// Measures the progress of one message after another.
 pub(crate) struct Progress {
     pool: Pool,
-    /// Zero: there is no limit.
+    /// Zero: no limit.
     window: Duration,
-    /// The time of this window that was spent waiting.
+    /// Time spent waiting in this window.
     waited: Duration,
-    /// What came in this window.
+    /// Number of bytes that came in this window.
     came: u64,
-    look: Option<Pin<Box<Sleep>>>,
+    check: Option<Pin<Box<Sleep>>>,
 }
 
 impl Progress {
@@ -44,7 +44,7 @@ impl Progress {
             window,
             waited: Duration::ZERO,
             came: 0,
-            look: None,
+            check: None,
         }
     }
 
@@ -53,13 +53,13 @@ impl Progress {
         self.came += bytes as u64;
     }
 
-    /// Nothing has begun that the peer must go on with.
+    /// The peer has nothing to finish.
     pub(crate) fn restart(&mut self) {
         self.waited = Duration::ZERO;
         self.came = 0;
     }
 
-    /// Waits for `read`, which brings more of a message that holds `held` bytes.
+    /// Waits for `read`, which brings more of a message that holds `held` bytes of memory.
     pub(crate) async fn wait<T>(
         &mut self,
         held: usize,
@@ -73,25 +73,25 @@ impl Progress {
         if self.window.is_zero() {
             return Ok(read.await);
         }
-        let step = self.window / LOOKS;
+        let step = self.window / CHECKS;
         let mut since = Instant::now();
         loop {
-            let look = self.look.get_or_insert_with(|| Box::pin(sleep(step)));
+            let check = self.check.get_or_insert_with(|| Box::pin(sleep(step)));
             tokio::select! {
                 biased;
                 done = &mut read => {
                     self.waited += since.elapsed();
                     return Ok(done);
                 }
-                () = &mut *look => {}
+                () = &mut *check => {}
             }
             let now = Instant::now();
             self.waited += now - since;
             since = now;
             self.judge(held)?;
-            let step = self.window.min(SHORT_WINDOW) / LOOKS;
-            if let Some(look) = &mut self.look {
-                look.as_mut().reset(now + step);
+            let step = self.window.min(SHORT_WINDOW) / CHECKS;
+            if let Some(check) = &mut self.check {
+                check.as_mut().reset(now + step);
             }
         }
     }
@@ -124,7 +124,7 @@ mod tests {
 
     const WINDOW: Duration = Duration::from_secs(20);
 
-    async fn rest(seconds: u64) {
+    async fn wait(seconds: u64) {
         sleep(Duration::from_secs(seconds)).await;
     }
 
@@ -132,30 +132,30 @@ mod tests {
     async fn a_peer_that_brings_less_than_a_kilobyte_a_second_is_slow() {
         let mut progress = Progress::new(Pool::new(1 << 20), WINDOW);
         for _ in 0..10 {
-            progress.wait(1, rest(4)).await.unwrap();
+            progress.wait(1, wait(4)).await.unwrap();
             progress.came(5 << 10);
         }
         progress.restart();
         let mut slow = false;
         for _ in 0..10 {
-            slow |= progress.wait(1, rest(4)).await.is_err();
+            slow |= progress.wait(1, wait(4)).await.is_err();
             progress.came(1 << 10);
         }
         assert!(slow);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn time_of_our_own_does_not_count() {
+    async fn time_spent_on_this_side_does_not_count() {
         let mut progress = Progress::new(Pool::new(1 << 20), WINDOW);
-        progress.wait(1, rest(15)).await.unwrap();
-        rest(1000).await;
-        progress.wait(1, rest(1)).await.unwrap();
-        assert_eq!(progress.wait(1, rest(15)).await, Err(Slow));
+        progress.wait(1, wait(15)).await.unwrap();
+        wait(1000).await;
+        progress.wait(1, wait(1)).await.unwrap();
+        assert_eq!(progress.wait(1, wait(15)).await, Err(Slow));
     }
 
     #[tokio::test(start_paused = true)]
     async fn without_a_limit_a_peer_may_take_any_time() {
         let mut progress = Progress::new(Pool::new(1 << 20), Duration::ZERO);
-        assert_eq!(progress.wait(1, rest(1 << 20)).await, Ok(()));
+        assert_eq!(progress.wait(1, wait(1 << 20)).await, Ok(()));
     }
 }

@@ -1,7 +1,7 @@
-//! The read buffer of a connection: for heads, small frames, and what was read beyond a payload.
+//! The read buffer of a connection: for headers, small frames, and bytes read beyond a payload.
 //!
-//! Thousands of silent connections hold none: while nothing is there to be read the buffer lies in a list of its thread,
-//! and the bytes of a frame that is cut stay in a vector of their size. More than a few of them count as memory of the pool.
+//! Thousands of silent connections hold no buffer: while there is nothing to read it is in a free list of its thread, and the bytes
+//! of an incomplete frame are in a vector of their size. More than a few of them count as memory of the pool.
 
 use std::{
     cell::RefCell, future::Future, future::poll_fn, io, pin::pin, task::Poll, time::Duration,
@@ -12,46 +12,46 @@ use millstream_net::sides::Reading;
 use millstream_record::{Buffer, Charge, Claim, Pool};
 use tokio::{io::AsyncReadExt, time::timeout};
 
-/// Bytes of the buffer. Larger ones gain a tenth at most (reference: bench `decoder`), smaller ones cost system calls.
+/// Size of the buffer. Larger ones gain a tenth at most, smaller ones cost system calls.
 pub(crate) const STASH_BYTES: usize = 64 << 10;
-/// A cut frame of no more bytes than this is moved out of the buffer while the connection waits.
+/// An incomplete frame of up to this size is moved out of the buffer while the connection waits.
 const MOVED_BYTES_MAX: usize = STASH_BYTES / 2;
-/// A cut frame of no more bytes than this does not count.
+/// An incomplete frame of up to this size does not count as memory.
 const FEW_BYTES: usize = 1 << 10;
-/// So many buffers lie ready on a thread.
+/// Maximum number of free buffers of a thread.
 const FREE_MAX: usize = 16;
-/// How long a connection that holds memory waits for more of it. Then it gives up what it holds.
+/// How long a connection that holds memory waits for more. Then it gives up and frees what it holds.
 const MEMORY_WAIT: Duration = Duration::from_secs(30);
 
 thread_local! {
     static FREE: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Waits for memory while others may wait for what this connection holds; None: there was none for a long while.
+/// Waits for memory while other connections may wait for what this one holds; None: it timed out.
 pub(crate) async fn patiently<T>(wait: impl Future<Output = T>) -> Option<T> {
     timeout(MEMORY_WAIT, wait).await.ok()
 }
 
-/// Whether a read failed because there is no memory for the part of a frame that has come.
+/// Whether a read failed because there is no memory for an incomplete frame.
 pub(crate) fn is_no_memory(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::OutOfMemory
 }
 
-/// What was read and not yet decoded.
+/// Bytes that were read and not yet decoded.
 pub(crate) struct Stash {
     pool: Pool,
     store: Store,
-    /// Bytes at the front that were consumed.
+    /// Number of bytes at the front that were consumed.
     start: usize,
-    /// What the bytes count for while the connection waits.
+    /// The memory that the bytes count as while the connection waits.
     charge: Option<Charge>,
 }
 
-/// Where the bytes stand.
+/// Where the bytes are.
 enum Store {
-    /// A buffer of [`STASH_BYTES`], or less when a few bytes wait.
+    /// A buffer of [`STASH_BYTES`], or a smaller one for an incomplete frame.
     Own(Vec<u8>),
-    /// A frame that did not fit.
+    /// A buffer of the pool, for a frame that did not fit.
     Grown(Buffer, Claim),
 }
 
@@ -65,7 +65,7 @@ impl Store {
 }
 
 impl Stash {
-    /// With what was read already.
+    /// Starts with bytes that were read already.
     pub(crate) fn new(pool: Pool, bytes: Vec<u8>) -> Self {
         Self {
             pool,
@@ -75,7 +75,7 @@ impl Stash {
         }
     }
 
-    /// What waits to be decoded.
+    /// The bytes to decode.
     pub(crate) fn bytes(&self) -> &[u8] {
         let bytes = match &self.store {
             Store::Own(bytes) => bytes,
@@ -98,7 +98,7 @@ impl Stash {
         self.consume(count);
     }
 
-    /// Reads once, at most `limit` bytes; 0: the peer has closed. Also tells whether all that was there was read.
+    /// Reads once, at most `limit` bytes. Returns their number (0: the peer has closed the connection), and whether nothing more is there.
     pub(crate) async fn fill(
         &mut self,
         reader: &mut Reading,
@@ -112,7 +112,7 @@ impl Stash {
             let read = pin!(reader.read_buf(&mut target)).poll(context);
             match read {
                 Poll::Ready(read) => Poll::Ready(read.map(|count| (count, count < room))),
-                Poll::Pending => match self.rest() {
+                Poll::Pending => match self.park() {
                     true => Poll::Pending,
                     false => Poll::Ready(Err(io::ErrorKind::OutOfMemory.into())),
                 },
@@ -121,14 +121,14 @@ impl Stash {
         .await
     }
 
-    /// Reads once from a socket that is set aside; `None`: nothing is there. Else as [`Stash::fill`].
+    /// Reads once from a socket that is set aside; None: nothing is there. Otherwise as [`Stash::fill`].
     pub(crate) fn fill_aside(&mut self, reader: &Reading) -> io::Result<Option<(usize, bool)>> {
         self.prepare();
         let bytes = self.store.bytes();
         let room = bytes.capacity() - bytes.len();
         let read = reader.read_aside(bytes);
         if let Ok(None) = read
-            && !self.rest()
+            && !self.park()
         {
             return Err(io::ErrorKind::OutOfMemory.into());
         }
@@ -144,7 +144,7 @@ impl Stash {
             }
     }
 
-    /// What it holds of the pool for a frame that did not fit.
+    /// Its claim on memory of the pool, for a frame that did not fit.
     pub(crate) fn claim(&self) -> Option<&Claim> {
         match &self.store {
             Store::Own(_) => None,
@@ -152,7 +152,7 @@ impl Stash {
         }
     }
 
-    /// The memory that it holds while the connection waits.
+    /// Number of bytes it holds while the connection waits.
     pub(crate) fn held(&self) -> usize {
         match &self.store {
             Store::Own(bytes) => bytes.len(),
@@ -160,7 +160,7 @@ impl Stash {
         }
     }
 
-    /// Grows for a frame of up to `bytes_max` bytes, by four times; false: there is no memory.
+    /// Grows by a factor of four for a frame of up to `bytes_max` bytes; false: there is no memory.
     pub(crate) async fn grow(&mut self, bytes_max: usize) -> bool {
         let bytes = (self.bytes().len() * 4).min(bytes_max + STASH_BYTES);
         let growing = async {
@@ -177,14 +177,14 @@ impl Stash {
         patiently(growing).await.unwrap_or(false)
     }
 
-    /// Gives the memory of the pool back if nothing stands in it.
+    /// Gives memory of the pool back if it is empty.
     pub(crate) fn shrink(&mut self) {
         if self.bytes().is_empty() && self.claim().is_some() {
             self.release();
         }
     }
 
-    /// A buffer with room, and what waits at its front.
+    /// Moves the bytes to the front of a buffer with room.
     fn prepare(&mut self) {
         self.charge = None;
         let waiting = self.bytes().len();
@@ -208,8 +208,8 @@ impl Stash {
         }
     }
 
-    /// Gives the buffer back while nothing is there to be read; false: there is no memory for what waits.
-    fn rest(&mut self) -> bool {
+    /// Gives the buffer back while there is nothing to read; false: there is no memory for the bytes that remain.
+    fn park(&mut self) -> bool {
         let waiting = self.bytes();
         let count = waiting.len();
         if count <= MOVED_BYTES_MAX {

@@ -1,4 +1,4 @@
-//! What ends a connection beside its peer: the wish to stop, silence, and a peer that is too slow.
+//! What ends a connection, other than its peer: a stop of the process, the idle timeout, and a peer that is too slow.
 
 use std::{
     future::Future,
@@ -15,26 +15,26 @@ use tokio::time::{Sleep, sleep};
 
 use super::progress::Progress;
 
-/// An idle limit of 0 is none.
+/// The idle timeout that stands for none (0).
 pub(crate) const NEVER: Duration = Duration::from_secs(100 * 365 * 86_400);
 
-/// What ends a connection beside its peer.
+/// Why a connection ends, other than by its peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Quit {
-    /// The process wants to end.
+    /// The process stops.
     Stopped,
-    /// Nothing came for too long.
+    /// The peer was silent for too long.
     Idle,
-    /// The peer does not go on with what it has begun.
+    /// The peer makes too little progress with what it has begun.
     Slow,
 }
 
-/// The limits on the time that a peer takes; zero: no limit.
+/// The limits on the time a peer takes; zero: no limit.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Patience {
-    /// How long a peer may be silent.
+    /// Maximum time without a byte.
     pub(crate) idle: Duration,
-    /// Over which time its progress with a message is measured, and within which it must read some bytes.
+    /// Time over which its progress with a message is measured, and within which it must read some bytes.
     pub(crate) progress: Duration,
 }
 
@@ -46,7 +46,7 @@ impl Patience {
         }
     }
 
-    /// How long a peer may take to read some bytes of an answer.
+    /// Timeout for a peer to read some bytes of an answer.
     pub(crate) fn with_answers(self) -> Duration {
         let all = [self.progress, self.idle];
         all.into_iter()
@@ -56,13 +56,13 @@ impl Patience {
     }
 }
 
-/// Waits for what ends a connection beside its peer.
+/// Waits for a read, or for what ends the connection.
 pub(crate) struct Watch {
     pub(crate) stop: Stop,
     stopped: LocalFuture<'static, ()>,
     quiet: Pin<Box<Sleep>>,
     idle: Duration,
-    /// When something came last.
+    /// When bytes last came.
     pub(crate) last: Instant,
     progress: Progress,
 }
@@ -73,10 +73,10 @@ impl Watch {
             Duration::ZERO => NEVER,
             idle => idle,
         };
-        let mut wish = context.stop.clone();
+        let mut stop = context.stop.clone();
         Self {
             stop: context.stop.clone(),
-            stopped: Box::pin(async move { wish.stopped().await }),
+            stopped: Box::pin(async move { stop.stopped().await }),
             quiet: Box::pin(sleep(idle)),
             idle,
             last: Instant::now(),
@@ -90,9 +90,8 @@ impl Watch {
         self.progress.came(bytes);
     }
 
-    /// What `read` gives, unless the process wants to end or the peer is silent for too long. `may_wait`: whether it may
-    /// be silent, because it waits for us. `amid`: the bytes that a message holds which the peer has begun; it must go on
-    /// with that.
+    /// The output of `read`, unless the process stops or the peer is silent for too long. `may_wait`: whether the peer may be
+    /// silent, because it waits for us. `amid`: the memory of a message that the peer has begun and must make progress with.
     pub(crate) async fn until<T>(
         &mut self,
         may_wait: impl Fn() -> bool,

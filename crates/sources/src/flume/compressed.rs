@@ -1,4 +1,4 @@
-//! The writing side of a connection, with deflate where it is asked for.
+//! The writing side of a connection, with deflate if configured.
 
 use std::{
     io,
@@ -9,12 +9,13 @@ use std::{
 use millstream_wire::avro::rpc::Deflate;
 use tokio::io::AsyncWrite;
 
-/// Passes bytes on, compressed if it has a stream for that.
+/// Writes bytes, compressed if it has a stream for that.
 pub(super) struct Compressed<W> {
     inner: W,
     stream: Option<Deflate>,
-    /// Compressed bytes, and how many of them are written.
+    /// Compressed bytes.
     out: Vec<u8>,
+    /// How many of them were written.
     written: usize,
 }
 
@@ -28,7 +29,7 @@ impl<W: AsyncWrite + Unpin> Compressed<W> {
         }
     }
 
-    /// Writes what is compressed.
+    /// Writes the compressed bytes.
     fn poll_out(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         while let Some(rest) = self.out.get(self.written..).filter(|rest| !rest.is_empty()) {
             match ready!(Pin::new(&mut self.inner).poll_write(context, rest))? {

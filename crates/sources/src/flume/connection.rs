@@ -1,4 +1,4 @@
-//! One connection: reads, decodes, sends; and writes answers at the same time.
+//! One connection: reads, decodes and sends, and writes answers at the same time.
 //!
 //! `[read] -> decode -> send -> keep`
 
@@ -8,29 +8,30 @@ use millstream_net::{Connection, sides::Reading};
 use tokio::{io::AsyncWriteExt, time::timeout};
 
 use super::{
-    Shared,
     compressed::Compressed,
-    intake::{End, Intake, report},
+    end::{End, report},
+    endpoint::Endpoint,
+    intake::Intake,
 };
 use crate::connection::{self, Quit, Stash, Unanswered, Watch, is_no_memory};
 
-/// How long the end of a connection waits for the peer to close too: closing over unread bytes would destroy the answers
-/// that are under way.
+/// How long the end of a connection waits for the peer to close its side: closing a connection with unread bytes would destroy the
+/// answers in flight.
 const LINGER: Duration = Duration::from_millis(500);
 
 /// Serves one connection to its end.
-pub(super) async fn serve(connection: Connection, shared: Arc<Shared>) {
-    let values = connection.peer.values(&shared.context.host);
+pub(super) async fn serve(connection: Connection, endpoint: Arc<Endpoint>) {
+    let values = connection.peer.values(&endpoint.context.host);
     let peer = connection.peer.name;
     let (mut reader, writer) = connection.stream.into_sides();
-    let mut writer = Compressed::new(writer, shared.deflate);
+    let mut writer = Compressed::new(writer, endpoint.deflate);
     let (answers, answering) = connection::answers();
-    let mut intake = Intake::new(shared.clone(), peer.clone(), values, answers);
+    let mut intake = Intake::new(endpoint.clone(), peer.clone(), values, answers);
     let end = {
-        let answered = &shared.meters.calls_answered;
+        let answered = &endpoint.meters.calls_answered;
         let mut answering =
-            pin!(answering.run(&mut writer, shared.patience.with_answers(), answered));
-        // The queue of answers ends with `intake`, and then the side that writes.
+            pin!(answering.run(&mut writer, endpoint.patience.with_answers(), answered));
+        // Dropping `intake` ends the queue of answers, and so the writing side.
         let mut reading = pin!(async {
             let end = read_all(&mut reader, &mut intake).await;
             drop(intake);
@@ -39,14 +40,14 @@ pub(super) async fn serve(connection: Connection, shared: Arc<Shared>) {
         tokio::select! {
             biased;
             end = &mut reading => answering.await.map_or_else(End::Unanswered, |()| end),
-            // It ends before the reading side only by an error.
+            // The writing side ends first only by an error.
             answered = &mut answering => match answered {
                 Ok(()) => reading.await,
                 Err(unanswered) => End::Unanswered(unanswered),
             },
         }
     };
-    report(&end, &peer, &shared);
+    report(&end, &peer, &endpoint);
     if !matches!(
         end,
         End::Closed | End::Broken | End::Unanswered(Unanswered::Write(_))
@@ -56,12 +57,12 @@ pub(super) async fn serve(connection: Connection, shared: Arc<Shared>) {
     }
 }
 
-/// Reads until the peer has closed or something ends the connection.
+/// Reads until the peer closes the connection or it has to end.
 async fn read_all(reader: &mut Reading, intake: &mut Intake) -> End {
-    let pool = &intake.shared.context.pool;
+    let pool = &intake.endpoint.context.pool;
     let mut stash = Stash::new(pool.clone(), Vec::new());
-    let shared = intake.shared.clone();
-    let mut watch = Watch::new(&shared.context, shared.patience);
+    let endpoint = intake.endpoint.clone();
+    let mut watch = Watch::new(&endpoint.context, endpoint.patience);
     let end = loop {
         let amid = intake.amid();
         let fill = stash.fill(reader, usize::MAX);
@@ -78,18 +79,18 @@ async fn read_all(reader: &mut Reading, intake: &mut Intake) -> End {
         let bytes = stash.bytes();
         let count = bytes.len();
         watch.came(count);
-        if let Err(end) = intake.take(bytes).await {
+        if let Err(end) = intake.decode(bytes).await {
             break end;
         }
         stash.consume(count);
         if drained {
-            intake.leave().await;
+            intake.send_batch().await;
         }
         if watch.stop.is_stopped() {
             break End::Stopped;
         }
     };
-    // What stands whole is kept, however the connection ends.
-    intake.leave().await;
+    // Whole calls are kept, however the connection ends.
+    intake.send_batch().await;
     end
 }

@@ -1,58 +1,37 @@
-//! Bytes of a connection to batches: frames, calls, and the batch that calls are gathered in.
+//! From the bytes of a connection to batches: frames, calls, and the batch in which calls are gathered.
 //!
 //! `read -> [decode] -> [send] -> keep`
 
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
+use millstream_pipeline::delivery::Receipt;
 use millstream_record::{Batch, Buffer, Claim, Encoding, Tag, Time, Values};
 use millstream_wire::avro::rpc::{
-    Calls, Fault, Fed, Frames, Inflate, Refusal, Step, write_answer, write_greeting,
+    Calls, Fed, Frames, Inflate, Refusal, Step, write_answer, write_greeting,
 };
 
-use super::Shared;
+use super::{end::End, endpoint::Endpoint};
 use crate::{
-    connection::{Answer, Answers, STASH_BYTES, Unanswered, patiently},
+    connection::{Answer, Answers, STASH_BYTES, patiently},
     rest::Rest,
 };
 
-/// A gathered batch leaves when it has so many bytes: large enough that its own cost vanishes, small enough that it is
-/// still in the cache when the next hop reads it.
+/// A gathered batch of this size is sent: large enough that the cost per batch does not show, small enough that it is still in the
+/// cache when the next hop reads it.
 const GATHER_BYTES: usize = 256 << 10;
-/// A smaller batch gets memory of its size, so that a slow stream does not hold buffers of the pool.
+/// A smaller batch is copied into memory of its size, so that a slow stream does not hold buffers of the pool.
 const OWN_BYTES_MAX: usize = 16 << 10;
-/// What a batch starts with: the smallest buffer of the pool.
+/// The first size of a batch: the smallest buffer of the pool.
 const START_BYTES: usize = 64 << 10;
-/// How long a connection that holds memory waits for more of it. Then it gives up what it holds, as all who hold some
+/// How long a connection that holds memory waits for more. Then it frees what it holds, because all connections that hold memory
 /// could be waiting for each other.
 const MEMORY_WAIT: Duration = Duration::from_secs(30);
-/// Answers that are gathered for one batch: the calls behind them are written by the peer, so they need a bound.
+/// The limit of gathered answers: the peer decides how many calls a batch has.
 const ANSWERS_BYTES_MAX: usize = 64 << 10;
 
-/// Why a connection ends.
-pub(super) enum End {
-    /// The peer has closed it, between two calls.
-    Closed,
-    /// The peer has closed it within a call.
-    Cut,
-    /// The process wants to end.
-    Stopped,
-    /// Nothing came for too long.
-    Idle,
-    /// What came is not the protocol.
-    Refused(String),
-    /// There is no memory for its call beside what others hold.
-    NoMemory,
-    /// The peer does not go on with a call that it has begun.
-    Slow,
-    /// The connection broke.
-    Broken,
-    /// Answers cannot be written, or must not.
-    Unanswered(Unanswered),
-}
-
-/// The batch that is open, and what its callers are told when it is done.
-struct Open {
+/// A batch that is being filled, and the answers to its calls.
+struct PendingBatch {
     body: Buffer,
     records: u32,
     received: Time,
@@ -60,9 +39,9 @@ struct Open {
     calls: u64,
 }
 
-/// The reading side of a connection, behind its socket.
+/// The decoding of one connection.
 pub(super) struct Intake {
-    pub(super) shared: Arc<Shared>,
+    pub(super) endpoint: Arc<Endpoint>,
     peer: Arc<str>,
     tag: Tag,
     values: Arc<Values>,
@@ -70,47 +49,47 @@ pub(super) struct Intake {
     inflate: Option<Inflate>,
     frames: Frames,
     calls: Calls,
-    /// A frame's head that is cut.
+    /// The first bytes of an incomplete frame head.
     head: Vec<u8>,
-    /// A value of a call that is cut.
-    rest: Rest,
-    open: Option<Open>,
-    /// The memory of both.
+    /// An incomplete value of a call.
+    partial: Rest,
+    batch: Option<PendingBatch>,
+    /// The memory of the value and the batch.
     claim: Claim,
 }
 
 impl Intake {
     pub(super) fn new(
-        shared: Arc<Shared>,
+        endpoint: Arc<Endpoint>,
         peer: Arc<str>,
         values: Values,
         answers: Answers,
     ) -> Self {
         Self {
-            inflate: shared.deflate.then(Inflate::default),
-            frames: Frames::new(shared.frame_bytes_max),
+            inflate: endpoint.deflate.then(Inflate::default),
+            frames: Frames::new(endpoint.frame_bytes_max),
             calls: Calls::new(),
             head: Vec::new(),
-            rest: Rest::default(),
-            open: None,
-            claim: shared.context.pool.claim(0),
+            partial: Rest::default(),
+            batch: None,
+            claim: endpoint.context.pool.claim(0),
             peer,
-            tag: shared.tag.tag(&shared.context.name, None, &values),
-            shared,
+            tag: endpoint.tag.tag(&endpoint.context.name, None, &values),
+            endpoint,
             values: Arc::new(values),
             answers,
         }
     }
 
-    /// Whether the peer waits for answers.
+    /// Whether the peer is waiting for answers.
     pub(super) fn is_awaited(&self) -> bool {
         self.answers.open() > 0
     }
 
-    /// What a call that has begun holds; None: none has begun.
+    /// How much memory an incomplete call holds; None if no call has begun.
     pub(super) fn amid(&self) -> Option<usize> {
-        let decoded = self.open.as_ref().map_or(0, |open| open.body.capacity());
-        let held = decoded + self.rest.bytes().len();
+        let decoded = self.batch.as_ref().map_or(0, |batch| batch.body.capacity());
+        let held = decoded + self.partial.bytes().len();
         self.is_amid().then_some(held)
     }
 
@@ -119,28 +98,28 @@ impl Intake {
         self.frames.is_amid(self.head.len())
     }
 
-    /// Takes what a read brought.
-    pub(super) async fn take(&mut self, bytes: &[u8]) -> Result<(), End> {
-        self.shared.meters.bytes_received.add(bytes.len() as u64);
+    /// Decodes the bytes of a read.
+    pub(super) async fn decode(&mut self, bytes: &[u8]) -> Result<(), End> {
+        self.endpoint.meters.bytes_received.add(bytes.len() as u64);
         let Some(mut inflate) = self.inflate.take() else {
             return self.plain(bytes).await;
         };
         let mut buffer = Vec::with_capacity(STASH_BYTES);
-        let mut taken = 0;
+        let mut consumed = 0;
         let done = loop {
             buffer.clear();
-            match inflate.inflate(bytes.get(taken..).unwrap_or_default(), &mut buffer) {
-                Ok(count) => taken += count,
+            match inflate.inflate(bytes.get(consumed..).unwrap_or_default(), &mut buffer) {
+                Ok(count) => consumed += count,
                 Err(corrupt) => break Err(End::Refused(corrupt.to_string())),
             }
             if let Err(end) = self.plain(&buffer).await {
                 break Err(end);
             }
-            // Room that is left says that nothing more is there.
+            // Space that is left means that there is no more.
             if buffer.len() < buffer.capacity() {
                 break Ok(());
             }
-            // A stream may expand a thousandfold: other connections of this thread wait.
+            // A stream may expand a thousandfold: lets other connections of this thread run.
             tokio::task::yield_now().await;
         };
         self.inflate = Some(inflate);
@@ -161,7 +140,7 @@ impl Intake {
         Ok(())
     }
 
-    /// Takes frames apart; what is left is a head that is cut.
+    /// Decodes frames. Returns what is left: an incomplete head.
     async fn frames_of<'b>(&mut self, mut input: &'b [u8]) -> Result<&'b [u8], End> {
         loop {
             let refused = |refusal: Refusal| End::Refused(refusal.to_string());
@@ -179,38 +158,40 @@ impl Intake {
         }
     }
 
-    /// A piece of a call.
+    /// Decodes a piece of a call.
     async fn piece(&mut self, piece: &[u8]) -> Result<(), End> {
-        if self.rest.bytes().is_empty() {
-            let taken = self.feed(piece).await?;
-            let left = piece.get(taken..).unwrap_or_default();
-            return match left.is_empty() || self.rest.append(left, &self.claim, MEMORY_WAIT).await {
+        if self.partial.bytes().is_empty() {
+            let consumed = self.feed(piece).await?;
+            let left = piece.get(consumed..).unwrap_or_default();
+            return match left.is_empty()
+                || self.partial.append(left, &self.claim, MEMORY_WAIT).await
+            {
                 true => Ok(()),
                 false => Err(End::NoMemory),
             };
         }
-        if !self.rest.append(piece, &self.claim, MEMORY_WAIT).await {
+        if !self.partial.append(piece, &self.claim, MEMORY_WAIT).await {
             return Err(End::NoMemory);
         }
-        let mut rest = std::mem::take(&mut self.rest);
-        let taken = self.feed(rest.bytes()).await?;
-        rest.consume(taken);
-        self.rest = rest;
+        let mut partial = std::mem::take(&mut self.partial);
+        let consumed = self.feed(partial.bytes()).await?;
+        partial.consume(consumed);
+        self.partial = partial;
         Ok(())
     }
 
-    /// Decodes what is whole; gives the bytes taken.
+    /// Decodes whole values. Returns how many bytes they have.
     async fn feed(&mut self, bytes: &[u8]) -> Result<usize, End> {
-        let mut taken = 0;
+        let mut consumed = 0;
         loop {
-            let wanted = match &mut self.open {
+            let wanted = match &mut self.batch {
                 None => 0,
-                Some(open) => {
-                    let left = bytes.get(taken..).unwrap_or_default();
-                    let (count, fed) = self.calls.feed(left, open.received, &mut open.body);
-                    taken += count;
+                Some(batch) => {
+                    let left = bytes.get(consumed..).unwrap_or_default();
+                    let (count, fed) = self.calls.feed(left, batch.received, &mut batch.body);
+                    consumed += count;
                     match fed {
-                        Fed::More => return Ok(taken),
+                        Fed::More => return Ok(consumed),
                         Fed::Room(bytes) => bytes,
                     }
                 }
@@ -219,13 +200,13 @@ impl Intake {
         }
     }
 
-    /// Opens a batch, or makes it larger by at least `wanted` bytes.
+    /// Begins a batch, or makes it larger by at least `wanted` bytes.
     async fn enlarge(&mut self, wanted: usize) -> Result<(), End> {
-        let (length, capacity) = match &self.open {
+        let (length, capacity) = match &self.batch {
             None => (0, START_BYTES / 2),
-            Some(open) => (open.body.len(), open.body.capacity()),
+            Some(batch) => (batch.body.len(), batch.body.capacity()),
         };
-        let bytes_max = self.shared.decompressed_bytes_max;
+        let bytes_max = self.endpoint.decompressed_bytes_max;
         if length + wanted > bytes_max {
             let text = format!(
                 "a call whose records have more than {bytes_max} bytes (limits.decompressed)"
@@ -233,15 +214,15 @@ impl Intake {
             return Err(End::Refused(text));
         }
         let bytes = (capacity * 2).max(length + wanted);
-        let Some(open) = &mut self.open else {
-            let body = match self.rest.bytes().is_empty() {
-                true => self.shared.context.pool.reserve(bytes).await,
+        let Some(batch) = &mut self.batch else {
+            let body = match self.partial.bytes().is_empty() {
+                true => self.endpoint.context.pool.reserve(bytes).await,
                 false => patiently(self.claim.reserve_more(bytes))
                     .await
                     .flatten()
                     .ok_or(End::NoMemory)?,
             };
-            self.open = Some(Open {
+            self.batch = Some(PendingBatch {
                 body,
                 records: 0,
                 received: Time::now(),
@@ -250,95 +231,92 @@ impl Intake {
             });
             return Ok(());
         };
-        if patiently(open.body.grow_more(&self.claim, bytes)).await != Some(true) {
+        if patiently(batch.body.grow_more(&self.claim, bytes)).await != Some(true) {
             return Err(End::NoMemory);
         }
         Ok(())
     }
 
-    /// A call is whole.
+    /// A call is complete.
     async fn end_call(&mut self, serial: u32) -> Result<(), End> {
-        if self.open.is_none() {
+        if self.batch.is_none() {
             self.enlarge(0).await?;
         }
-        let Some(open) = &mut self.open else {
+        let Some(batch) = &mut self.batch else {
             return Ok(());
         };
-        let left = self.rest.bytes().len();
-        let outcome = self.calls.end(left, &mut open.body);
-        self.rest.clear();
-        open.calls += 1;
+        let left = self.partial.bytes().len();
+        let outcome = self.calls.end(left, &mut batch.body);
+        self.partial.clear();
+        batch.calls += 1;
         match outcome.result {
             Ok(Some(records)) => {
-                open.records += records;
-                write_answer(&mut open.answers, serial, outcome.handshake, None);
+                batch.records += records;
+                write_answer(&mut batch.answers, serial, outcome.handshake, None);
             }
-            Ok(None) => write_greeting(&mut open.answers, serial, outcome.handshake),
+            Ok(None) => write_greeting(&mut batch.answers, serial, outcome.handshake),
             Err(fault) => {
-                open.calls -= 1;
-                self.shared.meters.calls_refused.add(1);
+                batch.calls -= 1;
+                self.endpoint.meters.calls_refused.add(1);
                 if fault.is_final() {
                     return Err(End::Refused(fault.to_string()));
                 }
                 let text = fault.to_string();
-                write_answer(&mut open.answers, serial, outcome.handshake, Some(&text));
-                tell(&self.shared, &self.peer, fault);
+                write_answer(&mut batch.answers, serial, outcome.handshake, Some(&text));
+                let text = format_args!("{}: a call was refused: {fault}", self.peer);
+                self.endpoint.context.reporter.warn("call", text);
             }
         }
-        if open.body.len() >= GATHER_BYTES || open.answers.len() >= ANSWERS_BYTES_MAX {
-            self.leave().await;
+        if batch.body.len() >= GATHER_BYTES || batch.answers.len() >= ANSWERS_BYTES_MAX {
+            self.send_batch().await;
         }
         Ok(())
     }
 
-    /// Sends what was gathered of whole calls. What is decoded of a call that is not whole stays.
-    pub(super) async fn leave(&mut self) {
+    /// Sends the whole calls that were gathered. What was decoded of an incomplete call stays.
+    pub(super) async fn send_batch(&mut self) {
         if self
-            .open
+            .batch
             .as_ref()
-            .is_none_or(|open| open.answers.is_empty())
+            .is_none_or(|batch| batch.answers.is_empty())
         {
             if !self.is_amid() {
-                self.open = None;
+                self.batch = None;
             }
             return;
         }
-        let Some(mut open) = self.open.take() else {
+        let Some(mut batch) = self.batch.take() else {
             return;
         };
-        let end = self.calls.start().min(open.body.len());
-        if end < open.body.len() {
-            // The pool gives without waiting: this is no more than what goes back when the batch is written.
-            let mut body = self.shared.context.pool.take(open.body.len() - end);
-            body.extend_from_slice(&open.body[end..]);
-            open.body.truncate(end);
-            self.open = Some(Open {
+        let end = self.calls.start().min(batch.body.len());
+        if end < batch.body.len() {
+            // Does not wait: this is no more than what becomes free when the batch is written.
+            let mut body = self.endpoint.context.pool.take(batch.body.len() - end);
+            body.extend_from_slice(&batch.body[end..]);
+            batch.body.truncate(end);
+            self.batch = Some(PendingBatch {
                 body,
                 records: 0,
-                received: open.received,
+                received: batch.received,
                 answers: Vec::new(),
                 calls: 0,
             });
         }
         self.calls.rebase();
         let mut receipts = Vec::new();
-        if open.records > 0 {
-            receipts.push(self.send(open.body, open.records, open.received).await);
+        if batch.records > 0 {
+            let sent = self.send(batch.body, batch.records, batch.received);
+            receipts.push(sent.await);
         }
         let answer = Answer {
             receipts,
-            acks: open.answers,
-            count: open.calls,
+            acks: batch.answers,
+            count: batch.calls,
         };
         self.answers.push(answer).await;
     }
 
-    async fn send(
-        &self,
-        body: Buffer,
-        records: u32,
-        received: Time,
-    ) -> millstream_pipeline::delivery::Receipt {
+    async fn send(&self, body: Buffer, records: u32, received: Time) -> Receipt {
         let large = body.len() > OWN_BYTES_MAX;
         let batch = Batch {
             tag: self.tag.clone(),
@@ -353,58 +331,11 @@ impl Intake {
             values: self.values.clone(),
             origins: Vec::new(),
         };
-        let receipt = self.shared.context.outlet.send(batch, true).await;
+        let receipt = self.endpoint.context.outlet.send(batch, true).await;
         if large {
-            // The next hop has it while it is in the cache.
+            // Lets the next hop process the batch while it is in the cache.
             tokio::task::yield_now().await;
         }
         receipt
-    }
-}
-
-fn tell(shared: &Shared, peer: &str, fault: Fault) {
-    let text = format_args!("{peer}: a call was refused: {fault}");
-    shared.context.reporter.warn("call", text);
-}
-
-/// Counts the end of a connection and says so, where it is worth a line.
-pub(super) fn report(end: &End, peer: &str, shared: &Shared) {
-    let (reporter, meters) = (&shared.context.reporter, &shared.meters);
-    match end {
-        End::Closed | End::Stopped | End::Idle | End::Broken => {}
-        End::Cut => {
-            meters.calls_cut.add(1);
-            let text = format_args!("{peer} closed within a call: nothing of it is kept");
-            reporter.warn("cut", text);
-        }
-        End::Refused(reason) => {
-            meters.connections_refused.add(1);
-            let text = format_args!("{peer}: {reason}; connection closed");
-            reporter.warn("refused", text);
-        }
-        End::NoMemory => {
-            meters.connections_refused.add(1);
-            let text = format_args!(
-                "{peer}: no memory for its call beside what others hold (memory_max); connection closed"
-            );
-            reporter.warn("memory", text);
-        }
-        End::Slow => {
-            meters.connections_refused.add(1);
-            let text = format_args!(
-                "{peer}: too few bytes a second of a call that it has begun (limits.progress); connection closed"
-            );
-            reporter.warn("slow", text);
-        }
-        End::Unanswered(Unanswered::Write(error)) => {
-            let text = format_args!("{peer} takes no more answers: {error}");
-            reporter.info("unanswered", text);
-        }
-        End::Unanswered(Unanswered::Unsettled) => {
-            let text = format_args!(
-                "{peer}: a batch was lost on its way within Millstream and is not answered; its agent sends it again"
-            );
-            reporter.warn("unsettled", text);
-        }
     }
 }

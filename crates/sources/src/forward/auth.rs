@@ -1,4 +1,4 @@
-//! The option `auth`: who may send, and with which key.
+//! The option `auth`: which senders may send, and with which key.
 
 use std::{borrow::Cow, collections::BTreeMap, net::IpAddr, str::FromStr};
 
@@ -6,28 +6,28 @@ use millstream_config::{Node, Problem, Secret};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, de};
 
-/// Who may send: Fluentd's `<security>`.
+/// Authentication of senders: Fluentd's `<security>`.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Auth {
-    /// What this server calls itself; senders refuse one that has their own name. Default: the machine's name.
+    /// Name of this server in the handshake; a sender refuses a server with its own name. Default: the name of the machine.
     #[serde(default)]
     pub(super) hostname: Option<String>,
-    /// The key that senders must have.
+    /// Key that senders must have.
     #[serde(default)]
     shared_key: Option<Secret>,
-    /// Names and passwords. If there are any, senders must be one of them besides having the key.
+    /// User names and passwords. If there are any, senders must log in as one of them, in addition to having the key.
     #[serde(default)]
     users: BTreeMap<String, Secret>,
-    /// Rules for networks of senders; the first that holds the address of a sender counts.
+    /// Rules for networks of senders; the first one that contains the address of a sender applies.
     #[serde(default)]
     clients: Vec<Client>,
-    /// Whether senders may come from outside of the networks of `clients` (unix sockets are in none).
+    /// Whether senders outside the networks of `clients` may send (unix sockets are in none). Default: `true`.
     #[serde(default = "anonymous")]
     anonymous: bool,
 }
 
-/// As in fluentd (`allow_anonymous_source`).
+/// As in Fluentd (`allow_anonymous_source`).
 fn anonymous() -> bool {
     true
 }
@@ -36,12 +36,12 @@ fn anonymous() -> bool {
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Client {
-    /// An address, or a network such as `10.1.0.0/16`.
+    /// Address, or network such as `10.1.0.0/16`.
     network: Network,
-    /// The key that they must have; default: that of all.
+    /// Key that these senders must have. Default: the `shared_key` of all.
     #[serde(default)]
     shared_key: Option<Secret>,
-    /// The names of users that may come from there; none named: all.
+    /// Users that may send from there. Default: all.
     #[serde(default)]
     users: Vec<String>,
 }
@@ -54,7 +54,7 @@ pub(super) struct Rule<'a> {
 }
 
 impl Auth {
-    /// What can be read and cannot be meant; places below `options`.
+    /// Reports options that can be read but make no sense; paths are relative to `options`.
     pub(super) fn check(&self, options: &Node, problems: &mut Vec<Problem>) {
         let mut refuse =
             |path: &str, text: &str| problems.push(options.problem_at(path, text.to_owned()));
@@ -67,12 +67,15 @@ impl Auth {
             refuse("auth", text);
         }
         if !self.anonymous && self.clients.is_empty() {
-            let text = "with `anonymous: false` nobody may send: name networks in `clients`";
+            let text = "with `anonymous: false` no sender is allowed: name networks in `clients`";
             refuse("auth.anonymous", text);
         }
         let is_empty = |key: &Option<Secret>| key.as_ref().is_some_and(|k| k.expose().is_empty());
         if is_empty(&self.shared_key) {
-            refuse("auth.shared_key", "the key is empty: everybody has it");
+            refuse(
+                "auth.shared_key",
+                "the key is empty, so it protects nothing",
+            );
         }
         if self.hostname.as_deref() == Some("") {
             refuse("auth.hostname", "the name is empty: senders need one");
@@ -80,7 +83,10 @@ impl Auth {
         for (number, client) in self.clients.iter().enumerate() {
             let path = |option: &str| format!("auth.clients.{number}.{option}");
             if is_empty(&client.shared_key) {
-                refuse(&path("shared_key"), "the key is empty: everybody has it");
+                refuse(
+                    &path("shared_key"),
+                    "the key is empty, so it protects nothing",
+                );
             }
             for user in &client.users {
                 if !self.users.contains_key(user) {
@@ -106,12 +112,12 @@ impl Auth {
         })
     }
 
-    /// Whether senders must be users.
+    /// Whether senders must log in as users.
     pub(super) fn has_users(&self) -> bool {
         !self.users.is_empty()
     }
 
-    /// The password of a user, if there is one and the rule lets him in.
+    /// The password of a user, if there is one and the rule allows it.
     pub(super) fn password(&self, rule: Rule<'_>, user: &[u8]) -> Option<&Secret> {
         let name = std::str::from_utf8(user).ok()?;
         let is_let_in = rule.users.is_empty() || rule.users.iter().any(|known| known == name);
@@ -119,7 +125,7 @@ impl Auth {
     }
 }
 
-/// An address and how many of its first bits count.
+/// An address and the number of its first bits that count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Network {
     address: IpAddr,
@@ -147,7 +153,7 @@ impl FromStr for Network {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let wrong =
-            || format!("`{text}` is no address and no network: write 10.1.2.3 or 10.1.0.0/16");
+            || format!("`{text}` is not an address or a network: write 10.1.2.3 or 10.1.0.0/16");
         let (address, bits) = match text.split_once('/') {
             Some((address, bits)) => (address, Some(bits)),
             None => (text, None),
@@ -185,7 +191,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_network_holds_the_addresses_with_its_first_bits() {
+    fn a_network_contains_the_addresses_with_its_first_bits() {
         let holds = |network: &str, ip: &str| {
             let network: Network = network.parse().unwrap();
             network.holds(ip.parse().unwrap())

@@ -1,35 +1,35 @@
-//! How connections end, and who is told.
+//! How a connection ends, and how that is counted and logged.
 
 use std::io;
 
 use millstream_wire::forward::Refusal;
 
-use super::Shared;
+use super::service::Service;
 use crate::connection::{Quit, Unanswered, is_no_memory};
 
 /// Why a connection ends.
 pub(super) enum End {
-    /// The peer has closed it, between two frames.
+    /// The peer closed it between two frames.
     Closed,
-    /// The peer has closed it within a frame.
+    /// The peer closed it within a frame.
     Cut,
-    /// The process wants to end.
+    /// The process stops.
     Stopped,
-    /// Nothing came for too long.
+    /// The peer was silent for too long.
     Idle,
-    /// It does not have the key, or did not say so in time; with the reason that it was told.
+    /// The peer does not have the key or did not prove it in time; with the reason sent to it.
     Unauthenticated(String),
-    /// What came is not the protocol.
+    /// The peer does not speak the protocol.
     Refused(Refusal),
-    /// A chunk that cannot be read, refused this time; with why.
+    /// A chunk that cannot be read was refused this time, for this reason.
     Poisoned(String),
     /// There is no memory for its frame beside those of other connections.
     NoMemory,
-    /// The peer does not go on with what it has begun.
+    /// The peer does not finish the frame it has begun.
     Slow,
     /// The connection broke.
     Broken,
-    /// Acks cannot be written, or must not.
+    /// Acks cannot be written, or must not be.
     Unanswered(Unanswered),
 }
 
@@ -52,10 +52,10 @@ impl From<io::Error> for End {
     }
 }
 
-/// The end, and what a channel behind should know of it.
+/// The end, and what it tells a durable channel.
 pub(super) struct Last {
     pub(super) end: End,
-    /// Whether the peer closed it after our last ack; `None`: it sent no chunk with an id, so nobody asks.
+    /// Whether the peer closed the connection after our last ack. None: it never sent the id of a chunk, so it does not matter.
     pub(super) orderly: Option<bool>,
 }
 
@@ -68,9 +68,9 @@ impl Last {
     }
 }
 
-/// Counts it and says so, where it is worth a line.
-pub(super) fn report(end: &End, peer: &str, shared: &Shared) {
-    let (reporter, meters) = (&shared.context.reporter, &shared.meters);
+/// Counts the end and logs it if it is worth a line.
+pub(super) fn report(end: &End, peer: &str, service: &Service) {
+    let (reporter, meters) = (&service.context.reporter, &service.meters);
     match end {
         End::Closed | End::Stopped | End::Idle | End::Broken => {}
         End::Cut => {
@@ -80,7 +80,7 @@ pub(super) fn report(end: &End, peer: &str, shared: &Shared) {
         }
         End::Unauthenticated(reason) => {
             meters.unauthenticated.add(1);
-            let text = format_args!("{peer} was not let in: {reason}; connection closed");
+            let text = format_args!("{peer} was not authenticated: {reason}; connection closed");
             reporter.warn("auth", text);
         }
         End::Refused(refusal) => {
@@ -107,19 +107,19 @@ pub(super) fn report(end: &End, peer: &str, shared: &Shared) {
         End::Slow => {
             meters.connections_refused.add(1);
             let text = format_args!(
-                "{peer}: too few bytes a second of a frame that it has begun (limits.progress); connection closed"
+                "{peer}: sends a frame too slowly (limits.progress); connection closed"
             );
             reporter.warn("slow", text);
         }
         End::Unanswered(Unanswered::Write(error)) => {
             reporter.info(
                 "unanswered",
-                format_args!("{peer} takes no more acks: {error}"),
+                format_args!("{peer} does not take acks any more: {error}"),
             );
         }
         End::Unanswered(Unanswered::Unsettled) => {
             let text = format_args!(
-                "{peer}: a chunk was lost on its way within Millstream and is not acked; its sender must send it again"
+                "{peer}: a chunk was dropped within Millstream and is not acked; its sender must send it again"
             );
             reporter.warn("unsettled", text);
         }

@@ -1,27 +1,29 @@
-//! The batch that small frames are gathered in.
+//! The batch in which small frames are gathered.
+//!
+//! `read -> [decode] -> send -> keep`
 
 use std::{ops::Range, sync::Arc};
 
 use bytes::Bytes;
 use millstream_record::{Batch, Buffer, ChunkOrigin, Encoding, Origin, Tag, Time, Values};
 
-/// A gathered batch leaves when it has so many bytes: large enough that its own cost vanishes, small enough that it is
-/// still in the cache when the next hop reads it.
+/// A gathered batch is sent when it has this many bytes: large enough to make the cost per batch negligible, small enough to be in the
+/// cache still when the next hop reads it.
 pub(super) const GATHER_BYTES: usize = 256 << 10;
-/// A smaller batch gets memory of its size, so that a slow stream does not hold buffers of the pool.
+/// A smaller batch is copied into memory of its size, so that a slow stream does not hold buffers of the pool.
 pub(super) const OWN_BYTES_MAX: usize = 16 << 10;
-/// A batch leaves when the ids of its chunks have so many bytes: ids are written by the peer, so they need a bound.
+/// A batch is sent when the ids of its chunks have this many bytes: peers choose the ids, so they need a bound.
 const IDS_BYTES_MAX: usize = 64 << 10;
 
-/// The open batch: all its frames have one tag and one encoding.
+/// The batch that is being gathered. All its frames have the same tag and encoding.
 #[derive(Default)]
 pub(super) struct Gather {
-    open: Option<Open>,
-    /// The head that the messages of the open batch begin with, empty if they are not alike.
+    batch: Option<Gathered>,
+    /// The bytes with which the messages of the batch begin; empty if they differ.
     head: Vec<u8>,
 }
 
-struct Open {
+struct Gathered {
     tag: Tag,
     encoding: Encoding,
     /// No record has metadata beside its time.
@@ -30,7 +32,7 @@ struct Open {
     count: u32,
     received: Time,
     spans: Vec<Span>,
-    /// The ids of the chunks, one behind the other.
+    /// The ids of the chunks, one after the other.
     ids: Vec<u8>,
     acks: Vec<u8>,
     acked: u64,
@@ -46,7 +48,7 @@ struct Span {
     records: u32,
 }
 
-/// A frame that was appended, with its id.
+/// A chunk with an id that was appended.
 pub(super) struct Chunk<'a> {
     /// The id as it came.
     pub id: &'a [u8],
@@ -60,29 +62,29 @@ pub(super) struct Chunk<'a> {
     pub records: u32,
 }
 
-/// A batch that leaves, and what its peer is told when it is done.
-pub(super) struct Leaving {
+/// A batch to send, and the acks of its chunks.
+pub(super) struct Gone {
     pub batch: Batch,
     pub acks: Vec<u8>,
     pub acked: u64,
 }
 
 impl Gather {
-    /// Whether frames of this kind and so many bytes can be appended to the open batch.
+    /// Whether a frame of this kind and size can be appended.
     pub(super) fn takes(&self, tag: &Tag, encoding: Encoding, bytes: usize) -> bool {
-        self.open.as_ref().is_some_and(|open| {
-            open.tag == *tag
-                && open.encoding == encoding
-                && open.body.capacity() - open.body.len() >= bytes
-                && open.body.len() < GATHER_BYTES
-                && open.ids.len() < IDS_BYTES_MAX
+        self.batch.as_ref().is_some_and(|batch| {
+            batch.tag == *tag
+                && batch.encoding == encoding
+                && batch.body.capacity() - batch.body.len() >= bytes
+                && batch.body.len() < GATHER_BYTES
+                && batch.ids.len() < IDS_BYTES_MAX
         })
     }
 
-    /// Opens a batch in `body`. The one before has left.
+    /// Starts a batch in `body`. The one before it was taken.
     pub(super) fn start(&mut self, tag: Tag, encoding: Encoding, received: Time, body: Buffer) {
         self.head.clear();
-        self.open = Some(Open {
+        self.batch = Some(Gathered {
             tag,
             encoding,
             plain: true,
@@ -96,66 +98,66 @@ impl Gather {
         });
     }
 
-    /// The open batch's body and count, to append to.
+    /// The body and the number of records, to append to.
     pub(super) fn body(&mut self) -> Option<(&mut Vec<u8>, &mut u32)> {
-        let open = self.open.as_mut()?;
-        Some((&mut open.body, &mut open.count))
+        let batch = self.batch.as_mut()?;
+        Some((&mut batch.body, &mut batch.count))
     }
 
-    /// What was appended last holds metadata beside a time.
+    /// The frame that was appended last has metadata beside a time.
     pub(super) fn set_nested(&mut self) {
-        if let Some(open) = &mut self.open {
-            open.plain = false;
+        if let Some(batch) = &mut self.batch {
+            batch.plain = false;
         }
     }
 
-    /// The body, the count, and the head that messages of the open batch begin with.
-    pub(super) fn run(&mut self) -> Option<(&mut Vec<u8>, &mut u32, &[u8])> {
+    /// The body, the number of records, and the bytes with which the messages of the batch begin, if they are alike.
+    pub(super) fn alike(&mut self) -> Option<(&mut Vec<u8>, &mut u32, &[u8])> {
         if self.head.is_empty() {
             return None;
         }
-        let open = self.open.as_mut()?;
-        Some((&mut open.body, &mut open.count, &self.head))
+        let batch = self.batch.as_mut()?;
+        Some((&mut batch.body, &mut batch.count, &self.head))
     }
 
-    /// Messages of the open batch may begin with `head`.
+    /// More messages of the batch may begin with `head`.
     pub(super) fn set_head(&mut self, head: &[u8]) {
         self.head.clear();
         self.head.extend_from_slice(head);
     }
 
-    /// Notes the chunk that was appended last. `origins`: whether somebody behind can tell repeats.
+    /// Notes the chunk that was appended last. `origins`: whether a channel can recognize repeats.
     pub(super) fn chunk(
         &mut self,
         chunk: &Chunk<'_>,
         origins: bool,
         ack: impl FnOnce(&mut Vec<u8>),
     ) {
-        let Some(open) = self.open.as_mut() else {
+        let Some(batch) = self.batch.as_mut() else {
             return;
         };
-        ack(&mut open.acks);
-        open.acked += 1;
+        ack(&mut batch.acks);
+        batch.acked += 1;
         if !origins {
             return;
         }
-        let from = open.ids.len();
-        open.ids.extend_from_slice(chunk.id);
-        open.spans.push(Span {
-            id: from..open.ids.len(),
+        let from = batch.ids.len();
+        batch.ids.extend_from_slice(chunk.id);
+        batch.spans.push(Span {
+            id: from..batch.ids.len(),
             length: chunk.length as u32,
             checksum: chunk.checksum,
             start: chunk.start as u32,
-            end: open.body.len() as u32,
+            end: batch.body.len() as u32,
             records: chunk.records,
         });
     }
 
-    /// Closes the batch; None: there was none.
-    pub(super) fn leave(&mut self, connection: u64, values: &Arc<Values>) -> Option<Leaving> {
-        let open = self.open.take()?;
+    /// Takes the batch out, of the connection with this number; None: there is none.
+    pub(super) fn take(&mut self, connection: u64, values: &Arc<Values>) -> Option<Gone> {
+        let gathered = self.batch.take()?;
         self.head.clear();
-        let ids = Bytes::from(open.ids);
+        let ids = Bytes::from(gathered.ids);
         let origin = |span: Span| {
             Origin::Chunk(ChunkOrigin {
                 id: ids.slice(span.id),
@@ -168,23 +170,70 @@ impl Gather {
             })
         };
         let batch = Batch {
-            tag: open.tag,
-            plain: open.plain,
-            encoding: open.encoding,
-            body: if open.body.len() <= OWN_BYTES_MAX {
-                Bytes::copy_from_slice(&open.body)
+            tag: gathered.tag,
+            plain: gathered.plain,
+            encoding: gathered.encoding,
+            body: if gathered.body.len() <= OWN_BYTES_MAX {
+                Bytes::copy_from_slice(&gathered.body)
             } else {
-                open.body.freeze()
+                gathered.body.freeze()
             },
-            count: open.count,
-            received: open.received,
+            count: gathered.count,
+            received: gathered.received,
             values: values.clone(),
-            origins: open.spans.into_iter().map(origin).collect(),
+            origins: gathered.spans.into_iter().map(origin).collect(),
         };
-        Some(Leaving {
+        Some(Gone {
             batch,
-            acks: open.acks,
-            acked: open.acked,
+            acks: gathered.acks,
+            acked: gathered.acked,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use millstream_record::Pool;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn chunks_of_one_tag_become_one_batch_that_knows_where_each_one_is() {
+        let pool = Pool::new(1 << 20);
+        let (mut gather, tag) = (Gather::default(), Tag::from("a"));
+        assert!(!gather.takes(&tag, Encoding::Lines, 2));
+        let body = pool.reserve(GATHER_BYTES).await;
+        gather.start(tag.clone(), Encoding::Lines, Time(5), body);
+        for (id, text) in [(b"1", "a\n"), (b"2", "b\n")] {
+            assert!(gather.takes(&tag, Encoding::Lines, text.len()));
+            let (body, count) = gather.body().unwrap();
+            let start = body.len();
+            body.extend_from_slice(text.as_bytes());
+            *count += 1;
+            let chunk = Chunk {
+                id,
+                length: text.len(),
+                checksum: 0,
+                start,
+                records: 1,
+            };
+            gather.chunk(&chunk, true, |acks| acks.push(id[0]));
+        }
+        assert!(!gather.takes(&"b".into(), Encoding::Lines, 2));
+        assert!(!gather.takes(&tag, Encoding::Packed, 2));
+        let gone = gather.take(7, &Arc::new(Values::new())).unwrap();
+        assert_eq!((&gone.acks[..], gone.acked), (&b"12"[..], 2));
+        assert_eq!(
+            (&gone.batch.body[..], gone.batch.count),
+            (&b"a\nb\n"[..], 2)
+        );
+        let Origin::Chunk(second) = &gone.batch.origins[1] else {
+            panic!("the origin of a chunk")
+        };
+        assert_eq!(
+            (&second.id[..], second.start, second.end),
+            (&b"2"[..], 2, 4)
+        );
+        assert!(gather.take(7, &Arc::new(Values::new())).is_none());
     }
 }

@@ -1,7 +1,7 @@
-//! HELO, PING, PONG: a peer proves that it has the key before anything else of it is read.
+//! The handshake HELO, PING, PONG: a peer proves that it has the key before anything else is read.
 //!
-//! A peer gets [`PING_BYTES_MAX`] bytes and `limits.handshake` for it. Who fails is told why, and nothing that it sent
-//! is taken. What came behind a good PING is handed on.
+//! A peer may use [`PING_BYTES_MAX`] bytes and `limits.handshake` for it. If it fails, it gets the reason, and nothing it sent is
+//! used. Bytes that follow a good PING are handed on.
 
 use millstream_net::{Connection, Peer, Stream};
 use millstream_wire::{
@@ -14,25 +14,26 @@ use tokio::{
     time::timeout_at,
 };
 
-use super::{Shared, auth::Auth, end::End};
+use super::{auth::Auth, end::End, service::Service};
 
-/// Bytes of nonce and salt, as fluentd has them.
+/// Bytes of nonce and salt, as in Fluentd.
 const NONCE_BYTES: usize = 16;
-/// Bytes that a peer may send before it is known, with what follows its PING at once. Known PINGs have about 400.
+/// Maximum number of bytes a peer may send before it is authenticated, including what follows its PING at once. Known PINGs have
+/// about 400.
 const PING_BYTES_MAX: usize = 16 << 10;
 
-/// Why a peer is not let in, in fluentd's words.
+/// Why a peer is refused, in Fluentd's words.
 const NO_PING: &str = "invalid ping message";
 const WRONG_KEY: &str = "shared_key mismatch";
 const WRONG_USER: &str = "username/password mismatch";
 
-/// Lets a peer in, or tells it why not. What it sent behind its PING comes back.
-pub(super) async fn greet(connection: &mut Connection, shared: &Shared) -> Result<Vec<u8>, End> {
-    let Some(auth) = &shared.auth else {
+/// Authenticates a peer, or tells it why it is refused. Returns the bytes that followed its PING.
+pub(super) async fn greet(connection: &mut Connection, service: &Service) -> Result<Vec<u8>, End> {
+    let Some(auth) = &service.auth else {
         return Ok(Vec::new());
     };
-    let hostname = auth.hostname.as_deref().unwrap_or(&shared.context.host);
-    let mut stop = shared.context.stop.clone();
+    let hostname = auth.hostname.as_deref().unwrap_or(&service.context.host);
+    let mut stop = service.context.stop.clone();
     let (stream, deadline) = (&mut connection.stream, connection.deadline);
     let greeting = async {
         let greeted = exchange(stream, &connection.peer, auth, hostname).await;
@@ -87,7 +88,7 @@ async fn exchange(
     Ok(bytes)
 }
 
-/// Reads until a PING stands whole at the start; its length besides.
+/// Reads until a whole PING has come. Returns all bytes, and the length of the PING.
 async fn receive(stream: &mut Stream) -> Result<(Vec<u8>, usize), End> {
     let mut bytes = Vec::new();
     loop {
@@ -96,7 +97,7 @@ async fn receive(stream: &mut Stream) -> Result<(Vec<u8>, usize), End> {
         let step = (PING_BYTES_MAX - before).min(1 << 10) as u64;
         let read = (&mut *stream).take(step).read_buf(&mut bytes).await;
         if read.map_err(|_| End::Broken)? == 0 {
-            // Heartbeats of senders open a connection and close it.
+            // Heartbeats of senders open a connection and close it at once.
             return Err(if before == 0 {
                 End::Closed
             } else {
@@ -111,7 +112,7 @@ async fn receive(stream: &mut Stream) -> Result<(Vec<u8>, usize), End> {
     }
 }
 
-/// Whether a PING proves what it must; then the proof that this side has the key.
+/// Checks the proofs in a PING; returns the proof that this side has the key.
 fn prove(
     ping: &Ping<'_>,
     peer: &Peer,
@@ -130,7 +131,7 @@ fn prove(
     }
     if auth.has_users() {
         let password = auth.password(rule, ping.user);
-        // Who is no user costs the same time as a wrong password.
+        // An unknown user takes the same time as a wrong password.
         let secret = password.map_or("", |password| password.expose());
         let wanted = digest(&[helo.auth, ping.user, secret.as_bytes()]);
         if !is_digest(ping.password_digest, &wanted) || password.is_none() {

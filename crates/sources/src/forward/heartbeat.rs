@@ -10,9 +10,9 @@ use millstream_net::Scheme;
 use millstream_pipeline::report::Reporter;
 use tokio::task::JoinSet;
 
-/// What a sender with `heartbeat_type udp` waits for.
+/// The answer that a sender with `heartbeat_type udp` waits for.
 const ANSWER: [u8; 1] = [0];
-/// After an error of the socket (not of a datagram) it is left alone for so long.
+/// Pause after an error of the socket (not of a datagram).
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// UDP sockets at the addresses of the TCP listeners.
@@ -20,7 +20,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 pub(super) struct Heartbeats(Vec<UdpSocket>);
 
 impl Heartbeats {
-    /// Binds them. Without heartbeats the source works still, so a failure is only told.
+    /// Binds the sockets. The source works without heartbeats, so a failure is only logged.
     pub(super) fn bind(&mut self, addresses: &[(Scheme, SocketAddr)], reporter: &Reporter) {
         for (_, address) in addresses {
             let bound = UdpSocket::bind(address).and_then(|socket| {
@@ -56,12 +56,12 @@ impl Heartbeats {
 }
 
 async fn answer(socket: tokio::net::UdpSocket, reporter: Reporter) -> io::Result<()> {
-    // What the datagram holds is of no interest; the rest of a longer one is dropped by the system.
+    // The content does not matter; the system drops the rest of a longer datagram.
     let mut datagram = [0; 1];
     loop {
         match socket.recv_from(&mut datagram).await {
             Ok((_, peer)) => {
-                // A lost answer is as good as a lost datagram: the sender asks again in a second.
+                // A lost answer is like a lost datagram: the sender asks again in a second.
                 let _ = socket.try_send_to(&ANSWER, peer);
             }
             Err(error) => {

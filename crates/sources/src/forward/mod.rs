@@ -1,45 +1,46 @@
-//! The source `forward`: what Fluentd, Fluent Bit, their client libraries and other Millstreams send.
+//! The source `forward`: receives from Fluentd, Fluent Bit, their client libraries and other Millstreams.
 //!
 //! `[read] -> [decode] -> [send] -> keep -> take -> process -> encode -> write -> settle`
 //!
-//! It promises: what a peer is acked for has been kept (durable channel) or settled (memory), byte for byte as it came; a
-//! frame that the end of a connection cuts is neither stored nor acked; reading stops when the outlet has no room. One
-//! task a connection, dealt evenly over the data threads; no lock and no allocation per record. It leaves to others:
-//! the protocol (`wire::forward`), listening and TLS (`net`), and telling repeats apart (the disk channel, by the origins
-//! that go with each batch).
+//! Where to look: `connection` runs a connection and decodes its frames from its `input`; `frames` turns them into batches,
+//! which `outgoing` sends and acks.
+//!
+//! Guarantees: what a peer is acked for is kept (durable channel) or settled (memory), byte for byte as it came; a frame cut off
+//! by the end of a connection is neither stored nor acked; reading stops while the outlet is full. Each connection is one
+//! task, and connections are spread evenly over the data threads; no lock and no allocation per record. The protocol is in
+//! `wire::forward`, listening and TLS in `net`; the disk channel recognizes repeats by the origins of each batch.
 
+mod acks;
 mod auth;
+mod config;
 mod connection;
+mod content;
 mod end;
+mod frames;
 mod gather;
 mod greeting;
 mod heartbeat;
+mod input;
 mod outgoing;
-mod payload;
 mod poison;
+mod service;
 
 #[cfg(test)]
 mod tests;
 
 use std::sync::Arc;
 
-use millstream_config::{Node, OneOrMany, Period};
-use millstream_net::{Limits, Listen, Scheme, Server, Takes, Tls};
+use millstream_config::Node;
+use millstream_net::{Scheme, Server, Takes};
 use millstream_pipeline::{
     failure::Failure,
-    meters::{Meter, NodeMeters},
     node::{Build, Checked, Component, LocalFuture, Source, SourceContext},
     promise::{Guarantee, Promise},
 };
 use millstream_record::VALUE_NAMES;
-use schemars::JsonSchema;
-use serde::Deserialize;
 
-use self::{auth::Auth, heartbeat::Heartbeats, poison::Poison};
-use crate::{
-    connection::Patience,
-    tagging::{PEER_VALUES, Tagging},
-};
+use self::{config::Config, heartbeat::Heartbeats, poison::Poison, service::Service};
+use crate::tagging::{PEER_VALUES, Tagging};
 
 /// The entry in the list of sources.
 pub const COMPONENT: Component = Component {
@@ -51,46 +52,6 @@ pub const COMPONENT: Component = Component {
     build: Build::Source(build),
 };
 
-/// Options of the source `forward`.
-#[derive(Clone, Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-struct Config {
-    /// Where it listens: `tcp://ADDRESS:PORT` (port 24224 if left out; UDP heartbeats are answered on the same port) or
-    /// `unix:///PATH`; one or a list.
-    listen: OneOrMany<Listen>,
-    /// The tag: a text, or a template of `{tag}` (the sender's), `{host}` and `{peer}` (both the sender's address). Default:
-    /// the sender's.
-    #[serde(default)]
-    tag: Option<String>,
-    /// Bounds on what peers may ask for.
-    #[serde(default)]
-    limits: Limits,
-    /// TLS on every stream socket: a name of the top-level `tls`, or a block.
-    #[serde(default)]
-    tls: Tls,
-    /// A key, and users if there are any, by which senders prove that they may send (fluentd: `<security>`). Without it
-    /// everybody may who can connect.
-    #[serde(default)]
-    auth: Option<Auth>,
-    /// How long to wait before reading a connection again that sends many small messages without asking for acks; it
-    /// saves wake-ups and delays a record by at most this. An idle stream is never delayed. 0: never wait.
-    #[serde(default = "default_gather")]
-    gather: Period,
-    /// A chunk that is complete but cannot be read to its end is refused so many times by its id; then its good records
-    /// are kept, the rest leaves by the port `rejected`, and it is acked.
-    #[serde(default = "default_poison_after")]
-    poison_after: u32,
-}
-
-/// One tick of the clock, as network cards moderate their interrupts.
-fn default_gather() -> Period {
-    Period::millis(1)
-}
-
-fn default_poison_after() -> u32 {
-    3
-}
-
 /// The port of the protocol.
 const PORT: u16 = 24224;
 const TAKES: Takes = &[(Scheme::Tcp, Some(PORT)), (Scheme::Unix, None)];
@@ -99,7 +60,7 @@ fn build(_name: &str, options: &Node) -> Checked<Box<dyn Source>> {
     Ok(Box::new(Forward::new(options)?))
 }
 
-/// The source, checked; with its sockets once it is bound.
+/// The source: checked options, and its sockets once it is bound.
 struct Forward {
     config: Config,
     tag: Tagging,
@@ -143,13 +104,10 @@ impl Source for Forward {
 
     fn run<'a>(&'a mut self, context: SourceContext) -> LocalFuture<'a, Result<(), Failure>> {
         Box::pin(async move {
-            let shared = Arc::new(Shared::new(
-                &self.config,
-                &self.tag,
-                self.poison.clone(),
-                context.clone(),
-            ));
-            let each = move |connection| connection::serve(connection, shared.clone());
+            let poison = self.poison.clone();
+            let service = Service::new(&self.config, &self.tag, poison, context.clone());
+            let service = Arc::new(service);
+            let each = move |connection| connection::serve(connection, service.clone());
             let mut stop = context.stop.clone();
             let heartbeats = async {
                 tokio::select! {
@@ -182,63 +140,5 @@ impl Source for Forward {
 
     fn message_bytes_max(&self) -> Option<usize> {
         Some(self.config.limits.frame.as_usize())
-    }
-}
-
-/// What all connections of the source share.
-struct Shared {
-    context: SourceContext,
-    tag: Tagging,
-    /// Whether origins are asked for: only a durable channel can tell repeats.
-    durable: bool,
-    /// None: everybody may send.
-    auth: Option<Auth>,
-    frame_bytes_max: usize,
-    decompressed_bytes_max: usize,
-    patience: Patience,
-    gather: std::time::Duration,
-    poison: Arc<Poison>,
-    meters: ForwardMeters,
-}
-
-impl Shared {
-    fn new(config: &Config, tag: &Tagging, poison: Arc<Poison>, context: SourceContext) -> Self {
-        Self {
-            tag: tag.clone(),
-            durable: context.outlet.is_durable(),
-            auth: config.auth.clone(),
-            frame_bytes_max: config.limits.frame.as_usize(),
-            decompressed_bytes_max: config.limits.decompressed.as_usize(),
-            patience: Patience::of(&config.limits),
-            gather: config.gather.as_duration(),
-            poison,
-            meters: ForwardMeters::new(&context.meters),
-            context,
-        }
-    }
-}
-
-/// What the source counts beside what its outlets count.
-struct ForwardMeters {
-    bytes_received: Meter,
-    chunks_acked: Meter,
-    chunks_refused: Meter,
-    connections_refused: Meter,
-    unauthenticated: Meter,
-    frames_cut: Meter,
-    values_skipped: Meter,
-}
-
-impl ForwardMeters {
-    fn new(meters: &NodeMeters) -> Self {
-        Self {
-            bytes_received: meters.counter("bytes_received"),
-            chunks_acked: meters.counter("chunks_acked"),
-            chunks_refused: meters.counter("chunks_refused"),
-            connections_refused: meters.counter("connections_refused"),
-            unauthenticated: meters.counter("connections_unauthenticated"),
-            frames_cut: meters.counter("frames_cut"),
-            values_skipped: meters.counter("values_skipped"),
-        }
     }
 }

@@ -1,21 +1,21 @@
-//! Chunks that can never be read to their end: refused a few times, as the fault may lie on the way, then taken apart.
+//! Chunks that cannot be read to their end: refused a few times, because they may have been damaged on the way, then sorted.
 //!
-//! A damaged chunk comes again for ever from a sender that waits for its ack. The tries are counted by id over all
-//! connections; what was refused leaves no trace but this count.
+//! A sender that waits for its ack sends a damaged chunk again and again. Attempts are counted by id over all connections; a
+//! refused chunk leaves no trace but this count.
 
 use std::sync::{Mutex, PoisonError};
 
-/// So many chunks are remembered; the one that was seen least recently is forgotten first, and then gets more tries.
+/// Maximum number of chunks to remember. The least recently seen one is forgotten first and then gets more attempts.
 const REMEMBERED_MAX: usize = 256;
 
-/// Counts the tries of chunks that cannot be read.
+/// Counts the attempts of chunks that cannot be read.
 pub(super) struct Poison {
     after: u32,
-    /// (id, length, checksum) and the tries, the latest last.
+    /// Chunks and their attempts, the latest last.
     tries: Mutex<Vec<(Key, u32)>>,
 }
 
-/// What tells one chunk from another.
+/// The identity of a chunk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Key {
     /// The id as it came.
@@ -35,7 +35,7 @@ impl Poison {
         }
     }
 
-    /// Whether to refuse it this time.
+    /// Whether to refuse the chunk this time.
     pub(super) fn refuses(&self, key: Key) -> bool {
         let mut all = self.tries.lock().unwrap_or_else(PoisonError::into_inner);
         let place = all.iter().position(|(known, _)| *known == key);
@@ -64,16 +64,16 @@ mod tests {
     }
 
     #[test]
-    fn a_chunk_is_refused_so_many_times_and_then_taken() {
+    fn a_chunk_is_refused_a_few_times_and_then_taken() {
         let poison = Poison::new(3);
         let refused: Vec<bool> = (0..5).map(|_| poison.refuses(key(1))).collect();
-        // After it was taken it is forgotten: a later one with its id starts anew.
+        // A chunk that was taken is forgotten: a later one with its id starts again.
         assert_eq!(refused, [true, true, true, false, true]);
         assert!(!Poison::new(0).refuses(key(1)));
     }
 
     #[test]
-    fn the_chunks_remembered_are_bounded() {
+    fn the_number_of_remembered_chunks_is_bounded() {
         let poison = Poison::new(1);
         for id in 0..=255 {
             assert!(poison.refuses(key(id)));

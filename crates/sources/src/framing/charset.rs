@@ -1,13 +1,15 @@
-//! Text that is not UTF-8: where its lines end, and what it is in UTF-8.
+//! Text in other encodings than UTF-8: where its lines end, and its conversion to UTF-8.
 
 use std::borrow::Cow;
 
 use encoding_rs::{Encoding, REPLACEMENT, UTF_8, UTF_16BE, UTF_16LE, X_USER_DEFINED};
 use memchr::memchr;
 
-/// Within so many bytes before a place where text is cut there is one that is no part of a longer character.
+use super::plain::piece;
+
+/// Text is cut at most this many bytes before the wanted place, to find a byte that is not part of a longer character.
 const CUT_BYTES: usize = 64;
-/// A byte below this one is always a character of its own, in all encodings of several bytes but UTF-16.
+/// A smaller byte is always a whole character, in all multi-byte encodings except UTF-16.
 const FIRST_TRAIL: u8 = 0x30;
 
 /// The encoding of a text.
@@ -21,7 +23,7 @@ impl Default for Charset {
 }
 
 impl Charset {
-    /// By its name, as browsers know it (`shift_jis`, `euc-jp`, `latin1`, `utf-16le`), also written with `_`.
+    /// By its name in web standards (`shift_jis`, `euc-jp`, `latin1`, `utf-16le`); `_` and `-` are equal.
     pub(crate) fn named(name: &str) -> Option<Self> {
         let label = |name: &str| Encoding::for_label_no_replacement(name.as_bytes());
         let found = label(name)
@@ -30,7 +32,7 @@ impl Charset {
         (found != REPLACEMENT && found != X_USER_DEFINED).then_some(Self(found))
     }
 
-    /// Its bytes are passed on as they are.
+    /// Whether text is used without conversion.
     pub(crate) fn is_utf8(self) -> bool {
         self.0 == UTF_8
     }
@@ -39,7 +41,7 @@ impl Charset {
         self.0 == UTF_16LE || self.0 == UTF_16BE
     }
 
-    /// Where the first line of `text` ends, and where the next one starts.
+    /// The end of the first line of `text`, and the start of the next line.
     pub(super) fn newline(self, text: &[u8]) -> Option<(usize, usize)> {
         if !self.is_utf16() {
             return memchr(b'\n', text).map(|end| (end, end + 1));
@@ -54,7 +56,7 @@ impl Charset {
         Some((at * 2, at * 2 + 2))
     }
 
-    /// A length of at most `bytes` at which `text` can be cut.
+    /// The largest length up to `bytes` at which `text` can be cut.
     pub(super) fn cut(self, text: &[u8], bytes: usize) -> usize {
         let bytes = bytes.min(text.len());
         let head = &text[..bytes];
@@ -63,7 +65,7 @@ impl Charset {
         }
         if self.is_utf8() {
             return match bytes < text.len() {
-                true => super::piece(text, bytes.max(1)).min(text.len()),
+                true => piece(text, bytes.max(1)).min(text.len()),
                 false => bytes,
             };
         }
@@ -75,8 +77,8 @@ impl Charset {
         }
     }
 
-    /// The text in UTF-8, and whether something in it is not of this encoding and was replaced. `start`: it is the
-    /// start of all text, where a byte order mark may stand.
+    /// The text in UTF-8, and whether bytes that are invalid in this encoding were replaced. `start`: the text is at the start of
+    /// the input, where a byte order mark may be.
     pub(super) fn decode(self, text: &[u8], start: bool) -> (Cow<'_, [u8]>, bool) {
         if self.is_utf8() {
             let mark = start.then(|| text.strip_prefix(b"\xef\xbb\xbf")).flatten();

@@ -1,77 +1,50 @@
-//! Records that take a look at every line: joined ones, and text of other encodings than UTF-8.
+//! Records that need a look at every line: joined lines, and text in other encodings than UTF-8.
 //!
 //! `[read] -> decode -> send -> keep -> take -> process -> encode -> write -> settle`
 //!
-//! The framer is given the text from a place between two records on, and says how far it has come: up to where no record
-//! is open. What follows is given again, with more behind it. So it needs to remember nothing, and whoever reads needs
-//! no other position than that; but of a record that is longer than all that can be shown at once, what is to become of its rest.
+//! The caller shows the text from a position between two records on. The framer returns how far it came: to where no record
+//! is pending. The caller shows the text behind that again, with more behind it, so it needs no other position. The framer
+//! remembers only one thing: how to treat the rest of a record that is longer than what can be shown at once.
+
+use std::time::Duration;
 
 use millstream_record::{Encoding, Time};
 use millstream_wire::cri;
 use regex::bytes::Regex;
 
 use super::{
-    Charset, Framing, TooLong,
-    open::{Open, reject},
+    assembler::{Assembler, Form},
+    charset::Charset,
+    framed::Framed,
+    options::{Framing, TooLong},
 };
 
-/// Beside a record there must be room for what is not part of it: the heads of lines, the first bytes of the next.
+/// Space beside a record for the heads of its lines and the first bytes of the next record.
 const WINDOW_SPARE: usize = 64 << 10;
-/// A container that has begun a record and says nothing for so long has ended it.
-const CRI_WAIT: std::time::Duration = std::time::Duration::from_secs(5);
+/// A container that has begun a record and wrote nothing for this long has ended it.
+const CRI_WAIT: Duration = Duration::from_secs(5);
 
 /// What is known of the text behind what is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ending {
     /// There may be more.
     Open,
-    /// Nothing came for as long as one waits for the rest of a record.
+    /// Nothing came for as long as the rest of a record is waited for.
     Quiet,
     /// There is more, but no more can be shown at once.
     Full,
-    /// There is no more: what stands behind the last newline is a line too.
+    /// There is no more: the text behind the last newline is a line, too.
     End,
 }
 
-/// What a text became.
-#[derive(Debug, Default)]
-pub(crate) struct Framed {
-    /// The records, encoded as [`Framer::encoding`] says.
-    pub body: Vec<u8>,
-    /// How many.
-    pub count: u32,
-    /// How many were longer than `line_max`.
-    pub too_long: u32,
-    /// Lines in which something was not of the text's encoding.
-    pub garbled: u32,
-    /// What leaves by the port `NAME.rejected`.
-    pub rejected: Vec<Rejected>,
-}
-
-/// A part of a record that is rejected, and why.
+/// The rest of a record that was cut.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Rejected {
-    /// Its text.
-    pub bytes: Vec<u8>,
-    /// It is longer than `line_max`; else it has not the form of the framing.
-    pub too_long: bool,
+struct Remainder {
+    stream: Vec<u8>,
+    policy: TooLong,
 }
 
-#[derive(Clone, Debug)]
-pub(super) enum Rule {
-    Lines,
-    Cri,
-    Multiline(Regex),
-}
-
-/// What becomes of the rest of a record that was cut.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Rest {
-    pub(super) stream: Vec<u8>,
-    pub(super) policy: TooLong,
-}
-
-/// How far it has come: nothing behind it counts.
+/// How far the framer came: nothing behind it counts.
 struct Whole {
     at: usize,
     body: usize,
@@ -79,29 +52,29 @@ struct Whole {
     too_long: u32,
     garbled: u32,
     rejected: usize,
-    rest: Option<Rest>,
+    remainder: Option<Remainder>,
 }
 
 /// Makes records of text.
 #[derive(Debug)]
 pub(crate) struct Framer {
-    pub(super) rule: Rule,
     charset: Charset,
-    pub(super) line_max: usize,
-    pub(super) too_long: TooLong,
-    wait: Option<std::time::Duration>,
-    pub(super) open: Vec<Open>,
-    pub(super) rest: Option<Rest>,
+    /// Matches the first line of a record of several lines.
+    first_line: Option<Regex>,
+    wait: Option<Duration>,
+    assembler: Assembler,
+    remainder: Option<Remainder>,
 }
 
 impl Clone for Framer {
     /// A framer for another text.
     fn clone(&self) -> Self {
         Self {
-            rule: self.rule.clone(),
-            open: Vec::new(),
-            rest: None,
-            ..*self
+            charset: self.charset,
+            first_line: self.first_line.clone(),
+            wait: self.wait,
+            assembler: self.assembler.clone(),
+            remainder: None,
         }
     }
 }
@@ -114,60 +87,56 @@ impl Framer {
         line_max: usize,
         too_long: TooLong,
     ) -> Result<Self, String> {
-        let (rule, wait) = match framing {
-            Framing::Lines => (Rule::Lines, None),
-            Framing::Cri => (Rule::Cri, Some(CRI_WAIT)),
-            Framing::Multiline(multiline) => (
-                Rule::Multiline(multiline.start()?),
-                Some(multiline.wait.as_duration()),
-            ),
+        let (form, first_line, wait) = match framing {
+            Framing::Lines => (Form::Line, None, None),
+            Framing::Cri => (Form::Cri, None, Some(CRI_WAIT)),
+            Framing::Multiline(multiline) => {
+                let wait = multiline.wait.as_duration();
+                (Form::Joined, Some(multiline.start()?), Some(wait))
+            }
         };
         Ok(Self {
-            rule,
             charset,
-            line_max,
-            too_long,
+            first_line,
             wait,
-            open: Vec::new(),
-            rest: None,
+            assembler: Assembler::new(form, line_max, too_long),
+            remainder: None,
         })
     }
 
-    /// Whether it does no more than [`super::find`].
+    /// Whether it does no more than [`super::scan`].
     pub(crate) fn is_plain(&self) -> bool {
-        matches!(self.rule, Rule::Lines) && self.charset.is_utf8()
+        self.assembler.form() == Form::Line && self.charset.is_utf8()
     }
 
-    /// How the records stand in a body.
+    /// How the records of a body are encoded.
     pub(crate) fn encoding(&self) -> Encoding {
-        match self.rule {
-            Rule::Lines => Encoding::Lines,
-            Rule::Cri | Rule::Multiline(_) => Encoding::Packed,
-        }
+        self.assembler.form().encoding()
     }
 
     /// How long the rest of a record is waited for.
-    pub(crate) fn wait(&self) -> Option<std::time::Duration> {
+    pub(crate) fn wait(&self) -> Option<Duration> {
         self.wait
     }
 
-    /// So much text must be shown at once, if there is so much.
+    /// How many bytes of text to show at once, if there are as many.
     pub(crate) fn window(&self) -> usize {
-        self.line_max.saturating_mul(2).saturating_add(WINDOW_SPARE)
+        let line_max = self.assembler.line_max();
+        line_max.saturating_mul(2).saturating_add(WINDOW_SPARE)
     }
 
-    /// Whether a whole line stands at the start of `text`.
+    /// Whether `text` begins with a whole line.
     pub(crate) fn has_line(&self, text: &[u8]) -> bool {
         self.charset.newline(text).is_some()
     }
 
-    /// The next text does not follow the last.
+    /// The next text does not follow the last one.
     pub(crate) fn reset(&mut self) {
-        self.rest = None;
+        self.remainder = None;
     }
 
-    /// Takes the whole records at the start of `text`; gives how many bytes that were. Always some when it is `Full`, and
-    /// all when it is at its `End`. `start`: it is the start of all text.
+    /// Makes the whole records at the start of `text`; returns how many bytes they had. Always some when the ending is
+    /// `Full`, and all when it is `End`. `start`: the text is at the start of the input.
     pub(crate) fn frame(
         &mut self,
         text: &[u8],
@@ -176,28 +145,23 @@ impl Framer {
         received: Time,
         out: &mut Framed,
     ) -> usize {
-        self.open.clear();
+        self.assembler.clear();
         let mut whole = self.whole(0, out);
         let mut at = 0;
         while let Some((length, next)) = self.charset.newline(&text[at..]) {
-            self.line(
-                &text[at..at + length],
-                start && at == 0,
-                received,
-                out,
-                |framer, out| {
-                    whole = framer.whole(at, out);
-                },
-            );
+            let line = &text[at..at + length];
+            self.line(line, start && at == 0, received, out, |framer, out| {
+                whole = framer.whole(at, out);
+            });
             at += next;
-            if self.open.is_empty() {
+            if self.assembler.is_empty() {
                 whole = self.whole(at, out);
             }
         }
         match ending {
             Ending::Open => {}
             Ending::Quiet if at > whole.at => {
-                self.finish_all(out);
+                self.assembler.finish_all(out);
                 whole = self.whole(at, out);
             }
             Ending::Quiet => {}
@@ -206,7 +170,9 @@ impl Framer {
                     at = self.charset.cut(text, text.len()).max(1).min(text.len());
                     self.cut_line(&text[..at], start, received, out);
                 }
-                self.cut_all(out);
+                if let Some(stream) = self.assembler.cut_all(out) {
+                    self.remainder = Some(self.remainder_of(stream));
+                }
                 whole = self.whole(at, out);
             }
             Ending::Full => {}
@@ -214,11 +180,11 @@ impl Framer {
                 if at < text.len() {
                     self.line(&text[at..], start && at == 0, received, out, |_, _| {});
                 }
-                self.finish_all(out);
+                self.assembler.finish_all(out);
                 whole = self.whole(text.len(), out);
             }
         }
-        self.rest = whole.rest;
+        self.remainder = whole.remainder;
         out.body.truncate(whole.body);
         out.rejected.truncate(whole.rejected);
         (out.count, out.too_long, out.garbled) = (whole.count, whole.too_long, whole.garbled);
@@ -233,11 +199,18 @@ impl Framer {
             too_long: out.too_long,
             garbled: out.garbled,
             rejected: out.rejected.len(),
-            rest: self.rest.clone(),
+            remainder: self.remainder.clone(),
         }
     }
 
-    /// Takes a line; `begins` is told when the records before it are whole.
+    fn remainder_of(&self, stream: Vec<u8>) -> Remainder {
+        Remainder {
+            stream,
+            policy: self.assembler.too_long(),
+        }
+    }
+
+    /// Adds a line; calls `begins` when the records before it are whole.
     fn line(
         &mut self,
         raw: &[u8],
@@ -247,13 +220,14 @@ impl Framer {
         begins: impl FnOnce(&Self, &Framed),
     ) {
         let (line, garbled) = self.charset.decode(raw, start);
-        match &self.rule {
-            Rule::Lines => self.plain(&line, received, out),
-            Rule::Cri => self.cri(&line, out),
-            Rule::Multiline(first) => {
-                if first.is_match(&line) {
-                    self.finish_all(out);
-                    self.rest = None;
+        match self.assembler.form() {
+            Form::Line => self.plain(&line, received, out),
+            Form::Cri => self.cri(&line, out),
+            Form::Joined => {
+                let first_line = self.first_line.as_ref();
+                if first_line.is_some_and(|first_line| first_line.is_match(&line)) {
+                    self.assembler.finish_all(out);
+                    self.remainder = None;
                     begins(self, out);
                 }
                 self.joined(&line, received, out);
@@ -263,68 +237,66 @@ impl Framer {
     }
 
     fn plain(&mut self, line: &[u8], received: Time, out: &mut Framed) {
-        match self.rest.take().map(|rest| rest.policy) {
+        match self.remainder.take().map(|remainder| remainder.policy) {
             // The line ended where it was cut.
             Some(TooLong::Split) if line.is_empty() => {}
             Some(TooLong::Truncate) => {}
-            Some(TooLong::Reject) => reject(out, line, self.line_max, true),
+            Some(TooLong::Reject) => out.reject(line, self.assembler.line_max(), true),
             Some(TooLong::Split) | None => {
-                self.begin(received, b"");
-                self.add(0, line, out);
-                self.finish(0, out);
+                let at = self.assembler.begin(received, b"");
+                self.assembler.add(at, line, out);
+                self.assembler.finish(at, out);
             }
         }
     }
 
     fn joined(&mut self, line: &[u8], received: Time, out: &mut Framed) {
-        match self.rest.as_ref().map(|rest| rest.policy) {
+        match self.remainder.as_ref().map(|remainder| remainder.policy) {
             Some(TooLong::Truncate) => {}
-            Some(TooLong::Reject) => reject(out, line, self.line_max, true),
+            Some(TooLong::Reject) => out.reject(line, self.assembler.line_max(), true),
             Some(TooLong::Split) | None => {
-                self.rest = None;
-                if self.open.is_empty() {
-                    self.begin(received, b"");
+                self.remainder = None;
+                if self.assembler.is_empty() {
+                    self.assembler.begin(received, b"");
                 }
-                self.add(0, line, out);
+                self.assembler.add(0, line, out);
             }
         }
     }
 
     fn cri(&mut self, line: &[u8], out: &mut Framed) {
+        let line_max = self.assembler.line_max();
         let Some(part) = cri::parse(line) else {
-            return reject(out, line, self.line_max, false);
+            return out.reject(line, line_max, false);
         };
-        if let Some(rest) = self.rest.as_ref().filter(|rest| rest.stream == part.stream) {
-            let policy = rest.policy;
+        let remainder = self.remainder.as_ref();
+        if let Some(remainder) = remainder.filter(|remainder| remainder.stream == part.stream) {
+            let policy = remainder.policy;
             if !part.partial {
-                self.rest = None;
+                self.remainder = None;
             }
             match policy {
                 TooLong::Split => {}
                 TooLong::Truncate => return,
-                TooLong::Reject => return reject(out, part.text, self.line_max, true),
+                TooLong::Reject => return out.reject(part.text, line_max, true),
             }
         }
-        let known = |open: &Open| open.stream == part.stream;
-        let at = match self.open.iter().position(known) {
+        let at = match self.assembler.of_stream(part.stream) {
             Some(at) => at,
-            None => self.begin(part.time, part.stream),
+            None => self.assembler.begin(part.time, part.stream),
         };
-        self.add(at, part.text, out);
+        self.assembler.add(at, part.text, out);
         if !part.partial {
-            self.finish(at, out);
+            self.assembler.finish(at, out);
         }
     }
 
-    /// Takes the first part of a line of which no more can be shown.
+    /// Adds the first part of a line of which no more can be shown.
     fn cut_line(&mut self, raw: &[u8], start: bool, received: Time, out: &mut Framed) {
-        let is_rest = self.rest.clone();
+        let before = self.remainder.clone();
         self.line(raw, start, received, out, |_, _| {});
-        if matches!(self.rule, Rule::Lines) {
-            self.rest = is_rest.or(Some(Rest {
-                stream: Vec::new(),
-                policy: self.too_long,
-            }));
+        if self.assembler.form() == Form::Line {
+            self.remainder = before.or_else(|| Some(self.remainder_of(Vec::new())));
         }
     }
 }

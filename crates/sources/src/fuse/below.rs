@@ -1,7 +1,7 @@
-//! The plain directory that the mount hides: where programs write while nobody is here.
+//! The plain directory below the mount, to which programs write while nothing is mounted.
 //!
-//! Its directories are those of the tree, in both directions: they are there when the mount is not. What goes wrong with that is
-//! no error for anybody. Files in it are what follow.rs ships.
+//! It has the same directories as the tree: the tree begins with them, and changes to the tree are repeated here. A failure to do
+//! so is no error for a program. The files in it are shipped by `follow.rs`.
 
 use std::{
     fs, io,
@@ -14,30 +14,30 @@ use std::{
 
 use millstream_pipeline::failure::Failure;
 
-/// Directories below directories, at most: a guard against odd trees.
+/// The deepest nesting of directories that is scanned.
 const DEPTH_MAX: usize = 64;
 
-/// The directory, held open since before it was mounted over.
+/// The directory, opened before it was mounted over.
 #[derive(Debug)]
 pub(super) struct Below {
     directory: fs::File,
 }
 
-/// A directory that was found.
+/// A directory of a scan.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct FoundDirectory {
+pub(super) struct Directory {
     pub path: PathBuf,
     pub mode: u32,
     pub uid: u32,
     pub gid: u32,
 }
 
-/// What stands below.
+/// The result of a scan.
 #[derive(Debug, Default)]
-pub(super) struct Found {
-    /// Those above come before those below.
-    pub directories: Vec<FoundDirectory>,
-    /// Files, sorted.
+pub(super) struct Scanned {
+    /// Each directory comes before those in it.
+    pub directories: Vec<Directory>,
+    /// Sorted.
     pub files: Vec<PathBuf>,
 }
 
@@ -49,52 +49,57 @@ impl Below {
         fs::create_dir_all(mount).map_err(failed)?;
         let directory = fs::File::open(mount).map_err(failed)?;
         if !directory.metadata().map_err(failed)?.is_dir() {
-            let text = format!("`mount`: {} is no directory", mount.display());
+            let text = format!("`mount`: {} is not a directory", mount.display());
             return Err(Failure::config(text));
         }
         Ok(Self { directory })
     }
 
-    /// A way to what stands there that does not lead through the mount.
+    /// A path to an entry that does not lead through the mount.
     pub(super) fn path(&self, path: &Path) -> PathBuf {
         let mut full = PathBuf::from(format!("/proc/self/fd/{}", self.directory.as_raw_fd()));
         full.push(path);
         full
     }
 
-    /// The directory itself.
+    /// The metadata of the directory itself.
     pub(super) fn metadata(&self) -> io::Result<fs::Metadata> {
         self.directory.metadata()
     }
 
-    /// Everything that stands there; links and other things are left alone.
-    pub(super) fn scan(&self) -> io::Result<Found> {
-        let mut found = Found::default();
-        self.scan_directory(Path::new(""), 0, &mut found)?;
-        found.files.sort();
-        Ok(found)
+    /// Lists all directories and regular files; ignores everything else.
+    pub(super) fn scan(&self) -> io::Result<Scanned> {
+        let mut scanned = Scanned::default();
+        self.scan_directory(Path::new(""), 0, &mut scanned)?;
+        scanned.files.sort();
+        Ok(scanned)
     }
 
-    fn scan_directory(&self, directory: &Path, depth: usize, found: &mut Found) -> io::Result<()> {
+    fn scan_directory(
+        &self,
+        directory: &Path,
+        depth: usize,
+        scanned: &mut Scanned,
+    ) -> io::Result<()> {
         let mut entries = fs::read_dir(self.path(directory))?.collect::<io::Result<Vec<_>>>()?;
         entries.sort_by_key(fs::DirEntry::file_name);
         for entry in entries {
             let path = directory.join(entry.file_name());
-            // It may be gone again.
+            // It may have been removed meanwhile.
             let Ok(metadata) = entry.metadata() else {
                 continue;
             };
             if metadata.is_file() {
-                found.files.push(path);
+                scanned.files.push(path);
             } else if metadata.is_dir() && depth < DEPTH_MAX {
-                found.directories.push(FoundDirectory {
+                scanned.directories.push(Directory {
                     path: path.clone(),
                     mode: metadata.mode(),
                     uid: metadata.uid(),
                     gid: metadata.gid(),
                 });
-                // One that may not be read is there all the same.
-                let _ = self.scan_directory(&path, depth + 1, found);
+                // A directory that cannot be read still exists.
+                let _ = self.scan_directory(&path, depth + 1, scanned);
             }
         }
         Ok(())
@@ -105,7 +110,7 @@ impl Below {
         let _ = builder.mode(mode & 0o7777).create(self.path(path));
     }
 
-    /// Gives a directory the owner and the permissions that it has in the tree, as far as we may.
+    /// Gives a directory the owner and the permissions that it has in the tree, as far as permitted.
     pub(super) fn change_directory(&self, path: &Path, mode: u32, uid: u32, gid: u32) {
         let path = self.path(path);
         let _ = chown(&path, Some(uid), Some(gid));

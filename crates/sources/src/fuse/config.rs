@@ -1,17 +1,16 @@
-//! The options of the source `fuse`, and what they come to.
+//! The options of the source `fuse`, as they are written and as they are checked.
 
 use std::{path::PathBuf, sync::Arc};
 
 use millstream_config::{Node, OneOrMany, Size};
-use millstream_pipeline::node::{Checked, Source};
+use millstream_pipeline::node::Checked;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::{
-    Fuse,
-    cutter::{Framing, How},
+    cutter::{Boundaries, Framing},
     filter::Filter,
-    rules::{NAMES, Rule, Rules, Text, directories_of, patterns},
+    rules::{CopyPath, NAMES, Rule, Rules, directories_of, patterns},
     tree::{Owner, Recent},
 };
 use crate::{
@@ -23,41 +22,41 @@ use crate::{
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Config {
-    /// The directory to mount over; it is made if it is not there.
+    /// Directory to mount over. It is created if it does not exist.
     mount: String,
-    /// What becomes of which files; the first rule whose `path` matches counts, when the file is opened.
+    /// Rules for files, by path. The first rule whose `path` matches when the file is opened applies.
     #[serde(default)]
     rules: Vec<RuleConfig>,
-    /// The tag of files that no rule matches, and of rules that name none: a text in which `*` is the file's path with dots
-    /// for slashes, or a template of `{path}` and `{host}`. Default: the node's name.
+    /// Tag of files that no rule matches, and of rules without a tag: a text in which `*` stands for the file's path with dots
+    /// instead of slashes, or a template of `{path}` and `{host}`. Default: the node's name.
     #[serde(default)]
     tag: Option<String>,
-    /// Where a record ends, unless a rule says otherwise.
+    /// Where a record ends, unless the rule has its own `framing`.
     #[serde(default)]
     framing: Framing,
-    /// The longest record, without its newline.
+    /// Longest record in bytes, without its newline.
     #[serde(default = "line_max")]
     line_max: Size,
-    /// What becomes of a longer one.
+    /// What happens to a longer record.
     #[serde(default)]
     too_long: TooLong,
-    /// What a `write` does that finds no room: `block` waits for it (a fatal signal ends the wait), `fail` waits for a
-    /// second and returns ENOSPC.
+    /// What a `write` does when the channel behind is full: `block` waits for room (a fatal signal ends the wait), `fail` waits
+    /// for one second and then returns ENOSPC.
     #[serde(default)]
     when_full: WhenFull,
-    /// How much of what was written can be read again (`tail -f`).
+    /// How much of the written data can be read back (`tail -f`).
     #[serde(default)]
     recent: RecentConfig,
-    /// Other users may use the mount, too; without root this takes `user_allow_other` in /etc/fuse.conf.
+    /// Lets other users access the mount. Without root this needs `user_allow_other` in /etc/fuse.conf.
     #[serde(default)]
     allow_other: bool,
-    /// The user that everything under the mount belongs to. Default: who makes it.
+    /// User that owns everything in the mount. Default: the user that creates it.
     #[serde(default)]
     uid: Option<u32>,
-    /// The group that everything under the mount belongs to. Default: that of who makes it.
+    /// Group that owns everything in the mount. Default: the group of the process that creates it.
     #[serde(default)]
     gid: Option<u32>,
-    /// Permissions that nothing under the mount has, in octal: `"027"`.
+    /// Permissions to remove from everything in the mount, in octal: `"027"`. Default: none.
     #[serde(default)]
     umask: Option<String>,
 }
@@ -66,34 +65,35 @@ pub(super) struct Config {
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct RuleConfig {
-    /// Which files: patterns of paths below the mount, with `*`, `?`, `[a-z]`, `{a,b}` and `**` (any directories).
+    /// Files that the rule applies to: patterns of paths below the mount, with `*`, `?`, `[a-z]`, `{a,b}` and `**` (any
+    /// directories).
     path: OneOrMany<String>,
-    /// Their tag, as the option of the source.
+    /// Tag of the records. Default: the source's `tag`.
     #[serde(default)]
     tag: Option<String>,
-    /// Regular expressions: records go through that match one of them. Default: all.
+    /// Regular expressions. Only records that match one of them are shipped. Default: all records.
     #[serde(default)]
     allow: OneOrMany<String>,
-    /// Regular expressions: records do not go through that match one of them.
+    /// Regular expressions. Records that match one of them are dropped.
     #[serde(default)]
     deny: OneOrMany<String>,
-    /// What is replaced in the records, one after the other.
+    /// Replacements in the records, applied one after the other.
     #[serde(default)]
     rewrite: Vec<RewriteConfig>,
-    /// Where a record ends.
+    /// Where a record ends. Default: the source's `framing`.
     #[serde(default)]
     framing: Option<Framing>,
-    /// The longest record.
+    /// Longest record in bytes. Default: the source's `line_max`.
     #[serde(default)]
     line_max: Option<Size>,
-    /// What becomes of a longer one.
+    /// What happens to a longer record. Default: the source's `too_long`.
     #[serde(default)]
     too_long: Option<TooLong>,
-    /// A real file that gets a copy of the records: a template of `{path}` and `{host}`, or a directory (with a slash at its
-    /// end) in which the path goes on.
+    /// File outside the mount that gets a copy of the records: a template of `{path}` and `{host}`, or a directory (ending in a
+    /// slash), to which the file's path is appended.
     #[serde(default)]
     tee: Option<String>,
-    /// A command, word by word, that gets a copy of the records on its standard input; what it prints is not taken.
+    /// Command that gets a copy of the records on its standard input, as a list of words. Its output is discarded.
     #[serde(default)]
     exec: Vec<String>,
 }
@@ -102,19 +102,19 @@ struct RuleConfig {
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct RewriteConfig {
-    /// A regular expression.
+    /// Regular expression.
     r#match: String,
-    /// What stands in the place of every match: `$1`, `${name}` are its groups, `$$` a dollar.
+    /// Replacement of each match: `$1` and `${name}` are groups of the expression, `$$` is a dollar sign.
     replace: String,
 }
 
-/// How much of what was written can be read again.
+/// How much of the written data can be read back.
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 struct RecentConfig {
-    /// Of each file, at least.
+    /// Bytes of each file, at least.
     file: Size,
-    /// Of all files together, at most.
+    /// Bytes of all files together, at most.
     all: Size,
 }
 
@@ -127,14 +127,14 @@ impl Default for RecentConfig {
     }
 }
 
-/// What a `write` does that finds no room.
+/// What a `write` does when the channel behind is full.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum WhenFull {
-    /// It waits.
+    /// Waits for room.
     #[default]
     Block,
-    /// It returns ENOSPC after a second.
+    /// Returns ENOSPC after one second.
     Fail,
 }
 
@@ -153,7 +153,8 @@ pub(super) struct Options {
     pub owner: Owner,
 }
 
-pub(super) fn build(_name: &str, node: &Node) -> Checked<Box<dyn Source>> {
+/// Checks the options of a node.
+pub(super) fn check(node: &Node) -> Checked<Options> {
     let config: Config = node.read()?;
     let mut problems = Vec::new();
     let mut wrong = |option: &str, why: String| problems.push(node.problem_at(option, why));
@@ -176,39 +177,36 @@ pub(super) fn build(_name: &str, node: &Node) -> Checked<Box<dyn Source>> {
             Ok(rule) => rules.push(Arc::new(rule)),
             Err((option, why)) => {
                 let place = format!("rules.{index}.{option}");
-                // What a rule takes over from the source is told there.
+                // A fault in what a rule takes over from the source is reported there.
                 if option.is_empty() || node.find(&place).is_some() {
                     wrong(&place, why);
                 }
             }
         }
     }
-    let rest = config.rest();
-    let rest = rest.map_err(|(option, why)| wrong(option, why));
-    let (Ok(rest), Some(umask), []) = (rest, umask, &problems[..]) else {
+    let default = config.default_rule();
+    let default = default.map_err(|(option, why)| wrong(option, why));
+    let (Ok(default), Some(umask), []) = (default, umask, &problems[..]) else {
         return Err(problems);
     };
-    Ok(Box::new(Fuse {
-        options: Arc::new(Options {
-            mount: PathBuf::from(config.mount),
-            rules: Rules {
-                rules,
-                rest: Arc::new(rest),
-            },
-            when_full: config.when_full,
-            recent: Recent {
-                file: config.recent.file.as_usize(),
-                all: config.recent.all.as_usize(),
-            },
-            allow_other: config.allow_other,
-            owner: Owner {
-                uid: config.uid,
-                gid: config.gid,
-                umask,
-            },
-        }),
-        mounted: None,
-    }))
+    Ok(Options {
+        mount: PathBuf::from(config.mount),
+        rules: Rules {
+            rules,
+            default: Arc::new(default),
+        },
+        when_full: config.when_full,
+        recent: Recent {
+            file: config.recent.file.as_usize(),
+            all: config.recent.all.as_usize(),
+        },
+        allow_other: config.allow_other,
+        owner: Owner {
+            uid: config.uid,
+            gid: config.gid,
+            umask,
+        },
+    })
 }
 
 fn check_line_max(line_max: Size) -> Result<usize, String> {
@@ -219,15 +217,15 @@ fn check_line_max(line_max: Size) -> Result<usize, String> {
 }
 
 impl Config {
-    /// The rule of files that no rule names.
-    fn rest(&self) -> Result<Rule, (&'static str, String)> {
+    /// The rule of files that no rule matches.
+    fn default_rule(&self) -> Result<Rule, (&'static str, String)> {
         let line_max = check_line_max(self.line_max).map_err(|why| ("line_max", why))?;
         let none = patterns([].into_iter()).map_err(|why| ("rules", why))?;
         Ok(Rule {
             paths: none,
             directories: Vec::new(),
             tag: Tagging::new(self.tag.as_deref(), &NAMES).map_err(|why| ("tag", why))?,
-            how: Arc::new(How {
+            boundaries: Arc::new(Boundaries {
                 end: self.framing.check().map_err(|why| ("framing", why))?,
                 line_max,
                 too_long: self.too_long,
@@ -240,7 +238,7 @@ impl Config {
 }
 
 impl RuleConfig {
-    /// The error names the option, if it is one alone.
+    /// The error names the option that is wrong, if it is a single one.
     fn check(&self, of: &Config) -> Result<Rule, (&'static str, String)> {
         if self.path.is_empty() {
             return Err(("path", "`path` names no file".to_owned()));
@@ -255,12 +253,12 @@ impl RuleConfig {
             self.deny.iter().map(String::as_str),
             rewrite.map(|rewrite| (&*rewrite.r#match, &*rewrite.replace)),
         );
-        let tee = self.tee.as_deref().map(Text::new).transpose();
+        let tee = self.tee.as_deref().map(CopyPath::new).transpose();
         Ok(Rule {
             paths: patterns(paths()).map_err(|why| ("path", why))?,
             directories: paths().filter_map(directories_of).collect(),
             tag: Tagging::new(tag, &NAMES).map_err(|why| ("tag", why))?,
-            how: Arc::new(How {
+            boundaries: Arc::new(Boundaries {
                 end: framing.check().map_err(|why| ("framing", why))?,
                 line_max: line_max.map_err(|why| ("line_max", why))?,
                 too_long: self.too_long.unwrap_or(of.too_long),

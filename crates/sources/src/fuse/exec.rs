@@ -1,12 +1,12 @@
 //! Commands that get a copy of the records on their standard input.
 //!
-//! A thread for each command writes to it, because a pipe blocks; a short queue leads there. Writers wait for a command that
-//! is slow. While a command that has ended waits to be started again, its copies are dropped and counted: what is shipped
+//! Each command has a thread that writes to it, because a pipe blocks, and a short queue in front of the thread. Writers wait
+//! for a slow command. While a command that has ended waits for its restart, its copies are dropped and counted: delivery
 //! never depends on it.
 
 use std::{
     collections::HashMap,
-    io::Write,
+    io::{self, Write},
     process::{Child, Command, Stdio},
     sync::{
         Arc, Mutex, PoisonError,
@@ -21,109 +21,111 @@ use millstream_pipeline::{meters::Meter, report::Reporter};
 use millstream_record::Batch;
 use tokio::sync::mpsc;
 
-use super::{rules::Rule, tee::text, write::Ship};
+use super::tee::text;
 
-/// Batches on their way to a command: a few MiB together.
+/// The queue in front of a command, in batches: a few MiB together.
 const QUEUE: usize = 4;
-/// The wait before a command that has ended is started again; each further one doubles it.
-const WAIT_FIRST: Duration = Duration::from_millis(500);
-/// No wait is longer.
-const WAIT_MAX: Duration = Duration::from_secs(30);
+/// The first back-off before a command that has ended is restarted. Each further one doubles it.
+const BACK_OFF_MIN: Duration = Duration::from_millis(500);
+/// The longest back-off. A command that ran for longer than this starts with the shortest one again.
+const BACK_OFF_MAX: Duration = Duration::from_secs(30);
 
-/// All commands that run, by their words.
-#[derive(Default)]
-pub(super) struct Commands(Mutex<HashMap<Vec<String>, Running>>);
+/// All running commands, by their words.
+pub(super) struct Commands {
+    queues: Mutex<HashMap<Vec<String>, Queue>>,
+    reporter: Reporter,
+    failed: Meter,
+}
 
 #[derive(Clone)]
-struct Running {
+struct Queue {
     to: mpsc::Sender<Bytes>,
-    /// False while it waits to be started again.
-    runs: Arc<AtomicBool>,
+    /// False while the command waits for its restart.
+    is_running: Arc<AtomicBool>,
 }
 
 impl Commands {
-    /// Gives the records to the rule's command; starts it if need be.
-    pub(super) async fn send(&self, rule: &Rule, batch: &Batch, ship: &Ship) {
-        let Some(words) = &rule.exec else { return };
-        let running = {
-            let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            let start = || {
-                start(
-                    words.clone(),
-                    &ship.context.reporter,
-                    &ship.meters.copies_failed,
-                )
-            };
-            all.entry(words.clone()).or_insert_with(start).clone()
-        };
-        let text = Bytes::from(text(batch).into_owned());
-        if !running.runs.load(Ordering::Relaxed) || running.to.send(text).await.is_err() {
-            ship.meters.copies_failed.add(1);
+    /// No commands yet; `failed` counts the copies that are dropped.
+    pub(super) fn new(reporter: Reporter, failed: Meter) -> Self {
+        Self {
+            queues: Mutex::default(),
+            reporter,
+            failed,
         }
     }
-}
 
-fn start(words: Vec<String>, reporter: &Reporter, failed: &Meter) -> Running {
-    let (to, from) = mpsc::channel(QUEUE);
-    let running = Running {
-        to,
-        runs: Arc::new(AtomicBool::new(true)),
-    };
-    let (runs, reporter, failed) = (running.runs.clone(), reporter.clone(), failed.clone());
-    let feed = Feed {
-        words,
-        from,
-        runs,
-        reporter: reporter.clone(),
-        failed,
-    };
-    if let Err(error) = thread::Builder::new()
-        .name("exec".into())
-        .spawn(|| feed.run())
-    {
-        reporter.error("exec", format_args!("no thread for a command: {error}"));
+    /// Gives the records to a command, and starts it if it does not run yet.
+    pub(super) async fn send(&self, words: &[String], batch: &Batch) {
+        let queue = {
+            let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
+            match queues.get(words) {
+                Some(queue) => queue.clone(),
+                None => queues
+                    .entry(words.to_vec())
+                    .or_insert(self.start(words))
+                    .clone(),
+            }
+        };
+        let text = Bytes::from(text(batch).into_owned());
+        if !queue.is_running.load(Ordering::Relaxed) || queue.to.send(text).await.is_err() {
+            self.failed.add(1);
+        }
     }
-    running
+
+    fn start(&self, words: &[String]) -> Queue {
+        let (to, from) = mpsc::channel(QUEUE);
+        let is_running = Arc::new(AtomicBool::new(true));
+        let feed = Feed {
+            words: words.to_vec(),
+            from,
+            is_running: is_running.clone(),
+            reporter: self.reporter.clone(),
+            failed: self.failed.clone(),
+        };
+        let thread = thread::Builder::new().name("exec".into());
+        if let Err(error) = thread.spawn(|| feed.run()) {
+            let text = format_args!("cannot start a thread for a command: {error}");
+            self.reporter.error("exec", text);
+        }
+        Queue { to, is_running }
+    }
 }
 
 /// The thread that writes to one command.
 struct Feed {
     words: Vec<String>,
     from: mpsc::Receiver<Bytes>,
-    runs: Arc<AtomicBool>,
+    is_running: Arc<AtomicBool>,
     reporter: Reporter,
     failed: Meter,
 }
 
 impl Feed {
     fn run(mut self) {
-        let mut wait = WAIT_FIRST;
+        let mut back_off = BACK_OFF_MIN;
         loop {
             let started = Instant::now();
-            let why = match self.feed() {
-                Ok(()) => return,
-                Err(why) => why,
-            };
-            if started.elapsed() > WAIT_MAX {
-                wait = WAIT_FIRST;
+            let Err(why) = self.feed() else { return };
+            if started.elapsed() > BACK_OFF_MAX {
+                back_off = BACK_OFF_MIN;
             }
-            self.runs.store(false, Ordering::Relaxed);
-            let command = self.words.join(" ");
+            self.is_running.store(false, Ordering::Relaxed);
             let text = format_args!(
-                "`{command}` {why}; it is started again in {} ms, copies until then are dropped",
-                wait.as_millis()
+                "`{}` {why}; it restarts in {} ms, and copies until then are dropped",
+                self.words.join(" "),
+                back_off.as_millis()
             );
             self.reporter.error("exec", text);
-            thread::sleep(wait);
+            thread::sleep(back_off);
             while self.from.try_recv().is_ok() {
                 self.failed.add(1);
             }
-            wait = (wait * 2).min(WAIT_MAX);
-            self.runs.store(true, Ordering::Relaxed);
+            back_off = (back_off * 2).min(BACK_OFF_MAX);
+            self.is_running.store(true, Ordering::Relaxed);
         }
     }
 
-    /// Runs the command once, until nothing more comes. The error says how it ended before that.
+    /// Runs the command once, until the queue is closed. The error says how the command ended before that.
     fn feed(&mut self) -> Result<(), String> {
         let (program, arguments) = self.words.split_first().ok_or("has no name")?;
         let mut child = Command::new(program)
@@ -142,7 +144,7 @@ impl Feed {
         })
     }
 
-    fn write_all(&mut self, child: &mut Child) -> std::io::Result<()> {
+    fn write_all(&mut self, child: &mut Child) -> io::Result<()> {
         let Some(input) = &mut child.stdin else {
             return Ok(());
         };

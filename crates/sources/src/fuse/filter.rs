@@ -1,6 +1,6 @@
-//! What a rule lets through and what it makes of it: `allow`, `deny` and `rewrite`.
+//! Filters and rewrites records: `allow`, `deny` and `rewrite` of a rule.
 //!
-//! Pure. A line is looked at without its line end (`\n` or `\r\n`), which is put back. Nothing is allocated for a line.
+//! Expressions see a line without its line end (`\n` or `\r\n`), which is put back. No allocation per line.
 
 use regex::bytes::{CaptureLocations, Regex};
 
@@ -19,20 +19,20 @@ enum Part {
     Group(usize),
 }
 
-/// What was made of some lines.
+/// The result of filtering lines.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Filtered {
-    /// The lines that are left, as they are now.
+    /// The lines that are left, rewritten.
     pub text: Vec<u8>,
-    /// How many are left.
+    /// The number of lines that are left.
     pub left: u32,
-    /// How many are not.
+    /// The number of lines that were dropped.
     pub dropped: u32,
 }
 
 fn regex(text: &str) -> Result<Regex, String> {
-    // A limit on the compiled size is the regex crate's own; it runs in linear time.
-    Regex::new(text).map_err(|error| format!("`{text}` is no regular expression: {error}"))
+    // The regex crate limits the compiled size and runs in linear time.
+    Regex::new(text).map_err(|error| format!("`{text}` is not a regular expression: {error}"))
 }
 
 impl Filter {
@@ -53,21 +53,21 @@ impl Filter {
         })
     }
 
-    /// Whether everything goes through as it is.
+    /// Whether it passes every record unchanged.
     pub(super) fn is_empty(&self) -> bool {
         self.allow.is_empty() && self.deny.is_empty() && self.rewrite.is_empty()
     }
 
-    /// Whether a record goes through.
-    pub(super) fn takes(&self, record: &[u8]) -> bool {
+    /// Whether it lets a record through.
+    fn allows(&self, record: &[u8]) -> bool {
         (self.allow.is_empty() || self.allow.iter().any(|regex| regex.is_match(record)))
             && !self.deny.iter().any(|regex| regex.is_match(record))
     }
 
-    /// Every line of `text`, which ends with a newline.
+    /// Filters all lines of `text`, which ends with a newline.
     pub(super) fn lines(&self, text: &[u8]) -> Filtered {
-        let mut found = Filtered::default();
-        found.text.reserve(text.len());
+        let mut filtered = Filtered::default();
+        filtered.text.reserve(text.len());
         let mut work = Work::new(self);
         let mut start = 0;
         for end in memchr::memchr_iter(b'\n', text) {
@@ -77,20 +77,20 @@ impl Filter {
                 Some(line) => (line, &b"\r\n"[..]),
                 None => (line, &b"\n"[..]),
             };
-            if !self.takes(line) {
-                found.dropped += 1;
+            if !self.allows(line) {
+                filtered.dropped += 1;
                 continue;
             }
-            found.left += 1;
-            work.rewrite(line, &mut found.text);
-            found.text.extend_from_slice(end);
+            filtered.left += 1;
+            work.rewrite(line, &mut filtered.text);
+            filtered.text.extend_from_slice(end);
         }
-        found
+        filtered
     }
 
-    /// One record that may hold anything; None if it does not go through.
+    /// Filters a record that may hold newlines; `None` if it is dropped.
     pub(super) fn record(&self, record: &[u8]) -> Option<Vec<u8>> {
-        self.takes(record).then(|| {
+        self.allows(record).then(|| {
             let mut out = Vec::with_capacity(record.len());
             Work::new(self).rewrite(record, &mut out);
             out
@@ -98,7 +98,7 @@ impl Filter {
     }
 }
 
-/// A filter at work: the places of groups and the text between two rewritings are used again.
+/// Rewrites line after line. Reuses the places of groups, and the text between two replacements.
 struct Work<'a> {
     rewrite: Vec<(&'a Regex, &'a [Part], CaptureLocations)>,
     line: Vec<u8>,
@@ -117,8 +117,7 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// Appends the line as the rewritings leave it, one after the other. A newline in a replacement becomes a space: a line
-    /// stays one line.
+    /// Appends a line with all replacements applied, one after the other.
     fn rewrite(&mut self, line: &[u8], out: &mut Vec<u8>) {
         if self.rewrite.is_empty() {
             out.extend_from_slice(line);
@@ -144,9 +143,9 @@ fn replace_all(
 ) {
     let (mut at, mut copied) = (0, 0);
     while at <= line.len()
-        && let Some(found) = regex.captures_read_at(groups, line, at)
+        && let Some(whole) = regex.captures_read_at(groups, line, at)
     {
-        out.extend_from_slice(&line[copied..found.start()]);
+        out.extend_from_slice(&line[copied..whole.start()]);
         for part in parts {
             match part {
                 Part::Text(text) => out.extend_from_slice(text),
@@ -156,24 +155,26 @@ fn replace_all(
                 }
             }
         }
-        copied = found.end();
-        at = if found.is_empty() { copied + 1 } else { copied };
+        copied = whole.end();
+        at = if whole.is_empty() { copied + 1 } else { copied };
     }
     out.extend_from_slice(&line[copied..]);
 }
 
-/// `$1`, `${1}`, `$name`, `${name}`; `$$` is a dollar.
+/// Parses a replacement: `$1`, `${1}`, `$name` and `${name}` are groups, `$$` is a dollar.
 fn parts(replacement: &str, regex: &Regex) -> Result<Vec<Part>, String> {
     if replacement.contains('\n') {
-        return Err("a replacement cannot hold a newline: a line stays one record".to_owned());
+        return Err(
+            "a replacement cannot contain a newline: a line must stay one record".to_owned(),
+        );
     }
     let mut parts = Vec::new();
-    let mut rest = replacement;
-    while let Some((text, behind)) = rest.split_once('$') {
+    let mut left = replacement;
+    while let Some((text, behind)) = left.split_once('$') {
         parts.push(Part::Text(text.as_bytes().to_vec()));
         if let Some(behind) = behind.strip_prefix('$') {
             parts.push(Part::Text(b"$".to_vec()));
-            rest = behind;
+            left = behind;
             continue;
         }
         let (name, behind) = match behind.strip_prefix('{') {
@@ -195,9 +196,9 @@ fn parts(replacement: &str, regex: &Regex) -> Result<Vec<Part>, String> {
                 ));
             }
         }
-        rest = behind;
+        left = behind;
     }
-    parts.push(Part::Text(rest.as_bytes().to_vec()));
+    parts.push(Part::Text(left.as_bytes().to_vec()));
     Ok(parts)
 }
 
@@ -215,12 +216,13 @@ mod tests {
     }
 
     fn text(filter: &Filter, text: &str) -> (String, u32) {
-        let found = filter.lines(text.as_bytes());
-        (String::from_utf8(found.text).unwrap(), found.dropped)
+        let filtered = filter.lines(text.as_bytes());
+        let text = String::from_utf8(filtered.text).unwrap();
+        (text, filtered.dropped)
     }
 
     #[test]
-    fn allowed_lines_go_through_unless_they_are_denied() {
+    fn allowed_lines_pass_unless_they_are_denied() {
         let both = filter(&["^A", "^B"], &["secret$"], &[]);
         let lines = "A 1\nC 2\r\nB secret\r\nB 3\r\nA secret \n";
         assert_eq!(text(&both, lines), ("A 1\nB 3\r\nA secret \n".into(), 2));
@@ -229,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn rewritings_follow_each_other_and_keep_the_line_end() {
+    fn replacements_are_applied_in_order_and_keep_the_line_end() {
         let both = filter(
             &[],
             &[],
@@ -242,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_that_is_not_there_is_refused() {
+    fn a_replacement_with_an_unknown_group_is_refused() {
         let new = |to| Filter::new([].into_iter(), [].into_iter(), [("a", to)].into_iter());
         assert!(new("$1").unwrap_err().contains("no group `1`"));
         assert!(new("${x").unwrap_err().contains("not closed"));

@@ -1,10 +1,10 @@
-//! Ships the files that were written below the mount point while nobody was here, and removes them.
+//! Ships the files that were written below the mount point while nothing was mounted, and removes them.
 //!
 //! `[read] -> [decode] -> [send] -> keep -> take -> process -> encode -> write -> settle`
 //!
-//! A program may have opened such a file before the mount and go on writing: a file is followed until nobody has it open
-//! for writing any more, and removed when all of it is kept (behind memory: settled). A durable channel holds how far a file
-//! was read, so that none of it comes twice. It gets another name before it is removed, so that nobody opens it any more.
+//! A program may have opened such a file before the mount and still write to it. So a file is followed until no process has it
+//! open for writing, and removed when all of it is kept (behind memory: settled). A durable channel remembers how far a file
+//! was read, so nothing is sent twice. Before a file is removed it gets a name that no program opens.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -19,25 +19,27 @@ use std::{
 use millstream_pipeline::stop::Stop;
 use millstream_record::{FileId, FileOrigin, Origin};
 use millstream_sys::{disk::read_at, fuse::is_being_written};
-use rustix::io::Errno;
 
 use super::{
-    below::Below, config::WhenFull, handles::Handle, parcel::Parcel, session::HEADROOM,
-    stream::Stream, write::Ship,
+    below::Below, config::WhenFull, cutter::HEADROOM, open_file::OpenFile, parcel::Parcel,
+    shipper::Shipper,
 };
 use crate::compressed::is_compressed;
 
-/// Bytes of one read, and so of a batch.
+/// The size of one read in bytes, and so of a batch.
 const READ_BYTES: usize = 512 << 10;
-/// As many first bytes tell what is compressed.
+/// How many of the first bytes show whether a file is compressed.
 const START_BYTES: usize = 16;
-/// How often a file is looked at that somebody still writes.
-const LOOK: Duration = Duration::from_millis(200);
-/// How often it is looked for new ones: programs whose working directory is below can still make some.
-const LOOK_FOR_NEW: Duration = Duration::from_secs(5);
-/// Stands behind the name of a file that is about to be removed; its number follows, so that no two ever get one name: after
-/// a crash an older one of the same name may still be there.
+/// The interval at which files that are still being written are checked.
+const POLL: Duration = Duration::from_millis(200);
+/// The interval at which new files are searched: a program whose working directory is below can still make some.
+const POLL_FOR_NEW: Duration = Duration::from_secs(5);
+/// Follows the name of a file that is about to be removed, with the file's inode behind it. So no two get the same name: after
+/// a crash an older file of the same name may still be there.
 const TAKEN: &[u8] = b".millstream-taken";
+
+/// Device and inode of a file.
+type Key = (u64, u64);
 
 /// A file below.
 struct Followed {
@@ -45,37 +47,39 @@ struct Followed {
     /// Its path as its writer knows it.
     name: String,
     file: fs::File,
-    /// None: the file system cannot tell it from one that has its number later.
+    /// `None` if the file system cannot tell this file from a later one with the same inode.
     id: Option<FileId>,
-    /// Up to where it is read, and up to where that has become records.
+    /// The offset up to which it is read.
     read: u64,
+    /// The offset up to which it was sent as records.
     sent: u64,
-    handle: Handle,
+    open: OpenFile,
 }
 
-/// How far a look at a file has come.
+/// What a check of a file found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
-    /// Somebody still writes it, or may do so.
+    /// A process may still write to it.
     Open,
-    /// It is done and removed.
+    /// All of it was sent, and it is removed.
     Done,
 }
 
-/// Follows what is there until it is told to stop; `once`: until all that is there is sent.
-pub(super) async fn follow(below: &Below, ship: &Arc<Ship>, mut stop: Stop, once: bool) {
-    let origins = ship.context.outlet.file_origins().unwrap_or_default();
+/// Follows the files below until `stop`; with `once` only until all that is there is sent.
+pub(super) async fn follow(below: &Below, shipper: &Arc<Shipper>, mut stop: Stop, once: bool) {
+    let origins = shipper.context.outlet.file_origins().unwrap_or_default();
     let origins: HashMap<_, _> = origins.into_iter().collect();
-    let mut followed: HashMap<(u64, u64), Followed> = HashMap::new();
+    let reporter = &shipper.context.reporter;
+    let mut followed: HashMap<Key, Followed> = HashMap::new();
     let mut refused = HashSet::new();
     loop {
-        let found = below.scan().map(|found| found.files);
-        if let Err(error) = &found {
-            let text = format_args!("the directory below the mount cannot be read: {error}");
-            ship.context.reporter.error("below", text);
+        let files = below.scan().map(|scanned| scanned.files);
+        if let Err(error) = &files {
+            let text = format_args!("cannot read the directory below the mount: {error}");
+            reporter.error("below", text);
         }
-        for path in found.unwrap_or_default() {
-            match Followed::open(below, &path, ship, &origins, &followed) {
+        for path in files.unwrap_or_default() {
+            match Followed::open(below, &path, shipper, &origins, &followed) {
                 Ok(Some((key, file))) => {
                     followed.insert(key, file);
                 }
@@ -83,20 +87,20 @@ pub(super) async fn follow(below: &Below, ship: &Arc<Ship>, mut stop: Stop, once
                 Err(error) => {
                     let text = format_args!("{} below the mount: {error}", path.display());
                     if refused.insert(path.clone()) {
-                        ship.context.reporter.error("below", text);
+                        reporter.error("below", text);
                     }
                 }
             }
         }
         let mut done = Vec::new();
         for (key, file) in &mut followed {
-            match file.step(below, ship, &stop).await {
+            match file.step(below, shipper, &stop).await {
                 Ok(Step::Open) => {}
                 Ok(Step::Done) => done.push(*key),
                 Err(error) => {
                     let text = format_args!("{} below the mount: {error}", file.path.display());
-                    ship.context.reporter.error("below", text);
-                    // It is begun again where the channel knows it, behind memory at its start.
+                    reporter.error("below", text);
+                    // The next round opens it again: at the offset that the channel knows, or behind memory at its start.
                     done.push(*key);
                 }
             }
@@ -108,9 +112,9 @@ pub(super) async fn follow(below: &Below, ship: &Arc<Ship>, mut stop: Stop, once
             return;
         }
         let pause = if followed.is_empty() {
-            LOOK_FOR_NEW
+            POLL_FOR_NEW
         } else {
-            LOOK
+            POLL
         };
         tokio::select! {
             () = tokio::time::sleep(pause) => {}
@@ -120,17 +124,17 @@ pub(super) async fn follow(below: &Below, ship: &Arc<Ship>, mut stop: Stop, once
 }
 
 impl Followed {
-    /// Opens a file that is not followed yet.
+    /// Opens a file; `None` if it is followed already.
     fn open(
         below: &Below,
         path: &Path,
-        ship: &Arc<Ship>,
+        shipper: &Arc<Shipper>,
         origins: &HashMap<FileId, u64>,
-        followed: &HashMap<(u64, u64), Self>,
-    ) -> io::Result<Option<((u64, u64), Self)>> {
+        followed: &HashMap<Key, Self>,
+    ) -> io::Result<Option<(Key, Self)>> {
         let full = below.path(path);
-        let found = fs::symlink_metadata(&full)?;
-        let key = (found.dev(), found.ino());
+        let metadata = fs::symlink_metadata(&full)?;
+        let key = (metadata.dev(), metadata.ino());
         if followed.contains_key(&key) {
             return Ok(None);
         }
@@ -146,63 +150,60 @@ impl Followed {
         });
         let sent = id.and_then(|id| origins.get(&id)).copied().unwrap_or(0);
         let name = path.as_os_str().as_bytes();
-        let name = taken(name).unwrap_or(name);
+        let name = original(name).unwrap_or(name);
         let name = String::from_utf8_lossy(name).into_owned();
-        let stream = Stream::of_file(ship, &name);
+        let open = OpenFile::of_file(shipper, &name);
         let mut start = Vec::new();
         read_at(&file, &mut start, START_BYTES, 0)?;
-        if stream.rule.filters() && is_compressed(&start) {
+        if open.rule()?.filters() && is_compressed(&start) {
             return Err(io::Error::other(
                 "it is compressed, so its rule cannot filter it: it stays there and is not shipped; while Millstream is stopped, \
-                 decompress it, or remove it",
+                 decompress it or remove it",
             ));
         }
         let file = Self {
             path: path.to_owned(),
             name,
             file,
-            id: id.filter(|_| ship.durable),
+            id: id.filter(|_| shipper.durable),
             read: sent,
             sent,
-            handle: Handle::new(0, Some(stream)),
+            open,
         };
         Ok(Some((key, file)))
     }
 
-    /// Sends what is there; removes the file if that is all there will ever be.
-    async fn step(&mut self, below: &Below, ship: &Ship, stop: &Stop) -> io::Result<Step> {
-        self.read_on(ship, stop).await?;
-        let quiet = self.handle.stream().map(|mut stream| stream.quiet());
-        if let Some(parcel) = quiet.transpose()?.flatten() {
-            self.send(ship, parcel).await?;
+    /// Sends what is there. Removes the file if no process writes to it any more.
+    async fn step(&mut self, below: &Below, shipper: &Shipper, stop: &Stop) -> io::Result<Step> {
+        self.send_new(shipper, stop).await?;
+        let quiet = self.open.stream()?.quiet()?;
+        if let Some(parcel) = quiet {
+            self.send(parcel).await?;
         }
         if stop.is_stopped() || is_being_written(&self.file) != Some(false) {
             return Ok(Step::Open);
         }
         self.hide(below)?;
-        self.read_on(ship, stop).await?;
-        // Somebody may have opened it just before.
+        self.send_new(shipper, stop).await?;
+        // A process may have opened it just before it was renamed.
         if stop.is_stopped() || is_being_written(&self.file) != Some(false) {
             return Ok(Step::Open);
         }
-        let parcel = self.handle.stream().map(|mut stream| stream.finish());
-        if let Some(parcel) = parcel {
-            self.send(ship, parcel?).await?;
-        }
-        let landed = self.handle.flight.lock().await.land().await;
-        landed.map_err(|_| Errno::IO)?;
+        let end = self.open.stream()?.finish()?;
+        self.send(end).await?;
+        self.open.land().await?;
         fs::remove_file(below.path(&self.path))?;
         let text = format_args!(
-            "what was written below the mount to {} is shipped: {} bytes",
+            "shipped what was written below the mount to {}: {} bytes",
             self.name, self.read
         );
-        ship.context.reporter.info("below", text);
+        shipper.context.reporter.info("below", text);
         Ok(Step::Done)
     }
 
-    /// Gives it a name that nobody opens.
+    /// Gives the file a name that no program opens.
     fn hide(&mut self, below: &Below) -> io::Result<()> {
-        if taken(self.path.as_os_str().as_bytes()).is_some() {
+        if original(self.path.as_os_str().as_bytes()).is_some() {
             return Ok(());
         }
         let hidden = hidden(&self.path, self.file.metadata()?.ino());
@@ -211,15 +212,15 @@ impl Followed {
         Ok(())
     }
 
-    /// Sends what is there.
-    async fn read_on(&mut self, ship: &Ship, stop: &Stop) -> io::Result<()> {
+    /// Reads and sends what was written since the last read.
+    async fn send_new(&mut self, shipper: &Shipper, stop: &Stop) -> io::Result<()> {
         loop {
-            let there = self.file.metadata()?.len().saturating_sub(self.read);
-            if there == 0 || stop.is_stopped() {
+            let new = self.file.metadata()?.len().saturating_sub(self.read);
+            if new == 0 || stop.is_stopped() {
                 return Ok(());
             }
-            let wanted = usize::try_from(there).unwrap_or(READ_BYTES).min(READ_BYTES);
-            let mut buffer = ship.context.pool.reserve(HEADROOM + wanted).await;
+            let wanted = usize::try_from(new).unwrap_or(READ_BYTES).min(READ_BYTES);
+            let mut buffer = shipper.context.pool.reserve(HEADROOM + wanted).await;
             buffer.resize(HEADROOM, 0);
             let read = read_at(&self.file, &mut buffer, wanted, self.read)?;
             if read == 0 {
@@ -227,18 +228,13 @@ impl Followed {
             }
             self.read += read as u64;
             let data = HEADROOM..buffer.len();
-            let parcel = self
-                .handle
-                .stream()
-                .map(|mut stream| stream.take(&mut Some(buffer), data, 0));
-            if let Some(parcel) = parcel {
-                self.send(ship, parcel?).await?;
-            }
+            let parcel = self.open.stream()?.write(&mut Some(buffer), data, 0)?;
+            self.send(parcel).await?;
         }
     }
 
-    async fn send(&mut self, ship: &Ship, mut parcel: Parcel) -> io::Result<()> {
-        let next = self.read - parcel.unfinished() as u64;
+    async fn send(&mut self, mut parcel: Parcel) -> io::Result<()> {
+        let next = self.read - parcel.unfinished_bytes() as u64;
         if let (Some(batch), Some(file)) = (&mut parcel.batch, self.id) {
             batch.origins.push(Origin::File(FileOrigin {
                 file,
@@ -247,12 +243,12 @@ impl Followed {
             }));
             self.sent = next;
         }
-        ship.send(&self.handle, parcel, WhenFull::Block).await?;
+        self.open.send(parcel, WhenFull::Block).await?;
         Ok(())
     }
 }
 
-/// The name that a file gets before it is removed.
+/// The name of a file that is about to be removed.
 fn hidden(path: &Path, inode: u64) -> PathBuf {
     let mut hidden = OsString::from(path);
     hidden.push(OsStr::from_bytes(TAKEN));
@@ -260,13 +256,13 @@ fn hidden(path: &Path, inode: u64) -> PathBuf {
     hidden.into()
 }
 
-/// What a file was called before it got such a name.
-fn taken(name: &[u8]) -> Option<&[u8]> {
+/// The name that a hidden file had before; `None` if this is no hidden name.
+fn original(name: &[u8]) -> Option<&[u8]> {
     let at = memchr::memmem::rfind(name, TAKEN)?;
-    let (before, number) = (&name[..at], &name[at + TAKEN.len()..]);
+    let (original, suffix) = (&name[..at], &name[at + TAKEN.len()..]);
     let is_number = |text: &[u8]| text.iter().all(u8::is_ascii_digit);
-    let ours = number.is_empty() || number.strip_prefix(b"-").is_some_and(is_number);
-    ours.then_some(before)
+    let ours = suffix.is_empty() || suffix.strip_prefix(b"-").is_some_and(is_number);
+    ours.then_some(original)
 }
 
 #[cfg(test)]
@@ -274,15 +270,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_two_files_get_one_name_before_they_are_removed() {
+    fn files_of_one_name_get_different_names_before_they_are_removed() {
         let (old, new) = (hidden(Path::new("d/a"), 7), hidden(Path::new("d/a"), 8));
         assert_ne!(old, new);
         for hidden in [&old, &new] {
-            assert_eq!(taken(hidden.as_os_str().as_bytes()), Some(&b"d/a"[..]));
+            assert_eq!(original(hidden.as_os_str().as_bytes()), Some(&b"d/a"[..]));
         }
-        // As earlier versions named them.
-        assert_eq!(taken(b"a.millstream-taken"), Some(&b"a"[..]));
-        assert_eq!(taken(b"a.millstream-taken.log"), None);
-        assert_eq!(taken(b"a"), None);
+        // The name that earlier versions gave.
+        assert_eq!(original(b"a.millstream-taken"), Some(&b"a"[..]));
+        assert_eq!(original(b"a.millstream-taken.log"), None);
+        assert_eq!(original(b"a"), None);
     }
 }

@@ -1,53 +1,60 @@
-//! The source `fuse`: a mounted directory; what programs write to its files is shipped.
+//! The source `fuse`: a mounted directory. What programs write to its files is shipped.
 //!
 //! `[read] -> [decode] -> [send] -> keep -> take -> process -> encode -> write -> settle`
 //!
-//! - `session.rs`: a task for each data thread reads the kernel's requests and answers them; `dispatch.rs`: all but writes.
-//! - `write.rs`, `stream/`: the hop itself, a write to batches (`parcel.rs`), and when it is answered; `cutter/`,
-//!   `filter.rs`: bytes to records; `tails.rs`: the bound on unfinished ones; `rules.rs`; `waiting.rs`: requests that have to wait, and how they are given up;
-//!   `quiet.rs`: records of several lines that are taken as whole after a while.
-//! - `tree/`: names and attributes; `handles.rs`: open files; `journal/`: unfinished lines that survive a crash.
-//! - `below.rs`, `follow.rs`: the plain directory below the mount, and what was written there while nobody was here.
-//! - `tee.rs`, `exec.rs`: copies to files and commands.
+//! - Serving: `mount.rs` mounts, `run.rs` starts and stops, `session.rs` reads requests and answers them on each data thread,
+//!   `namespace.rs` answers those about names, `mounted.rs` those about open files.
+//! - Open files: `open_files.rs` is their table, `open_file.rs` sends and syncs one, `stream.rs` turns its bytes into parcels
+//!   (`cutter/`: records, `batcher.rs`: batches, `writers.rs`: their values), `in_flight.rs` is what memory has not settled.
+//! - Unfinished lines: `unfinished.rs` in memory, `journal/` on the disk, `quiet.rs` for joined lines that nothing follows.
+//! - Names: `tree/` in memory, `below.rs` the plain directory below the mount, `follow.rs` the files that were written to it.
+//! - Rules: `config.rs`, `rules.rs`, `filter.rs`; copies of records: `tee.rs`, `exec.rs`.
 //!
-//! It promises that a `write` that has returned is kept (behind a durable channel), that `fsync` returns when it is
-//! synced, and that what it cannot take is an error for the writer, and never silence.
+//! The source promises that the bytes of a `write` that has returned are kept (behind a durable channel), that `fsync` returns
+//! when they are synced, and that what it cannot accept is an error for the writer.
 
+mod batcher;
 mod below;
 mod config;
 mod cutter;
-mod dispatch;
 mod exec;
 mod filter;
 mod follow;
-mod handles;
+mod in_flight;
 mod journal;
+mod mount;
 mod mounted;
+mod namespace;
+mod open_file;
+mod open_files;
 mod parcel;
+mod process;
 mod quiet;
 mod rules;
 mod run;
 mod session;
+mod shipper;
 mod stream;
-mod tails;
 mod tee;
 #[cfg(test)]
 mod tests;
 mod tree;
+mod unfinished;
 mod waiting;
-mod write;
+mod writers;
 
 use std::sync::Arc;
 
+use millstream_config::Node;
 use millstream_pipeline::{
     failure::Failure,
-    node::{Build, Component, LocalFuture, Source, SourceContext},
+    node::{Build, Checked, Component, LocalFuture, Source, SourceContext},
     promise::{Guarantee, Promise},
 };
 use millstream_sys::fuse::{Device, Mount};
 
 use below::Below;
-use config::{Config, Options, build};
+use config::{Config, Options};
 
 /// The entry in the list of sources.
 pub const COMPONENT: Component = Component {
@@ -59,17 +66,24 @@ pub const COMPONENT: Component = Component {
     build: Build::Source(build),
 };
 
+fn build(_name: &str, node: &Node) -> Checked<Box<dyn Source>> {
+    Ok(Box::new(Fuse {
+        options: Arc::new(config::check(node)?),
+        mounted: None,
+    }))
+}
+
 /// The source.
 struct Fuse {
     options: Arc<Options>,
-    /// Once it is mounted.
+    /// The mount that `bind` made, until it is run.
     mounted: Option<(Device, Mount, Arc<Below>)>,
 }
 
 impl Source for Fuse {
     fn bind(&mut self, context: &SourceContext) -> Result<(), Failure> {
         if !context.once {
-            self.mounted = Some(run::mount(&self.options, context)?);
+            self.mounted = Some(mount::mount(&self.options, &context.reporter)?);
         }
         Ok(())
     }
@@ -82,7 +96,7 @@ impl Source for Fuse {
             }
             let mounted = match self.mounted.take() {
                 Some(mounted) => mounted,
-                None => run::mount(&self.options, &context)?,
+                None => mount::mount(&self.options, &context.reporter)?,
             };
             run::run(self.options.clone(), mounted, context).await
         })

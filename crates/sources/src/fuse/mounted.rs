@@ -1,40 +1,48 @@
-//! A mount at work: what all its sessions share.
+//! A mount that is served: what all its sessions share, and the requests about open files.
+//!
+//! `read -> [decode] -> [send] -> keep -> take -> process -> encode -> write -> settle`
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use millstream_record::{Buffer, Time};
 use millstream_sys::fuse::Device;
-use millstream_wire::fuse::{Header, WRITE_DATA_AT};
+use millstream_wire::fuse::{self, Header, Operation, WRITE_DATA_AT, open_flag};
 use rustix::io::Errno;
 use tokio::sync::mpsc;
 
 use super::{
-    below::Below,
     config::WhenFull,
-    handles::{Handle, Handles, Turn},
+    cutter::HEADROOM,
+    namespace::{Body, Namespace, VALID_SECONDS},
+    open_file::{OpenFile, Turn},
+    open_files::OpenFiles,
     parcel::Parcel,
-    session::HEADROOM,
-    tree::{Tree, Wrote},
-    waiting::{Waiting, process_of},
-    write::Ship,
+    process::process_of,
+    shipper::Shipper,
+    tree::WriteKind,
+    waiting::Waiting,
 };
 
-/// The flags of an open file that make every write wait until it is synced.
+/// `open(2)`: the bits that say whether a file is opened to read or to write.
+const ACCESS_MODE: u32 = 3;
+const TRUNCATE: u32 = 0o1_000;
+/// O_DSYNC, which O_SYNC includes: each write returns when it is durable.
 const DSYNC: u32 = 0o10_000;
+/// Each write arrives as it is made, so its end is known and its writer gets its error.
+const OPENED: u32 = open_flag::DIRECT_IO | open_flag::NO_FLUSH;
 
 /// What the sessions of one mount share.
 pub(super) struct Mounted {
     pub device: Device,
-    pub ship: Arc<Ship>,
-    pub tree: Mutex<Tree>,
-    pub handles: Handles,
+    pub shipper: Arc<Shipper>,
+    pub names: Namespace,
+    pub files: OpenFiles,
     pub waiting: Waiting,
-    pub below: Arc<Below>,
-    /// Held by requests that are under way; the run ends when all are gone.
+    /// A clone is held by each request in flight; the source ends when all are gone.
     pub busy: mpsc::Sender<()>,
 }
 
-/// A write of the kernel, without its data.
+/// A WRITE request without its data.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Write {
     pub header: Header,
@@ -44,139 +52,196 @@ pub(super) struct Write {
     pub flags: u32,
 }
 
-/// What a write brings.
+/// A write that has left the session's buffer.
+pub(super) struct BegunWrite {
+    file: Arc<OpenFile>,
+    write: Write,
+    stage: Stage,
+}
+
+/// How far a write has come.
 #[allow(
     clippy::large_enum_variant,
     reason = "nearly every one is the large one, and none is stored"
 )]
-pub(super) enum Brought {
-    /// What is to be sent, and the turn that the write has, if it needs one.
-    Parcel(Parcel, Option<Turn>),
-    /// Its request: it has to wait for its turn.
-    Request(Buffer),
-    /// A part of a copy: all of it was shipped before.
+enum Stage {
+    /// The records are cut; the turn is held, if the file needs one.
+    Cut(Parcel, Option<Turn>),
+    /// The whole request: the file's turn is taken, so it waits.
+    Queued(Buffer),
+    /// A part of a copy within the mount, which is not sent again.
     Copy,
 }
 
 impl Mounted {
-    /// The tree; nothing in it can panic half way, so a poisoned lock is whole.
-    pub(super) fn tree(&self) -> MutexGuard<'_, Tree> {
-        self.tree.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Answers a request that never waits; `None` if the kernel expects no answer.
+    pub(super) fn answer(&self, header: Header, operation: Operation<'_>) -> Option<Body> {
+        Some(match operation {
+            Operation::Forget { .. } | Operation::BatchForget(_) => {
+                self.names.forget(header.node, operation);
+                return None;
+            }
+            Operation::Interrupt { unique } if self.waiting.interrupt(unique) => return None,
+            // It does not wait yet, or no longer. The kernel sends this again if it still does.
+            Operation::Interrupt { .. } => Err(Errno::AGAIN),
+            Operation::Open { flags } => self.open(header.node, flags),
+            Operation::Create { name, mode, flags } => self.create(header, name, mode, flags),
+            operation => self.names.answer(header, operation),
+        })
     }
 
-    /// What becomes of the data of a write, which stands in the buffer behind its request.
-    pub(super) fn take(&self, write: Write, buffer: &mut Option<Buffer>) -> Result<Brought, Errno> {
-        let handle = self.handles.get(write.handle)?;
-        let Ok(turn) = handle.try_turn() else {
-            return buffer.take().map(Brought::Request).ok_or(Errno::IO);
+    fn open(&self, node: u64, flags: u32) -> Body {
+        Ok(fuse::opened(self.add(node, flags)?, OPENED))
+    }
+
+    fn create(&self, header: Header, name: &[u8], mode: u32, flags: u32) -> Body {
+        let made = self.names.make(header, name, mode, None)?;
+        let handle = self.add(made.node, flags)?;
+        Ok(fuse::created(&made, VALID_SECONDS, handle, OPENED))
+    }
+
+    /// Opens a file; returns its handle.
+    fn add(&self, node: u64, flags: u32) -> Result<u64, Errno> {
+        let path = {
+            let mut tree = self.names.tree();
+            tree.open(node)?;
+            if flags & TRUNCATE != 0 {
+                tree.resize(node, 0, Time::now())?;
+            }
+            tree.path(node).unwrap_or_default()
         };
-        let parcel = self.cut(write, &handle, buffer)?;
-        Ok(parcel.map_or(Brought::Copy, |parcel| Brought::Parcel(parcel, turn)))
+        Ok(self.files.add(if flags & ACCESS_MODE == 0 {
+            OpenFile::to_read(&self.shipper, node)
+        } else {
+            OpenFile::to_write(&self.shipper, node, &path.to_string_lossy())
+        }))
     }
 
-    /// None: it is a part of a copy.
+    /// The first part of WRITE, which does not wait: cuts the data, which follows the request in the buffer, into records. Takes
+    /// the buffer if records stay in it, or if the write has to wait for its turn.
+    pub(super) fn begin_write(
+        &self,
+        write: Write,
+        buffer: &mut Option<Buffer>,
+    ) -> Result<BegunWrite, Errno> {
+        let file = self.files.get(write.handle)?;
+        let stage = match file.try_turn() {
+            Ok(turn) => match self.cut(write, &file, buffer)? {
+                Some(parcel) => Stage::Cut(parcel, turn),
+                None => Stage::Copy,
+            },
+            Err(_) => Stage::Queued(buffer.take().ok_or(Errno::IO)?),
+        };
+        Ok(BegunWrite { file, write, stage })
+    }
+
+    /// The second part of WRITE: sends the records; returns how many bytes were accepted. Given up while it waits, it takes
+    /// nothing with it that other writes have left unfinished.
+    pub(super) async fn finish_write(&self, begun: BegunWrite) -> Result<u32, Errno> {
+        let BegunWrite { file, write, stage } = begun;
+        let when_full = self.shipper.options.when_full;
+        let send = async {
+            let (parcel, _turn) = match stage {
+                Stage::Cut(parcel, turn) => (parcel, turn),
+                Stage::Queued(buffer) => {
+                    let turn = file.turn().await;
+                    match self.cut(write, &file, &mut Some(buffer))? {
+                        Some(parcel) => (parcel, turn),
+                        None => return Ok(write.size),
+                    }
+                }
+                Stage::Copy => return Ok(write.size),
+            };
+            let accepted = file.send(parcel, when_full).await?;
+            if write.flags & DSYNC != 0 {
+                file.sync().await?;
+            }
+            Ok(u32::try_from(accepted).unwrap_or(write.size))
+        };
+        let sent = tokio::select! {
+            biased;
+            sent = send => sent,
+            () = self.given_up(write.header) => Err(Errno::INTR),
+        };
+        if when_full == WhenFull::Fail && sent == Err(Errno::NOSPC) {
+            self.shipper.meters.refused.add(1);
+        }
+        sent
+    }
+
+    /// Notes a write in the tree and cuts its data into records; `None` if it is a part of a copy within the mount.
     fn cut(
         &self,
         write: Write,
-        handle: &Handle,
+        file: &OpenFile,
         buffer: &mut Option<Buffer>,
     ) -> Result<Option<Parcel>, Errno> {
-        let mut stream = handle.stream().ok_or(Errno::BADF)?;
+        let masked = file.rule()?.filters();
+        let mut stream = file.stream()?;
         let start = HEADROOM + WRITE_DATA_AT;
         let data = start..start + write.size as usize;
         let written = buffer.as_ref().and_then(|buffer| buffer.get(data.clone()));
         let written = written.ok_or(Errno::IO)?;
-        let now = Time::now();
-        let masked = stream.rule.filters();
         let writer = write.header.thread;
         let is_writer = |thread| {
             thread == writer
                 || process_of(thread).is_some_and(|process| process_of(writer) == Some(process))
         };
-        let mut tree = self.tree();
-        let wrote = tree.wrote(handle.node, write.offset, written, masked, is_writer, now)?;
-        drop(tree);
-        if wrote == Wrote::New {
-            return stream.take(buffer, data, write.header.thread).map(Some);
+        let kind = self.names.tree().write(
+            file.node(),
+            write.offset,
+            written,
+            masked,
+            is_writer,
+            Time::now(),
+        )?;
+        if kind == WriteKind::New {
+            return stream.write(buffer, data, writer).map(Some);
         }
-        if wrote == Wrote::CopyBegins {
+        if kind == WriteKind::CopyBegins {
             let text = format_args!(
-                "{} is a copy of a file in the mount that was shipped when it was written: it is not shipped again",
+                "{} copies a file of the mount that was already shipped; the copy is not shipped",
                 stream.path()
             );
-            self.ship.context.reporter.info("copy", text);
+            self.shipper.context.reporter.info("copy", text);
         }
-        self.ship.meters.copied.add(data.len() as u64);
+        self.shipper.meters.copied.add(data.len() as u64);
         Ok(None)
     }
 
-    /// Sends it; the answer to the write. Given up, it takes nothing with it that others have written.
-    pub(super) async fn write(&self, write: Write, brought: Brought) -> Result<u32, Errno> {
-        let handle = self.handles.get(write.handle)?;
-        let when_full = self.ship.options.when_full;
-        let send = async {
-            let (parcel, _turn) = match brought {
-                Brought::Parcel(parcel, turn) => (parcel, turn),
-                Brought::Request(buffer) => {
-                    let turn = handle.turn().await;
-                    match self.cut(write, &handle, &mut Some(buffer))? {
-                        Some(parcel) => (parcel, turn),
-                        None => return Ok(write.size),
-                    }
-                }
-                Brought::Copy => return Ok(write.size),
-            };
-            let taken = self.ship.send(&handle, parcel, when_full).await?;
-            if write.flags & DSYNC != 0 {
-                self.ship.sync(&handle).await?;
-            }
-            // No write is larger than a request.
-            Ok(u32::try_from(taken).unwrap_or(write.size))
-        };
-        let given_up = self
-            .waiting
-            .given_up(write.header.unique, write.header.thread);
-        let sent = tokio::select! {
-            biased;
-            sent = send => sent,
-            () = given_up => Err(Errno::INTR),
-        };
-        if when_full == WhenFull::Fail && sent == Err(Errno::NOSPC) {
-            self.ship.meters.refused.add(1);
-        }
-        sent
-    }
-
-    /// `fsync`: of everything that was written to the file, through whichever open file.
-    pub(super) async fn sync(&self, header: Header, node: u64) -> Result<(), Errno> {
+    /// FSYNC: syncs everything that was written to a file, through all its handles.
+    pub(super) async fn sync(&self, header: Header) -> Result<(), Errno> {
         let sync = async {
-            for handle in self.handles.of_node(node) {
-                let _turn = handle.turn().await;
-                self.ship.sync(&handle).await?;
+            for file in self.files.of_node(header.node) {
+                let _turn = file.turn().await;
+                file.sync().await?;
             }
             Ok(())
         };
         tokio::select! {
             biased;
             synced = sync => synced,
-            () = self.waiting.given_up(header.unique, header.thread) => Err(Errno::INTR),
+            () = self.given_up(header) => Err(Errno::INTR),
         }
     }
 
-    /// The last of an open file is closed. Nobody waits for this; what cannot be sent is said in the log.
-    pub(super) async fn close(&self, number: u64) {
-        let Some(handle) = self.handles.remove(number) else {
+    /// RELEASE: the last copy of a handle is closed. No program waits for this, so an error can only be logged.
+    pub(super) async fn release(&self, handle: u64) {
+        let Some(file) = self.files.remove(handle) else {
             return;
         };
-        self.ship.meters.open.set(self.handles.len() as u64);
-        self.tree().close(handle.node);
-        if self.ship.finish(&handle).await.is_err() {
-            let text = if self.ship.durable {
-                "the end of a file could not be kept; it is sent at the next start"
+        self.names.tree().close(file.node());
+        if file.finish().await.is_err() {
+            let text = if self.shipper.durable {
+                "the end of a closed file could not be kept; the next start sends it"
             } else {
-                "the end of a file was dropped before it was settled"
+                "the end of a closed file was dropped before it was settled"
             };
-            self.ship.context.reporter.error("close", text);
+            self.shipper.context.reporter.error("close", text);
         }
+    }
+
+    async fn given_up(&self, header: Header) {
+        self.waiting.given_up(header.unique, header.thread).await;
     }
 }

@@ -1,44 +1,31 @@
-//! What a stream hands over to be sent.
+//! A parcel: what one write, or the end of a file, gives to be sent.
 
 use millstream_record::Batch;
 
-use super::cutter::{Before, Next};
+use super::{cutter::Mode, unfinished::Place};
 
-/// A generation of unfinished bytes in the journal.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place {
-    pub slot: u32,
-    pub generation: u64,
-}
-
-/// What is to be sent, and what is unfinished then.
+/// What is to be sent, and what is unfinished behind it.
 #[derive(Debug)]
 pub(super) struct Parcel {
+    /// The records; `None` if none is left to send.
     pub batch: Option<Batch>,
+    /// Pieces of records that were too long, for the port `NAME.rejected`.
     pub rejected: Option<Batch>,
-    /// The unfinished bytes that become part of it, or go with what is dropped.
-    pub took: Option<Place>,
-    /// So many of them stay.
+    /// The unfinished bytes of the journal that leave with this parcel.
+    pub leaves: Option<Place>,
+    /// How many of the bytes that were unfinished before stay so.
     pub stay: usize,
-    /// What of the write is unfinished.
-    pub rest: Vec<u8>,
-    /// How the stream goes on behind it.
-    pub next: Next,
-    /// Bytes of the write.
+    /// The last bytes of the write, which are unfinished.
+    pub unfinished: Vec<u8>,
+    /// How the cutter reads the bytes that follow.
+    pub mode: Mode,
+    /// The size of the write in bytes.
     pub bytes: usize,
 }
 
 impl Parcel {
-    /// So much is unfinished behind what is sent.
-    pub(super) fn unfinished(&self) -> usize {
-        self.stay + self.rest.len()
+    /// The bytes that are unfinished once this parcel has left.
+    pub(super) fn unfinished_bytes(&self) -> usize {
+        self.stay + self.unfinished.len()
     }
-}
-
-/// How a stream was before a parcel passed.
-#[derive(Debug)]
-pub(super) struct Passed {
-    pub before: Before,
-    pub since: u64,
-    pub journaled: usize,
 }

@@ -1,4 +1,4 @@
-//! Which rule a file follows, and what it is tagged with: decided by its path when it is opened.
+//! The rules: which one a file follows, and its tag. Both depend on the path of the file when it is opened.
 
 use std::{path::Path, sync::Arc};
 
@@ -10,57 +10,59 @@ use millstream_wire::{
     template::{Renderer, Shared, Template},
 };
 
-use super::{cutter::How, filter::Filter};
+use super::{cutter::Boundaries, filter::Filter};
 use crate::tagging::{Tagging, batch_template};
 
-/// Names that a tag and a `tee` can ask for.
+/// The values that the templates of `tag` and `tee` may use.
 pub(super) const NAMES: [&str; 2] = ["host", "path"];
-/// The same with what is known of most records: the process that wrote them.
+/// The values of batches: the same, and the process that wrote the records, where it is known.
 pub(super) const VALUES: &[&str] = &[NAMES[0], NAMES[1], "pid"];
 
-/// A suffix that rotation adds has at most this many parts.
+/// The most parts that a suffix of log rotation may have.
 const SUFFIX_PARTS_MAX: usize = 8;
 
 /// A checked rule.
 #[derive(Debug)]
 pub(super) struct Rule {
     pub paths: GlobSet,
-    /// Directories that the patterns name without a wildcard: they are there from the start.
+    /// The directories in front of the first wildcard of each pattern, which are created at the start.
     pub directories: Vec<String>,
     pub tag: Tagging,
-    pub how: Arc<How>,
+    pub boundaries: Arc<Boundaries>,
     pub filter: Filter,
-    pub tee: Option<Text>,
+    pub tee: Option<CopyPath>,
     pub exec: Option<Vec<String>>,
 }
 
 impl Rule {
-    /// Whether something that is written does not go through, or not as it is.
+    /// Whether it drops or changes records.
     pub(super) fn filters(&self) -> bool {
         !self.filter.is_empty()
     }
 }
 
-/// The paths that `path` extends by a suffix, as a rotated name does; the longest first.
+/// The paths that `path` extends by a suffix, as a rotated name does. The longest comes first.
 fn originals(path: &str) -> impl Iterator<Item = &str> {
     let name_at = path.rfind('/').map_or(0, |slash| slash + 1);
-    let cuts = path.char_indices().rev();
-    cuts.take_while(move |(at, _)| *at > name_at)
+    let ends = path.char_indices().rev();
+    ends.take_while(move |(at, _)| *at > name_at)
         .filter(|(_, char)| !char.is_alphanumeric())
         .take(SUFFIX_PARTS_MAX)
         .map(|(at, _)| &path[..at])
 }
 
-/// All rules, and the one for files that none of them names.
+/// All rules.
 #[derive(Debug)]
 pub(super) struct Rules {
     pub rules: Vec<Arc<Rule>>,
-    pub rest: Arc<Rule>,
+    /// The rule of files that no other rule matches.
+    pub default: Arc<Rule>,
 }
 
 impl Rules {
-    /// The rule of a file: the first that matches. What a rule filters must not leave by another one under a rotated name: where the
-    /// path extends one (`app.log.1`) whose rule filters, and no rule names this path apart from that one, it follows that rule.
+    /// The rule of a file: the first that matches its path, with one exception. Log rotation must not carry filtered records out
+    /// under another name: if the path extends one whose rule filters (`app.log.1`), it follows that rule, unless it is matched
+    /// by a rule that does not match the original.
     pub(super) fn of(&self, path: &str) -> Arc<Rule> {
         let named = self.first(path);
         for original in originals(path) {
@@ -70,20 +72,20 @@ impl Rules {
                 return rule.clone();
             }
         }
-        named.unwrap_or(&self.rest).clone()
+        named.unwrap_or(&self.default).clone()
     }
 
     fn first(&self, path: &str) -> Option<&Arc<Rule>> {
         self.rules.iter().find(|rule| rule.paths.is_match(path))
     }
 
-    /// All of them.
+    /// All rules, the default included.
     pub(super) fn all(&self) -> impl Iterator<Item = &Arc<Rule>> {
-        self.rules.iter().chain([&self.rest])
+        self.rules.iter().chain([&self.default])
     }
 }
 
-/// The patterns of a rule.
+/// Compiles the patterns of a rule.
 pub(super) fn patterns<'a>(paths: impl Iterator<Item = &'a str>) -> Result<GlobSet, String> {
     let mut set = GlobSetBuilder::new();
     for path in paths {
@@ -91,12 +93,12 @@ pub(super) fn patterns<'a>(paths: impl Iterator<Item = &'a str>) -> Result<GlobS
             .literal_separator(true)
             .backslash_escape(true)
             .build();
-        set.add(glob.map_err(|error| format!("`{path}` is no path pattern: {}", error.kind()))?);
+        set.add(glob.map_err(|error| format!("`{path}` is not a path pattern: {}", error.kind()))?);
     }
     set.build().map_err(|error| error.to_string())
 }
 
-/// The directories that stand in front of the first wildcard of a pattern.
+/// The directories in front of the first wildcard of a pattern.
 pub(super) fn directories_of(pattern: &str) -> Option<String> {
     let (directories, _) = pattern.trim_start_matches('/').rsplit_once('/')?;
     let plain: Vec<_> = directories
@@ -107,7 +109,7 @@ pub(super) fn directories_of(pattern: &str) -> Option<String> {
     (!plain.is_empty()).then(|| plain.join("/"))
 }
 
-/// What is known of a file: [`NAMES`].
+/// The values of a file: [`NAMES`].
 pub(super) fn values(path: &str, host: &str) -> Values {
     let mut values = Values::new();
     values.set("host", host);
@@ -115,18 +117,18 @@ pub(super) fn values(path: &str, host: &str) -> Values {
     values
 }
 
-/// The path of a copy: a template of what is known of a file.
+/// The path of a copy: a template, or a directory.
 #[derive(Debug)]
-pub(super) struct Text(Template);
+pub(super) struct CopyPath(Template);
 
-impl Text {
+impl CopyPath {
     pub(super) fn new(text: &str) -> Result<Self, String> {
         batch_template(text, &NAMES).map(Self)
     }
 
-    /// Values are parts of a path and cannot leave their directory.
+    /// The path of the copy of one file. A value is a single part of a path, so it cannot lead out of its directory.
     pub(super) fn render(&self, node: &str, path: &str, host: &str) -> String {
-        // The directory is the template's own, so the file's path goes on in it.
+        // A directory: the file's whole path is appended.
         if self.0.as_str().ends_with('/') {
             return Path::new(self.0.as_str())
                 .join(path)
@@ -137,13 +139,13 @@ impl Text {
             tag: node,
             values: &values(path, host),
         };
-        let event = TimedRecord {
+        let record = TimedRecord {
             time: Time::now(),
             record: Record::None,
         };
         let mut out = Vec::new();
-        // All names were checked, so no value can be missing.
-        let _ = Renderer::path(&self.0, TimeZone::UTC).render(shared, event, &mut out);
+        // The names were checked, so no value can be missing.
+        let _ = Renderer::path(&self.0, TimeZone::UTC).render(shared, record, &mut out);
         String::from_utf8_lossy(&out).into_owned()
     }
 }
@@ -153,12 +155,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn copies_are_named_after_the_path() {
-        let copy = |text| Text::new(text).unwrap().render("drop", "app/x.log", "h");
+    fn copies_are_named_after_the_path_of_the_file() {
+        let copy = |text| {
+            CopyPath::new(text)
+                .unwrap()
+                .render("drop", "app/x.log", "h")
+        };
         assert_eq!(copy("/copies/{path}"), "/copies/app_x.log");
         assert_eq!(copy("/copies/"), "/copies/app/x.log");
-        assert!(Text::new("{.field}").is_err());
-        assert!(Text::new("{pid}").unwrap_err().contains("pid"));
+        assert!(CopyPath::new("{.field}").is_err());
+        assert!(CopyPath::new("{pid}").unwrap_err().contains("pid"));
     }
 
     #[test]
@@ -169,8 +175,8 @@ mod tests {
                 paths: patterns([path].into_iter()).unwrap(),
                 directories: Vec::new(),
                 tag: Tagging::new(Some(path), &NAMES).unwrap(),
-                how: Arc::new(How {
-                    end: super::super::cutter::End::Line,
+                boundaries: Arc::new(Boundaries {
+                    end: super::super::cutter::RecordEnd::Line,
                     line_max: 1,
                     too_long: crate::framing::TooLong::Split,
                 }),
@@ -186,14 +192,14 @@ mod tests {
                 rule("plain/*.log", ""),
                 rule("**", ""),
             ],
-            rest: rule("", ""),
+            default: rule("", ""),
         };
         let place = |path: &str| {
-            let found = rules.of(path);
+            let rule = rules.of(path);
             rules
                 .rules
                 .iter()
-                .position(|rule| Arc::ptr_eq(rule, &found))
+                .position(|other| Arc::ptr_eq(other, &rule))
         };
         for path in [
             "audit/a.log",
@@ -203,7 +209,7 @@ mod tests {
         ] {
             assert_eq!(place(path), Some(0), "{path}");
         }
-        // A rule that names it, and not the original, is meant.
+        // A rule that matches this path and not the original takes precedence.
         assert_eq!(place("audit/a.log.1.gz"), Some(1));
         assert_eq!(place("plain/a.log"), Some(2));
         assert_eq!(place("plain/a.log.1"), Some(3));
@@ -211,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn directories_of_patterns_are_known() {
+    fn the_directories_in_front_of_a_wildcard_are_created_at_the_start() {
         assert_eq!(directories_of("audit/*.log"), Some("audit".to_owned()));
         assert_eq!(directories_of("/a/b/**/c"), Some("a/b".to_owned()));
         assert_eq!(directories_of("*/x"), None);

@@ -1,14 +1,14 @@
-//! One data thread's share of a mount: reads requests and answers them.
+//! A session: one data thread's share of a mount. Reads requests from the device and answers them.
 //!
 //! `[read] -> decode -> send -> keep -> take -> process -> encode -> write -> settle`
 //!
-//! A request is read into a pooled buffer behind some room, so that an unfinished line can be put in front of what was
-//! written; large writes leave in that buffer and are never copied. What cannot be answered at once (a full channel, a
-//! sync) goes on as a task of its own on the same thread, so that other files are served.
+//! A request is read into a pooled buffer behind some headroom, so that an unfinished line can be put in front of the data.
+//! Large writes leave in that buffer and are never copied. A request that cannot be answered at once (its channel is full, or
+//! it waits for a sync) continues as a task on the same thread, so that other files are served.
 
 use std::{
     future::{Future, poll_fn},
-    io::IoSlice,
+    io::{self, IoSlice},
     pin::Pin,
     sync::Arc,
     task::Poll,
@@ -23,71 +23,71 @@ use tokio::{
     sync::watch,
 };
 
-use super::mounted::{Mounted, Write};
+use super::{
+    cutter::HEADROOM,
+    mounted::{Mounted, Write},
+    namespace::WRITE_BYTES_MAX,
+};
 
-/// The largest write that is asked for: the system's bound is 256 pages.
-pub(super) const WRITE_BYTES_MAX: u32 = 1 << 20;
-/// Room in front of every request, for an unfinished line.
-pub(super) const HEADROOM: usize = 4096;
-/// What a buffer takes.
+/// The size of a buffer, in bytes.
 const REQUEST_BYTES: usize = HEADROOM + WRITE_DATA_AT + WRITE_BYTES_MAX as usize;
 
-/// A request, or the end of the mount, which comes as an error.
+/// A request is readable; the end of the mount shows as an error.
 const WAKES: Interest = Interest::READABLE.add(Interest::ERROR);
 
-/// The answer to one request. One that is dropped unanswered answers EIO: no writer may hang for a fault of ours.
-pub(super) struct Reply {
+/// The answer to one request. Dropped unanswered, it answers EIO, so that no fault of ours makes a writer hang.
+struct Reply {
     device: Device,
     unique: u64,
-    answered: bool,
+    is_answered: bool,
 }
 
 impl Reply {
-    pub(super) fn new(device: &Device, unique: u64) -> Self {
+    fn new(device: &Device, unique: u64) -> Self {
         Self {
             device: device.clone(),
             unique,
-            answered: false,
+            is_answered: false,
         }
     }
 
     fn send(&mut self, error: i32, body: &[u8]) {
-        self.answered = true;
+        self.is_answered = true;
         let header = fuse::header(self.unique, error, body.len());
-        // ENOENT: whoever asked is gone. ENODEV: so is the mount.
+        // ENOENT: the process that asked is gone. ENODEV: the mount is.
         let _ = self
             .device
             .write(&[IoSlice::new(&header), IoSlice::new(body)]);
     }
 
     /// Answers with a body or an error.
-    pub(super) fn answer(mut self, result: Result<impl AsRef<[u8]>, Errno>) {
+    fn answer(mut self, result: Result<impl AsRef<[u8]>, Errno>) {
         match result {
             Ok(body) => self.send(0, body.as_ref()),
             Err(error) => self.send(error.raw_os_error(), &[]),
         }
     }
 
-    /// This one takes no answer.
-    pub(super) fn none(mut self) {
-        self.answered = true;
+    /// Ends a request that takes no answer.
+    fn none(mut self) {
+        self.is_answered = true;
     }
 }
 
 impl Drop for Reply {
     fn drop(&mut self) {
-        if !self.answered {
+        if !self.is_answered {
             self.send(Errno::IO.raw_os_error(), &[]);
         }
     }
 }
 
-/// Reads requests until it is told to stop, or the mount is gone; then true.
+/// Serves requests until `stop`, or until the mount is gone; then returns true.
 pub(super) async fn serve(mounted: Arc<Mounted>, mut stop: watch::Receiver<bool>) -> bool {
-    let reporter = &mounted.ship.context.reporter;
+    let reporter = &mounted.shipper.context.reporter;
     #[allow(
         deprecated,
-        reason = "what takes its place is unsafe; this Device holds its descriptor open as long as it is registered"
+        reason = "its replacement is unsafe; this Device holds its descriptor open as long as it is registered"
     )]
     let ready = match AsyncFd::with_interest(mounted.device.clone(), WAKES) {
         Ok(ready) => ready,
@@ -107,8 +107,8 @@ pub(super) async fn serve(mounted: Arc<Mounted>, mut stop: watch::Receiver<bool>
             Ok(true) => handle(&mounted, &mut buffer).await,
             Ok(false) => return true,
             Err(error) => {
-                let text = format_args!("reading from /dev/fuse failed: {error}");
-                mounted.ship.context.reporter.error("device", text);
+                let text = format_args!("cannot read from /dev/fuse: {error}");
+                mounted.shipper.context.reporter.error("device", text);
                 return false;
             }
         }
@@ -120,10 +120,10 @@ async fn read(
     mounted: &Mounted,
     ready: &AsyncFd<Device>,
     buffer: &mut Option<Buffer>,
-) -> std::io::Result<bool> {
+) -> io::Result<bool> {
     if buffer.is_none() {
-        // While memory is short nothing is read: writers wait in the system, where any signal gets them out.
-        *buffer = Some(mounted.ship.context.pool.reserve(REQUEST_BYTES).await);
+        // While memory is short nothing is read. Writers wait in the kernel, where any signal interrupts them.
+        *buffer = Some(mounted.shipper.context.pool.reserve(REQUEST_BYTES).await);
     }
     let Some(buffer) = buffer else {
         return Ok(true);
@@ -142,7 +142,7 @@ async fn read(
     }
 }
 
-/// Answers the request that stands in the buffer, or lets it go on by itself.
+/// Answers the request in the buffer, or spawns a task that will.
 async fn handle(mounted: &Arc<Mounted>, buffer: &mut Option<Buffer>) {
     let Some(bytes) = buffer.as_ref().and_then(|buffer| buffer.get(HEADROOM..)) else {
         return;
@@ -152,7 +152,8 @@ async fn handle(mounted: &Arc<Mounted>, buffer: &mut Option<Buffer>) {
         Ok(request) => request,
         Err(malformed) => {
             Reply::new(device, malformed.unique).answer(Err::<[u8; 0], _>(Errno::IO));
-            mounted.ship.context.reporter.error("request", malformed);
+            let reporter = &mounted.shipper.context.reporter;
+            reporter.error("request", malformed);
             return;
         }
     };
@@ -172,46 +173,44 @@ async fn handle(mounted: &Arc<Mounted>, buffer: &mut Option<Buffer>) {
                 size,
                 flags,
             };
-            let brought = match mounted.take(write, buffer) {
-                Ok(brought) => brought,
+            let begun = match mounted.begin_write(write, buffer) {
+                Ok(begun) => begun,
                 Err(error) => return reply.answer(Err::<[u8; 0], _>(error)),
             };
-            let mounted = mounted.clone();
-            go_on(async move {
-                let _busy = mounted.busy.clone();
-                let written = mounted.write(write, brought).await;
+            run(mounted, async |mounted| {
+                let written = mounted.finish_write(begun).await;
                 reply.answer(written.map(fuse::written));
             })
             .await;
-            // A consumer on this thread takes the batch while it is in the cache.
+            // A consumer on this thread takes the batch while it is still in the cache.
             tokio::task::yield_now().await;
         }
         Operation::Sync { .. } => {
-            let mounted = mounted.clone();
-            go_on(async move {
-                let _busy = mounted.busy.clone();
-                let synced = mounted.sync(header, header.node).await;
+            run(mounted, async move |mounted| {
+                let synced = mounted.sync(header).await;
                 reply.answer(synced.map(|()| []));
             })
             .await;
         }
         Operation::Release { handle } => {
-            // Nobody waits for the end of this, and the system counts on it.
+            // No program waits for the end of this, and the kernel expects its answer soon.
             reply.answer(Ok([]));
-            let mounted = mounted.clone();
-            go_on(async move {
-                let _busy = mounted.busy.clone();
-                mounted.close(handle).await;
-            })
-            .await;
+            run(mounted, async move |mounted| mounted.release(handle).await).await;
         }
-        operation => mounted.answer(header, operation, reply),
+        operation => match mounted.answer(header, operation) {
+            Some(body) => reply.answer(body),
+            None => reply.none(),
+        },
     }
 }
 
-/// Runs work to its end if that is now, else beside what comes next.
-async fn go_on(work: impl Future<Output = ()> + 'static) {
-    let mut work: Pin<Box<dyn Future<Output = ()>>> = Box::pin(work);
+/// Runs a request to its end if it does not have to wait. Otherwise it continues as a task.
+async fn run(mounted: &Arc<Mounted>, request: impl AsyncFnOnce(Arc<Mounted>) + 'static) {
+    let mounted = mounted.clone();
+    let mut work: Pin<Box<dyn Future<Output = ()>>> = Box::pin(async move {
+        let _busy = mounted.busy.clone();
+        request(mounted).await;
+    });
     let done = poll_fn(|context| Poll::Ready(work.as_mut().poll(context).is_ready())).await;
     if !done {
         tokio::task::spawn_local(work);

@@ -1,4 +1,4 @@
-//! A real file that gets a copy of the records.
+//! A file outside the mount that gets a copy of the records.
 
 use std::{
     borrow::Cow,
@@ -13,7 +13,7 @@ use jiff::tz::TimeZone;
 use millstream_record::{Batch, Encoding};
 use millstream_wire::format::{Format, Options};
 
-/// One copy. It is opened again when somebody has moved it away, as log rotation does.
+/// A copy. It is opened again after log rotation has moved it away.
 #[derive(Debug)]
 pub(super) struct Tee {
     path: PathBuf,
@@ -28,11 +28,11 @@ impl Tee {
         }
     }
 
-    /// Appends the records of a batch with one write, if the system takes them at once. Blocks.
+    /// Appends the records of a batch, with one write if the kernel takes them at once. Blocks.
     pub(super) fn write(&self, batch: &Batch) -> io::Result<()> {
         let mut open = self.file.lock().unwrap_or_else(PoisonError::into_inner);
-        let here = open.as_ref().is_some_and(|file| self.is_here(file));
-        let file = match open.take().filter(|_| here) {
+        let is_current = open.as_ref().is_some_and(|file| self.is_current(file));
+        let file = match open.take().filter(|_| is_current) {
             Some(file) => file,
             None => self.open()?,
         };
@@ -44,7 +44,8 @@ impl Tee {
         })
     }
 
-    fn is_here(&self, file: &fs::File) -> bool {
+    /// Whether the path still leads to this file.
+    fn is_current(&self, file: &fs::File) -> bool {
         match (file.metadata(), fs::metadata(&self.path)) {
             (Ok(open), Ok(named)) => (open.dev(), open.ino()) == (named.dev(), named.ino()),
             _ => false,
@@ -63,7 +64,7 @@ impl Tee {
     }
 }
 
-/// The records of a batch as they were written, each with a newline at its end.
+/// The records of a batch as they were written, each followed by a newline.
 pub(super) fn text(batch: &Batch) -> Cow<'_, [u8]> {
     if batch.encoding == Encoding::Lines {
         return Cow::Borrowed(&batch.body);
@@ -86,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_copy_that_was_moved_away_is_begun_anew() {
+    fn a_copy_that_was_moved_away_is_created_again() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("below/copy");
         let tee = Tee::new(path.clone());

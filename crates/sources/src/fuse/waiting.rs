@@ -1,38 +1,37 @@
-//! Requests that have to wait, and how they are given up.
+//! Requests that wait for room or for a sync, and when to give them up.
 //!
-//! The kernel says once that a request is interrupted, whatever the signal was, and after that a writer waits so that not
-//! even SIGKILL gets it out before we answer. So an interrupted request is looked after from then on: when its thread is
-//! about to die it is answered with EINTR; any other signal finds it waiting, as on other file systems.
+//! The kernel reports an interrupted request once, whatever the signal was. From then on the writer sleeps uninterruptibly
+//! until it gets its answer: not even SIGKILL ends it. So after an interrupt the request polls the state of its thread. It is
+//! answered with EINTR once a fatal signal is pending; any other signal leaves it waiting, as on other file systems.
 
 use std::{
     collections::HashMap,
-    fs,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
 use tokio::sync::Notify;
 
-/// How often an interrupted writer is looked after.
-const LOOK: Duration = Duration::from_millis(50);
-/// SIGKILL in the masks of /proc; every signal that ends a process becomes it.
-const KILL_BIT: u64 = 1 << 8;
+use super::process::is_dying;
 
-/// All requests that wait.
+/// The interval at which the thread of an interrupted request is polled.
+const POLL: Duration = Duration::from_millis(50);
+
+/// All waiting requests, by their unique number.
 #[derive(Debug, Default)]
 pub(super) struct Waiting(Mutex<HashMap<u64, Arc<Notify>>>);
 
 impl Waiting {
-    /// The kernel says that a request is no longer waited for; whether it is one that waits.
+    /// Handles the kernel's INTERRUPT for a request; false if no such request waits.
     pub(super) fn interrupt(&self, unique: u64) -> bool {
-        let found = self.lock().get(&unique).cloned();
-        if let Some(notify) = &found {
+        let notify = self.lock().get(&unique).cloned();
+        if let Some(notify) = &notify {
             notify.notify_one();
         }
-        found.is_some()
+        notify.is_some()
     }
 
-    /// Returns when a request should be given up.
+    /// Returns when a request should be given up, because its thread is about to die.
     pub(super) async fn given_up(&self, unique: u64, thread: u32) {
         let notify = Arc::new(Notify::new());
         self.lock().insert(unique, notify.clone());
@@ -42,7 +41,7 @@ impl Waiting {
         };
         notify.notified().await;
         while !is_dying(thread) {
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(POLL).await;
         }
     }
 
@@ -51,7 +50,7 @@ impl Waiting {
     }
 }
 
-/// Takes a request out of the table when its wait ends, however it does.
+/// Removes a request from the table when its wait ends, in whichever way.
 struct Entry<'a> {
     waiting: &'a Waiting,
     unique: u64,
@@ -63,44 +62,9 @@ impl Drop for Entry<'_> {
     }
 }
 
-/// Whether a thread is about to die, or is not ours to see.
-fn is_dying(thread: u32) -> bool {
-    let Some(status) = status(thread) else {
-        return true;
-    };
-    ["SigPnd:", "ShdPnd:"].iter().any(|name| {
-        let mask = field(&status, name).and_then(|mask| u64::from_str_radix(mask, 16).ok());
-        mask.is_none_or(|mask| mask & KILL_BIT != 0)
-    })
-}
-
-/// The process that a thread belongs to.
-pub(super) fn process_of(thread: u32) -> Option<u32> {
-    field(&status(thread)?, "Tgid:")?.parse().ok()
-}
-
-fn status(thread: u32) -> Option<String> {
-    // Thread ids are found there as process ids are.
-    fs::read_to_string(format!("/proc/{thread}/status")).ok()
-}
-
-fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
-    let value = status.lines().find_map(|line| line.strip_prefix(name));
-    value.map(str::trim)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_thread_is_known_to_live_and_whose_it_is() {
-        let thread = std::process::id();
-        assert!(!is_dying(thread));
-        assert_eq!(process_of(thread), Some(thread));
-        assert!(is_dying(0));
-        assert_eq!(process_of(0), None);
-    }
 
     #[test]
     fn only_requests_that_wait_can_be_interrupted() {
@@ -112,7 +76,7 @@ mod tests {
             .unwrap();
         runtime.block_on(async {
             let waits = waiting.clone();
-            // Thread 0 is nobody: it is given up at once.
+            // Thread 0 does not exist, so the request is given up at once.
             let given_up = tokio::spawn(async move { waits.given_up(7, 0).await });
             tokio::task::yield_now().await;
             assert!(waiting.interrupt(7));

@@ -1,10 +1,10 @@
-//! The source `generate`: numbered records at a set rate or flat out, and a last one with the count.
+//! The source `generate`: numbered records at a fixed rate or as fast as possible, and an end record with their number.
 //!
 //! `[read] -> decode -> send -> keep -> take -> process -> encode -> write -> settle`
 //!
-//! Its records are those of millbench (`record.rs`), so that `millbench verify` says what became of them. It is a file that
-//! nobody has to store: all records are equally long, record `n` stands at `n` times that length, and a durable channel is
-//! told so. A restart asks it where to go on, as `tail` does: nothing is missing, nothing comes twice.
+//! Its records are those of millbench (`record.rs`), so `millbench verify` finds what was lost or duplicated. To a durable
+//! channel, the source is a file: all records have the same length, and record `n` is at `n` times that length. Like `tail`, a
+//! restart continues where the channel is, so nothing is missing and nothing is duplicated.
 
 mod record;
 
@@ -30,58 +30,58 @@ use record::{HEAD_BYTES, Series};
 /// The entry in the list of sources.
 pub const COMPONENT: Component = Component {
     name: "generate",
-    summary: "Makes numbered records, at a set rate or flat out.",
+    summary: "Generates numbered records, at a fixed rate or as fast as possible.",
     readme: include_str!("README.md"),
     example: include_str!("example.yaml"),
     schema: || schemars::schema_for!(Config),
     build: Build::Source(build),
 };
 
-/// Bytes of a batch, about.
+/// The approximate size of a batch.
 const BATCH_BYTES: u64 = 512 << 10;
-/// With a rate, a batch comes this often or when a record is due, whichever is later.
+/// With a rate, a batch is sent at this interval or when a record is due, whichever is later.
 const TICK: Duration = Duration::from_millis(10);
-/// The longest record: the longest that millbench verifies.
+/// The longest record that millbench verifies.
 const SIZE_LARGEST: u64 = 1 << 20;
-/// How long it waits before it makes again what was not settled.
+/// Pause before records that were dropped are generated again.
 const RESEND_WAIT: Duration = Duration::from_millis(500);
-/// No file system has this device: it marks our origins.
+/// No file system has this device number: it marks the origins of this source.
 const DEVICE: u64 = u64::MAX;
 
 /// Options of the source `generate`.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Config {
-    /// How many records; a last one with the count follows. 0: no end.
+    /// Number of records, followed by an end record with that number. 0: no end.
     #[serde(default)]
     records: u64,
-    /// Records per second; 0: as many as are taken.
+    /// Records per second. 0: as fast as possible.
     #[serde(default)]
     rate: u64,
-    /// The length of a record's text.
+    /// Length of the text of a record, in bytes.
     #[serde(default = "size")]
     size: Size,
-    /// How the records are made.
+    /// Encoding of the records.
     #[serde(default)]
     encoding: Form,
-    /// The tag. Default: the node's name.
+    /// Tag of the records. Default: the name of the node.
     #[serde(default)]
     tag: Option<String>,
 }
 
-/// As log lines are, with the newline.
+/// The length of a typical log line: 100 bytes with its newline.
 fn size() -> Size {
     Size::bytes(99)
 }
 
-/// How the records are made.
+/// Encoding of the records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 enum Form {
     /// Lines of text.
     #[default]
     Lines,
-    /// MessagePack, `[time, {"message": text}]`, as the forward protocol has them.
+    /// MessagePack, `[time, {"message": text}]`, as in the forward protocol.
     Packed,
 }
 
@@ -93,7 +93,7 @@ fn build(_name: &str, node: &Node) -> Checked<Box<dyn Source>> {
         return Err(vec![node.problem_at("size", message)]);
     }
     if config.records > record::NUMBER_MAX {
-        let message = format!("`records` can be {} at most", record::NUMBER_MAX);
+        let message = format!("`records` must be at most {}", record::NUMBER_MAX);
         return Err(vec![node.problem_at("records", message)]);
     }
     Ok(Box::new(Generate { config, run: None }))
@@ -102,7 +102,7 @@ fn build(_name: &str, node: &Node) -> Checked<Box<dyn Source>> {
 /// The source.
 struct Generate {
     config: Config,
-    /// The run and how many of its records are settled, once it has begun: a failure does not begin another.
+    /// The number of the run and how many of its records are settled. It survives a failure, so that no new run begins.
     run: Option<(u32, u64)>,
 }
 
@@ -115,13 +115,13 @@ impl Source for Generate {
         Box::pin(async move {
             let (run, settled) = match self.run.or_else(|| self.kept(&context)) {
                 Some(begun) => begun,
-                // Any number will do that was not used lately.
+                // Any number that was not used recently.
                 None => (record::mix(Time::now().0 as u64) as u32, 0),
             };
             self.run = Some((run, settled));
-            let mut maker = Maker::new(self, context, run, settled);
-            maker.make_all().await;
-            self.run = Some((run, maker.flight.settled()));
+            let mut generator = Generator::new(self, context, run, settled);
+            generator.generate_all().await;
+            self.run = Some((run, generator.flight.settled()));
             Ok(())
         })
     }
@@ -142,10 +142,10 @@ impl Source for Generate {
 }
 
 impl Generate {
-    /// Who the generator is for a durable channel: another size, form or number of records is another file.
+    /// The identity of the generator for a durable channel: another size, form or number of records is another file.
     ///
     /// ```text
-    /// device 2^64-1; inode: a hash of the node's name; birth: the number of records
+    /// device 2^64-1; inode: a hash of the name of the node; birth: the number of records
     /// head: bits 63..32 the run, 24..31 the form, 23..0 the size
     /// ```
     fn id(&self, name: &str, run: u32) -> FileId {
@@ -182,8 +182,8 @@ impl Generate {
     }
 }
 
-/// One run at work.
-struct Maker {
+/// Generates the records of one run.
+struct Generator {
     context: SourceContext,
     series: Series,
     form: Form,
@@ -191,14 +191,14 @@ struct Maker {
     tag: Tag,
     values: Arc<Values>,
     record_bytes: u64,
-    /// With the end record; `u64::MAX`: no end.
+    /// Including the end record; `u64::MAX`: no end.
     total: u64,
     rate: u64,
     next: u64,
     flight: Flight<u64>,
 }
 
-impl Maker {
+impl Generator {
     fn new(source: &Generate, context: SourceContext, run: u32, settled: u64) -> Self {
         let config = &source.config;
         let mut values = Values::new();
@@ -222,10 +222,10 @@ impl Maker {
         }
     }
 
-    /// Makes all that is left, and again what somebody dropped, until all is settled or it is time to stop.
-    async fn make_all(&mut self) {
+    /// Generates all records, and again those that were dropped, until all are settled or it is time to stop.
+    async fn generate_all(&mut self) {
         loop {
-            self.make().await;
+            self.generate().await;
             let landed = self.flight.land().await;
             if landed.is_ok() || self.context.stop.is_stopped() {
                 return;
@@ -239,8 +239,8 @@ impl Maker {
         }
     }
 
-    /// Makes records until the end, a failure or the wish to stop.
-    async fn make(&mut self) {
+    /// Generates records until the end, a failure or a stop.
+    async fn generate(&mut self) {
         let mut stop = self.context.stop.clone();
         let (started, first) = (Instant::now(), self.next);
         let full = (BATCH_BYTES / self.record_bytes).max(1);
@@ -256,7 +256,7 @@ impl Maker {
                 .min(self.total - self.next)
                 .min(due.saturating_sub(self.next));
             if count == 0 {
-                // One second has `rate` records, so the next one is due so many nanoseconds after the start.
+                // When the next record is due, in nanoseconds after the start.
                 let wanted = u128::from(self.next + 1 - first) * 1_000_000_000;
                 let at = wanted.div_ceil(u128::from(self.rate.max(1)));
                 let at = started + Duration::from_nanos(u64::try_from(at).unwrap_or(u64::MAX));
@@ -277,7 +277,7 @@ impl Maker {
         }
     }
 
-    /// Makes and sends a batch of `count` records.
+    /// Generates and sends a batch of `count` records.
     async fn send(&mut self, count: u64) {
         let bytes = count * self.record_bytes;
         let mut buffer = self.context.pool.reserve(bytes as usize).await;

@@ -1,4 +1,4 @@
-//! The text of a generated record: millbench's layout, written here on our own so that its verifier stays independent.
+//! The text of a generated record. The layout is that of millbench, implemented separately so that its verifier stays independent.
 //!
 //! ```text
 //!  0   4  "mb1 "
@@ -7,7 +7,7 @@
 //! 13   4  flow, hex: 0000
 //! 17   1  " "
 //! 18   1  kind: "d" a data record, "e" the end record
-//! 19  16  number, decimal; of the end record: how many data records there were
+//! 19  16  number, decimal; in the end record: the number of data records
 //! 35   1  " "
 //! 36   8  check, hex: the upper half of mix(mix(mix(run << 16 | flow) ^ length << 1 ^ is_end) ^ number)
 //! 44   1  " "
@@ -19,7 +19,7 @@ use millstream_wire::msgpack::{
     write_array_len, write_map_len, write_str, write_str_head, write_time,
 };
 
-/// Bytes before the padding: the shortest record.
+/// Bytes before the padding, and so the shortest record.
 pub(super) const HEAD_BYTES: usize = 45;
 /// Numbers have 16 digits.
 pub(super) const NUMBER_MAX: u64 = 9_999_999_999_999_999;
@@ -34,7 +34,7 @@ pub(super) fn mix(value: u64) -> u64 {
     (value ^ value >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93)
 }
 
-/// All that stands before the text of a packed record: `[time, {"message": TEXT}]`.
+/// The bytes before the text of a packed record: `[time, {"message": TEXT}]`.
 pub(super) fn packed_head(size: usize, time: Time) -> Vec<u8> {
     let mut head = Vec::new();
     write_array_len(&mut head, 2);
@@ -47,17 +47,18 @@ pub(super) fn packed_head(size: usize, time: Time) -> Vec<u8> {
 
 /// The records of one run.
 pub(super) struct Series {
-    /// The head of a data record with its number and check still to be filled in.
+    /// The head of a data record without its number and check.
     head: [u8; HEAD_BYTES],
-    /// The alphabet, as often as the longest padding needs it.
+    /// The alphabet, repeated for the longest padding.
     padding: Vec<u8>,
     size: usize,
     records: u64,
-    who: u64,
+    /// The part of the check that depends on the run.
+    run_key: u64,
 }
 
 impl Series {
-    /// Of `records` records of `size` bytes; 0: without an end.
+    /// `records` records of `size` bytes; 0: without an end.
     pub(super) fn new(run: u32, size: usize, records: u64) -> Self {
         let mut head = [b' '; HEAD_BYTES];
         head[..4].copy_from_slice(b"mb1 ");
@@ -75,28 +76,28 @@ impl Series {
             padding,
             size,
             records,
-            who: mix(u64::from(run) << 16),
+            run_key: mix(u64::from(run) << 16),
         }
     }
 
-    /// Bytes of a record.
+    /// The length of a record.
     pub(super) fn size(&self) -> usize {
         self.size
     }
 
-    /// Appends the record at place `number`: behind the last data record stands the end record.
+    /// Appends record `number`. The end record follows the last data record.
     pub(super) fn write(&self, number: u64, out: &mut Vec<u8>) {
         let is_end = self.records > 0 && number == self.records;
         let mut head = self.head;
         if is_end {
             head[18] = b'e';
         }
-        let mut rest = number;
+        let mut left = number;
         for digit in head[NUMBER_AT..NUMBER_AT + 16].iter_mut().rev() {
-            *digit = b'0' + (rest % 10) as u8;
-            rest /= 10;
+            *digit = b'0' + (left % 10) as u8;
+            left /= 10;
         }
-        let key = mix(self.who ^ (self.size as u64) << 1 ^ u64::from(is_end));
+        let key = mix(self.run_key ^ (self.size as u64) << 1 ^ u64::from(is_end));
         let check = (mix(key ^ number) >> 32) as u32;
         head[CHECK_AT..CHECK_AT + 8].copy_from_slice(&hex(check));
         out.extend_from_slice(&head);
@@ -120,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_reads_as_millbench_lays_it_out() {
+    fn a_record_has_the_layout_of_millbench() {
         let series = Series::new(0x5f3a_9c01, 60, 0);
         let record = text(&series, 1_234_567_890_123);
         assert!(
@@ -133,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_record_says_how_many_there_were() {
+    fn the_end_record_has_the_number_of_data_records() {
         let series = Series::new(1, 45, 7);
         assert_eq!(&text(&series, 6)[17..36], " d0000000000000006 ");
         assert_eq!(&text(&series, 7)[17..36], " e0000000000000007 ");

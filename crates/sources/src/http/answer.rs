@@ -1,4 +1,6 @@
-//! Answers: what a client reads, in the form that it speaks.
+//! The answers to requests.
+
+use std::time::Duration;
 
 use bytes::Bytes;
 use http_body_util::Full;
@@ -10,11 +12,11 @@ use hyper::{
 };
 use millstream_wire::otlp::{self, Form};
 
-/// gRPC's codes, which the bodies of OTLP's answers carry.
+/// gRPC status codes, which OTLP answers contain.
 const INVALID_ARGUMENT: u8 = 3;
 const UNAVAILABLE: u8 = 14;
 
-/// Why a request is not taken: it stays with its sender.
+/// Why a request is rejected: it stays with its sender.
 #[derive(Debug)]
 pub(super) struct Refusal {
     pub(super) status: StatusCode,
@@ -29,7 +31,7 @@ impl Refusal {
                 Some((WWW_AUTHENTICATE, HeaderValue::from_static("Bearer")))
             }
             StatusCode::METHOD_NOT_ALLOWED => Some((ALLOW, HeaderValue::from_static("POST"))),
-            // What is left of the request is not worth reading.
+            // The rest of the request is not worth reading.
             StatusCode::PAYLOAD_TOO_LARGE | StatusCode::REQUEST_TIMEOUT => {
                 Some((CONNECTION, HeaderValue::from_static("close")))
             }
@@ -42,8 +44,8 @@ impl Refusal {
         }
     }
 
-    /// Not now: `status` is 429 (we are full) or 503 (what is behind us is).
-    pub(super) fn later(status: StatusCode, text: &str, wait: std::time::Duration) -> Self {
+    /// The request may be retried after `wait`: `status` is 429 (this process is full) or 503 (the next channel is).
+    pub(super) fn later(status: StatusCode, text: &str, wait: Duration) -> Self {
         let seconds = wait.as_secs().max(1);
         Self {
             status,
@@ -52,7 +54,19 @@ impl Refusal {
         }
     }
 
-    /// Whether the sender is told to try again.
+    /// The request or its records are larger than `option` allows.
+    pub(super) fn too_large(bytes_max: usize, option: &str) -> Self {
+        let text = format!("more than {bytes_max} bytes ({option})");
+        Self::new(StatusCode::PAYLOAD_TOO_LARGE, text)
+    }
+
+    /// There is no memory for the request.
+    pub(super) fn no_memory(wait: Duration) -> Self {
+        let text = "the memory for incoming data is exhausted (memory_max)";
+        Self::later(StatusCode::TOO_MANY_REQUESTS, text, wait)
+    }
+
+    /// Whether the sender should retry.
     pub(super) fn is_later(&self) -> bool {
         matches!(
             self.status,
@@ -60,7 +74,7 @@ impl Refusal {
         )
     }
 
-    /// `form`: of an OTLP request.
+    /// The answer; `form` is that of an OTLP request.
     pub(super) fn response(self, form: Option<Form>) -> Response<Full<Bytes>> {
         let code = match self.is_later() {
             true => UNAVAILABLE,
@@ -81,12 +95,12 @@ impl Refusal {
     }
 }
 
-/// What became of a request that is answered with 200.
+/// A request that is answered with 200.
 #[derive(Debug, Default)]
 pub(super) struct Kept {
     pub(super) accepted: u64,
     pub(super) rejected: u64,
-    /// The first of the faults.
+    /// The first faults.
     pub(super) errors: Vec<String>,
 }
 
@@ -102,12 +116,12 @@ impl Kept {
                 format!("{{\"accepted\":{}}}\n", self.accepted).into_bytes()
             }
             None => {
-                let told = serde_json::json!({
+                let answer = serde_json::json!({
                     "accepted": self.accepted,
                     "rejected": self.rejected,
                     "errors": self.errors,
                 });
-                format!("{told}\n").into_bytes()
+                format!("{answer}\n").into_bytes()
             }
         };
         response(StatusCode::OK, form, body)

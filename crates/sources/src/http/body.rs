@@ -1,4 +1,4 @@
-//! The body of a request: read whole within its bounds, then decompressed.
+//! The body of a request: read completely within its limits, then decompressed.
 
 use std::time::Duration;
 
@@ -11,63 +11,67 @@ use millstream_wire::compression::{
 };
 use tokio::time::timeout;
 
-use super::{Shared, answer::Refusal, decode};
+use super::{
+    answer::Refusal,
+    endpoint::Endpoint,
+    memory::{RequestMemory, SPARE_BYTES},
+};
 use crate::{connection::Progress, rest::Rest};
 
-/// A body may claim to become so many times larger when it is decompressed; beyond that it has to show it.
+/// A body may claim to become at most this many times larger by decompression; more memory is reserved only as it does.
 const INFLATE_FACTOR_MAX: usize = 32;
-/// What a body that claims nothing is taken to become.
+/// The assumed factor for a body that claims nothing.
 const INFLATE_FACTOR: usize = 4;
-/// How long the rest of a body that is refused is still read.
+/// How long the rest of a rejected body is still read.
 const LINGER: Duration = Duration::from_secs(2);
-/// A buffer has so much more room than it needs, so that its end is found without another one.
-const SPARE_BYTES: usize = 64;
+/// A buffer is this much larger than its text, so that the end is found without another buffer.
+const END_BYTES: usize = 64;
 
-/// A body that was read, and the memory of its request.
-pub(super) struct Read {
+/// A body that was read, and the claim to memory of its request.
+pub(super) struct ReceivedBody {
     pub(super) body: Rest,
     pub(super) claim: Claim,
 }
 
-/// Reads the body as it comes. `codec`: its compression.
+/// Reads the body of a request, without decompressing it.
 pub(super) async fn read(
     request: Request<Incoming>,
     codec: Option<Codec>,
-    shared: &Shared,
-) -> Result<Read, Refusal> {
+    endpoint: &Endpoint,
+) -> Result<ReceivedBody, Refusal> {
     let length = request.headers().get(CONTENT_LENGTH);
     let length: Option<u64> = length.and_then(|text| text.to_str().ok()?.parse().ok());
-    let frame_bytes_max = shared.frame_bytes_max;
+    let frame_bytes_max = endpoint.frame_bytes_max;
     if length.is_some_and(|bytes| bytes > frame_bytes_max as u64) {
-        return Err(too_large(frame_bytes_max, "limits.frame"));
+        return Err(Refusal::too_large(frame_bytes_max, "limits.frame"));
     }
     // At most `frame_bytes_max`.
     let length = length.map(|length| usize::try_from(length).unwrap_or(frame_bytes_max));
-    let mut read = Read {
+    let mut read = ReceivedBody {
         body: length.map_or_else(Rest::default, Rest::expecting),
-        claim: shared
+        claim: endpoint
             .context
             .pool
             .claim(length.map_or(0, |length| memory_of(length, codec))),
     };
-    let filling = fill(&mut read, request.into_body(), shared);
-    let idle = shared.patience.idle;
+    let filling = fill(&mut read, request.into_body(), endpoint);
+    let idle = endpoint.patience.idle;
     let filled = match idle.is_zero() {
         true => filling.await,
         false => timeout(idle, filling)
             .await
-            .unwrap_or_else(|_| Err(late("did not come whole within limits.idle"))),
+            .unwrap_or_else(|_| Err(late("was not complete within limits.idle"))),
     };
     filled.map(|()| read)
 }
 
-/// What a request may take: its body, what that is without its compression, and its records.
+/// The memory that a request may need: for its body, the decompressed body, and its records.
 fn memory_of(length: usize, codec: Option<Codec>) -> usize {
     let text = match codec {
         None => 0,
         Some(_) => length.saturating_mul(INFLATE_FACTOR),
     };
-    let records = text.max(length) + decode::SPARE_BYTES;
+    let records = text.max(length) + SPARE_BYTES;
     length.saturating_add(text).saturating_add(records)
 }
 
@@ -75,18 +79,22 @@ fn late(text: &str) -> Refusal {
     Refusal::new(StatusCode::REQUEST_TIMEOUT, format!("the request {text}"))
 }
 
-async fn fill(read: &mut Read, mut body: Incoming, shared: &Shared) -> Result<(), Refusal> {
-    let refusal = match append_all(read, &mut body, shared).await {
+async fn fill(
+    read: &mut ReceivedBody,
+    mut body: Incoming,
+    endpoint: &Endpoint,
+) -> Result<(), Refusal> {
+    let refusal = match append_all(read, &mut body, endpoint).await {
         Ok(()) => return Ok(()),
         Err(refusal) => refusal,
     };
-    // What it holds goes back at once; the answer is read by those who have sent everything.
+    // Frees its memory at once. The client reads the answer only when it has sent everything.
     read.body.clear();
-    let _ = timeout(LINGER, pass_over(&mut body, shared.frame_bytes_max)).await;
+    let _ = timeout(LINGER, pass_over(&mut body, endpoint.frame_bytes_max)).await;
     Err(refusal)
 }
 
-/// Reads up to `bytes_max` bytes of a body that is refused: closing over unread bytes would destroy the answer.
+/// Reads up to `bytes_max` bytes of a rejected body: closing a connection with unread bytes would destroy the answer.
 async fn pass_over(body: &mut Incoming, bytes_max: usize) {
     let mut passed = 0;
     while passed < bytes_max
@@ -96,11 +104,15 @@ async fn pass_over(body: &mut Incoming, bytes_max: usize) {
     }
 }
 
-async fn append_all(read: &mut Read, body: &mut Incoming, shared: &Shared) -> Result<(), Refusal> {
-    let mut progress = Progress::new(shared.context.pool.clone(), shared.patience.progress);
+async fn append_all(
+    read: &mut ReceivedBody,
+    body: &mut Incoming,
+    endpoint: &Endpoint,
+) -> Result<(), Refusal> {
+    let mut progress = Progress::new(endpoint.context.pool.clone(), endpoint.patience.progress);
     loop {
         let next = progress.wait(read.body.held(), body.frame()).await;
-        let slow = |_| late("brings too few bytes a second (limits.progress)");
+        let slow = |_| late("delivers too few bytes per second (limits.progress)");
         let Some(frame) = next.map_err(slow)? else {
             return Ok(());
         };
@@ -109,41 +121,45 @@ async fn append_all(read: &mut Read, body: &mut Incoming, shared: &Shared) -> Re
             continue;
         };
         progress.came(data.len());
-        shared.meters.bytes_received.add(data.len() as u64);
-        if read.body.bytes().len() + data.len() > shared.frame_bytes_max {
-            return Err(too_large(shared.frame_bytes_max, "limits.frame"));
+        endpoint.meters.bytes_received.add(data.len() as u64);
+        if read.body.bytes().len() + data.len() > endpoint.frame_bytes_max {
+            return Err(Refusal::too_large(endpoint.frame_bytes_max, "limits.frame"));
         }
-        if !read.body.append(&data, &read.claim, shared.wait).await {
-            return Err(no_memory(shared));
+        if !read.body.append(&data, &read.claim, endpoint.wait).await {
+            return Err(Refusal::no_memory(endpoint.wait));
         }
     }
 }
 
-/// What a compressed body holds.
-pub(super) async fn inflate(codec: Codec, input: &[u8], work: Work<'_>) -> Result<Buffer, Refusal> {
-    let shared = work.shared;
-    let bytes_max = shared.decompressed_bytes_max;
+/// Decompresses a body.
+pub(super) async fn inflate(
+    codec: Codec,
+    input: &[u8],
+    memory: RequestMemory<'_>,
+) -> Result<Buffer, Refusal> {
+    let endpoint = memory.endpoint;
+    let bytes_max = endpoint.decompressed_bytes_max;
     let claimed = size_claimed(codec, input).unwrap_or(input.len() * INFLATE_FACTOR);
     let guess = claimed.clamp(input.len(), input.len() * INFLATE_FACTOR_MAX);
-    let room = |bytes: usize| bytes.min(bytes_max) + SPARE_BYTES;
-    let mut output = work.memory(room(guess)).await?;
+    let room = |bytes: usize| bytes.min(bytes_max) + END_BYTES;
+    let mut output = memory.reserve(room(guess)).await?;
     let Some(mut inflater) = Inflater::new(codec) else {
-        return Err(no_memory(shared));
+        return Err(Refusal::no_memory(endpoint.wait));
     };
     loop {
         let inflated = inflater
             .inflate(input, &mut output)
             .map_err(|error| cannot_inflate(codec, error))?;
-        // A buffer that is full to its bound has more than that.
+        // A buffer that is full at its limit has more text.
         if output.len() > bytes_max {
-            return Err(too_large(bytes_max, "limits.decompressed"));
+            return Err(Refusal::too_large(bytes_max, "limits.decompressed"));
         }
         if inflated == Inflated::Done {
             return Ok(output);
         }
         let bytes = output.capacity();
-        work.enlarge(&mut output, bytes).await?;
-        // Other connections of this thread wait.
+        memory.enlarge(&mut output, bytes).await?;
+        // Lets other connections of this thread run.
         tokio::task::yield_now().await;
     }
 }
@@ -152,7 +168,7 @@ fn cannot_inflate(codec: Codec, error: InflateError) -> Refusal {
     let name = encoding(codec);
     let text = match error {
         InflateError::Corrupt => format!(
-            "the request says `Content-Encoding: {name}`, but its body is not {name}, or it is damaged"
+            "the request has `Content-Encoding: {name}`, but its body is not {name}, or it is damaged"
         ),
         InflateError::Truncated => {
             format!(
@@ -163,7 +179,7 @@ fn cannot_inflate(codec: Codec, error: InflateError) -> Refusal {
     Refusal::new(StatusCode::BAD_REQUEST, text)
 }
 
-/// Refuses a body that is compressed although its request does not say so.
+/// Rejects a compressed body whose request does not declare it.
 pub(super) fn check_plain(body: &[u8]) -> Result<(), Refusal> {
     let Some(codec) = codec_of(body) else {
         return Ok(());
@@ -179,44 +195,4 @@ fn encoding(codec: Codec) -> &'static str {
         Codec::Gzip => "gzip",
         Codec::Zstd => "zstd",
     }
-}
-
-/// What decodes a request: the source, and the memory of the request.
-#[derive(Clone, Copy)]
-pub(super) struct Work<'r> {
-    pub(super) shared: &'r Shared,
-    pub(super) claim: &'r Claim,
-}
-
-impl Work<'_> {
-    /// A buffer of the pool, unless there is none for a while.
-    pub(super) async fn memory(self, bytes: usize) -> Result<Buffer, Refusal> {
-        let buffer = timeout(self.shared.wait, self.claim.reserve_more(bytes)).await;
-        buffer.ok().flatten().ok_or_else(|| no_memory(self.shared))
-    }
-
-    /// Makes a buffer larger by `bytes`, and at least twice as large.
-    pub(super) async fn enlarge(self, buffer: &mut Buffer, bytes: usize) -> Result<(), Refusal> {
-        let wanted = (buffer.len() + bytes).max(buffer.capacity() * 2);
-        let grown = timeout(self.shared.wait, buffer.grow_more(self.claim, wanted)).await;
-        match grown {
-            Ok(true) => Ok(()),
-            _ => Err(no_memory(self.shared)),
-        }
-    }
-}
-
-pub(super) fn too_large(bytes_max: usize, option: &str) -> Refusal {
-    let text = format!("more than {bytes_max} bytes ({option})");
-    Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, text)
-}
-
-fn no_memory(shared: &Shared) -> Refusal {
-    let text = "all memory for what comes in is taken (memory_max)";
-    Refusal::later(StatusCode::TOO_MANY_REQUESTS, text, retry(shared))
-}
-
-/// When to try again.
-pub(super) fn retry(shared: &Shared) -> Duration {
-    shared.wait
 }

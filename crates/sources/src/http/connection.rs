@@ -1,4 +1,4 @@
-//! One connection: its requests one after the other, by hyper.
+//! One connection: its requests, one after the other.
 //!
 //! `[read] -> decode -> send -> keep`
 
@@ -9,22 +9,25 @@ use hyper_util::rt::TokioIo;
 use millstream_net::{Connection, Timed, Times};
 use tokio::time::Instant;
 
-use super::{Shared, request::Client};
+use super::{
+    endpoint::{Client, Endpoint},
+    request,
+};
 use crate::connection::NEVER;
 
-/// The longest head of a request, and the most that is read ahead of one.
+/// The longest head of a request, and the most that is read ahead.
 const HEAD_BYTES_MAX: usize = 64 << 10;
 
 /// Serves one connection to its end.
-pub(super) async fn serve(connection: Connection, shared: Arc<Shared>) {
+pub(super) async fn serve(connection: Connection, endpoint: Arc<Endpoint>) {
     let client = Client {
-        values: Arc::new(connection.peer.values(&shared.context.host)),
+        values: Arc::new(connection.peer.values(&endpoint.context.host)),
         peer: connection.peer.name.clone(),
-        shared: shared.clone(),
+        endpoint: endpoint.clone(),
     };
     let times = Times {
-        step: shared.patience.with_answers(),
-        idle: match shared.patience.idle {
+        step: endpoint.patience.with_answers(),
+        idle: match endpoint.patience.idle {
             Duration::ZERO => NEVER,
             idle => idle,
         },
@@ -37,9 +40,9 @@ pub(super) async fn serve(connection: Connection, shared: Arc<Shared>) {
     let begun = Cell::new(false);
     let service = service_fn(|request| {
         begun.set(true);
-        // The body has limits of its own, and what is behind the source may take its time.
+        // The body has its own limits, and the answer may take longer than `idle`.
         handling.set(true);
-        let (answer, handling) = (client.answer(request), handling.clone());
+        let (answer, handling) = (request::answer(&client, request), handling.clone());
         async move {
             let answer = answer.await;
             handling.set(false);
@@ -48,11 +51,11 @@ pub(super) async fn serve(connection: Connection, shared: Arc<Shared>) {
     });
     let serving = http1::Builder::new()
         .max_buf_size(HEAD_BYTES_MAX)
-        // A client may close its side when it has sent its request.
+        // A client may close its side after it has sent its request.
         .half_close(true)
         .serve_connection(TokioIo::new(stream), service);
     let mut serving = pin!(serving);
-    let mut stop = shared.context.stop.clone();
+    let mut stop = endpoint.context.stop.clone();
     let mut stopped = pin!(stop.stopped());
     let mut stopping = false;
     loop {
@@ -60,11 +63,11 @@ pub(super) async fn serve(connection: Connection, shared: Arc<Shared>) {
             biased;
             done = &mut serving => {
                 if let Err(error) = done {
-                    tell(&error, &client);
+                    report(&error, &client);
                 }
                 return;
             }
-            // A connection without a request ends when it is time to stop.
+            // On a stop, a connection without a request ends at once.
             () = &mut stopped, if !stopping => {
                 stopping = true;
                 if !begun.get() {
@@ -76,11 +79,11 @@ pub(super) async fn serve(connection: Connection, shared: Arc<Shared>) {
     }
 }
 
-/// What is no HTTP is told; a connection that breaks or falls silent is nothing new.
-fn tell(error: &hyper::Error, client: &Client) {
+/// Reports what is not HTTP, but not connections that break or fall silent.
+fn report(error: &hyper::Error, client: &Client) {
     if error.is_parse() || error.is_parse_too_large() {
-        client.shared.meters.requests_refused.add(1);
+        client.endpoint.meters.requests_refused.add(1);
         let text = format_args!("{}: {error}; connection closed", client.peer);
-        client.shared.context.reporter.warn("refused", text);
+        client.endpoint.context.reporter.warn("refused", text);
     }
 }

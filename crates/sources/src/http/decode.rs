@@ -1,4 +1,4 @@
-//! The text of a request to one batch of packed records, and to what is set aside.
+//! The text of a request to one batch of packed records and to what is rejected.
 //!
 //! `read -> [decode] -> send -> keep`
 
@@ -13,19 +13,17 @@ use millstream_wire::{
 
 use super::{
     answer::Refusal,
-    body::{Work, too_large},
     lines::{self, Lines, Places},
+    memory::{RequestMemory, SPARE_BYTES},
 };
 
-/// Bad parts of one request are set aside one by one up to so many; more as one: each costs a hundred bytes.
+/// At most this many bad parts of a request are rejected one by one, all others together: each costs a hundred bytes.
 const BAD_SINGLY_MAX: usize = 1024;
-/// A batch is taken to be about as large as its text: so one record needs no second buffer.
-pub(super) const SPARE_BYTES: usize = 4 << 10;
-/// The fault of those.
-const REST: &str = "more parts of one request that are no records";
-/// So many faults are told.
+/// The fault of those others.
+const REST: &str = "further parts of a request that are not records";
+/// Reports at most this many faults.
 const ERRORS_MAX: usize = 10;
-/// After so many bytes other connections of this thread have their turn.
+/// Other connections of the thread have a turn after this many bytes.
 const YIELD_BYTES: usize = 1 << 20;
 
 /// What a request holds.
@@ -35,15 +33,15 @@ pub(super) struct Decoded {
     pub(super) bad: Bad,
 }
 
-/// What is no record.
+/// The parts that are not records.
 #[derive(Default)]
 pub(super) struct Bad {
     pub(super) count: u64,
-    /// The faults of the first ones, and how many bytes each has.
+    /// The faults of the first ones, and their lengths.
     faults: Vec<(usize, String)>,
-    /// All of them as they came, in memory that counts: those without a fault of their own a line each.
+    /// All of them as received, in memory that counts: those whose fault is not stored as a line each.
     bytes: Option<Buffer>,
-    /// The first of the faults.
+    /// The first faults.
     pub(super) errors: Vec<String>,
 }
 
@@ -52,13 +50,13 @@ impl Bad {
         &mut self,
         bytes: &[u8],
         fault: impl FnOnce() -> String,
-        work: Work<'_>,
+        memory: RequestMemory<'_>,
     ) -> Result<(), Refusal> {
         let all = match self.bytes.take() {
-            None => work.memory(bytes.len() + 1).await?,
+            None => memory.reserve(bytes.len() + 1).await?,
             Some(mut all) => {
                 if all.capacity() - all.len() <= bytes.len() {
-                    work.enlarge(&mut all, bytes.len() + 1).await?;
+                    memory.enlarge(&mut all, bytes.len() + 1).await?;
                 }
                 all
             }
@@ -78,12 +76,12 @@ impl Bad {
         Ok(())
     }
 
-    /// They have been copied.
+    /// Frees the parts, which have been copied.
     pub(super) fn forget_bytes(&mut self) {
         self.bytes = None;
     }
 
-    /// What is to be set aside one by one, each with its fault; all beyond the first as one.
+    /// What is to be rejected, with its fault: the first parts one by one, all others together.
     pub(super) fn items(&self) -> impl Iterator<Item = (&[u8], &str)> {
         let mut left = self.bytes.as_ref().map_or(&b""[..], |bytes| bytes);
         let mut faults = self.faults.iter();
@@ -99,30 +97,30 @@ impl Bad {
     }
 }
 
-/// The batch that grows.
+/// The batch while it grows.
 struct Output<'s> {
     body: Buffer,
     records: u32,
     bad: Bad,
-    work: Work<'s>,
+    memory: RequestMemory<'s>,
 }
 
 impl<'s> Output<'s> {
-    async fn new(text: &[u8], work: Work<'s>) -> Result<Self, Refusal> {
+    async fn new(text: &[u8], memory: RequestMemory<'s>) -> Result<Self, Refusal> {
         Ok(Self {
-            body: work.memory(text.len() + SPARE_BYTES).await?,
+            body: memory.reserve(text.len() + SPARE_BYTES).await?,
             records: 0,
             bad: Bad::default(),
-            work,
+            memory,
         })
     }
 
     async fn room(&mut self, bytes: usize) -> Result<(), Refusal> {
-        let bytes_max = self.work.shared.decompressed_bytes_max;
+        let bytes_max = self.memory.endpoint.decompressed_bytes_max;
         if self.body.len() >= bytes_max {
-            return Err(too_large(bytes_max, "limits.decompressed"));
+            return Err(Refusal::too_large(bytes_max, "limits.decompressed"));
         }
-        self.work.enlarge(&mut self.body, bytes).await
+        self.memory.enlarge(&mut self.body, bytes).await
     }
 
     fn done(self) -> Decoded {
@@ -135,17 +133,22 @@ impl<'s> Output<'s> {
 }
 
 /// JSON lines, or an array.
-pub(super) async fn json(text: &[u8], received: Time, work: Work<'_>) -> Result<Decoded, Refusal> {
-    let mut output = Output::new(text, work).await?;
+pub(super) async fn json(
+    text: &[u8],
+    received: Time,
+    memory: RequestMemory<'_>,
+) -> Result<Decoded, Refusal> {
+    let mut output = Output::new(text, memory).await?;
     let (mut lines, mut places) = (Lines::new(text), Places::default());
     let mut turn = YIELD_BYTES;
     loop {
         match lines.next(received, &mut output.body) {
             lines::Next::Record => output.records += 1,
-            lines::Next::Bad(range, fault) => {
+            lines::Next::Bad(range, found) => {
                 let bytes = text.get(range).unwrap_or_default();
-                let told = || format!("{}: {} expected", places.of(text, fault.at), fault.expected);
-                output.bad.add(bytes, told, work).await?;
+                let fault =
+                    || format!("{}: {} expected", places.of(text, found.at), found.expected);
+                output.bad.add(bytes, fault, memory).await?;
             }
             lines::Next::Room(bytes) => output.room(bytes).await?,
             lines::Next::End => return Ok(output.done()),
@@ -162,19 +165,19 @@ pub(super) async fn otlp(
     text: &[u8],
     form: Form,
     received: Time,
-    work: Work<'_>,
+    memory: RequestMemory<'_>,
 ) -> Result<Decoded, Refusal> {
     if form == Form::Protobuf {
-        return logs(Logs::protobuf(text), text, form, received, work).await;
+        return logs(Logs::protobuf(text), text, form, received, memory).await;
     }
-    let mut packed = work.memory(lines::room(text)).await?;
+    let mut packed = memory.reserve(lines::room(text)).await?;
     let (at, expected) = match to_msgpack(text, &mut packed) {
         Ok(Progress::Consumed(length)) => {
             let behind = length + lines::blank(text.get(length..).unwrap_or_default());
             if behind == text.len() {
-                return logs(Logs::json(&packed), text, form, received, work).await;
+                return logs(Logs::json(&packed), text, form, received, memory).await;
             }
-            // Another request behind it, such as the lines of OTLP's file exporter: nothing of the body is taken.
+            // Another request follows, such as the lines of the OTLP file exporter: the whole body is rejected.
             (behind, "the end of the request")
         }
         Ok(Progress::NeedMore) => (text.len(), "more of the request"),
@@ -190,9 +193,9 @@ async fn logs(
     text: &[u8],
     form: Form,
     received: Time,
-    work: Work<'_>,
+    memory: RequestMemory<'_>,
 ) -> Result<Decoded, Refusal> {
-    let mut output = Output::new(text, work).await?;
+    let mut output = Output::new(text, memory).await?;
     let mut turn = YIELD_BYTES;
     loop {
         match logs.next(received, &mut output.body) {
@@ -202,7 +205,7 @@ async fn logs(
                     Form::Protobuf => Cow::Borrowed(bytes),
                     Form::Json => Cow::Owned(json_of(bytes)),
                 };
-                output.bad.add(&shown, || bad.to_string(), work).await?;
+                output.bad.add(&shown, || bad.to_string(), memory).await?;
             }
             otlp::Next::Room(bytes) => output.room(bytes).await?,
             otlp::Next::End => return Ok(output.done()),
@@ -214,10 +217,10 @@ async fn logs(
     }
 }
 
-/// A part of a JSON request as JSON again.
+/// A part of a JSON request, as JSON again.
 fn json_of(packed: &[u8]) -> Vec<u8> {
     let mut text = Vec::new();
-    // It was JSON, so it can be shown.
+    // It was made of JSON, so it can be written as JSON.
     let _ = write_value(packed, 0, &mut text);
     text
 }

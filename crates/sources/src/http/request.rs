@@ -1,8 +1,6 @@
-//! One request: who may, what it is, and what it is answered.
+//! One request: its authentication, its form, and its answer.
 //!
 //! `[read] -> [decode] -> send -> keep`
-
-use std::sync::Arc;
 
 use bytes::Bytes;
 use http_body_util::Full;
@@ -11,25 +9,26 @@ use hyper::{
     body::Incoming,
     header::{AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE},
 };
-use millstream_record::{Time, Values};
+use millstream_record::Time;
 use millstream_wire::{compression::Codec, otlp::Form};
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
 use super::{
-    Shared,
     answer::{Kept, Refusal, response},
     body, decode,
-    take::{self, Arrived},
+    endpoint::{Client, Endpoint},
+    keep::{self, Arrived},
+    memory::RequestMemory,
 };
 
-/// Where OTLP's logs are taken.
+/// The path of OTLP logs.
 const LOGS: &str = "/v1/logs";
-/// Where load balancers ask whether we are there; without a token.
+/// The health check of load balancers, which needs no token.
 const HEALTH: &str = "/health";
-/// OTLP's other signals: their JSON would pass for records.
+/// The other signals of OTLP: their JSON would pass for records.
 const OTHER_SIGNALS: [&str; 3] = ["/v1/traces", "/v1/metrics", "/v1development/profiles"];
-/// What JSON lines come as; the last is what curl says when it is told nothing.
+/// The content types of JSON lines; the last is the default of curl.
 const JSON_TYPES: [&str; 9] = [
     "application/json",
     "application/x-ndjson",
@@ -42,141 +41,133 @@ const JSON_TYPES: [&str; 9] = [
     "application/x-www-form-urlencoded",
 ];
 
-/// The other end of a connection.
-pub(super) struct Client {
-    pub(super) shared: Arc<Shared>,
-    pub(super) peer: Arc<str>,
-    /// What all its records share.
-    pub(super) values: Arc<Values>,
+/// Answers one request.
+pub(super) async fn answer(client: &Client, request: Request<Incoming>) -> Response<Full<Bytes>> {
+    let is_probe = matches!(*request.method(), Method::GET | Method::HEAD);
+    if is_probe && request.uri().path() == HEALTH {
+        return response(StatusCode::OK, None, b"{\"status\":\"ok\"}\n".to_vec());
+    }
+    let form = match request.uri().path() {
+        LOGS => Some(form_of(request.headers()).unwrap_or(Form::Json)),
+        _ => None,
+    };
+    match receive(client, request).await {
+        Ok(kept) => {
+            client.endpoint.meters.requests_kept.add(1);
+            kept.response(form)
+        }
+        Err(refusal) => {
+            report(client, &refusal);
+            refusal.response(form)
+        }
+    }
 }
 
-impl Client {
-    /// The answer to one request.
-    pub(super) async fn answer(&self, request: Request<Incoming>) -> Response<Full<Bytes>> {
-        let is_probe = matches!(*request.method(), Method::GET | Method::HEAD);
-        if is_probe && request.uri().path() == HEALTH {
-            return response(StatusCode::OK, None, b"{\"status\":\"ok\"}\n".to_vec());
-        }
-        let form = match request.uri().path() {
-            LOGS => Some(form_of(request.headers()).unwrap_or(Form::Json)),
-            _ => None,
-        };
-        match self.take(request).await {
-            Ok(kept) => {
-                self.shared.meters.requests_kept.add(1);
-                kept.response(form)
-            }
-            Err(refusal) => {
-                self.note(&refusal);
-                refusal.response(form)
-            }
-        }
+fn report(client: &Client, refusal: &Refusal) {
+    let (meters, reporter) = (&client.endpoint.meters, &client.endpoint.context.reporter);
+    let text = format_args!(
+        "{}: {} for a request: {}",
+        client.peer,
+        refusal.status.as_u16(),
+        refusal.text
+    );
+    if refusal.is_later() {
+        meters.requests_put_off.add(1);
+        reporter.warn("later", text);
+    } else {
+        meters.requests_refused.add(1);
+        reporter.warn("refused", text);
     }
+}
 
-    fn note(&self, refusal: &Refusal) {
-        let (meters, reporter) = (&self.shared.meters, &self.shared.context.reporter);
-        let text = format_args!(
-            "{}: {} for a request: {}",
-            self.peer,
-            refusal.status.as_u16(),
-            refusal.text
-        );
-        if refusal.is_later() {
-            meters.requests_put_off.add(1);
-            reporter.warn("later", text);
-        } else {
-            meters.requests_refused.add(1);
-            reporter.warn("refused", text);
+/// Reads, decodes and sends a request; returns when it is kept.
+async fn receive(client: &Client, request: Request<Incoming>) -> Result<Kept, Refusal> {
+    let endpoint = &*client.endpoint;
+    check_token(endpoint, request.headers())?;
+    let (head, body) = request.into_parts();
+    let path = head.uri.path();
+    let form = route(endpoint, &head.method, path, &head.headers)?;
+    let codec = codec_of(&head.headers)?;
+    let tag = endpoint
+        .tag
+        .tag(&endpoint.context.name, Some(path), &client.values);
+    let headers = head.headers.clone();
+    let key = headers.get("idempotency-key");
+    let request = Request::from_parts(head, body);
+    let received = body::read(request, codec, endpoint).await?;
+    let bytes = received.body.bytes();
+    let memory = RequestMemory {
+        endpoint,
+        claim: &received.claim,
+    };
+    let time = Time::now();
+    let arrived = Arrived {
+        tag,
+        received: time,
+        bytes,
+        key: key.map(|key| key.as_bytes()),
+    };
+    let inflated = match codec {
+        None => {
+            body::check_plain(bytes)?;
+            None
         }
+        Some(codec) => Some(body::inflate(codec, bytes, memory).await?),
+    };
+    let text = inflated.as_ref().map_or(bytes, |buffer| buffer);
+    let decoded = match form {
+        None => decode::json(text, time, memory).await?,
+        Some(form) => decode::otlp(text, form, time, memory).await?,
+    };
+    keep::keep(client, &arrived, decoded, memory).await
+}
+
+fn check_token(endpoint: &Endpoint, headers: &HeaderMap) -> Result<(), Refusal> {
+    let Some(wanted) = &endpoint.bearer else {
+        return Ok(());
+    };
+    let given = headers
+        .get(AUTHORIZATION)
+        .map_or(&b""[..], |v| v.as_bytes());
+    let (scheme, token) = given.split_at_checked(7).unwrap_or_default();
+    let given: [u8; 32] = Sha256::digest(token.trim_ascii()).into();
+    let same: bool = given.ct_eq(wanted).into();
+    if same && scheme.eq_ignore_ascii_case(b"bearer ") {
+        return Ok(());
     }
+    let text = "the request needs `Authorization: Bearer TOKEN` with the token of this source";
+    Err(Refusal::new(StatusCode::UNAUTHORIZED, text))
+}
 
-    async fn take(&self, request: Request<Incoming>) -> Result<Kept, Refusal> {
-        let shared = &*self.shared;
-        self.check_token(request.headers())?;
-        let (head, body) = request.into_parts();
-        let path = head.uri.path();
-        let form = self.route(&head.method, path, &head.headers)?;
-        let codec = codec_of(&head.headers)?;
-        let tag = shared
-            .tag
-            .tag(&shared.context.name, Some(path), &self.values);
-        let headers = head.headers.clone();
-        let key = headers.get("idempotency-key");
-        let request = Request::from_parts(head, body);
-        let body::Read { body: read, claim } = body::read(request, codec, shared).await?;
-        let work = body::Work {
-            shared,
-            claim: &claim,
-        };
-        let received = Time::now();
-        let arrived = Arrived {
-            tag,
-            received,
-            bytes: read.bytes(),
-            key: key.map(|key| key.as_bytes()),
-        };
-        let inflated = match codec {
-            None => {
-                body::check_plain(read.bytes())?;
-                None
-            }
-            Some(codec) => Some(body::inflate(codec, read.bytes(), work).await?),
-        };
-        let text = inflated.as_ref().map_or(read.bytes(), |buffer| buffer);
-        let decoded = match form {
-            None => decode::json(text, received, work).await?,
-            Some(form) => decode::otlp(text, form, received, work).await?,
-        };
-        take::keep(self, &arrived, decoded, &claim).await
+/// What the request holds: OTLP in a form, or JSON lines if None.
+fn route(
+    endpoint: &Endpoint,
+    method: &Method,
+    path: &str,
+    headers: &HeaderMap,
+) -> Result<Option<Form>, Refusal> {
+    let is_logs = path == LOGS;
+    let elsewhere = endpoint.path.as_ref().is_some_and(|only| only != path);
+    if !is_logs && (elsewhere || OTHER_SIGNALS.contains(&path)) {
+        let text = format!("{path} accepts nothing");
+        return Err(Refusal::new(StatusCode::NOT_FOUND, text));
     }
-
-    fn check_token(&self, headers: &HeaderMap) -> Result<(), Refusal> {
-        let Some(wanted) = &self.shared.bearer else {
-            return Ok(());
-        };
-        let given = headers
-            .get(AUTHORIZATION)
-            .map_or(&b""[..], |v| v.as_bytes());
-        let (scheme, token) = given.split_at_checked(7).unwrap_or_default();
-        let given: [u8; 32] = Sha256::digest(token.trim_ascii()).into();
-        let same: bool = given.ct_eq(wanted).into();
-        if same && scheme.eq_ignore_ascii_case(b"bearer ") {
-            return Ok(());
-        }
-        let text = "the request needs `Authorization: Bearer TOKEN` with the token of this source";
-        Err(Refusal::new(StatusCode::UNAUTHORIZED, text))
+    if method != Method::POST {
+        let text = format!("{method} is not allowed here: send a POST");
+        return Err(Refusal::new(StatusCode::METHOD_NOT_ALLOWED, text));
     }
-
-    /// What the request holds: OTLP of a form, or JSON lines.
-    fn route(
-        &self,
-        method: &Method,
-        path: &str,
-        headers: &HeaderMap,
-    ) -> Result<Option<Form>, Refusal> {
-        let is_logs = path == LOGS;
-        let elsewhere = self.shared.path.as_ref().is_some_and(|only| only != path);
-        if !is_logs && (elsewhere || OTHER_SIGNALS.contains(&path)) {
-            let text = format!("nothing is taken at {path}");
-            return Err(Refusal::new(StatusCode::NOT_FOUND, text));
-        }
-        if method != Method::POST {
-            let text = format!("{method} is not taken here: send a POST");
-            return Err(Refusal::new(StatusCode::METHOD_NOT_ALLOWED, text));
-        }
-        if is_logs {
-            return form_of(headers).map(Some).ok_or_else(|| {
-                let text = "OTLP comes as application/x-protobuf or application/json";
-                Refusal::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, text)
-            });
-        }
-        match kind_of(headers) {
-            None => Ok(None),
-            Some(kind) if JSON_TYPES.contains(&&*kind) => Ok(None),
-            Some(kind) => {
-                let text = format!("{kind} is not taken here: send JSON, an object a line");
-                Err(Refusal::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, text))
-            }
+    if is_logs {
+        return form_of(headers).map(Some).ok_or_else(|| {
+            let text = "OTLP requires the content type application/x-protobuf or application/json";
+            Refusal::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, text)
+        });
+    }
+    match kind_of(headers) {
+        None => Ok(None),
+        Some(kind) if JSON_TYPES.contains(&&*kind) => Ok(None),
+        Some(kind) => {
+            let text = format!("{kind} is not accepted here: send JSON, one object per line");
+            Err(Refusal::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, text))
         }
     }
 }

@@ -1,4 +1,4 @@
-//! A record of Kafka to an entry `[time, record]`.
+//! From a Kafka record to an entry `[time, record]`.
 //!
 //! `read -> [decode] -> send -> keep -> take -> process -> encode -> write -> settle`
 
@@ -18,7 +18,7 @@ use super::options::{Fields, Format};
 /// The field of `format: raw`.
 const MESSAGE: &[u8] = b"message";
 
-/// Appends the entry of a record. After an error `out` is as it was.
+/// Appends the entry of a record. After an error, `out` is unchanged.
 pub(super) fn entry(
     format: Format,
     fields: &Fields,
@@ -58,7 +58,7 @@ pub(super) fn entry(
     let mut reader = Reader::new(map);
     let own = reader
         .map_len()
-        .map_err(|_| "it is no map of fields".to_owned())?;
+        .map_err(|_| "it is not a map of fields".to_owned())?;
     write_array_len(out, 2);
     write_time(out, time);
     let added: Vec<_> = Beside::all(fields)
@@ -76,26 +76,26 @@ pub(super) fn entry(
     Ok(())
 }
 
-/// The map of a value that is one, or that is an entry; an entry has its own time.
+/// The map of a value that is a map or an entry. An entry has its own time.
 fn msgpack(value: &[u8], time: Time) -> Result<(&[u8], Time), String> {
     let mut reader = Reader::new(value);
     reader
         .skip()
-        .map_err(|_| "no whole MessagePack value".to_owned())?;
+        .map_err(|_| "it is not a complete MessagePack value".to_owned())?;
     if reader.position() < value.len() {
         return Err("more than one MessagePack value".to_owned());
     }
     match entry_shape(value) {
         Shape::Misfit => Ok((value, time)),
         Shape::Good | Shape::Timeless => {
-            let head = entry_head(value, 0).map_err(|_| "no entry".to_owned())?;
+            let head = entry_head(value, 0).map_err(|_| "it is not an entry".to_owned())?;
             let map = value.get(head.record..).unwrap_or_default();
             Ok((map, head.time.unwrap_or(time)))
         }
     }
 }
 
-/// What stands beside a value.
+/// What a record has beside its value.
 #[derive(Clone, Copy)]
 enum Beside {
     Key,
@@ -107,7 +107,7 @@ enum Beside {
 }
 
 impl Beside {
-    /// What is wanted, and the names of its fields.
+    /// The configured parts, with the names of their fields.
     fn all(fields: &Fields) -> impl Iterator<Item = (&str, Self)> {
         let all = [
             (&fields.key, Self::Key),
@@ -142,7 +142,7 @@ impl Beside {
     }
 }
 
-/// Text where it is text, else bytes.
+/// Writes bytes as text if they are UTF-8.
 fn write_bytes(bytes: Option<&[u8]>, out: &mut Vec<u8>) {
     match bytes {
         None => write_nil(out),

@@ -1,4 +1,4 @@
-//! Records as they come, gathered in one buffer: neighbours of one partition become a batch.
+//! Gathers records in one buffer: consecutive records of one partition become a batch.
 //!
 //! `read -> [decode] -> send -> keep -> take -> process -> encode -> write -> settle`
 
@@ -10,44 +10,45 @@ use millstream_record::{Batch, Buffer, Encoding, FileId, FileOrigin, Origin, Tag
 
 use super::{decode, options::Config, progress::Assigned};
 
-/// A piece is full with so many bytes.
+/// A piece of this size is full.
 pub(super) const PIECE_BYTES: usize = 1 << 20;
-/// Less than this is copied out of its buffer: a few records must not hold the room of many.
+/// Fewer bytes are copied out of their buffer: a few records must not hold the space of many.
 const COPY_BYTES_MAX: usize = 64 << 10;
 
-/// What is known of a partition that is read.
+/// A partition that is being read.
 #[derive(Clone, Debug)]
 pub(super) struct Reading {
     pub(super) of: Assigned,
     pub(super) id: FileId,
     pub(super) tag: Tag,
     pub(super) values: Arc<Values>,
-    /// Everything before it was gathered.
+    /// Everything before this offset was gathered.
     pub(super) next: u64,
-    /// Everything before it was sent.
+    /// Everything before this offset was sent.
     pub(super) sent: u64,
-    /// Offsets at which a batch must end, as a channel goes on there.
+    /// Offsets at which a batch must end, because a channel continues there.
     pub(super) marks: Vec<u64>,
 }
 
-/// Neighbours of one partition.
-pub(super) struct Run {
+/// Consecutive records of one partition.
+pub(super) struct PartitionBatch {
     pub(super) of: Assigned,
     pub(super) batch: Batch,
-    /// The offset of its first record, or before it.
+    /// The offset of the first record, or one before it.
     pub(super) begin: u64,
-    /// The offset behind its last.
+    /// The offset behind the last record.
     pub(super) next: u64,
-    /// Records that could not be read, and why.
+    /// Records that could not be decoded, and why.
     pub(super) rejected: Vec<(Vec<u8>, String)>,
 }
 
-/// What goes to the data thread at once.
+/// What goes to the data thread at a time.
 pub(super) struct Piece {
-    pub(super) runs: Vec<Run>,
+    pub(super) batches: Vec<PartitionBatch>,
 }
 
-struct Open {
+/// A batch whose records are in the buffer of all.
+struct PendingBatch {
     partition: Partition,
     begin: u64,
     next: u64,
@@ -62,7 +63,7 @@ pub(super) struct Gather<'a> {
     readings: &'a mut HashMap<Partition, Reading>,
     buffer: Buffer,
     scratch: Vec<u8>,
-    runs: Vec<Open>,
+    pending: Vec<PendingBatch>,
     received: Time,
 }
 
@@ -77,31 +78,31 @@ impl<'a> Gather<'a> {
             readings,
             buffer,
             scratch: Vec::new(),
-            runs: Vec::new(),
+            pending: Vec::new(),
             received: Time::now(),
         }
     }
 
-    /// Takes a record.
-    pub(super) fn take(&mut self, record: Incoming<'_>) -> Taken {
-        if !self.goes_on(&record) && !self.begin(&record) {
-            // Of a partition that is not read any more: its next reader gets it.
+    /// Adds a record.
+    pub(super) fn add(&mut self, record: Incoming<'_>) -> Taken {
+        if !self.continues(&record) && !self.begin(&record) {
+            // Its partition is not read any more: its next reader gets the record.
             return Taken::More;
         }
-        let Some(run) = self.runs.last_mut() else {
+        let Some(batch) = self.pending.last_mut() else {
             return Taken::More;
         };
         let (format, fields) = (self.config.format, &self.config.fields);
         let (scratch, buffer) = (&mut self.scratch, &mut self.buffer);
         match decode::entry(format, fields, &record, self.received, scratch, buffer) {
-            Ok(()) => run.count += 1,
+            Ok(()) => batch.count += 1,
             Err(reason) => {
                 let value = record.value.unwrap_or_default().to_vec();
-                run.rejected.push((value, reason));
+                batch.rejected.push((value, reason));
             }
         }
-        run.range.end = self.buffer.len();
-        run.next = record.offset + 1;
+        batch.range.end = self.buffer.len();
+        batch.next = record.offset + 1;
         if self.buffer.len() >= PIECE_BYTES {
             Taken::Enough
         } else {
@@ -109,21 +110,22 @@ impl<'a> Gather<'a> {
         }
     }
 
-    /// Whether a record belongs to the run that is open.
-    fn goes_on(&self, record: &Incoming<'_>) -> bool {
-        self.runs.last().is_some_and(|run| {
+    /// Whether a record belongs to the last batch.
+    fn continues(&self, record: &Incoming<'_>) -> bool {
+        self.pending.last().is_some_and(|batch| {
             let same =
-                run.partition.number == record.partition && run.partition.topic == record.topic;
-            let reading = self.readings.get(&run.partition);
+                batch.partition.number == record.partition && batch.partition.topic == record.topic;
+            let reading = self.readings.get(&batch.partition);
             same && reading.is_some_and(|reading| {
                 reading
                     .marks
                     .iter()
-                    .all(|mark| record.offset < *mark || run.begin >= *mark)
+                    .all(|mark| record.offset < *mark || batch.begin >= *mark)
             })
         })
     }
 
+    /// Begins a batch. False if the partition is not read.
     fn begin(&mut self, record: &Incoming<'_>) -> bool {
         let partition = Partition {
             topic: record.topic.to_owned(),
@@ -134,14 +136,14 @@ impl<'a> Gather<'a> {
             return false;
         };
         let start = self.buffer.len();
-        // A gap (what compaction took, the marks of transactions) belongs to what follows it, but for a mark within it.
+        // A gap (from compaction, or markers of transactions) belongs to what follows it, unless there is a mark in it.
         let mark = reading
             .marks
             .iter()
             .copied()
             .filter(|mark| *mark <= record.offset)
             .max();
-        self.runs.push(Open {
+        self.pending.push(PendingBatch {
             begin: reading.next.max(mark.unwrap_or(0)),
             next: record.offset,
             range: start..start,
@@ -152,27 +154,27 @@ impl<'a> Gather<'a> {
         true
     }
 
-    /// Notes up to where the open run has come.
+    /// Notes how far the last batch reaches.
     fn close(&mut self) {
-        if let Some(run) = self.runs.last()
-            && let Some(reading) = self.readings.get_mut(&run.partition)
+        if let Some(batch) = self.pending.last()
+            && let Some(reading) = self.readings.get_mut(&batch.partition)
         {
-            reading.next = run.next;
+            reading.next = batch.next;
         }
     }
 
-    /// What was gathered, but for partitions that are taken away; None if that is nothing.
-    pub(super) fn finish(mut self, without: &[Partition]) -> Option<Piece> {
+    /// What was gathered, except for revoked partitions; None if that is nothing.
+    pub(super) fn finish(mut self, revoked: &[Partition]) -> Option<Piece> {
         self.close();
         let Self {
             readings,
             buffer,
-            mut runs,
+            mut pending,
             received,
             ..
         } = self;
-        runs.retain(|run| !without.contains(&run.partition));
-        if runs.is_empty() {
+        pending.retain(|batch| !revoked.contains(&batch.partition));
+        if pending.is_empty() {
             return None;
         }
         let bytes = if buffer.len() < COPY_BYTES_MAX {
@@ -180,32 +182,32 @@ impl<'a> Gather<'a> {
         } else {
             buffer.freeze()
         };
-        let runs = runs.into_iter().filter_map(|run| {
-            let reading = readings.get_mut(&run.partition)?;
-            reading.sent = run.next;
+        let batches = pending.into_iter().filter_map(|batch| {
+            let reading = readings.get_mut(&batch.partition)?;
+            reading.sent = batch.next;
             let origin = FileOrigin {
                 file: reading.id,
-                begin: run.begin,
-                next: run.next,
+                begin: batch.begin,
+                next: batch.next,
             };
-            Some(Run {
+            Some(PartitionBatch {
                 of: reading.of.clone(),
-                begin: run.begin,
-                next: run.next,
-                rejected: run.rejected,
+                begin: batch.begin,
+                next: batch.next,
+                rejected: batch.rejected,
                 batch: Batch {
                     tag: reading.tag.clone(),
                     plain: false,
                     encoding: Encoding::Packed,
-                    body: bytes.slice(run.range),
-                    count: run.count,
+                    body: bytes.slice(batch.range),
+                    count: batch.count,
                     received,
                     values: reading.values.clone(),
                     origins: vec![Origin::File(origin)],
                 },
             })
         });
-        let runs: Vec<Run> = runs.collect();
-        (!runs.is_empty()).then_some(Piece { runs })
+        let batches: Vec<PartitionBatch> = batches.collect();
+        (!batches.is_empty()).then_some(Piece { batches })
     }
 }

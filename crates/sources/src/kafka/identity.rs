@@ -1,18 +1,18 @@
-//! The name of a partition for a durable channel, which keeps the offset where reading goes on with the data.
+//! The identity of a partition for a durable channel, which keeps the next offset with the data.
 //!
-//! A channel knows places of files; a partition is a file that grows and whose places are offsets.
+//! A channel keeps positions in files. To a channel, a partition is a growing file whose positions are offsets.
 //!
 //! ```text
-//! device  2^64-2 (files have small ones, the generator has 2^64-1)
-//! inode   FNV-1a of the cluster's id, a zero byte and the topic
-//! head    the same from another start, so that two topics share both with odds of 1 in 2^128
-//! birth   2^63-1 less the number: the table of a channel forgets what was born first
+//! device  2^64-2 (those of file systems are small, that of the generator is 2^64-1)
+//! inode   FNV-1a of the id of the cluster, a zero byte and the topic
+//! head    the same with another start value, so that two topics have both in common with a probability of 1 in 2^128
+//! birth   2^63-1 minus the number: the table of a channel forgets the oldest first
 //! ```
 
 use millstream_kafka::Partition;
 use millstream_record::FileId;
 
-/// No file system has it.
+/// No file system has this device number.
 const DEVICE: u64 = u64::MAX - 1;
 
 /// The identity of a partition of a cluster.
@@ -40,13 +40,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn partitions_have_names_of_their_own_that_stay() {
+    fn every_partition_has_its_own_identity_that_never_changes() {
         let name = |cluster: &str, topic: &str, number| {
             let topic = topic.to_owned();
             identity(cluster, &Partition { topic, number })
         };
         let first = name("c", "t", 0);
-        // What is on disks goes by it: it must never change.
+        // Data on disks depends on it: it must never change.
         assert_eq!(first.inode, 0xf725_f919_0df7_1826);
         assert_eq!(first, name("c", "t", 0));
         for other in [

@@ -1,18 +1,18 @@
-//! The source `kafka`: records of topics, by a group or of fixed partitions.
+//! The source `kafka`: records of topics, in a group or from fixed partitions.
 //!
 //! `[read] -> [decode] -> [send] -> keep -> take -> process -> encode -> write -> settle`
 //!
 //! ```text
-//! own thread:  consumer -> gather (one buffer, runs of one partition each) -> piece
-//! data thread: piece -> outlet -> receipts (flights) -> settled offsets
+//! own thread:  consumer -> gather (one buffer, a batch per partition) -> piece
+//! data thread: piece -> outlet -> receipts -> settled offsets
 //! own thread:  settled offsets -> commit
 //! ```
-//! Where to look: `reader` is the thread, `gather` and `decode` make entries of records, `start` says where a partition
-//! begins, `identity` names it for a durable channel, `progress` is what both threads share.
+//! `reader` is the thread, `gather` and `decode` make entries of records, `start` finds where a partition begins, `identity` names
+//! it for a durable channel, and `progress` is what both threads share.
 //!
-//! It promises that an offset is committed for the group only after everything before it is kept (or settled, behind
-//! memory); that a partition which the group takes away is given up after what was read of it is kept and committed; and,
-//! with fixed partitions and a disk channel, that every record is kept once: the channel holds the offset with the data.
+//! An offset is committed for the group only after everything before it is kept (settled, behind memory). A revoked partition is
+//! given up after what was read of it is kept and committed. With fixed partitions and a disk channel, every record is kept once:
+//! the channel holds the offset with the data.
 
 mod decode;
 mod gather;
@@ -45,19 +45,19 @@ use reader::Reader;
 /// The entry in the list of sources.
 pub const COMPONENT: Component = Component {
     name: "kafka",
-    summary: "Reads topics of Kafka: in a group, or fixed partitions.",
+    summary: "Reads Kafka topics: in a group, or from fixed partitions.",
     readme: include_str!("README.md"),
     example: include_str!("example.yaml"),
     schema: || schemars::schema_for!(Config),
     build: Build::Source(build),
 };
 
-/// Pieces between the thread that reads and the data thread: about 4 MiB together.
+/// Pieces between the reading thread and the data thread: about 4 MiB in total.
 const PIECES: usize = 4;
-/// How often answers are looked at while nothing else happens.
+/// How often answers are collected while nothing else happens.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// The checked source.
+/// The source.
 struct Kafka {
     config: Arc<Config>,
     client: Arc<dyn kafka::Connect>,
@@ -81,7 +81,7 @@ impl Kafka {
 
 impl Source for Kafka {
     fn bind(&mut self, _: &SourceContext) -> Result<(), Failure> {
-        // Nothing is taken from this machine, and a cluster that does not answer stops no start.
+        // Nothing is bound on this machine, and a cluster that does not answer must not prevent the start.
         Ok(())
     }
 
@@ -102,7 +102,7 @@ impl Source for Kafka {
                 flights: HashMap::new(),
             };
             let sent = sending.send_all(pieces).await;
-            // The thread commits what is settled and leaves the group, also after a failure.
+            // Even after a failure, the thread commits what is settled and leaves the group.
             progress.land();
             progress.ended().await?;
             sent
@@ -121,7 +121,7 @@ impl Source for Kafka {
             ),
             (true, false) => Promise::new(
                 Guarantee::AtLeastOnce,
-                "a partition that moves to another member while its offset is not committed is read twice; exactly once \
+                "records of a partition that moves to another member before its offset is committed are read twice; exactly once \
                  with `partitions`",
             ),
             (false, _) => Promise::new(Guarantee::AtLeastOnce, ""),
@@ -129,7 +129,7 @@ impl Source for Kafka {
     }
 }
 
-/// The data thread's side.
+/// The side of the data thread.
 struct Sending {
     context: SourceContext,
     progress: Arc<Progress>,
@@ -137,7 +137,7 @@ struct Sending {
 }
 
 impl Sending {
-    /// Sends what the thread reads until it ends, then waits for all answers.
+    /// Sends what the reading thread delivers until it ends, then waits for all answers.
     async fn send_all(&mut self, mut pieces: mpsc::Receiver<Piece>) -> Result<(), Failure> {
         loop {
             tokio::select! {
@@ -161,20 +161,20 @@ impl Sending {
     }
 
     async fn send(&mut self, piece: Piece) -> Result<(), Failure> {
-        for run in piece.runs {
+        for batch in piece.batches {
             let flight = self
                 .flights
-                .entry(run.of.clone())
-                .or_insert_with(|| Flight::new(run.begin));
-            for (record, reason) in &run.rejected {
+                .entry(batch.of.clone())
+                .or_insert_with(|| Flight::new(batch.begin));
+            for (record, reason) in &batch.rejected {
                 let name = &*self.context.name;
-                let batch = reject::batch(name, &run.batch, [record.as_slice()], reason);
-                let receipt = self.context.rejects.send(batch, false).await;
-                flight.push(receipt, run.begin);
+                let rejected = reject::batch(name, &batch.batch, [record.as_slice()], reason);
+                let receipt = self.context.rejects.send(rejected, false).await;
+                flight.push(receipt, batch.begin);
             }
             let awaited = flight.is_half_full();
-            let receipt = self.context.outlet.send(run.batch, awaited).await;
-            flight.push(receipt, run.next);
+            let receipt = self.context.outlet.send(batch.batch, awaited).await;
+            flight.push(receipt, batch.next);
             while flight.is_full() {
                 flight.answered().await;
                 flight.collect().map_err(|_| dropped())?;
@@ -183,7 +183,7 @@ impl Sending {
         Ok(())
     }
 
-    /// Takes the answers that are there.
+    /// Collects the answers that have arrived.
     fn collect(&mut self) -> Result<(), Failure> {
         let (progress, mut failed) = (&self.progress, false);
         self.flights.retain(|assigned, flight| {
@@ -200,6 +200,6 @@ impl Sending {
 
 fn dropped() -> Failure {
     Failure::us(
-        "records were dropped before they were settled; they are read again from the last offset that is",
+        "records were dropped before they were settled; reading restarts at the last settled offset",
     )
 }

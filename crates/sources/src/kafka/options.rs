@@ -13,71 +13,71 @@ use serde::{
 
 use crate::tagging::Tagging;
 
-/// What the records of a partition share.
+/// The values that the records of a partition share.
 pub(super) const VALUES: &[&str] = &["topic", "partition", "host"];
 
 /// The options of `kafka`.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Config {
-    /// Where the cluster is asked for first: `host:port`, one or a list.
+    /// First brokers to contact: `host:port`, one or a list.
     pub(super) brokers: OneOrMany<String>,
-    /// Which topics: names, or patterns that begin with `^`.
+    /// Topics to read: names, or regular expressions that begin with `^`.
     pub(super) topics: OneOrMany<String>,
-    /// The group. Its members share the partitions; its offsets say where reading goes on.
+    /// Consumer group. Its members share the partitions, and reading continues at its offsets.
     pub(super) group: String,
-    /// Fixed partitions: `all` or a list of numbers. They are read whatever the group's other members do, and exactly once
-    /// into a disk channel. Default: the group deals them.
+    /// Fixed partitions: `all` or a list of numbers. They are read whatever the other members of the group do, and exactly once
+    /// into a disk channel. Default: the group assigns partitions.
     #[serde(default)]
     pub(super) partitions: Option<Partitions>,
-    /// Where a partition begins that nobody has read: `beginning`, `end`, or a time (RFC 3339).
+    /// Where to begin partitions without a committed offset: `beginning`, `end`, or a time (RFC 3339).
     #[serde(default)]
     pub(super) start: Start,
-    /// The tag: a template of `{topic}` and `{partition}`. Default: the node's name.
+    /// Tag of the records: a template of `{topic}` and `{partition}`. Default: the name of the node.
     #[serde(default)]
     pub(super) tag: Option<String>,
-    /// What the values of records are.
+    /// Format of the values of records.
     #[serde(default)]
     pub(super) format: Format,
-    /// Names of fields for what stands beside the value; a field that a record has is never overwritten.
+    /// Names of fields for the other parts of a record. Existing fields are never overwritten.
     #[serde(default)]
     pub(super) fields: Fields,
-    /// Whether records of transactions that were aborted or are still open are read, too.
+    /// Also reads records of aborted and open transactions.
     #[serde(default)]
     pub(super) uncommitted: bool,
-    /// Bytes that the client reads ahead.
+    /// Bytes that the client prefetches.
     #[serde(default = "prefetch")]
     pub(super) prefetch: Size,
-    /// How connections are encrypted: `true`, or a block.
+    /// TLS of connections: `true`, or a block.
     #[serde(default)]
     pub(super) tls: Option<Tls>,
-    /// Who we are.
+    /// Credentials.
     #[serde(default)]
     pub(super) auth: Option<Auth>,
-    /// More properties of librdkafka by their names, for what has no option here.
+    /// Properties of librdkafka without an option here, by name.
     #[serde(default)]
     pub(super) properties: BTreeMap<String, String>,
 }
 
-/// What a broker gives in a few requests.
+/// What a broker delivers in a few requests.
 fn prefetch() -> Size {
     Size::mib(16)
 }
 
-/// What the values of records are.
+/// Format of the values of records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Format {
-    /// Any bytes: they become the field `message`.
+    /// Any bytes, which become the field `message`.
     #[default]
     Raw,
-    /// A JSON object each: its fields become those of the record.
+    /// A JSON object, whose fields become those of the record.
     Json,
-    /// A MessagePack map each, or an entry `[time, map]`.
+    /// A MessagePack map, or an entry `[time, map]`.
     Msgpack,
 }
 
-/// Names of fields.
+/// Names of fields for the parts of a record beside its value.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Fields {
@@ -89,7 +89,7 @@ pub(super) struct Fields {
     pub(super) topic: Option<String>,
     /// The number of the partition.
     pub(super) partition: Option<String>,
-    /// The time in milliseconds since 1970 (the record's own time is the same).
+    /// The timestamp in milliseconds since 1970, which is also the time of the record.
     pub(super) timestamp: Option<String>,
     /// The headers, as a map.
     pub(super) headers: Option<String>,
@@ -98,7 +98,7 @@ pub(super) struct Fields {
 /// Fixed partitions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Partitions {
-    /// All that there are, and those that are added.
+    /// All partitions, including those that are added later.
     All,
     /// These of every topic.
     Numbers(Vec<i32>),
@@ -142,13 +142,13 @@ impl JsonSchema for Partitions {
     }
 }
 
-/// Where a partition begins that nobody has read.
+/// Where to begin partitions without a committed offset.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Start {
     /// At its first record.
     #[default]
     Beginning,
-    /// Behind its last.
+    /// Behind its last record.
     End,
     /// At the first record at or after this time, in milliseconds since 1970.
     Time(i64),
@@ -189,7 +189,7 @@ impl JsonSchema for Start {
     }
 }
 
-/// Properties that the source sets itself.
+/// Properties that the source sets.
 const OURS: &[&str] = &[
     "bootstrap.servers",
     "group.id",
@@ -201,7 +201,7 @@ const OURS: &[&str] = &[
 ];
 
 impl Config {
-    /// What can be read and cannot be used.
+    /// What is wrong with the options.
     pub(super) fn problems(&self, node: &Node) -> Vec<Problem> {
         let mut problems = Vec::new();
         let mut at =
@@ -227,10 +227,7 @@ impl Config {
             .keys()
             .find(|name| OURS.contains(&name.as_str()))
         {
-            at(
-                "properties",
-                format!("`{name}` is set by the source itself"),
-            );
+            at("properties", format!("`{name}` is set by the source"));
         }
         if let Err(why) = self.tagging() {
             at("tag", why);
@@ -238,16 +235,16 @@ impl Config {
         problems
     }
 
-    /// How the records of a partition are called.
+    /// How the records of a partition are tagged.
     pub(super) fn tagging(&self) -> Result<Tagging, String> {
         Tagging::new(self.tag.as_deref(), VALUES)
     }
 
-    /// What the client is told; `once`: the ends of partitions are wanted.
+    /// The settings of the client. `once`: it reports the ends of partitions.
     pub(super) fn settings(&self, once: bool) -> Settings {
         let mut settings = Settings::new(&self.brokers);
         if !self.properties.contains_key("group.protocol") {
-            // A rebalance stops only the partitions that move.
+            // A rebalance interrupts only the partitions that move.
             settings.set("partition.assignment.strategy", "cooperative-sticky");
         }
         for (name, value) in &self.properties {
@@ -257,7 +254,7 @@ impl Config {
         settings.set("group.id", &self.group);
         settings.set("enable.auto.commit", "false");
         settings.set("enable.auto.offset.store", "false");
-        // Every partition begins at an offset that was looked up: one that is not there is an error, never a jump.
+        // Every partition begins at an offset that was looked up: a missing one is an error, never a jump.
         settings.set("auto.offset.reset", "error");
         settings.set("enable.partition.eof", if once { "true" } else { "false" });
         let level = if self.uncommitted {

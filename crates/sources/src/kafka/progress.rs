@@ -1,4 +1,4 @@
-//! What the thread that reads and the data thread know of each other.
+//! What the reading thread and the data thread share.
 
 use std::{
     collections::HashMap,
@@ -12,54 +12,55 @@ use std::{
 use millstream_kafka::Partition;
 use millstream_pipeline::failure::Failure;
 
-/// Between two looks whether the thread has ended.
+/// How often to check whether the thread has ended.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// A partition as it was assigned: each time it is, it is another.
+/// An assignment of a partition. Each assignment of the same partition is a different one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct Assigned {
     pub(super) partition: Partition,
     pub(super) time: u64,
 }
 
+/// How far the partitions are settled, and whether the threads have ended.
 #[derive(Default)]
 pub(super) struct Progress {
-    /// Up to where every assigned partition is settled.
+    /// How far each assigned partition is settled.
     settled: Mutex<HashMap<Assigned, u64>>,
-    /// All answers are there, good or bad: the thread may commit and leave.
+    /// All answers have arrived, good or bad: the thread may commit and leave the group.
     landed: AtomicBool,
     end: Mutex<Option<Result<(), Failure>>>,
 }
 
 impl Progress {
     fn all(&self) -> MutexGuard<'_, HashMap<Assigned, u64>> {
-        // Nothing in here can panic half way, so a poisoned lock is whole.
+        // No update can panic half-way, so the map of a poisoned lock is consistent.
         self.settled.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A partition is read from this offset on.
+    /// A partition is read from `begin`.
     pub(super) fn assign(&self, assigned: Assigned, begin: u64) {
         self.all().insert(assigned, begin);
     }
 
-    /// It is not read any more.
+    /// A partition is not read any more.
     pub(super) fn unassign(&self, assigned: &Assigned) {
         self.all().remove(assigned);
     }
 
-    /// Whether it is read.
+    /// Whether a partition is still read.
     pub(super) fn is_assigned(&self, assigned: &Assigned) -> bool {
         self.all().contains_key(assigned)
     }
 
-    /// Everything before this offset is settled. What is not assigned any more is nobody's business.
+    /// Everything before `next` is settled. Ignored if the partition is not assigned any more.
     pub(super) fn settle(&self, assigned: &Assigned, next: u64) {
         if let Some(settled) = self.all().get_mut(assigned) {
             *settled = (*settled).max(next);
         }
     }
 
-    /// Up to where it is settled.
+    /// How far a partition is settled.
     pub(super) fn settled(&self, assigned: &Assigned) -> Option<u64> {
         self.all().get(assigned).copied()
     }
@@ -79,7 +80,7 @@ impl Progress {
         *self.end.lock().unwrap_or_else(PoisonError::into_inner) = Some(end);
     }
 
-    /// Waits for the thread to end; how it did.
+    /// Waits for the thread to end; returns its result.
     pub(super) async fn ended(&self) -> Result<(), Failure> {
         loop {
             let end = self

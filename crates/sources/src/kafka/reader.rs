@@ -1,4 +1,4 @@
-//! The thread that reads: it owns the consumer, and may block.
+//! The reading thread: it owns the consumer, and may block.
 //!
 //! `[read] -> decode -> send -> keep -> take -> process -> encode -> write -> settle`
 
@@ -20,7 +20,7 @@ use millstream_record::{Batch, Encoding, FileId, FileOrigin, Origin, Time, Value
 use tokio::{sync::mpsc, time::timeout};
 
 use super::{
-    gather::{Gather, PIECE_BYTES, Piece, Reading, Run},
+    gather::{Gather, PIECE_BYTES, PartitionBatch, Piece, Reading},
     identity::identity,
     options::{Config, Partitions},
     progress::{Assigned, Progress},
@@ -28,22 +28,23 @@ use super::{
 };
 use crate::tagging::Tagging;
 
-/// How long one look for records waits.
+/// How long one poll waits for records.
 const WAIT: Duration = Duration::from_millis(50);
-/// A data thread that takes nothing for so long makes the reading pause; until then what was read ahead is kept.
+/// If the data thread accepts nothing for this long, reading is paused; until then, prefetched records are kept.
 const PAUSE_AFTER: Duration = Duration::from_secs(1);
 /// How often settled offsets are committed.
 const COMMIT: Duration = Duration::from_secs(1);
-/// How long a partition that is taken away waits until what was read of it is settled. A sink that takes longer is down;
-/// the next owner reads again what it has not written.
+/// How long a revoked partition waits until what was read of it is settled. A sink that takes longer is down; the next owner
+/// reads again what it has not written.
 const REVOKE_WAIT: Duration = Duration::from_secs(30);
-/// How often fixed partitions are looked for.
+/// How often to look for new partitions.
 const LOOK_AGAIN: Duration = Duration::from_secs(30);
-/// Between two looks at what others do.
+/// How often to check the progress of the other thread.
 const STEP: Duration = Duration::from_millis(5);
-/// Between two tries.
+/// Pause before a retry.
 const RETRY: Duration = Duration::from_secs(1);
 
+/// The reading thread.
 pub(super) struct Reader {
     config: Arc<Config>,
     client: Arc<dyn Connect>,
@@ -53,21 +54,21 @@ pub(super) struct Reader {
     /// Holds while no broker answers.
     failing: Condition,
     readings: HashMap<Partition, Reading>,
-    /// How often anything was assigned.
+    /// How many assignments there were.
     time: u64,
     /// What was committed last.
     committed: HashMap<Partition, u64>,
-    /// With `--once`: ends met, by the number of the partition.
+    /// With `--once`: how many ends were reached, by the number of the partition.
     ends: HashMap<i32, usize>,
 }
 
-/// Says how the thread has ended, also when it panics.
+/// Reports how the thread has ended, even when it panics.
 struct EndGuard(Arc<Progress>, Option<Result<(), Failure>>);
 
 impl Drop for EndGuard {
     fn drop(&mut self) {
-        let died = || Err(Failure::us("the thread that reads has died"));
-        self.0.end(self.1.take().unwrap_or_else(died));
+        let panicked = || Err(Failure::us("the reading thread panicked"));
+        self.0.end(self.1.take().unwrap_or_else(panicked));
     }
 }
 
@@ -92,7 +93,7 @@ impl Reader {
         }
     }
 
-    /// Starts the thread. It ends when it is time to stop or nobody takes pieces any more.
+    /// Starts the thread. It ends when it is time to stop or the receiver of the pieces is dropped.
     pub(super) fn start(mut self, pieces: mpsc::Sender<Piece>) -> Result<(), Failure> {
         let name = self.context.name.clone();
         let started = own_thread(&name, async move || {
@@ -105,7 +106,7 @@ impl Reader {
         });
         started
             .map(drop)
-            .map_err(|error| Failure::us(format!("cannot start a thread that reads: {error}")))
+            .map_err(|error| Failure::us(format!("cannot start the reading thread: {error}")))
     }
 
     async fn run(&mut self, pieces: mpsc::Sender<Piece>) -> Result<(), Error> {
@@ -124,15 +125,15 @@ impl Reader {
         read
     }
 
-    /// Commits for the last time. A group that is about to deal its partitions anew takes no offsets for a moment; if it
-    /// never does, the next reader of the partitions begins earlier, and nothing is lost.
+    /// Commits for the last time. During a rebalance, a group accepts no offsets for a moment. If it never does, the next reader
+    /// of the partitions begins earlier, and nothing is lost.
     async fn commit_all(&mut self, consumer: &mut dyn Consumer) {
         let until = Instant::now() + ANSWER;
         let all: Vec<Partition> = self.readings.keys().cloned().collect();
         while let Err(error) = self.commit(consumer, &all, true) {
             if error.kind != Kind::Again || Instant::now() >= until {
                 let text = format_args!(
-                    "{error}: the next reader of {} partitions begins earlier",
+                    "cannot commit: {error}; the next reader of {} partitions begins earlier",
                     all.len()
                 );
                 self.context.reporter.warn("commit", text);
@@ -162,7 +163,7 @@ impl Reader {
             }
             let room = timeout(PAUSE_AFTER, pieces.reserve()).await;
             let Ok(room) = room else {
-                // Rebalances must go on while nobody takes records. What is dealt meanwhile is not paused yet.
+                // Rebalances must continue while no records are accepted. Partitions assigned meanwhile are not paused yet.
                 paused = true;
                 consumer.pause(true)?;
                 held.extend(self.poll(consumer, None, Duration::ZERO).await?);
@@ -209,7 +210,7 @@ impl Reader {
         }
     }
 
-    /// Waits for a broker, and learns whose it is; false if it is time to stop.
+    /// Waits for a broker, and asks for the id of its cluster. False if it is time to stop.
     async fn find_cluster(&mut self, consumer: &mut dyn Consumer) -> Result<bool, Error> {
         while !self.context.stop.is_stopped() {
             match consumer.cluster(RETRY) {
@@ -219,9 +220,9 @@ impl Reader {
                     return Ok(true);
                 }
                 Err(error) if error.kind == Kind::Again => {
-                    let said = consumer.complaint().unwrap_or_else(|| error.to_string());
+                    let why = consumer.complaint().unwrap_or_else(|| error.to_string());
                     self.failing
-                        .raise(Trouble::Retrying, format_args!("{said}; retrying"));
+                        .raise(Trouble::Retrying, format_args!("{why}; retrying"));
                     tokio::time::sleep(STEP).await;
                 }
                 Err(error) => return Err(error),
@@ -230,7 +231,7 @@ impl Reader {
         Ok(false)
     }
 
-    /// Reads for a moment. Without a size it only serves what the group decides.
+    /// Polls once. Without a size, it only handles decisions of the group.
     async fn poll(
         &mut self,
         consumer: &mut dyn Consumer,
@@ -243,12 +244,12 @@ impl Reader {
         };
         let config = self.config.clone();
         let mut gather = Gather::new(&config, &mut self.readings, buffer);
-        let polled = consumer.poll(wait, &mut |record| gather.take(record))?;
-        let without: &[Partition] = match &polled {
+        let polled = consumer.poll(wait, &mut |record| gather.add(record))?;
+        let revoked: &[Partition] = match &polled {
             Polled::Revoked { partitions, .. } => partitions,
             _ => &[],
         };
-        let piece = gather.finish(without);
+        let piece = gather.finish(revoked);
         match polled {
             Polled::Records => {}
             Polled::End(number) => *self.ends.entry(number).or_default() += 1,
@@ -260,7 +261,7 @@ impl Reader {
         Ok(piece)
     }
 
-    /// Finds fixed partitions that are not read yet.
+    /// Looks for fixed partitions that are not read yet.
     async fn look(
         &mut self,
         consumer: &mut dyn Consumer,
@@ -289,17 +290,16 @@ impl Reader {
         if new.is_empty() {
             if self.readings.is_empty() {
                 let topics = self.config.topics.join(", ");
-                self.context.reporter.warn(
-                    "topics",
-                    format_args!("there is no partition of {topics} yet"),
-                );
+                self.context
+                    .reporter
+                    .warn("topics", format_args!("{topics} has no partition yet"));
             }
             return Ok(());
         }
         let anew = self.begin(consumer, &new).await?;
         if !anew.is_empty() {
-            // It fails only when nobody takes pieces any more.
-            let _ = pieces.send(Piece { runs: anew }).await;
+            // It fails only when the receiver is dropped.
+            let _ = pieces.send(Piece { batches: anew }).await;
         }
         Ok(())
     }
@@ -309,16 +309,16 @@ impl Reader {
         consumer: &mut dyn Consumer,
         partitions: &[Partition],
     ) -> Result<(), Error> {
-        // In a group the channel's offsets only save work: nothing has to be told to it.
+        // In a group, the offsets of the channel only save work: it does not need to learn of a new beginning.
         self.begin(consumer, partitions).await.map(drop)
     }
 
-    /// Begins to read partitions. Gives batches without a record that tell a channel where they begin anew.
+    /// Begins to read partitions. Returns batches without records, by which a channel learns of a new beginning.
     async fn begin(
         &mut self,
         consumer: &mut dyn Consumer,
         partitions: &[Partition],
-    ) -> Result<Vec<Run>, Error> {
+    ) -> Result<Vec<PartitionBatch>, Error> {
         let fixed = self.config.partitions.is_some();
         let (mut offsets, mut anew) = (Vec::new(), Vec::new());
         self.time += 1;
@@ -327,8 +327,8 @@ impl Reader {
             .await?;
         for (partition, committed) in partitions.iter().zip(committed) {
             let id = identity(&self.cluster, partition);
-            let marks = marks(&self.context.outlet, id);
-            let kept = lowest(&self.context.outlet, id);
+            let marks = self.context.outlet.file_marks(id);
+            let kept = lowest_kept(&self.context.outlet, id);
             let known = Known {
                 committed,
                 kept,
@@ -344,10 +344,10 @@ impl Reader {
             let reading = self.reading(partition, id, begin.offset, marks);
             self.progress.assign(reading.of.clone(), begin.offset);
             if begin.anew {
-                anew.push(nothing(&reading));
+                anew.push(empty_batch(&reading));
             }
             if known.offset() != Some(begin.offset) {
-                // Where `end` or a time began must hold after a crash, too.
+                // The result of `start` must still hold after a crash.
                 self.committed.remove(partition);
             } else {
                 self.committed.insert(partition.clone(), begin.offset);
@@ -360,7 +360,7 @@ impl Reader {
         Ok(anew)
     }
 
-    /// Asks until a broker answers, or it is time to stop.
+    /// Retries until a broker answers, or it is time to stop.
     async fn patiently<T>(&self, mut ask: impl FnMut() -> Result<T, Error>) -> Result<T, Error> {
         loop {
             match ask() {
@@ -384,7 +384,7 @@ impl Reader {
         values.set("host", host);
         values.set("topic", partition.topic.as_str());
         values.set("partition", partition.number.to_string());
-        // It was checked at the start.
+        // The options were checked at the start.
         let tagging = self.config.tagging().unwrap_or(Tagging::Given);
         Reading {
             of: Assigned {
@@ -400,7 +400,7 @@ impl Reader {
         }
     }
 
-    /// Gives partitions up: what was read of them is settled and committed first.
+    /// Gives up partitions after what was read of them is settled and committed.
     async fn revoke(
         &mut self,
         consumer: &mut dyn Consumer,
@@ -408,7 +408,7 @@ impl Reader {
         lost: bool,
     ) -> Result<(), Error> {
         let until = Instant::now() + REVOKE_WAIT;
-        let open = |reader: &Self| {
+        let is_unsettled = |reader: &Self| {
             partitions.iter().any(|partition| {
                 let reading = reader.readings.get(partition);
                 reading.is_some_and(|reading| {
@@ -417,12 +417,12 @@ impl Reader {
                 })
             })
         };
-        while !lost && open(self) && Instant::now() < until && !self.progress.is_landed() {
+        while !lost && is_unsettled(self) && Instant::now() < until && !self.progress.is_landed() {
             tokio::time::sleep(STEP).await;
         }
         if !lost && let Err(error) = self.commit(consumer, partitions, true) {
             let text = format_args!(
-                "{error}: the next owner of these partitions reads some records again"
+                "cannot commit: {error}; the next owner of these partitions reads some records again"
             );
             self.context.reporter.warn("commit", text);
         }
@@ -437,7 +437,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Commits what is settled of these partitions and not yet committed.
+    /// Commits what is settled of these partitions and not committed yet. `wait`: commits all, and waits for the answer.
     fn commit(
         &mut self,
         consumer: &mut dyn Consumer,
@@ -447,8 +447,8 @@ impl Reader {
         let settled = |partition: &Partition| {
             let reading = self.readings.get(partition)?;
             let settled = self.progress.settled(&reading.of)?;
-            let news = self.committed.get(partition) != Some(&settled);
-            (news || wait).then(|| (partition.clone(), settled))
+            let is_new = self.committed.get(partition) != Some(&settled);
+            (is_new || wait).then(|| (partition.clone(), settled))
         };
         let offsets: Vec<_> = partitions.iter().filter_map(settled).collect();
         consumer.commit(&offsets, wait)?;
@@ -457,13 +457,8 @@ impl Reader {
     }
 }
 
-/// The places where the channels behind an outlet go on with a partition.
-fn marks(outlet: &Outlet, id: FileId) -> Vec<u64> {
-    outlet.file_marks(id)
-}
-
-/// The lowest of them, if all know the partition and all are durable.
-fn lowest(outlet: &Outlet, id: FileId) -> Option<u64> {
+/// The lowest offset of the channels behind an outlet, if all of them know the partition and are durable.
+fn lowest_kept(outlet: &Outlet, id: FileId) -> Option<u64> {
     let origins = outlet.file_origins()?.into_iter();
     origins
         .filter(|(file, _)| *file == id)
@@ -471,14 +466,14 @@ fn lowest(outlet: &Outlet, id: FileId) -> Option<u64> {
         .next()
 }
 
-/// A batch without a record: it sets the place where a channel goes on.
-fn nothing(reading: &Reading) -> Run {
+/// A batch without records, which sets the offset at which a channel continues.
+fn empty_batch(reading: &Reading) -> PartitionBatch {
     let origin = FileOrigin {
         file: reading.id,
         begin: reading.next,
         next: reading.next,
     };
-    Run {
+    PartitionBatch {
         of: reading.of.clone(),
         begin: reading.next,
         next: reading.next,

@@ -2,13 +2,13 @@
 //!
 //! | partitions | behind | begins at |
 //! |---|---|---|
-//! | fixed | a disk channel | the channel's offset, else the group's, else `start` |
-//! | fixed | memory | the group's offset, else `start` |
-//! | dealt by the group | a disk channel | the larger of the group's and the channel's, else `start` |
-//! | dealt by the group | memory | the group's offset, else `start` |
+//! | fixed | a disk channel | the offset of the channel, otherwise that of the group, otherwise `start` |
+//! | fixed | memory | the offset of the group, otherwise `start` |
+//! | assigned by the group | a disk channel | the larger offset of group and channel, otherwise `start` |
+//! | assigned by the group | memory | the offset of the group, otherwise `start` |
 //!
-//! An offset that the partition does not hold (it was made anew, or its oldest records were deleted) is told, and reading
-//! begins at the oldest record there is.
+//! If the partition does not have that offset (it was recreated, or its oldest records were deleted), the source reports it and
+//! begins at the oldest record.
 
 use std::time::Duration;
 
@@ -19,19 +19,19 @@ use super::options::Start;
 /// How long a broker may take to answer.
 pub(super) const ANSWER: Duration = Duration::from_secs(5);
 
-/// What is known about the place where a partition goes on.
+/// What is known about where a partition continues.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Known {
-    /// The group's offset.
+    /// The offset of the group.
     pub(super) committed: Option<u64>,
-    /// The channel's; the lowest if there are several.
+    /// The offset of the channel; the lowest one of several channels.
     pub(super) kept: Option<u64>,
     /// Whether the partition is fixed.
     pub(super) fixed: bool,
 }
 
 impl Known {
-    /// The offset that somebody has, if anybody has one.
+    /// The offset that counts, if there is one.
     pub(super) fn offset(self) -> Option<u64> {
         match (self.fixed, self.kept) {
             (true, Some(kept)) => Some(kept),
@@ -45,13 +45,13 @@ impl Known {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Begin {
     pub(super) offset: u64,
-    /// What the operator should know.
+    /// What the operator has to know.
     pub(super) warning: Option<String>,
-    /// Whether a channel knows an offset that the partition has not reached: it must be told of the new beginning.
+    /// A channel has an offset that the partition has not reached: it must learn of the new beginning.
     pub(super) anew: bool,
 }
 
-/// Finds it out.
+/// Finds where a partition begins.
 pub(super) fn find(
     consumer: &mut dyn Consumer,
     partition: &Partition,
@@ -74,7 +74,7 @@ pub(super) fn find(
     Ok(if found && offset > high {
         begin(
             format!(
-                "{topic}/{number} ends at offset {high}, and reading was to go on at {offset}: the topic was made anew; it is read \
+                "{topic}/{number} ends at offset {high}, but reading should continue at {offset}: the topic was recreated; it is read \
                  from offset {low}"
             ),
             known.kept.is_some(),

@@ -1,4 +1,4 @@
-//! The thread that reads: from a blocking file to pieces of whole lines.
+//! The reading thread: from a blocking file to pieces of whole lines.
 
 use std::{fs, io};
 
@@ -13,25 +13,25 @@ use tokio::sync::mpsc::Sender;
 
 use crate::{
     flight::share,
-    framing::{self, Ending, Found, Framed, Framer, TooLong},
+    framing::{self, Ending, Framed, Framer, Scanned, TooLong},
 };
 
-/// Bytes of one read at most: what a pipe holds is less.
+/// Bytes of one read: more than a pipe holds.
 const READ_BYTES: usize = 256 << 10;
 
 /// What was read.
 pub(super) enum Piece {
     /// Whole lines.
     Lines(Bytes),
-    /// A part of a line that is too long and is rejected.
+    /// A part of a line that is rejected because it is too long.
     TooLong(Vec<u8>),
     /// What the framer made.
     Framed(Framed),
 }
 
-/// What becomes of the bytes up to the next newline.
+/// What happens to the bytes up to the next newline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Rest {
+enum LinePart {
     /// They are a line.
     Line,
     /// They belong to a line that was truncated.
@@ -40,17 +40,17 @@ enum Rest {
     Rejected,
 }
 
-/// The input and what is left of the last read.
+/// The input, and what is left of the last read.
 pub(super) struct Input {
     file: fs::File,
     pool: Pool,
     line_max: usize,
     too_long: TooLong,
-    rest: Rest,
+    part: LinePart,
     carried: Vec<u8>,
     /// Makes the records, where they are more than plain lines.
     framer: Option<Framer>,
-    /// Nothing was taken yet.
+    /// No record was made yet.
     start: bool,
 }
 
@@ -69,12 +69,12 @@ impl Input {
             pool,
             line_max,
             too_long,
-            rest: Rest::Line,
+            part: LinePart::Line,
             carried: Vec::new(),
         }
     }
 
-    /// Reads to the end, or until nobody takes what is read. Blocks.
+    /// Reads to the end, or until the receiver is dropped. Blocks.
     pub(super) async fn read_all(mut self, to: &Sender<Piece>) -> io::Result<()> {
         if let Some(framer) = self.framer.take() {
             return self.frame_all(framer, to).await;
@@ -84,18 +84,18 @@ impl Input {
             let mut buffer = self.pool.reserve(room).await;
             buffer.append(&mut self.carried);
             let read = self.read(&mut buffer)?;
-            if read == 0 && !buffer.is_empty() && self.rest == Rest::Line {
+            if read == 0 && !buffer.is_empty() && self.part == LinePart::Line {
                 // The last line has no newline.
                 buffer.push(b'\n');
             }
-            match self.take(buffer, to).await {
+            match self.send_lines(buffer, to).await {
                 Some(left) if read > 0 => self.carried = left,
                 _ => return Ok(()),
             }
         }
     }
 
-    /// The same by a framer.
+    /// The same with a framer.
     async fn frame_all(mut self, mut framer: Framer, to: &Sender<Piece>) -> io::Result<()> {
         loop {
             let room = READ_BYTES.max(self.carried.len() + READ_BYTES / 2);
@@ -116,13 +116,13 @@ impl Input {
                 return Ok(());
             }
             if ending == Ending::Quiet && taken == 0 {
-                // A line whose end has not come: it is waited for, however long.
+                // The end of a line is missing: waits for it without a limit.
                 self.is_ready(std::time::Duration::MAX)?;
             }
         }
     }
 
-    /// Waits until there is something to read, the end too; false if there is nothing within that time.
+    /// Waits until there is something to read, or the end. False if there is nothing within that time.
     fn is_ready(&self, wait: std::time::Duration) -> io::Result<bool> {
         let wait = Timespec::try_from(wait).ok();
         loop {
@@ -130,7 +130,7 @@ impl Input {
             match poll(&mut watched, wait.as_ref()) {
                 Ok(ready) => return Ok(ready > 0),
                 Err(Errno::INTR) => {}
-                // What cannot be waited for can be read.
+                // A file that cannot be polled can be read at any time.
                 Err(_) => return Ok(true),
             }
         }
@@ -146,59 +146,59 @@ impl Input {
         }
     }
 
-    /// Hands over what is whole; gives the rest, or None if nobody takes it any more.
-    async fn take(&mut self, buffer: Buffer, to: &Sender<Piece>) -> Option<Vec<u8>> {
+    /// Sends whole lines. Returns the part of a line that is left, or None if the receiver is dropped.
+    async fn send_lines(&mut self, buffer: Buffer, to: &Sender<Piece>) -> Option<Vec<u8>> {
         let mut at = 0;
         loop {
-            while self.rest != Rest::Line && at < buffer.len() {
-                at += self.pass(&buffer[at..], to).await?;
+            while self.part != LinePart::Line && at < buffer.len() {
+                at += self.skip_long_line(&buffer[at..], to).await?;
             }
-            match framing::find(&buffer[at..], self.line_max) {
-                Found::Partial => return Some(buffer[at..].to_vec()),
-                Found::Lines(bytes) => {
+            match framing::scan(&buffer[at..], self.line_max) {
+                Scanned::Partial => return Some(buffer[at..].to_vec()),
+                Scanned::Lines(bytes) => {
                     let end = at + bytes;
-                    if framing::find(&buffer[end..], self.line_max) == Found::Partial {
+                    if framing::scan(&buffer[end..], self.line_max) == Scanned::Partial {
                         let left = buffer[end..].to_vec();
                         to.send(Piece::Lines(share(buffer, at..end))).await.ok()?;
                         return Some(left);
                     }
-                    // A line follows that is too long.
+                    // A line that is too long follows.
                     let lines = Bytes::copy_from_slice(&buffer[at..end]);
                     to.send(Piece::Lines(lines)).await.ok()?;
                     at = end;
                 }
-                Found::TooLong => at += self.cut(&buffer[at..], to).await?,
+                Scanned::TooLong => at += self.send_piece(&buffer[at..], to).await?,
             }
         }
     }
 
-    /// Takes the first piece of a line that is too long; how many bytes.
-    async fn cut(&mut self, bytes: &[u8], to: &Sender<Piece>) -> Option<usize> {
+    /// Sends the first piece of a line that is too long. Returns its length.
+    async fn send_piece(&mut self, bytes: &[u8], to: &Sender<Piece>) -> Option<usize> {
         let piece = &bytes[..framing::piece(bytes, self.line_max)];
-        self.rest = match self.too_long {
-            TooLong::Split => Rest::Line,
-            TooLong::Truncate => Rest::Dropped,
-            TooLong::Reject => Rest::Rejected,
+        self.part = match self.too_long {
+            TooLong::Split => LinePart::Line,
+            TooLong::Truncate => LinePart::Dropped,
+            TooLong::Reject => LinePart::Rejected,
         };
-        to.send(match self.rest {
-            Rest::Rejected => Piece::TooLong(piece.to_vec()),
-            Rest::Line | Rest::Dropped => Piece::Lines([piece, b"\n"].concat().into()),
+        to.send(match self.part {
+            LinePart::Rejected => Piece::TooLong(piece.to_vec()),
+            LinePart::Line | LinePart::Dropped => Piece::Lines([piece, b"\n"].concat().into()),
         })
         .await
         .ok()?;
         Some(piece.len())
     }
 
-    /// Passes over bytes of a line that is too long; how many.
-    async fn pass(&mut self, bytes: &[u8], to: &Sender<Piece>) -> Option<usize> {
+    /// Drops or rejects further bytes of a line that is too long. Returns how many.
+    async fn skip_long_line(&mut self, bytes: &[u8], to: &Sender<Piece>) -> Option<usize> {
         let part = &bytes[..bytes.len().min(self.line_max)];
         let end = memchr::memchr(b'\n', part);
         let part = &part[..end.unwrap_or(part.len())];
-        if self.rest == Rest::Rejected && !part.is_empty() {
+        if self.part == LinePart::Rejected && !part.is_empty() {
             to.send(Piece::TooLong(part.to_vec())).await.ok()?;
         }
         if end.is_some() {
-            self.rest = Rest::Line;
+            self.part = LinePart::Line;
         }
         Some(part.len() + usize::from(end.is_some()))
     }

@@ -2,8 +2,8 @@
 //!
 //! `[read] -> decode -> send -> keep -> take -> process -> encode -> write -> settle`
 //!
-//! A thread of its own reads, because reading a pipe or a terminal blocks; a short queue leads to the data thread. It
-//! promises nothing about what it has read and nobody has kept: the input cannot be read again.
+//! A separate thread reads, because reading a pipe or a terminal blocks; a short queue leads to the data thread. What was read
+//! and not kept is lost in a crash: the input cannot be read again.
 
 mod input;
 
@@ -44,26 +44,26 @@ pub const COMPONENT: Component = Component {
     build: Build::Source(build),
 };
 
-/// Pieces between the reading thread and the data thread: a MiB together.
+/// Pieces between the reading thread and the data thread: 1 MiB in total.
 const PIECES: usize = 4;
 
 /// Options of the source `stdin`.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Config {
-    /// The tag: a text, or a template of `{host}`. Default: the node's name.
+    /// Tag of the records: a text, or a template of `{host}`. Default: the name of the node.
     #[serde(default)]
     tag: Option<String>,
     /// Where a record ends.
     #[serde(default)]
     framing: Framing,
-    /// The longest line, without its newline.
+    /// Longest line in bytes, without its newline.
     #[serde(default = "line_max")]
     line_max: Size,
-    /// What becomes of a longer one.
+    /// What happens to a longer line.
     #[serde(default)]
     too_long: TooLong,
-    /// How the text is encoded, if not in UTF-8: `shift_jis`, `euc-jp`, `latin1`, `utf-16le` ... It becomes UTF-8.
+    /// Encoding of the text, which is converted to UTF-8: `shift_jis`, `euc-jp`, `latin1`, `utf-16le` ...
     #[serde(default = "encoding")]
     encoding: String,
 }
@@ -84,7 +84,7 @@ fn build(_name: &str, node: &Node) -> Checked<Box<dyn Source>> {
     }
     let Some(charset) = Charset::named(&config.encoding) else {
         return Err(vec![
-            node.problem_at("encoding", "no encoding of this name is known"),
+            node.problem_at("encoding", "there is no encoding with this name"),
         ]);
     };
     let line_max = config.line_max.as_usize();
@@ -99,9 +99,9 @@ struct Stdin {
     config: Config,
     tag: Tagging,
     framer: Framer,
-    /// What is read; None: the standard input, once it is opened.
+    /// What is read; None until the standard input is opened.
     input: Option<fs::File>,
-    /// From the thread that reads, once it runs; it outlives a failure of `run`.
+    /// From the reading thread, once it runs; it survives a failure of `run`.
     pieces: Option<mpsc::Receiver<Piece>>,
 }
 
@@ -118,7 +118,7 @@ impl Stdin {
 
     fn start(&mut self, context: &SourceContext) -> Result<mpsc::Receiver<Piece>, Failure> {
         let Some(file) = self.input.take() else {
-            return Err(Failure::us("the standard input is read by one only").never_again());
+            return Err(Failure::us("the standard input can be read only once").never_again());
         };
         let (sender, receiver) = mpsc::channel(PIECES);
         let line_max = self.config.line_max.as_usize();
@@ -134,7 +134,7 @@ impl Stdin {
                 );
             }
         })
-        .map_err(|error| Failure::us(format!("cannot start a thread that reads: {error}")))?;
+        .map_err(|error| Failure::us(format!("cannot start the reading thread: {error}")))?;
         Ok(receiver)
     }
 }
@@ -178,7 +178,7 @@ impl Source for Stdin {
     }
 }
 
-/// Sends what the thread reads, until the input ends or it is time to stop.
+/// Sends what the reading thread delivers, until the input ends or it is time to stop.
 async fn send_all(
     config: &Config,
     tag: &Tagging,
@@ -202,7 +202,7 @@ async fn send_all(
             biased;
             piece = pieces.recv() => piece,
             () = stop.stopped() => {
-                // What stands in the queue was read; what the thread waits for was not.
+                // The pieces in the queue are sent; what the thread still waits for was not read.
                 pieces.close();
                 pieces.recv().await
             }

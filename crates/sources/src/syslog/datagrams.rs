@@ -2,8 +2,8 @@
 //!
 //! `[read] -> [decode] -> [send] -> keep`
 //!
-//! What the system drops because it has no room for it is counted; here nothing is dropped: while the outlet has no room,
-//! no more is read.
+//! What the kernel drops because its buffer is full is counted. Nothing is dropped here: while the next channel is full, nothing
+//! is read.
 
 use std::{
     fmt::Write,
@@ -21,38 +21,40 @@ use millstream_sys::datagrams::{self, Datagram, Receiver};
 use rustix::net::sockopt;
 use tokio::{sync::oneshot, time::sleep};
 
-use super::{Shared, flow::Flow};
+use super::{endpoint::Endpoint, flow::Flow};
 use crate::{connection::Pace, flight::Flight, framing::piece};
 
-/// So many datagrams are received with one system call.
+/// How many datagrams are received with one system call.
 const DATAGRAMS: usize = 64;
-/// No datagram of UDP is longer.
+/// The longest UDP datagram.
 const UDP_BYTES_MAX: usize = 64 << 10;
-/// What Linux lets a unix socket send at once by default (`net.core.wmem_default`), and a bit.
+/// The longest datagram that Linux lets a unix socket send by default (`net.core.wmem_default`), and a little more.
 const UNIX_BYTES_MAX: usize = 256 << 10;
-/// Fewer at a time, as each may be longer.
+/// Fewer at a time, as each of them may be longer.
 const UNIX_DATAGRAMS: usize = 16;
-/// At a stop so much is still read of what the system holds, or its buffer if that is larger: a flood must not hold up the
-/// stop. The buffers of unix sockets are those of their senders.
-const REST_BYTES_MAX: usize = 64 << 20;
-/// What a datagram takes in the buffer of the system beside its bytes, at least.
+/// On a stop, at most this much is still read of what the kernel holds, or the size of its buffer if that is larger: a flood must
+/// not delay the stop. The buffers of unix sockets are those of their senders.
+const UNREAD_BYTES_MAX: usize = 64 << 20;
+/// What a datagram takes in the buffer of the kernel beside its bytes, at least.
 const BESIDE_BYTES: usize = 512;
-/// After an error of a socket it is left alone for so long.
+/// Pause after an error of a socket.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Asks the system for room, and for the number of what found none.
+/// Sets the size of the receive buffer, and makes the kernel count what it drops.
 pub(super) fn prepare(socket: &Datagrams, bytes: usize, reporter: &Reporter) {
     if let Datagrams::Udp(socket) = socket {
-        // Beyond the bound that the administrator set, if we may.
+        // Beyond the limit of the administrator, if that is permitted.
         let set = sockopt::set_socket_recv_buffer_size_force(socket, bytes)
             .or_else(|_| sockopt::set_socket_recv_buffer_size(socket, bytes));
         if let Err(error) = set {
-            let text = format_args!("receive_buffer is as the system has it: {error}");
+            let text = format_args!(
+                "cannot set receive_buffer: {error}; the default of the system applies"
+            );
             reporter.warn("receive_buffer", text);
         }
     }
     if let Err(error) = datagrams::count_drops(fd(socket)) {
-        let text = format_args!("what the system drops is not counted: {error}");
+        let text = format_args!("cannot count datagrams that the kernel drops: {error}");
         reporter.warn("drops", text);
     }
 }
@@ -64,12 +66,15 @@ fn fd(socket: &Datagrams) -> BorrowedFd<'_> {
     }
 }
 
-/// Reads all of them, each on a data thread, until it is time to stop.
-pub(super) async fn read_all(sockets: Vec<Datagrams>, shared: Arc<Shared>) -> Result<(), Failure> {
+/// Reads all sockets, each on a data thread, until it is time to stop.
+pub(super) async fn read_all(
+    sockets: Vec<Datagrams>,
+    endpoint: Arc<Endpoint>,
+) -> Result<(), Failure> {
     let mut tasks = Vec::new();
     for socket in sockets {
         let (ended, end) = oneshot::channel();
-        let (context, shared) = (shared.context.clone(), shared.clone());
+        let (context, shared) = (endpoint.context.clone(), endpoint.clone());
         let start = move || async move {
             let _ = ended.send(read(&socket, shared).await);
         };
@@ -77,28 +82,28 @@ pub(super) async fn read_all(sockets: Vec<Datagrams>, shared: Arc<Shared>) -> Re
         tasks.push(end);
     }
     for task in tasks {
-        let died = |_| Failure::us("a reader of datagrams died");
-        task.await.map_err(died)??;
+        let failed = |_| Failure::us("a reader of datagrams failed");
+        task.await.map_err(failed)??;
     }
     Ok(())
 }
 
 /// Reads one socket.
-async fn read(socket: &Datagrams, shared: Arc<Shared>) -> Result<(), Failure> {
+async fn read(socket: &Datagrams, endpoint: Arc<Endpoint>) -> Result<(), Failure> {
     let mut values = Values::new();
     let (count, bytes_max) = match socket {
         Datagrams::Udp(_) => (DATAGRAMS, UDP_BYTES_MAX),
         Datagrams::Unix(_) => {
-            values.set("host", &*shared.context.host);
+            values.set("host", &*endpoint.context.host);
             values.set("peer", "unix");
             (UNIX_DATAGRAMS, UNIX_BYTES_MAX)
         }
     };
-    let mut stop = shared.context.stop.clone();
+    let mut stop = endpoint.context.stop.clone();
     let mut reader = Reader {
         receiver: Receiver::new(count, bytes_max),
-        pace: Pace::new(shared.gather),
-        flow: Flow::new(shared.clone(), values),
+        pace: Pace::new(endpoint.gather),
+        flow: Flow::new(endpoint.clone(), values),
         flight: Flight::new(()),
         peer: Peer::default(),
         dropped: 0,
@@ -110,24 +115,26 @@ async fn read(socket: &Datagrams, shared: Arc<Shared>) -> Result<(), Failure> {
             () = stop.stopped() => break Ok(()),
         };
         if let Err(error) = came {
-            let text = format!("cannot watch a socket of datagrams: {error}");
+            let text = format!("cannot watch a datagram socket: {error}");
             break Err(Failure::us(text));
         }
-        // A flood never leaves this otherwise.
-        while reader.take(fd(socket), |_| stop.is_stopped()).await && !stop.is_stopped() {
-            sleep(shared.gather).await;
+        // Without this check, a flood would never end the loop.
+        while reader.receive_all(fd(socket), |_| stop.is_stopped()).await && !stop.is_stopped() {
+            sleep(endpoint.gather).await;
         }
     };
-    // What came before the wish to stop is taken: nobody would send it again.
+    // What came before the stop is read: its sender would not send it again.
     let buffer = sockopt::socket_recv_buffer_size(fd(socket)).unwrap_or(0);
-    let rest = REST_BYTES_MAX.max(buffer);
-    reader.take(fd(socket), |bytes| bytes >= rest).await;
+    let unread = UNREAD_BYTES_MAX.max(buffer);
+    reader
+        .receive_all(fd(socket), |bytes| bytes >= unread)
+        .await;
     reader.finish().await;
     ended
 }
 
-/// Waits until something has come. Afterwards the socket is not watched: a watched one wakes its thread for every
-/// datagram, also while it is read by the clock.
+/// Waits until something has come. Afterwards the socket is not watched: a watched socket wakes its thread for every datagram,
+/// even while it is read at intervals.
 async fn readable(socket: &Datagrams) -> io::Result<()> {
     match socket {
         Datagrams::Udp(socket) => {
@@ -147,16 +154,20 @@ struct Reader {
     flow: Flow,
     flight: Flight<()>,
     peer: Peer,
-    /// As the system said last.
+    /// The counter of the kernel when it was last read.
     dropped: u32,
     /// Something was dropped before it was settled.
     lost: bool,
 }
 
 impl Reader {
-    /// Takes everything that is there; `enough`: or stops at so many bytes of the system's buffer. Whether to wait before
-    /// the next read, in place of being woken by it.
-    async fn take(&mut self, socket: BorrowedFd<'_>, enough: impl Fn(usize) -> bool) -> bool {
+    /// Receives everything that is there, or until `enough` is true of the bytes freed in the kernel's buffer. Returns whether to
+    /// pause before the next read instead of being woken by it.
+    async fn receive_all(
+        &mut self,
+        socket: BorrowedFd<'_>,
+        enough: impl Fn(usize) -> bool,
+    ) -> bool {
         let (mut bytes, mut beside, mut all) = (0, 0, false);
         while !all {
             let count = match self.receiver.receive(socket) {
@@ -164,8 +175,8 @@ impl Reader {
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
                 Err(error) => {
-                    let reporter = &self.flow.shared.context.reporter;
-                    reporter.warn("receive", format_args!("datagrams cannot be read: {error}"));
+                    let reporter = &self.flow.endpoint.context.reporter;
+                    reporter.warn("receive", format_args!("cannot receive datagrams: {error}"));
                     sleep(PAUSE).await;
                     break;
                 }
@@ -177,15 +188,15 @@ impl Reader {
                 break;
             }
         }
-        self.leave().await;
+        self.send_batch().await;
         bytes > 0 && self.pace.is_busy(bytes, Instant::now(), false)
     }
 
-    /// Makes records of the datagrams that came last; their bytes.
+    /// Decodes the datagrams that were received last. Returns their bytes.
     async fn decode(&mut self, count: usize) -> usize {
         self.flow.now = Time::now();
         let (mut bytes, mut cut) = (0, 0);
-        let line_max = self.flow.shared.settings.bytes_max;
+        let line_max = self.flow.endpoint.settings.bytes_max;
         for Datagram {
             bytes: text,
             from,
@@ -198,34 +209,34 @@ impl Reader {
             if text.len() <= line_max {
                 self.flow.message(text, peer).await;
             } else {
-                let mut rest = text;
-                while !rest.is_empty() {
-                    let length = if rest.len() > line_max {
-                        piece(rest, line_max)
+                let mut left = text;
+                while !left.is_empty() {
+                    let length = if left.len() > line_max {
+                        piece(left, line_max)
                     } else {
-                        rest.len()
+                        left.len()
                     };
-                    let (part, behind) = rest.split_at(length);
-                    rest = behind;
-                    self.flow.part(part, rest.is_empty(), peer).await;
+                    let (part, behind) = left.split_at(length);
+                    left = behind;
+                    self.flow.part(part, left.is_empty(), peer).await;
                 }
             }
             if self.flow.is_full() {
                 let awaited = self.flight.is_half_full();
-                for receipt in self.flow.leave(awaited).await {
+                for receipt in self.flow.send(awaited).await {
                     self.flight.push(receipt, ());
                 }
             }
         }
-        let meters = &self.flow.shared.meters;
+        let meters = &self.flow.endpoint.meters;
         meters.bytes_received.add(bytes as u64);
         meters.datagrams_received.add(count as u64);
         if cut > 0 {
             meters.datagrams_cut.add(cut);
-            // One of UDP cannot be so long.
+            // A UDP datagram cannot be that long.
             let most = UNIX_BYTES_MAX >> 10;
-            let text = format_args!("unix: a datagram has more than {most} KiB; its end is lost");
-            self.flow.shared.context.reporter.warn("cut", text);
+            let text = format_args!("unix: a datagram is longer than {most} KiB; its end is lost");
+            self.flow.endpoint.context.reporter.warn("cut", text);
         }
         if let Some(dropped) = self.receiver.dropped() {
             let more = dropped.wrapping_sub(self.dropped);
@@ -233,17 +244,17 @@ impl Reader {
             if more > 0 {
                 meters.datagrams_dropped.add(more.into());
                 let text = format_args!(
-                    "the system dropped {more} datagrams that found no room (receive_buffer)"
+                    "the kernel dropped {more} datagrams because its buffer was full (receive_buffer)"
                 );
-                self.flow.shared.context.reporter.warn("dropped", text);
+                self.flow.endpoint.context.reporter.warn("dropped", text);
             }
         }
         bytes
     }
 
-    async fn leave(&mut self) {
+    async fn send_batch(&mut self) {
         let awaited = self.flight.is_half_full();
-        for receipt in self.flow.leave(awaited).await {
+        for receipt in self.flow.send(awaited).await {
             self.flight.push(receipt, ());
         }
         self.lost |= self.flight.collect().is_err();
@@ -256,13 +267,14 @@ impl Reader {
     async fn finish(mut self) {
         self.lost |= self.flight.land().await.is_err();
         if self.lost {
-            let text = "messages were dropped before they were settled, and cannot be had again";
-            self.flow.shared.context.reporter.error("lost", text);
+            let text =
+                "messages were dropped before they were settled, and cannot be received again";
+            self.flow.endpoint.context.reporter.error("lost", text);
         }
     }
 }
 
-/// The text of the address that was seen last.
+/// The address of the last sender, as text.
 #[derive(Default)]
 struct Peer {
     ip: Option<IpAddr>,
@@ -274,7 +286,7 @@ impl Peer {
         if self.ip != Some(ip) {
             self.ip = Some(ip);
             self.text.clear();
-            // Writing to a String does not fail.
+            // Writing to a String cannot fail.
             let _ = write!(self.text, "{ip}");
         }
         self.text.as_bytes()

@@ -1,4 +1,4 @@
-//! The open batch of one connection or socket: messages become records in it, and it leaves.
+//! Makes batches of the messages of one connection or socket, and sends them.
 //!
 //! `read -> [decode] -> [send] -> keep`
 
@@ -9,83 +9,85 @@ use millstream_pipeline::{delivery::Receipt, reject};
 use millstream_record::{Batch, Buffer, Encoding, Tag, Time, Values};
 use millstream_wire::syslog::{After, Decoder, LeftOver, Received, Run, TooLong};
 
-use super::Shared;
+use super::endpoint::Endpoint;
 
-/// A batch leaves when it has so many bytes: large enough that its own cost vanishes, small enough that it is still in
-/// the cache when the next hop reads it.
+/// A batch of this size is sent: large enough that the cost per batch does not show, small enough that it is still in the cache
+/// when the next hop reads it.
 const BATCH_BYTES: usize = 256 << 10;
-/// Room behind that for the record that reaches it.
+/// Space behind that for the record that reaches it.
 const SLACK_BYTES: usize = 16 << 10;
-/// A smaller batch gets memory of its size, so that a slow stream does not hold buffers of the pool.
+/// A smaller batch is copied into memory of its size, so that a slow stream does not hold buffers of the pool.
 const OWN_BYTES_MAX: usize = 16 << 10;
 
 /// Makes batches of messages.
 pub(super) struct Flow {
-    pub(super) shared: Arc<Shared>,
-    /// When what is decoded now was received.
+    pub(super) endpoint: Arc<Endpoint>,
+    /// When the messages that are being decoded were received.
     pub(super) now: Time,
     decoder: Decoder,
     tag: Tag,
     values: Arc<Values>,
-    /// The field `host` of messages that name none.
+    /// The field `host` of messages that do not name a host.
     host: Box<[u8]>,
-    open: Option<Open>,
-    /// Of what left by the port of rejects since the last batch.
+    batch: Option<PendingBatch>,
+    /// Of what was rejected since the last batch.
     rejected: Vec<Receipt>,
 }
 
-struct Open {
+/// A batch that is being filled.
+struct PendingBatch {
     body: Buffer,
     count: u32,
     received: Time,
 }
 
 impl Flow {
-    pub(super) fn new(shared: Arc<Shared>, values: Values) -> Self {
+    pub(super) fn new(endpoint: Arc<Endpoint>, values: Values) -> Self {
         Self {
             now: Time::now(),
-            decoder: Decoder::new(shared.settings.clone()),
+            decoder: Decoder::new(endpoint.settings.clone()),
             host: values.get("host").unwrap_or_default().as_bytes().into(),
-            tag: shared.tag.tag(&shared.context.name, None, &values),
+            tag: endpoint.tag.tag(&endpoint.context.name, None, &values),
             values: Arc::new(values),
-            open: None,
+            batch: None,
             rejected: Vec::new(),
-            shared,
+            endpoint,
         }
     }
 
-    /// Sees to it that a batch is open. `holding`: who asks holds memory of the pool and gives it back by going on.
-    pub(super) async fn open(&mut self, bytes: usize, holding: bool) {
-        if self.open.is_some() {
+    /// Begins a batch with space for `bytes` bytes of text, unless there is one. `holding`: the caller holds memory of the pool
+    /// that it frees only if it gets more.
+    pub(super) async fn begin_batch(&mut self, bytes: usize, holding: bool) {
+        if self.batch.is_some() {
             return;
         }
-        let pool = &self.shared.context.pool;
+        let pool = &self.endpoint.context.pool;
         let bytes = BATCH_BYTES.max(bytes) + SLACK_BYTES;
         let body = if holding {
             pool.take(bytes)
         } else {
             pool.reserve(bytes).await
         };
-        self.open = Some(Open {
+        self.batch = Some(PendingBatch {
             body,
             count: 0,
             received: self.now,
         });
     }
 
-    /// Takes what stands whole in `text`; how many bytes are done with, and whether all that can be taken was.
-    pub(super) async fn stream(&mut self, text: &[u8], after: After) -> (usize, bool) {
+    /// Decodes the whole messages in `text`. Returns how many bytes they have, and whether these were all.
+    pub(super) async fn decode_stream(&mut self, text: &[u8], after: After) -> (usize, bool) {
         let from = Received {
             now: self.now,
             host: &self.host,
             peer: None,
         };
-        let Some(open) = &mut self.open else {
+        let Some(batch) = &mut self.batch else {
             return (0, false);
         };
         let run = self
             .decoder
-            .run(text, after, &from, &mut open.body, BATCH_BYTES);
+            .run(text, after, &from, &mut batch.body, BATCH_BYTES);
         let (consumed, full) = (run.consumed, run.full);
         let left_over = run.left_over.is_some();
         self.note(run, text, None).await;
@@ -95,41 +97,41 @@ impl Flow {
         (consumed, !left_over)
     }
 
-    /// Takes one whole message; `peer`: whom it is from, if the batch does not say.
+    /// Decodes one whole message. `peer`: its sender, unless the batch has it.
     pub(super) async fn message(&mut self, text: &[u8], peer: Option<&[u8]>) {
-        self.open(text.len(), false).await;
+        self.begin_batch(text.len(), false).await;
         let from = Received {
             now: self.now,
             host: peer.unwrap_or(&self.host),
             peer,
         };
-        if let Some(open) = &mut self.open {
-            let run = self.decoder.one(text, &from, &mut open.body);
+        if let Some(batch) = &mut self.batch {
+            let run = self.decoder.one(text, &from, &mut batch.body);
             self.note(run, text, peer).await;
         }
     }
 
-    /// Takes a part of a message that is too long.
+    /// Decodes a part of a message that is too long.
     pub(super) async fn part(&mut self, text: &[u8], last: bool, peer: Option<&[u8]>) {
-        self.open(text.len(), false).await;
+        self.begin_batch(text.len(), false).await;
         let from = Received {
             now: self.now,
             host: peer.unwrap_or(&self.host),
             peer,
         };
-        if let Some(open) = &mut self.open {
-            let run = self.decoder.part(text, last, &from, &mut open.body);
+        if let Some(batch) = &mut self.batch {
+            let run = self.decoder.part(text, last, &from, &mut batch.body);
             self.note(run, text, peer).await;
         }
     }
 
-    /// Counts what was done, and sends on what became no record; `peer`: whom it is from, if the batch does not say.
+    /// Counts what was decoded, and rejects what did not become a record.
     async fn note(&mut self, run: Run, text: &[u8], peer: Option<&[u8]>) {
-        if let Some(open) = &mut self.open {
-            open.count += run.records;
+        if let Some(batch) = &mut self.batch {
+            batch.count += run.records;
         }
-        // Nearly always they are all none: no counter is touched then.
-        let meters = &self.shared.meters;
+        // Nearly always all of them are 0, and no counter is touched.
+        let meters = &self.endpoint.meters;
         for (meter, amount) in [
             (&meters.messages_without_header, u64::from(run.bare)),
             (&meters.messages_too_long, u64::from(run.long)),
@@ -140,7 +142,7 @@ impl Flow {
                 meter.add(amount);
             }
         }
-        if run.long > 0 && self.shared.settings.too_long == TooLong::Truncate {
+        if run.long > 0 && self.endpoint.settings.too_long == TooLong::Truncate {
             self.warn_of_truncation(peer);
         }
         if let Some((range, why)) = run.left_over {
@@ -149,7 +151,7 @@ impl Flow {
         }
     }
 
-    /// Says whose message does not become a record as a whole.
+    /// Reports whose message was truncated.
     #[cold]
     fn warn_of_truncation(&self, peer: Option<&[u8]>) {
         let peer = match peer {
@@ -157,16 +159,16 @@ impl Flow {
             None => self.values.get("peer").unwrap_or_default().into(),
         };
         let text = format_args!("{peer}: a message is longer than line_max; its end is dropped");
-        self.shared.context.reporter.warn("too_long", text);
+        self.endpoint.context.reporter.warn("too_long", text);
     }
 
     async fn reject(&mut self, bytes: &[u8], why: LeftOver, peer: Option<&[u8]>) {
-        let context = &self.shared.context;
+        let context = &self.endpoint.context;
         let reason = match why {
             LeftOver::TooLong => "a message is longer than line_max",
-            LeftOver::NoHeader => "a message has no header of syslog",
+            LeftOver::NoHeader => "a message has no syslog header",
         };
-        let mut from = self.batch(Bytes::new(), 0, self.now);
+        let mut from = self.make_batch(Bytes::new(), 0, self.now);
         if let Some(peer) = peer {
             let values = Arc::make_mut(&mut from.values);
             values.set("peer", String::from_utf8_lossy(peer));
@@ -176,7 +178,7 @@ impl Flow {
         self.rejected.push(receipt);
     }
 
-    fn batch(&self, body: Bytes, count: u32, received: Time) -> Batch {
+    fn make_batch(&self, body: Bytes, count: u32, received: Time) -> Batch {
         Batch {
             tag: self.tag.clone(),
             plain: true,
@@ -189,25 +191,25 @@ impl Flow {
         }
     }
 
-    /// Whether the batch must leave before more is taken.
+    /// Whether the batch must be sent before more is decoded.
     pub(super) fn is_full(&self) -> bool {
-        let full = |open: &Open| open.body.len() >= BATCH_BYTES;
-        self.open.as_ref().is_some_and(full)
+        let is_full = |batch: &PendingBatch| batch.body.len() >= BATCH_BYTES;
+        self.batch.as_ref().is_some_and(is_full)
     }
 
-    /// Sends the open batch; what tells when it, and what was rejected since the last one, is done with.
-    pub(super) async fn leave(&mut self, awaited: bool) -> Vec<Receipt> {
+    /// Sends the batch. Returns its receipt, and those of what was rejected since the last one.
+    pub(super) async fn send(&mut self, awaited: bool) -> Vec<Receipt> {
         let mut receipts = std::mem::take(&mut self.rejected);
-        if let Some(open) = self.open.take()
-            && open.count > 0
+        if let Some(batch) = self.batch.take()
+            && batch.count > 0
         {
-            let body = if open.body.len() <= OWN_BYTES_MAX {
-                Bytes::copy_from_slice(&open.body)
+            let body = if batch.body.len() <= OWN_BYTES_MAX {
+                Bytes::copy_from_slice(&batch.body)
             } else {
-                open.body.freeze()
+                batch.body.freeze()
             };
-            let batch = self.batch(body, open.count, open.received);
-            receipts.push(self.shared.context.outlet.send(batch, awaited).await);
+            let batch = self.make_batch(body, batch.count, batch.received);
+            receipts.push(self.endpoint.context.outlet.send(batch, awaited).await);
         }
         receipts
     }

@@ -2,8 +2,8 @@
 //!
 //! `[read] -> [decode] -> [send] -> keep`
 //!
-//! Numbers are answered in their order, together with all that became of the batch they stand in. A session that ends
-//! otherwise than by `close` leaves the unanswered to the client, who sends them again in the next one.
+//! Messages are answered in the order of their numbers, when everything of their batch is kept. If a session ends without `close`,
+//! the client sends the unanswered messages again in its next session.
 
 use std::{io, pin::pin, sync::Arc, time::Duration};
 
@@ -12,36 +12,39 @@ use millstream_record::Time;
 use millstream_wire::relp::{self, Command, Decoder, Offers, Refusal, Step};
 use tokio::{io::AsyncWriteExt, time::timeout};
 
-use super::{Shared, flow::Flow, stream::BESIDE_BYTES};
+use super::{
+    endpoint::{BESIDE_BYTES, Endpoint},
+    flow::Flow,
+};
 use crate::connection::{self, Answer, Answers, Quit, Stash, Unanswered, Watch, is_no_memory};
 
-/// A batch leaves when so many numbers wait for it: there may be messages without a byte.
+/// A batch with this many messages is sent: messages may be empty.
 const NUMBERS_MAX: u32 = 4096;
-/// Bytes of the head of a frame beside its data, at most.
+/// The longest head of a frame.
 const HEAD_BYTES: usize = 64;
-/// How long the end of a session waits for the client to close too: closing over unread bytes would destroy the answers
-/// that are under way.
+/// How long the end of a session waits for the client to close its side: closing a connection with unread bytes would destroy
+/// the answers in flight.
 const LINGER: Duration = Duration::from_millis(500);
 
 /// Serves one session to its end.
-pub(super) async fn serve(connection: Connection, shared: Arc<Shared>) {
-    let values = connection.peer.values(&shared.context.host);
+pub(super) async fn serve(connection: Connection, endpoint: Arc<Endpoint>) {
+    let values = connection.peer.values(&endpoint.context.host);
     let peer = connection.peer.name;
     let (mut reader, mut writer) = connection.stream.into_sides();
     let (answers, answering) = connection::answers();
     let mut intake = Intake {
-        decoder: Decoder::new(shared.settings.bytes_max),
-        stash: Stash::new(shared.context.pool.clone(), Vec::new()),
-        watch: Watch::new(&shared.context, shared.patience),
-        flow: Flow::new(shared.clone(), values),
+        decoder: Decoder::new(endpoint.settings.bytes_max),
+        stash: Stash::new(endpoint.context.pool.clone(), Vec::new()),
+        watch: Watch::new(&endpoint.context, endpoint.patience),
+        flow: Flow::new(endpoint.clone(), values),
         waiting: None,
         answers,
     };
-    let patience = shared.patience.with_answers();
+    let patience = endpoint.patience.with_answers();
     let end = {
-        let answered = &shared.meters.messages_answered;
+        let answered = &endpoint.meters.messages_answered;
         let mut answering = pin!(answering.run(&mut writer, patience, answered));
-        // The queue of answers ends with `intake`, and then the side that writes.
+        // Dropping `intake` ends the queue of answers, and so the writing side.
         let mut reading = pin!(async {
             let end = intake.run(&mut reader).await;
             drop(intake);
@@ -50,14 +53,14 @@ pub(super) async fn serve(connection: Connection, shared: Arc<Shared>) {
         tokio::select! {
             biased;
             end = &mut reading => answering.await.err().map_or(end, End::Unanswered),
-            // It ends before the reading side only by an error.
+            // The writing side ends first only by an error.
             answered = &mut answering => match answered {
                 Ok(()) => reading.await,
                 Err(unanswered) => End::Unanswered(unanswered),
             },
         }
     };
-    report(&end, &peer, &shared);
+    report(&end, &peer, &endpoint);
     if !matches!(end, End::Gone | End::Broken(_)) {
         let _ = writer.shutdown().await;
         let _ = timeout(LINGER, tokio::io::copy(&mut reader, &mut tokio::io::sink())).await;
@@ -70,13 +73,13 @@ enum End {
     Closed,
     /// The client is gone, between two frames.
     Gone,
-    /// The client is gone amid a frame.
+    /// The client is gone within a frame.
     Cut,
     Quit,
-    /// The client does not go on with a frame that it has begun.
+    /// The client does not continue a frame.
     Slow,
     Refused(Refusal),
-    /// It offers nothing that we take.
+    /// The client offers no command that the source knows.
     NoOffer,
     Broken(io::Error),
     NoMemory,
@@ -101,14 +104,14 @@ impl From<Quit> for End {
     }
 }
 
-fn report(end: &End, peer: &str, shared: &Shared) {
-    let (reporter, meters) = (&shared.context.reporter, &shared.meters);
+fn report(end: &End, peer: &str, endpoint: &Endpoint) {
+    let (reporter, meters) = (&endpoint.context.reporter, &endpoint.meters);
     match end {
         End::Closed | End::Gone | End::Quit => {}
         End::Cut => {
             meters.messages_cut.add(1);
             let text = format_args!(
-                "{peer} closed within a frame, which is not answered: it must send it again"
+                "{peer} closed the connection within a frame, which is not answered and must be sent again"
             );
             reporter.info("cut", text);
         }
@@ -135,26 +138,23 @@ fn report(end: &End, peer: &str, shared: &Shared) {
         End::NoMemory => {
             meters.connections_refused.add(1);
             let text = format_args!(
-                "{peer}: no memory for its message beside what others hold (memory_max); connection closed, it must send it again"
+                "{peer}: no memory for its message (memory_max); connection closed, the message must be sent again"
             );
             reporter.warn("memory", text);
         }
         End::Slow => {
             meters.connections_refused.add(1);
             let text = format_args!(
-                "{peer}: too few bytes a second of a message that it has begun (limits.progress); connection closed, it must send it again"
+                "{peer}: too few bytes per second within a message (limits.progress); connection closed, the message must be sent again"
             );
             reporter.warn("slow", text);
         }
         End::Unanswered(Unanswered::Write(error)) => {
-            reporter.info(
-                "unanswered",
-                format_args!("{peer} takes no more answers: {error}"),
-            );
+            reporter.info("unanswered", format_args!("cannot answer {peer}: {error}"));
         }
         End::Unanswered(Unanswered::Unsettled) => {
             let text = format_args!(
-                "{peer}: messages were lost on their way within Millstream and are not answered; their sender must send them again"
+                "{peer}: messages were lost within Millstream and are not answered; their sender must send them again"
             );
             reporter.warn("unsettled", text);
         }
@@ -167,7 +167,7 @@ struct Intake {
     stash: Stash,
     watch: Watch,
     flow: Flow,
-    /// Numbers of the open batch.
+    /// The numbers of the messages in the batch.
     waiting: Option<Waiting>,
     answers: Answers,
 }
@@ -182,8 +182,8 @@ struct Waiting {
 impl Intake {
     async fn run(&mut self, reader: &mut Reading) -> End {
         let end = self.read_all(reader).await;
-        // What stands whole is kept and answered, however the session ends.
-        self.leave().await;
+        // Whole messages are kept and answered, however the session ends.
+        self.send_batch().await;
         let end = end.err().unwrap_or(End::Gone);
         let mut text = Vec::new();
         match &end {
@@ -192,7 +192,7 @@ impl Intake {
             End::Quit | End::Slow | End::Refused(_) | End::NoMemory => relp::serverclose(&mut text),
             _ => return end,
         }
-        self.say(text).await;
+        self.answer(text).await;
         end
     }
 
@@ -209,10 +209,10 @@ impl Intake {
             }
             self.watch.came(count);
             self.flow.now = Time::now();
-            self.flow.shared.meters.bytes_received.add(count as u64);
-            self.take().await?;
+            self.flow.endpoint.meters.bytes_received.add(count as u64);
+            self.decode().await?;
             if drained {
-                self.leave().await;
+                self.send_batch().await;
             }
             if self.watch.stop.is_stopped() {
                 return Err(End::Quit);
@@ -220,8 +220,8 @@ impl Intake {
         }
     }
 
-    /// Takes all frames that stand whole in the read buffer.
-    async fn take(&mut self) -> Result<(), End> {
+    /// Decodes all whole frames in the read buffer.
+    async fn decode(&mut self) -> Result<(), End> {
         loop {
             let input = self.stash.bytes();
             let (consumed, step) = self.decoder.next(input).map_err(End::Refused)?;
@@ -252,14 +252,14 @@ impl Intake {
                     data,
                 } => {
                     let offers = Offers::read(input.get(data).unwrap_or_default());
-                    self.leave().await;
+                    self.send_batch().await;
                     self.command(number, command, offers).await?;
                 }
             }
             self.stash.consume(consumed);
             let many = |waiting: &Waiting| waiting.count >= NUMBERS_MAX;
             if self.flow.is_full() || self.waiting.as_ref().is_some_and(many) {
-                self.leave().await;
+                self.send_batch().await;
             }
         }
     }
@@ -268,27 +268,29 @@ impl Intake {
         if !self.stash.is_full() {
             return Ok(());
         }
-        // Who waits for memory holds none.
-        self.leave().await;
-        let bytes_max = self.flow.shared.settings.bytes_max + HEAD_BYTES + BESIDE_BYTES;
+        // A task that waits for memory must not hold any.
+        self.send_batch().await;
+        let bytes_max = self.flow.endpoint.settings.bytes_max + HEAD_BYTES + BESIDE_BYTES;
         match self.stash.grow(bytes_max).await {
             true => Ok(()),
             false => Err(End::NoMemory),
         }
     }
 
-    /// The answer to a frame that is no message.
+    /// Answers a frame that is not a message.
     async fn command(&mut self, number: u32, command: Command, offers: Offers) -> Result<(), End> {
         let mut text = Vec::new();
         match command {
             Command::Open if offers.syslog => relp::accept(number, &mut text),
-            Command::Open => relp::refuse(number, "syslog is what is taken here", &mut text),
+            Command::Open => {
+                relp::refuse(number, "only the command syslog is supported", &mut text)
+            }
             Command::Close => relp::closed(number, &mut text),
             Command::Syslog | Command::Other => {
                 relp::refuse(number, "this was not offered", &mut text);
             }
         }
-        self.say(text).await;
+        self.answer(text).await;
         match command {
             Command::Open if !offers.syslog => Err(End::NoOffer),
             Command::Close => Err(End::Closed),
@@ -296,7 +298,7 @@ impl Intake {
         }
     }
 
-    /// Notes a message that the open batch holds, whatever became of it.
+    /// Notes a message of the batch, whatever became of it.
     fn wait(&mut self, number: u32) {
         match &mut self.waiting {
             Some(waiting) => {
@@ -313,9 +315,9 @@ impl Intake {
         }
     }
 
-    /// Sends the open batch, and its numbers to where they are answered.
-    async fn leave(&mut self) {
-        let receipts = self.flow.leave(true).await;
+    /// Sends the batch, and queues the answers to its messages.
+    async fn send_batch(&mut self) {
+        let receipts = self.flow.send(true).await;
         let waiting = self.waiting.take();
         if receipts.is_empty() && waiting.is_none() {
             return;
@@ -338,8 +340,8 @@ impl Intake {
         self.answers.push(answer).await;
     }
 
-    /// Writes `text` behind the answers that are due before it.
-    async fn say(&mut self, text: Vec<u8>) {
+    /// Queues `text` behind the answers that are due before it.
+    async fn answer(&mut self, text: Vec<u8>) {
         let answer = Answer {
             receipts: Vec::new(),
             acks: text,

@@ -8,29 +8,29 @@ use millstream_net::{Connection, sides::Reading};
 use millstream_record::Time;
 use millstream_wire::syslog::After;
 
-use super::{Shared, flow::Flow};
+use super::{
+    endpoint::{BESIDE_BYTES, Endpoint},
+    flow::Flow,
+};
 use crate::{
     connection::{Pace, Quit, Stash, Watch, is_no_memory},
     flight::Flight,
 };
 
-/// Digits of a count and the space behind it, CR and LF: what a message of `line_max` needs beside its own bytes.
-pub(super) const BESIDE_BYTES: usize = 16;
-
-/// At a stop so much is still read of what the system holds: more than TCP's largest buffer by default
-/// (`net.ipv4.tcp_rmem`). A flood must not hold up the stop.
-const REST_BYTES_MAX: usize = 8 << 20;
+/// On a stop, at most this much is still read of what the kernel holds: more than the default of TCP's largest buffer
+/// (`net.ipv4.tcp_rmem`). A flood must not delay the stop.
+const UNREAD_BYTES_MAX: usize = 8 << 20;
 
 /// Serves one connection to its end.
-pub(super) async fn serve(connection: Connection, shared: Arc<Shared>) {
-    let values = connection.peer.values(&shared.context.host);
+pub(super) async fn serve(connection: Connection, endpoint: Arc<Endpoint>) {
+    let values = connection.peer.values(&endpoint.context.host);
     let peer = connection.peer.name;
     let (mut reader, _writer) = connection.stream.into_sides();
     let mut intake = Intake {
-        stash: Stash::new(shared.context.pool.clone(), Vec::new()),
-        pace: Pace::new(shared.gather),
-        watch: Watch::new(&shared.context, shared.patience),
-        flow: Flow::new(shared.clone(), values),
+        stash: Stash::new(endpoint.context.pool.clone(), Vec::new()),
+        pace: Pace::new(endpoint.gather),
+        watch: Watch::new(&endpoint.context, endpoint.patience),
+        flow: Flow::new(endpoint.clone(), values),
         flight: Flight::new(()),
         began: false,
         lost: false,
@@ -38,14 +38,14 @@ pub(super) async fn serve(connection: Connection, shared: Arc<Shared>) {
     let mut end = intake.read_all(&mut reader).await;
     let slow = matches!(end, Err(End::Slow));
     if slow || matches!(end, Err(End::Quit)) {
-        end = intake.read_rest(&reader).await;
+        end = intake.read_unread(&reader).await;
     }
-    let reporter = &shared.context.reporter;
+    let reporter = &endpoint.context.reporter;
     match end {
         Ok(()) if slow => {
-            shared.meters.connections_refused.add(1);
+            endpoint.meters.connections_refused.add(1);
             let text = format_args!(
-                "{peer}: too few bytes a second of a message that it has begun (limits.progress); connection closed"
+                "{peer}: too few bytes per second within a message (limits.progress); connection closed"
             );
             reporter.warn("slow", text);
         }
@@ -57,25 +57,24 @@ pub(super) async fn serve(connection: Connection, shared: Arc<Shared>) {
             );
         }
         Err(End::NoMemory) => {
-            shared.meters.connections_refused.add(1);
-            let text = format_args!(
-                "{peer}: no memory for its message beside what others hold (memory_max); connection closed"
-            );
+            endpoint.meters.connections_refused.add(1);
+            let text =
+                format_args!("{peer}: no memory for its message (memory_max); connection closed");
             reporter.warn("memory", text);
         }
     }
     if !intake.finish().await {
         let text = format_args!(
-            "{peer}: messages were dropped before they were settled, and cannot be had again"
+            "{peer}: messages were dropped before they were settled, and cannot be received again"
         );
         reporter.error("lost", text);
     }
 }
 
-/// Why reading ends, beside the peer's wish.
+/// Why reading ends, unless the peer closes the connection.
 enum End {
     Quit,
-    /// The peer does not go on with a message that it has begun.
+    /// The peer does not continue a message.
     Slow,
     Broken(io::Error),
     NoMemory,
@@ -105,7 +104,7 @@ struct Intake {
     watch: Watch,
     flow: Flow,
     flight: Flight<()>,
-    /// Something came.
+    /// Something was received.
     began: bool,
     /// Something was dropped before it was settled.
     lost: bool,
@@ -114,7 +113,7 @@ struct Intake {
 impl Intake {
     async fn read_all(&mut self, reader: &mut Reading) -> Result<(), End> {
         while !self.watch.stop.is_stopped() {
-            // Between messages a sender may be silent for days: it would write the next one into a closed connection.
+            // Between messages, a sender may be silent for days: it would write the next one into a closed connection.
             let amid = (!self.stash.bytes().is_empty()).then(|| self.stash.held());
             let may_wait = self.began && amid.is_none();
             let fill = self.stash.fill(reader, usize::MAX);
@@ -123,7 +122,7 @@ impl Intake {
             if count == 0 {
                 return Ok(());
             }
-            if self.take(count, drained).await? {
+            if self.decode_read(count, drained).await? {
                 reader.set_aside()?;
                 let ended = self.read_by_the_clock(reader).await;
                 reader.watch()?;
@@ -136,51 +135,51 @@ impl Intake {
         Err(End::Quit)
     }
 
-    /// Reads what the system holds of a connection that we end: without answers nobody would send it again.
-    async fn read_rest(&mut self, reader: &Reading) -> Result<(), End> {
+    /// Reads what the kernel holds of a connection that is being closed: without answers, its sender would not send it again.
+    async fn read_unread(&mut self, reader: &Reading) -> Result<(), End> {
         reader.set_aside()?;
         let mut bytes = 0;
-        while bytes < REST_BYTES_MAX
+        while bytes < UNREAD_BYTES_MAX
             && let Some((count @ 1.., drained)) = self.stash.fill_aside(reader)?
         {
             bytes += count;
-            self.take(count, drained).await?;
-            // Under TLS the runtime has to look what more is there.
+            self.decode_read(count, drained).await?;
+            // With TLS, the runtime has to check for more.
             tokio::task::yield_now().await;
         }
         Ok(())
     }
 
-    /// Reads a busy connection once a tick, until nothing has come for a tick. Whether its peer has closed it.
+    /// Reads a busy connection once per `gather`, until nothing comes in that time. Returns whether its peer has closed it.
     async fn read_by_the_clock(&mut self, reader: &Reading) -> Result<bool, End> {
-        reader.gather(self.flow.shared.gather).await;
+        reader.gather(self.flow.endpoint.gather).await;
         while let Some((count, drained)) = self.stash.fill_aside(reader)? {
             if count == 0 {
                 return Ok(true);
             }
-            let busy = self.take(count, drained).await?;
+            let busy = self.decode_read(count, drained).await?;
             if drained && !busy || self.watch.stop.is_stopped() {
                 break;
             }
             if drained {
-                reader.gather(self.flow.shared.gather).await;
+                reader.gather(self.flow.endpoint.gather).await;
             }
         }
         Ok(false)
     }
 
-    /// Decodes what a read of `count` bytes brought; `drained`: nothing more is there. Whether to wait before the next.
-    async fn take(&mut self, count: usize, drained: bool) -> Result<bool, End> {
+    /// Decodes the `count` bytes of a read. `drained`: the kernel holds no more. Returns whether to pause before the next read.
+    async fn decode_read(&mut self, count: usize, drained: bool) -> Result<bool, End> {
         self.began = true;
         self.watch.came(count);
         self.flow.now = Time::now();
-        self.flow.shared.meters.bytes_received.add(count as u64);
+        self.flow.endpoint.meters.bytes_received.add(count as u64);
         let after = if drained { After::Quiet } else { After::More };
         self.decode(after).await;
         if self.stash.is_full() {
-            // Who waits for memory holds none.
-            self.leave().await;
-            let bytes_max = self.flow.shared.settings.bytes_max + BESIDE_BYTES;
+            // A task that waits for memory must not hold any.
+            self.send_batch().await;
+            let bytes_max = self.flow.endpoint.settings.bytes_max + BESIDE_BYTES;
             if !self.stash.grow(bytes_max).await {
                 return Err(End::NoMemory);
             }
@@ -188,7 +187,7 @@ impl Intake {
         if !drained {
             return Ok(false);
         }
-        self.leave().await;
+        self.send_batch().await;
         Ok(self.pace.is_busy(count, self.watch.last, false))
     }
 
@@ -199,11 +198,11 @@ impl Intake {
                 return;
             }
             let holding = self.stash.claim().is_some();
-            self.flow.open(text.len(), holding).await;
-            let (consumed, all) = self.flow.stream(self.stash.bytes(), after).await;
+            self.flow.begin_batch(text.len(), holding).await;
+            let (consumed, all) = self.flow.decode_stream(self.stash.bytes(), after).await;
             self.stash.consume(consumed);
             if self.flow.is_full() {
-                self.leave().await;
+                self.send_batch().await;
             }
             if all {
                 return;
@@ -211,9 +210,9 @@ impl Intake {
         }
     }
 
-    async fn leave(&mut self) {
+    async fn send_batch(&mut self) {
         let awaited = self.flight.is_half_full();
-        for receipt in self.flow.leave(awaited).await {
+        for receipt in self.flow.send(awaited).await {
             self.flight.push(receipt, ());
         }
         self.lost |= self.flight.collect().is_err();
@@ -223,10 +222,10 @@ impl Intake {
         }
     }
 
-    /// Keeps what has no end yet, and waits until everything is settled; false: something was not.
+    /// Sends a last message without its end, and waits until everything is settled. False if something was dropped.
     async fn finish(&mut self) -> bool {
         self.decode(After::End).await;
-        self.leave().await;
+        self.send_batch().await;
         self.lost |= self.flight.land().await.is_err();
         !self.lost
     }

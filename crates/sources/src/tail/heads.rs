@@ -1,9 +1,9 @@
-//! How a copy of a file is recognised.
+//! How a copy of a file is recognized.
 //!
-//! logrotate's `copytruncate` copies a file and then truncates it. Where the copy matches `paths` too, it holds what was
-//! read already, under a new inode. A new file that begins as another does is therefore held against the marks of that
-//! other: where they fit, it is read from where the other was left, as soon as the other has been truncated. What was
-//! truncated lately stands in the positions too, with its last marks: its copy may be found by the next run only.
+//! logrotate's `copytruncate` copies a file and then truncates it. If the copy matches `paths`, too, it holds what was already
+//! read, under a new inode. So a new file that begins like another one is compared with the marks of that one. If they fit, it
+//! is read from where the other one was left, as soon as that one has been truncated. Recently truncated contents are stored
+//! with the positions, including their last marks: the next run may be the first to find the copy.
 
 use std::{
     collections::HashMap,
@@ -17,14 +17,14 @@ use millstream_record::FileId;
 
 use super::{
     gzip::Candidate,
-    identity::{Inode, Mark, Stat, file_id, read_start},
+    identity::{Inode, Mark, Stat, file_id, head_key, read_start},
     positions::Truncated,
     tracked::{Previous, Tracked},
 };
 
-/// A file that was truncated longer ago than this has no copy that is still to be found.
+/// All copies of a file that was truncated longer ago than this have been found.
 const COPY_AGE_MAX: Duration = Duration::from_secs(60);
-/// So many marks of it are stored: by their spacing they reach down to two thirds of it, and a copy is nearly as long.
+/// How many marks of it are stored. By their spacing they reach down to two thirds of it, and a copy is nearly as long.
 const STORED_MARKS_MAX: usize = 8;
 
 /// The files that have a reader, by how they begin. Cloning shares them.
@@ -34,7 +34,7 @@ pub(super) struct Heads(Arc<Mutex<Table>>);
 #[derive(Debug, Default)]
 struct Table {
     by_head: HashMap<u64, Vec<Weak<Tracked>>>,
-    /// Files without a reader by now that held something of which a copy may still be found.
+    /// Files without a reader of whose former contents copies may still be found.
     lingering: Vec<Arc<Tracked>>,
 }
 
@@ -43,15 +43,10 @@ struct Table {
 pub(super) enum Likeness {
     /// Like no other.
     Own,
-    /// Like one that may be truncated soon.
+    /// Like one that may be truncated soon, or whose truncation was not noticed yet.
     Perhaps,
-    /// A copy of one that was truncated: read it from there on.
+    /// A copy of one that was truncated: it is read from this offset.
     CopyUpTo(u64),
-}
-
-/// The head without its generation.
-pub(super) fn key(id: &FileId) -> u64 {
-    id.head & 0x0000_ffff_ffff_ffff
 }
 
 impl Heads {
@@ -62,7 +57,7 @@ impl Heads {
     /// Notes how a file begins.
     pub(super) fn put(&self, id: &FileId, tracked: &Arc<Tracked>) {
         let mut table = self.lock();
-        let alike = table.by_head.entry(key(id)).or_default();
+        let alike = table.by_head.entry(head_key(id)).or_default();
         alike.retain(|other| {
             other
                 .upgrade()
@@ -71,10 +66,10 @@ impl Heads {
         alike.push(Arc::downgrade(tracked));
     }
 
-    /// The reader of a file has ended: what the file held before it was truncated is remembered while a copy may be found.
+    /// The reader of a file has ended: remembers the former contents of the file while a copy may be found.
     pub(super) fn linger(&self, tracked: Arc<Tracked>) {
         let mut state = tracked.state();
-        // Nothing is a copy of what it holds now: nobody would see it truncated.
+        // Nothing counts as a copy of its current content, as its truncation would not be noticed.
         state.settled = None;
         let remembers = !state.previous.is_empty();
         drop(state);
@@ -83,7 +78,7 @@ impl Heads {
         }
     }
 
-    /// What was truncated lately, to be stored. What an earlier run left without a mark is not: its name alone has to tell.
+    /// Recently truncated contents, to be stored. A content without marks is not: its copy is recognized by its name alone.
     pub(super) fn truncated(&self) -> Vec<Truncated> {
         let table = self.lock();
         let mut truncated = Vec::new();
@@ -92,7 +87,7 @@ impl Heads {
                 let state = tracked.state();
                 let path = state.path.to_string_lossy();
                 let recent = |previous: &&Previous| {
-                    key(&previous.id) == *head && previous.noticed.elapsed() < COPY_AGE_MAX
+                    head_key(&previous.id) == *head && previous.noticed.elapsed() < COPY_AGE_MAX
                 };
                 for previous in state.previous.iter().filter(recent) {
                     let skipped = previous.marks.len().saturating_sub(STORED_MARKS_MAX);
@@ -108,7 +103,7 @@ impl Heads {
         truncated
     }
 
-    /// Remembers what an earlier run saw truncated, as if it were now: the time in which nobody looked does not count.
+    /// Remembers the truncations that an earlier run noticed, as if they were noticed now: time without a run does not count.
     pub(super) fn restore(&self, truncated: Vec<Truncated>) {
         for content in truncated.chunk_by(|one, next| one.id == next.id) {
             let Truncated { id, end, path, .. } = &content[0];
@@ -129,7 +124,7 @@ impl Heads {
         }
     }
 
-    /// What was truncated and began with this head.
+    /// The positions in truncated contents that began with this head.
     pub(super) fn former(&self, head: u64) -> Vec<Candidate> {
         let table = self.lock();
         let alike = table
@@ -143,7 +138,7 @@ impl Heads {
             let former = state
                 .previous
                 .iter()
-                .filter(|previous| key(&previous.id) == head);
+                .filter(|previous| head_key(&previous.id) == head);
             let candidate = |previous: &Previous| {
                 let settled = |mark: &&Mark| mark.offset <= previous.settled;
                 Candidate {
@@ -156,7 +151,7 @@ impl Heads {
         alike.flat_map(previous).collect()
     }
 
-    /// Forgets files that have no reader any more.
+    /// Forgets files without a reader and without recent truncations.
     pub(super) fn tidy(&self) {
         let mut table = self.lock();
         table.lingering.retain(|tracked| {
@@ -174,14 +169,14 @@ impl Heads {
         });
     }
 
-    /// Holds a new file of `len` bytes against the others.
+    /// Compares a new file of `len` bytes with the others.
     pub(super) fn likeness(
         &self,
         new: &Tracked,
         file: &fs::File,
         len: u64,
     ) -> io::Result<Likeness> {
-        let head = key(&file_id(new.inode, 0, &read_start(file)?));
+        let head = head_key(&file_id(new.inode, 0, &read_start(file)?));
         let alike: Vec<_> = {
             let table = self.lock();
             table
@@ -205,7 +200,10 @@ impl Heads {
                     state.path.clone(),
                 )
             };
-            for previous in previous.iter().filter(|previous| key(&previous.id) == head) {
+            for previous in previous
+                .iter()
+                .filter(|previous| head_key(&previous.id) == head)
+            {
                 let copied = Likeness::CopyUpTo(previous.settled.min(len));
                 if previous.noticed.elapsed() >= COPY_AGE_MAX {
                     continue;
@@ -213,13 +211,13 @@ impl Heads {
                 if fits(file, len, &previous.marks)? {
                     return Ok(copied);
                 }
-                // Truncated before a mark of it was stored: only the name shows it.
+                // It was truncated before a mark was stored: only the name shows that this is a copy.
                 if previous.marks.is_empty() && is_suffixed(&new.state().path, &path) {
                     by_name = Some(copied);
                 }
             }
-            // While it is not truncated, or we have not noticed.
-            if id.is_some_and(|id| key(&id) == head)
+            // It is not truncated yet, or that was not noticed yet.
+            if id.is_some_and(|id| head_key(&id) == head)
                 && (fits(file, len, &marks)? || begins_alike(file, len, &path, other.inode)?)
             {
                 likeness = Likeness::Perhaps;
@@ -231,7 +229,7 @@ impl Heads {
 
 /// Whether the file has the same bytes before the last mark that lies within it.
 fn fits(file: &fs::File, len: u64, marks: &[Mark]) -> io::Result<bool> {
-    // That both begin with the same line says too little.
+    // The same first line alone proves too little.
     match marks
         .iter()
         .rev()
@@ -242,7 +240,7 @@ fn fits(file: &fs::File, len: u64, marks: &[Mark]) -> io::Result<bool> {
     }
 }
 
-/// Whether a new file of `len` bytes ends as the one at `path` does there, or that one is shorter by now: then it is being
+/// Whether a new file of `len` bytes ends as the one at `path` does at that length, or that one is shorter: then it is being
 /// truncated.
 fn begins_alike(new: &fs::File, len: u64, path: &Path, inode: Inode) -> io::Result<bool> {
     let Ok(other) = fs::File::open(path) else {
@@ -255,7 +253,7 @@ fn begins_alike(new: &fs::File, len: u64, path: &Path, inode: Inode) -> io::Resu
     Ok(there.is_none() || there == Mark::read(new, len)?)
 }
 
-/// Whether the name of `path` is that of `of` with something behind it.
+/// Whether the name of `path` is that of `of` with a suffix.
 fn is_suffixed(path: &Path, of: &Path) -> bool {
     match (path.file_name(), of.file_name()) {
         (Some(name), Some(of)) => name.as_encoded_bytes().starts_with(of.as_encoded_bytes()),

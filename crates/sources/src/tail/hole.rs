@@ -1,64 +1,57 @@
-//! Holes: what a program leaves that does not append. Its log is truncated (copytruncate), and it goes on writing where it
-//! was: the file grows again with a hole before the first line.
+//! Holes: what a program leaves that does not append. After its log is truncated (`copytruncate`), it continues to write at
+//! its old offset: the file grows again with a hole before the first line.
 //!
-//! `[read] -> decode -> send -> keep -> take -> process -> encode -> write -> settle`
-//!
-//! A hole is told from NULs that somebody wrote by the file system (`SEEK_DATA`); the NULs behind it up to the end of its block
-//! belong to it. A file too small to have a hole is told by what was truncated: at least as many NULs.
+//! The file system (`SEEK_DATA`) distinguishes a hole from NULs that were written. The NULs behind the hole, up to the end of
+//! its block, belong to it. A file too small for a hole has one if it begins with at least as many NULs as were truncated.
 
-use std::io;
+use std::{fs, io};
 
 use millstream_sys::disk::read_at;
 use rustix::{fs::SeekFrom, io::Errno};
 
-use super::{
-    identity::Mark,
-    reader::{Reader, Step},
-};
-
-/// The largest blocks of file systems: the rest of a hole's last block is as NUL as the hole.
+/// The largest block of common file systems: the last block of a hole is NUL to its end.
 const BLOCK_BYTES: usize = 64 << 10;
 
-impl Reader {
-    /// Passes over a hole that begins where the next record would; `text` stands there, and the file has `len` bytes.
-    pub(super) async fn pass_hole(&mut self, text: &[u8], len: u64) -> io::Result<Option<Step>> {
-        let Some(end) = self.hole_end(text, len)? else {
-            return Ok(None);
-        };
-        let Some(file) = &self.file else {
-            return Ok(None);
-        };
-        let Some(mark) = Mark::read(file, end)? else {
-            return Ok(Some(Step::Replaced));
-        };
-        self.common.holes.add(end - self.next.offset);
-        self.pass_over(mark).await?;
-        Ok(Some(Step::On))
+/// Where the hole ends that begins at `at`; None if there is no hole. `text` is what was read there, `len` the length of the
+/// file, and `truncated` how many bytes the file held before it was truncated.
+pub(super) fn hole_end(
+    file: &fs::File,
+    at: u64,
+    text: &[u8],
+    len: u64,
+    truncated: u64,
+) -> io::Result<Option<u64>> {
+    let data = match rustix::fs::seek(file, SeekFrom::Data(at)) {
+        Ok(data) => data.min(len),
+        Err(Errno::NXIO) => len,
+        // The file system does not support it.
+        Err(_) => at,
+    };
+    if data > at {
+        let mut block = Vec::new();
+        let left = BLOCK_BYTES - (data % BLOCK_BYTES as u64) as usize;
+        read_at(file, &mut block, left, data)?;
+        return Ok(Some(data + leading_nuls(&block)));
     }
-
-    fn hole_end(&self, text: &[u8], len: u64) -> io::Result<Option<u64>> {
-        let (Some(file), at) = (&self.file, self.next.offset) else {
-            return Ok(None);
-        };
-        let data = match rustix::fs::seek(file, SeekFrom::Data(at)) {
-            Ok(data) => data.min(len),
-            Err(Errno::NXIO) => len,
-            // A file system that does not tell.
-            Err(_) => at,
-        };
-        if data > at {
-            let mut block = Vec::new();
-            let rest = BLOCK_BYTES - (data % BLOCK_BYTES as u64) as usize;
-            read_at(file, &mut block, rest, data)?;
-            return Ok(Some(data + nuls(&block) as u64));
-        }
-        let before = self.tracked.state().before();
-        let nuls = nuls(text) as u64;
-        Ok((at == 0 && before > 0 && nuls >= before).then_some(nuls))
-    }
+    let nuls = leading_nuls(text);
+    Ok((at == 0 && truncated > 0 && nuls >= truncated).then_some(nuls))
 }
 
-/// How many NULs `text` begins with.
-fn nuls(text: &[u8]) -> usize {
-    text.iter().take_while(|byte| **byte == 0).count()
+fn leading_nuls(text: &[u8]) -> u64 {
+    text.iter().take_while(|byte| **byte == 0).count() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn written_nuls_are_a_hole_only_where_as_much_was_truncated() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let text = b"\0\0\0\0line\n";
+        fs::write(file.path(), text).unwrap();
+        let file = fs::File::open(file.path()).unwrap();
+        let end = |truncated| hole_end(&file, 0, text, 9, truncated).unwrap();
+        assert_eq!((end(0), end(4), end(5)), (None, Some(4), None));
+    }
 }

@@ -1,27 +1,27 @@
-//! What tells one tailed file from another, through renames, restarts, truncation and reuse of inodes.
+//! What distinguishes one tailed file from another, through renames, restarts, truncation and reuse of inodes.
 //!
-//! A file is known by device, inode and birth time, which the system says, and by `head`, which we make of its first
-//! line when its first batch is sent, and which is never changed after that:
+//! A file is known by device, inode and birth time, and by `head`, which is made of its first line when its first batch is sent
+//! and never changes after that:
 //!
 //! ```text
-//! bits 63..48   generation: 0, raised each time the same inode begins anew (copytruncate, recreated without a birth time)
+//! bits 63..48   generation: 0, incremented each time the inode holds another content (copytruncate, recreated without a
+//!               birth time)
 //! bits 47..32   n: how many bytes the checksum covers: the first line with its newline, at most 1024
 //! bits 31..0    CRC-32C of the first n bytes
 //! ```
 //!
-//! A file that grows keeps its head, because the first n bytes stay; whoever finds it again checks just those. The first
-//! line is there whenever a first batch is, so two readers of the same file always make the same head of it. The
-//! generation tells contents apart that begin with the same line (a CSV header) in the same inode. 0 stands for a file
-//! of which nothing was sent.
+//! A file that grows keeps its head, because its first n bytes stay; only those are checked when it is found again. The first
+//! batch includes the first line, so two readers of the same file always make the same head. The generation distinguishes
+//! contents of one inode that begin with the same line (a CSV header). A head of 0 stands for a file of which nothing was sent.
 //!
-//! A [`Mark`] is an offset and a checksum of the bytes before it: a file that was truncated and has grown past the offset
-//! again is recognised by it.
+//! A [`Mark`] is an offset and a checksum of the bytes before it. It reveals a file that was truncated and has grown past the
+//! offset again.
 
 use std::{
     fs, io,
     os::unix::fs::MetadataExt,
     path::Path,
-    time::{Duration, SystemTime, UNIX_EPOCH},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
 use millstream_record::FileId;
@@ -32,7 +32,7 @@ pub(super) const HEAD_BYTES_MAX: usize = 1024;
 /// A mark covers the bytes before its offset, at most this many.
 pub(super) const MARK_BYTES: usize = 256;
 
-/// What the system says of a file's identity.
+/// The identity of a file, as the system knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Inode {
     /// `st_dev`.
@@ -43,16 +43,14 @@ pub(super) struct Inode {
     pub birth: i64,
 }
 
-/// What the system says of a file.
+/// The metadata of a file.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Stat {
-    /// Who it is.
     pub inode: Inode,
-    /// Bytes.
     pub len: u64,
-    /// Whether it is a file and no directory, pipe or device.
+    /// False for directories, pipes and devices.
     pub is_file: bool,
-    /// When it was written.
+    /// When it was last written.
     pub written: SystemTime,
 }
 
@@ -79,24 +77,29 @@ impl From<fs::Metadata> for Stat {
 }
 
 impl Stat {
-    /// What a path leads to; symbolic links are followed.
+    /// Of the file that a path leads to; follows symbolic links.
     pub(super) fn at(path: &Path) -> io::Result<Self> {
         fs::metadata(path).map(Self::from)
     }
 
-    /// How long ago it was written; no time where that is still to come, because the clock has jumped.
+    /// How long ago the file was written; zero if that lies in the future because the clock was set back.
     pub(super) fn age(&self) -> Duration {
         self.written.elapsed().unwrap_or_default()
     }
 
-    /// The same of an open file.
+    /// When the file was written. None if that lies in the future because the clock was set back.
+    pub(super) fn written_at(&self) -> Option<Instant> {
+        Instant::now().checked_sub(self.written.elapsed().ok()?)
+    }
+
+    /// Of an open file.
     pub(super) fn of(file: &fs::File) -> io::Result<Self> {
         file.metadata().map(Self::from)
     }
 }
 
-/// The identity of a file whose first bytes are `start`, as the `generation`th of its inode. `start` holds its first
-/// line, or 1024 bytes, or all there is.
+/// The identity of a file whose first bytes are `start`, as the `generation`th content of its inode. `start` holds the first
+/// line, or 1024 bytes, or the whole file.
 pub(super) fn file_id(inode: Inode, generation: u16, start: &[u8]) -> FileId {
     let start = &start[..start.len().min(HEAD_BYTES_MAX)];
     let line = memchr::memchr(b'\n', start).map_or(start, |end| &start[..=end]);
@@ -109,19 +112,22 @@ pub(super) fn file_id(inode: Inode, generation: u16, start: &[u8]) -> FileId {
     }
 }
 
-/// Reads the start of a file and makes its identity of it.
+/// The identity of an open file.
 pub(super) fn read_file_id(file: &fs::File, inode: Inode, generation: u16) -> io::Result<FileId> {
-    let mut start = Vec::new();
-    read_at(file, &mut start, HEAD_BYTES_MAX, 0)?;
-    Ok(file_id(inode, generation, &start))
+    Ok(file_id(inode, generation, &read_start(file)?))
 }
 
-/// Which generation of its inode an identity stands for.
+/// The head of a file without its generation: equal for all contents that begin with the same line.
+pub(super) fn head_key(id: &FileId) -> u64 {
+    id.head & 0x0000_ffff_ffff_ffff
+}
+
+/// The generation of an identity.
 pub(super) fn generation(id: &FileId) -> u16 {
     (id.head >> 48) as u16
 }
 
-/// Whether `start`, the first 1024 bytes of a file, begins as the file of this identity does.
+/// Whether `start`, the first 1024 bytes of a file, begins like the file of this identity.
 pub(super) fn begins_as(id: &FileId, start: &[u8]) -> bool {
     let n = (id.head >> 32 & 0xffff) as usize;
     start
@@ -136,17 +142,16 @@ pub(super) fn read_start(file: &fs::File) -> io::Result<Vec<u8>> {
     Ok(start)
 }
 
-/// An offset in a file and what stands before it.
+/// An offset in a file, and a checksum of the bytes before it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Mark {
-    /// The offset.
     pub offset: u64,
-    /// CRC-32C of the [`MARK_BYTES`] bytes before it, of fewer near the start.
+    /// CRC-32C of the [`MARK_BYTES`] bytes before the offset, of fewer near the start.
     pub crc: u32,
 }
 
 impl Mark {
-    /// The mark at `offset`, before which `before` stands: at least as many bytes as a mark covers.
+    /// The mark at `offset`. `before` ends there and has at least as many bytes as a mark covers.
     pub(super) fn new(offset: u64, before: &[u8]) -> Self {
         let covered = &before[before.len() - covered_bytes(offset).min(before.len())..];
         Self {
@@ -179,7 +184,7 @@ fn covered_bytes(offset: u64) -> usize {
 }
 
 pub(super) fn crc32c(bytes: &[u8]) -> u32 {
-    // The algorithm is one of 32 bits.
+    // The library returns every CRC as 64 bits.
     crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, bytes) as u32
 }
 

@@ -1,6 +1,6 @@
-//! What is known of files from before: from a durable channel, from the positions, from readers that have let go.
+//! What is known of files without a reader: from a durable channel, from the stored positions, and from readers that ended.
 //!
-//! A file that was found is held against it: it goes on, it begins anew in the same inode, or it is new.
+//! A file that is found is compared with it: it continues, its inode holds another content, or it is new.
 
 use std::{collections::HashMap, fs, io, path::Path};
 
@@ -8,58 +8,56 @@ use millstream_record::FileId;
 
 use super::{
     gzip::Candidate,
-    heads::key,
-    identity::{Inode, Mark, Stat, begins_as, generation, read_start},
+    identity::{Inode, Mark, Stat, begins_as, generation, head_key, read_start},
     positions::{self, Entry},
 };
 
-/// One file as it was left.
+/// A file as its last reader left it.
 #[derive(Clone, Debug)]
 pub(super) struct Past {
-    /// Which.
     pub id: FileId,
-    /// Where reading goes on.
+    /// Where reading continues.
     pub offset: u64,
-    /// A mark at or before that, if we know one: a durable channel says the offset only.
+    /// A mark at or before the offset, if one is known: a durable channel only has the offset.
     pub mark: Option<Mark>,
     seen: u64,
     path: String,
 }
 
 impl Past {
-    /// The file was seen, and nothing of it was sent: it has no head yet.
+    /// Whether the file was seen, but nothing of it was sent: it has no head yet.
     pub(super) fn is_unsent(&self) -> bool {
         self.id.head == 0
     }
 
-    /// The mark, if it says anything: at offset 0 every file has the same.
+    /// The mark, unless it is at offset 0, where it is the same for every file.
     pub(super) fn marks(&self) -> impl Iterator<Item = Mark> + use<> {
         self.mark.filter(|mark| mark.offset > 0).into_iter()
     }
 }
 
-/// All of them, by inode number and birth: device numbers may change when the machine starts.
+/// What is known of files, by inode number and birth: device numbers may change when the machine boots.
 #[derive(Debug, Default)]
 pub(super) struct Known {
     files: HashMap<(u64, i64), Vec<Past>>,
-    /// Contents that were truncated after the positions were last stored: the channel knows a later generation of their inode. The
-    /// next scan may find their copies.
+    /// Contents that were truncated after the positions were last stored: the channel knows a later generation of their inode.
+    /// The next scan may find their copies.
     former: HashMap<(u64, i64), Vec<Past>>,
 }
 
-/// What a file that was found is.
+/// What a found file is.
 #[derive(Debug)]
 pub(super) enum Verdict {
-    /// Nothing of it was ever read.
+    /// A file of which nothing was read.
     New,
-    /// It goes on at the mark.
+    /// It continues at the mark.
     Continues(FileId, Mark),
-    /// Its inode was read before as another content, which is gone.
+    /// Its inode held another content before.
     Replaced(Past),
 }
 
 impl Known {
-    /// From what a durable channel and the positions say; the channel is right where both speak.
+    /// From a durable channel and the stored positions. Where both know a file, the channel is right.
     pub(super) fn new(origins: Vec<(FileId, u64)>, entries: Vec<Entry>) -> Self {
         let mut known = Self::default();
         for Entry {
@@ -89,7 +87,7 @@ impl Known {
             });
             if let Some(past) = displaced.filter(|past| !past.is_unsent()) {
                 let former = known.former.entry((id.inode, id.birth)).or_default();
-                // Without a mark only the name of a copy shows what it is a copy of: the last content, if any.
+                // Without a mark, a copy is recognized only by its name, as a copy of the last content.
                 former.retain(|other| other.marks().next().is_some());
                 former.push(past);
             }
@@ -97,16 +95,15 @@ impl Known {
         known
     }
 
-    /// The contents that an inode held and that were truncated after the positions were last stored, oldest first. Each is
-    /// returned once.
-    pub(super) fn take_former(&mut self, inode: Inode) -> Vec<Past> {
+    /// Removes and returns the contents of an inode that were truncated after the positions were last stored, oldest first.
+    pub(super) fn remove_former(&mut self, inode: Inode) -> Vec<Past> {
         let former = self.former.remove(&(inode.number, inode.birth));
         let mut former = former.unwrap_or_default();
         former.retain(|past| inode.birth != 0 || past.id.device == inode.device);
         former
     }
 
-    /// Notes where a file goes on.
+    /// Notes where a file continues.
     pub(super) fn set(&mut self, id: FileId, mark: Mark, path: &Path) {
         let _ = self.put(Past {
             id,
@@ -117,7 +114,7 @@ impl Known {
         });
     }
 
-    /// Notes a file of which nothing was sent yet: it is read from its beginning, whatever its name is by then.
+    /// Notes a file of which nothing was sent yet: it is read from its beginning, even under another name.
     pub(super) fn expect(&mut self, inode: Inode, path: &Path) {
         if self.find(inode).is_none() {
             let id = FileId {
@@ -130,7 +127,7 @@ impl Known {
         }
     }
 
-    /// Of the contents that one inode had, only the newest can still be there; returns an older one that was known until now.
+    /// Notes a content. Only the newest of an inode can still exist; returns an older one that was known until now.
     fn put(&mut self, mut past: Past) -> Option<Past> {
         let all = self
             .files
@@ -159,7 +156,7 @@ impl Known {
         }
     }
 
-    /// Notes that a scan has seen an inode.
+    /// A scan has seen an inode.
     pub(super) fn touch(&mut self, inode: Inode) {
         let now = positions::now();
         for past in self
@@ -176,21 +173,21 @@ impl Known {
     pub(super) fn find(&self, inode: Inode) -> Option<&Past> {
         let all = self.files.get(&(inode.number, inode.birth))?;
         let same = all.iter().find(|past| past.id.device == inode.device);
-        // Without a birth time an equal number on another device means nothing.
+        // Without a birth time, the same number on another device means nothing.
         same.or_else(|| all.first().filter(|_| inode.birth != 0))
     }
 
-    /// Where files go on that begin with this head, and a mark before that.
+    /// The positions of files that begin with this head.
     pub(super) fn alike(&self, head: u64) -> impl Iterator<Item = Candidate> {
         let all = self.files.values().flatten();
-        all.filter(move |past| key(&past.id) == head)
+        all.filter(move |past| head_key(&past.id) == head)
             .map(|past| Candidate {
                 offset: past.offset,
                 mark: past.mark,
             })
     }
 
-    /// Holds an open file against what is known.
+    /// Compares an open file with what is known.
     pub(super) fn judge(&self, file: &fs::File, stat: &Stat) -> io::Result<Verdict> {
         let Some(past) = self.find(stat.inode) else {
             return Ok(Verdict::New);
@@ -213,7 +210,7 @@ impl Known {
         }
     }
 
-    /// All, to be stored.
+    /// What is to be stored.
     pub(super) fn entries(&self) -> Vec<Entry> {
         let all = self.files.values().flatten();
         all.filter_map(|past| {

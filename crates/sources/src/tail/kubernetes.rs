@@ -1,4 +1,4 @@
-//! Logs of pods: where the kubelet puts them, and what their paths say.
+//! The logs of pods: where the kubelet writes them, and what their paths say.
 //!
 //! ```text
 //! /var/log/pods / NAMESPACE_POD_UID / CONTAINER / 0.log
@@ -6,7 +6,7 @@
 //!                                                 0.log.20261120-070000.gz     and later compressed
 //! ```
 //!
-//! Names of namespaces and pods hold no `_`, so that the first part says which they are.
+//! Names of namespaces and pods contain no `_`, so the first part can be split.
 
 use std::{fs, path::Path};
 
@@ -14,7 +14,7 @@ use millstream_record::Values;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-/// The values of a pod's log.
+/// The values of the log of a pod.
 const VALUES: [&str; 4] = [
     "kubernetes.namespace",
     "kubernetes.pod",
@@ -22,24 +22,24 @@ const VALUES: [&str; 4] = [
     "kubernetes.uid",
 ];
 
-/// The same with those of every file.
+/// The same, with those of every file.
 pub(super) const FILE_VALUES: [&str; 6] =
     ["host", "path", VALUES[0], VALUES[1], VALUES[2], VALUES[3]];
 
-/// Where a pod finds the namespace it is in.
+/// Where a pod finds its namespace.
 const NAMESPACE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";
-/// Their tag, if the configuration names none.
+/// The default tag.
 pub(super) const TAG: &str = "kube.{kubernetes.namespace}.{kubernetes.pod}.{kubernetes.container}";
 
-/// Logs of the pods of this machine.
+/// The logs of the pods of this machine.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Kubernetes {
-    /// The kubelet's directory.
+    /// Log directory of the kubelet.
     root: String,
-    /// The pod that is not read, because it is this one: `NAMESPACE/POD`, or a name in any namespace. Default: the
-    /// environment's `POD_NAMESPACE` (else that of the service account) and `POD_NAME` (else its `HOSTNAME`, which is the
-    /// pod's name but with `hostNetwork`).
+    /// This pod, whose logs are not read: `NAMESPACE/POD`, or a name in any namespace. Default: the environment variables
+    /// `POD_NAMESPACE` (or the namespace of the service account) and `POD_NAME` (or `HOSTNAME`, which is the name of the pod
+    /// unless it uses `hostNetwork`).
     own_pod: Option<String>,
 }
 
@@ -57,14 +57,14 @@ impl Kubernetes {
         self.root.trim_end_matches('/')
     }
 
-    /// The pattern of all logs that are being written.
+    /// Matches all current logs.
     pub(super) fn paths(&self) -> String {
         format!("{}/*/*/*.log", self.root())
     }
 
-    /// The pattern of the logs of this very program.
+    /// Matches the logs of this program.
     pub(super) fn itself(&self) -> Option<String> {
-        let said = |name| std::env::var(name).ok();
+        let variable = |name| std::env::var(name).ok();
         let (namespace, pod) = match &self.own_pod {
             Some(own) => match own.split_once('/') {
                 Some((namespace, pod)) => (Some(namespace.to_owned()), pod.to_owned()),
@@ -72,21 +72,24 @@ impl Kubernetes {
             },
             None => {
                 let of_account = || fs::read_to_string(NAMESPACE).ok();
-                let namespace = said("POD_NAMESPACE").or_else(of_account);
-                (namespace, said("POD_NAME").or_else(|| said("HOSTNAME"))?)
+                let namespace = variable("POD_NAMESPACE").or_else(of_account);
+                (
+                    namespace,
+                    variable("POD_NAME").or_else(|| variable("HOSTNAME"))?,
+                )
             }
         };
         let is_name = |text: &String| {
             let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"-.".contains(&byte);
             !text.is_empty() && text.bytes().all(fits)
         };
-        // A pod of a set has the same name in every namespace.
+        // Without a namespace, the name is excluded in all of them.
         let namespace = namespace.map(|name| name.trim().to_owned());
         let namespace = namespace.filter(is_name).unwrap_or("*".to_owned());
         is_name(&pod).then(|| format!("{}/{namespace}_{pod}_*/**", self.root()))
     }
 
-    /// Sets what the path of a log says.
+    /// Sets the values that the path of a log implies.
     pub(super) fn set_values(&self, path: &Path, values: &mut Values) {
         let Ok(below) = path.strip_prefix(self.root()) else {
             return;

@@ -2,36 +2,44 @@
 //!
 //! `[read] -> decode -> send -> keep -> take -> process -> encode -> write -> settle`
 //!
-//! - `scan.rs`: which files the patterns name; `watch.rs`: when that or a file changes.
-//! - `identity.rs`: what tells one file from another; `known.rs`, `positions.rs`: what earlier runs knew;
-//!   `tracked.rs`, `heads.rs`: what a file that is being read held, and whether another is its copy.
-//! - `run.rs`, `begin.rs`, `store.rs`: gives each file a reader, and says where it begins.
-//! - `reader.rs`, `send.rs`: the hop itself, a file to batches; `framed.rs`: the same line by line; `rest.rs`: waiting at its end;
-//!   `anew.rs`, `hole.rs`, `long_line.rs`, `gzip.rs`, `done.rs`.
-//! - `options.rs`; `kubernetes.rs`: what the path of a pod's log says.
+//! - `run.rs` finds files and gives each a reader. `scan.rs` walks through the directories, `watch.rs` says when something
+//!   changed, `admission.rs` decides which files are read and from where (`begin.rs`), `store.rs` when positions are written.
+//! - `reader.rs` is the hop itself: reads a `chunk.rs` from the `open_file.rs`, cuts it into records with the `decoder.rs`, and
+//!   sends them with the `sender.rs`. The `position.rs` moves with them, `pace.rs` lets batches grow. `gzip.rs`, `long_line.rs`,
+//!   `hole.rs`, `copy.rs` and `done.rs` know one special case each.
+//! - `identity.rs` distinguishes files; `known.rs` and `positions.rs` remember those of earlier runs, `tracked.rs` and `heads.rs`
+//!   those that are being read.
+//! - `common.rs`, `context.rs`, `ends.rs` and `signal.rs` connect readers and run.
 //!
-//! It promises that no line is lost that stands in a file, and that behind a durable channel none comes twice.
+//! No line of a file is lost, and behind a durable channel none is delivered twice.
 
-mod anew;
+mod admission;
 mod begin;
+mod chunk;
+mod common;
+mod context;
+mod copy;
+mod decoder;
 mod done;
-mod framed;
+mod ends;
 mod gzip;
 mod heads;
 mod hole;
 mod identity;
 mod known;
 mod kubernetes;
+mod lag;
 mod long_line;
+mod open_file;
 mod options;
 mod pace;
+mod position;
 mod positions;
 mod reader;
-mod rest;
 mod run;
 mod scan;
-mod send;
-mod shared;
+mod sender;
+mod signal;
 mod store;
 mod tracked;
 mod watch;
@@ -69,7 +77,7 @@ struct Tail(Arc<Options>);
 
 impl Source for Tail {
     fn bind(&mut self, _: &SourceContext) -> Result<(), Failure> {
-        // Files that are missing may come; nothing is needed before.
+        // Files may appear later; nothing is needed before.
         Ok(())
     }
 

@@ -1,4 +1,4 @@
-//! The options of the source `tail`, and what is checked of them.
+//! The options of the source `tail`.
 
 use std::{path::Path, sync::Arc, time::Duration};
 
@@ -9,6 +9,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::{
+    done::{self, WhenDone},
     kubernetes::{self, Kubernetes},
     scan::Patterns,
 };
@@ -21,53 +22,53 @@ use crate::{
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Config {
-    /// Which files: paths with `*`, `?`, `[a-z]`, `{a,b}` and `**` (any directories). Required, if there is no `kubernetes`.
+    /// Files to read: paths with `*`, `?`, `[a-z]`, `{a,b}` and `**` (any directories). Required without `kubernetes`.
     #[serde(default)]
     paths: OneOrMany<String>,
-    /// The logs of the pods of this machine (`{}`): paths, framing `cri`, values `kubernetes.namespace`, `.pod`, `.container`
-    /// and `.uid`, and the tag `kube.NAMESPACE.POD.CONTAINER`.
+    /// Reads the logs of the pods of this machine (`{}`): sets their paths, the framing `cri`, the values
+    /// `kubernetes.namespace`, `.pod`, `.container` and `.uid`, and the tag `kube.NAMESPACE.POD.CONTAINER`.
     #[serde(default)]
     kubernetes: Option<Kubernetes>,
-    /// Which of them not: patterns of names (`*.gz`) or, with a slash, of whole paths.
+    /// Files to skip: patterns of names (`*.gz`) or, with a slash, of whole paths.
     #[serde(default)]
     exclude: OneOrMany<String>,
-    /// Where a file is begun that was there before the first start. Files that appear later are read from their beginning.
+    /// Where to begin files that existed before the first start. Files that appear later are read from their beginning.
     #[serde(default)]
     start: Start,
-    /// The tag: a text in which `*` is the file's path with dots for slashes, or a template of `{path}` and `{host}`.
-    /// Default: the node's name.
+    /// Tag of the records: a text in which `*` stands for the path of the file with dots instead of slashes, or a template of
+    /// `{path}` and `{host}`. Default: the name of the node.
     #[serde(default)]
     tag: Option<String>,
     /// Where a record ends.
     #[serde(default)]
     framing: Framing,
-    /// The longest line, without its newline.
+    /// Longest line in bytes, without its newline.
     #[serde(default = "line_max")]
     line_max: Size,
-    /// What becomes of a longer one.
+    /// What happens to a longer line.
     #[serde(default)]
     too_long: TooLong,
-    /// How the text is encoded, if not in UTF-8: `shift_jis`, `euc-jp`, `latin1`, `utf-16le` ... It becomes UTF-8.
+    /// Encoding of the text, which is converted to UTF-8: `shift_jis`, `euc-jp`, `latin1`, `utf-16le` ...
     #[serde(default = "encoding")]
     encoding: String,
-    /// What becomes of files that were compressed by gzip.
+    /// What happens to files compressed by gzip.
     #[serde(default)]
     compressed: Compressed,
-    /// A file that was last written longer ago is not begun, until it is written again. 0: every file is.
+    /// Skips files that were last written longer ago than this, until they are written again. 0: no limit.
     #[serde(default)]
     ignore_older: Period,
-    /// So many bytes of one file are read in a second, at most. 0: as fast as it goes; files take turns either way.
+    /// Bytes read from one file per second, at most. 0: no limit. Files take turns in either case.
     #[serde(default)]
     rate_max: Size,
-    /// What becomes of a file that was read to its end, has been quiet for `rotate_wait`, and of which everything is kept
-    /// or settled: for directories into which whole files are put.
+    /// What happens to a file that was read to its end, was not written for `rotate_wait`, and of which everything is kept or
+    /// settled. For directories into which whole files are put.
     #[serde(default)]
     when_done: WhenDone,
-    /// How long a file that was renamed or removed must have been quiet before it is closed.
+    /// Time without a write after which a renamed or removed file is closed.
     #[serde(default = "rotate_wait")]
     rotate_wait: Period,
-    /// How often directories and files are looked at of which the kernel gives no notice; where a look at all takes more than
-    /// a thousandth of that, as much less often, but at least once in six times that.
+    /// Interval at which directories are scanned and files without kernel notifications are checked. If a scan takes more than
+    /// a thousandth of it, scans are proportionally rarer, but happen at least once in six times the interval.
     #[serde(default = "rescan")]
     rescan: Period,
 }
@@ -80,49 +81,36 @@ fn encoding() -> String {
     "utf-8".to_owned()
 }
 
-/// Long enough for a program that is told of the rotation to open its new file.
+/// Long enough for a program to open its new file after a rotation.
 fn rotate_wait() -> Period {
     Period::secs(30)
 }
 
-/// A look at a thousand files takes a few milliseconds.
+/// A scan of a thousand files takes a few milliseconds.
 fn rescan() -> Period {
     Period::secs(10)
 }
 
-/// Where a file is begun that was there before the first start.
+/// Where to begin files that existed before the first start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Start {
-    /// At its beginning: nothing that stands in it is missed.
+    /// At their first line.
     #[default]
     Beginning,
     /// At the line that is being written.
     End,
 }
 
-/// What becomes of files that were compressed by gzip.
+/// What happens to files compressed by gzip.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Compressed {
     /// They are read once, whatever their name is.
     #[default]
     Read,
-    /// They are passed over.
+    /// They are skipped.
     Skip,
-}
-
-/// What becomes of a file that is done with.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub(super) enum WhenDone {
-    /// It stays.
-    #[default]
-    Keep,
-    /// It is removed.
-    Delete,
-    /// `.done` is added to its name; files of such names are not read.
-    Rename,
 }
 
 /// The checked options.
@@ -144,7 +132,7 @@ pub(super) struct Options {
 }
 
 impl Options {
-    /// What all records of a file share.
+    /// The values that all records of a file share.
     pub(super) fn values_of(&self, path: &Path, host: &str) -> Values {
         let mut values = Values::new();
         values.set("host", host);
@@ -155,7 +143,7 @@ impl Options {
         values
     }
 
-    /// The names of what the records of its files share.
+    /// The names of these values.
     pub(super) fn values(&self) -> &'static [&'static str] {
         values(self.kubernetes.is_some())
     }
@@ -179,7 +167,7 @@ pub(super) fn check(node: &Node) -> Checked<Arc<Options>> {
     let mut problems = Vec::new();
     let mut problem = |option: &str, why: String| problems.push(node.problem_at(option, why));
     if config.paths.is_empty() && config.kubernetes.is_none() {
-        problem("paths", "`paths` names no file".to_owned());
+        problem("paths", "`paths` is empty".to_owned());
     }
     if config.line_max.is_zero() || config.line_max > LINE_MAX_LARGEST {
         problem(
@@ -188,7 +176,7 @@ pub(super) fn check(node: &Node) -> Checked<Arc<Options>> {
         );
     }
     if config.rescan.is_zero() {
-        let why = "`rescan` cannot be 0: without it files may be missed";
+        let why = "`rescan` must not be 0: without it files may be missed";
         problem("rescan", why.to_owned());
     }
     let pods = config.kubernetes.as_ref();
@@ -197,7 +185,7 @@ pub(super) fn check(node: &Node) -> Checked<Arc<Options>> {
     let exclude = config.exclude.iter().cloned();
     let mut exclude: Vec<String> = exclude.chain(pods.and_then(Kubernetes::itself)).collect();
     if config.when_done == WhenDone::Rename {
-        exclude.push(format!("*{}", super::done::SUFFIX));
+        exclude.push(format!("*{}", done::SUFFIX));
     }
     let patterns = Patterns::new(
         paths.iter().map(String::as_str),

@@ -1,8 +1,7 @@
-//! How far a reader is behind, and how often it lets itself be woken.
+//! How far a reader is behind, and how often it wakes up.
 //!
-//! A file that is written in small pieces would wake its reader for each, or keep it running for each. When several looks
-//! in a row came close together and found little, the reader takes a nap before the next: a busy file gains much, an
-//! idle one is never delayed.
+//! A file that is written in small pieces would wake its reader for each of them, or keep it running. When several wake-ups in
+//! a row were close together, the reader takes a nap before the next: a busy file gains much, an idle one is never delayed.
 
 use std::{
     sync::{
@@ -14,31 +13,33 @@ use std::{
 
 use millstream_pipeline::meters::Meter;
 
-/// Wake-ups this near to each other are close together.
+/// Wake-ups within this time are close together.
 const NEAR: Duration = Duration::from_millis(10);
-/// So many of them in a row make a nap.
+/// This many of them in a row cause a nap.
 const WAKES: u32 = 5;
-/// How long a nap is: a busy stream is delayed by no more.
+/// The length of a nap: a busy file is delayed by at most this.
 const NAP: Duration = Duration::from_millis(5);
 
 /// The pace of one reader.
 #[derive(Debug)]
 pub(super) struct Pace {
-    /// Bytes that all readers of the source have not read yet.
+    /// Unread bytes of all files of the source.
     lag: Meter,
-    /// Our part of it, and where others see it.
+    /// Unread bytes of this file.
     behind: u64,
+    /// The same, for the run.
     own: Arc<AtomicU64>,
-    /// Bytes that were read since the last turn.
+    /// Bytes read since the reader last paused for `rate_max`.
     pub owed: u64,
     woken: Instant,
+    /// Wake-ups in a row that were close together.
     near: u32,
     /// When something was last read.
     pub last_read: Instant,
 }
 
 impl Pace {
-    /// A reader that adds to a gauge.
+    /// Adds to the gauge `lag`, and shows the lag of this file in `own`.
     pub(super) fn new(lag: Meter, own: Arc<AtomicU64>) -> Self {
         let now = Instant::now();
         Self {
@@ -52,7 +53,7 @@ impl Pace {
         }
     }
 
-    /// There are `bytes` bytes to read.
+    /// There are `bytes` unread bytes.
     pub(super) fn lag(&mut self, bytes: u64) {
         self.lag.add(bytes);
         self.lag.sub(self.behind);
@@ -60,27 +61,27 @@ impl Pace {
         self.own.store(bytes, Ordering::Relaxed);
     }
 
-    /// `bytes` of them were read.
+    /// `bytes` bytes were read.
     pub(super) fn read(&mut self, bytes: u64) {
         self.lag(self.behind.saturating_sub(bytes));
         self.owed += bytes;
         self.last_read = Instant::now();
     }
 
-    /// Whether these bytes are all that there is to read.
+    /// Whether no more than `bytes` bytes are unread.
     pub(super) fn is_rest(&self, bytes: u64) -> bool {
         self.behind <= bytes
     }
 
-    /// Whether all was read that was there.
+    /// Whether everything was read.
     pub(super) fn at_end(&self) -> bool {
         self.behind == 0
     }
 
-    /// The reader was woken, or has read up to the end; how long it should nap.
+    /// The reader was woken, or has read to the end. Returns how long it should nap.
     pub(super) fn woken(&mut self) -> Option<Duration> {
         let now = Instant::now();
-        // The nap itself does not make wake-ups rare.
+        // The nap itself does not count as time between wake-ups.
         self.near = if now.duration_since(self.woken) < NEAR {
             self.near + 1
         } else {
@@ -97,5 +98,25 @@ impl Pace {
 impl Drop for Pace {
     fn drop(&mut self) {
         self.lag(0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_busy_file_causes_naps_and_the_lag_goes_back_to_zero() {
+        let (meter, own) = (Meter::default(), Arc::new(AtomicU64::new(0)));
+        let mut pace = Pace::new(meter.clone(), own.clone());
+        pace.lag(100);
+        pace.read(60);
+        assert_eq!((meter.get(), own.load(Ordering::Relaxed)), (40, 40));
+        assert!(pace.is_rest(40) && !pace.at_end());
+        assert_eq!(pace.owed, 60);
+        let naps = (0..2 * WAKES).filter(|_| pace.woken().is_some()).count();
+        assert!(naps > 0);
+        drop(pace);
+        assert_eq!(meter.get(), 0);
     }
 }

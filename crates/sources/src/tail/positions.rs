@@ -1,20 +1,20 @@
-//! The positions of a tail: one small file, replaced as a whole. Where a durable channel knows the offsets better, it
-//! still has the marks, by which a file is recognised that was truncated and grew while we did not run.
+//! The stored positions: one small file that is replaced as a whole. Behind a durable channel, which has the offsets, it still
+//! has the marks, which reveal a file that was truncated and grew while the source did not run.
 //!
 //! ```text
 //! millstream tail positions 3
 //! ran NANOSECONDS                                    when the last walk through the directories began, since 1970
-//! was DEVICE INODE BIRTH HEAD OFFSET CRC END PATH    a file that was truncated lately: one line for each of its last marks
-//! DEVICE INODE BIRTH HEAD OFFSET CRC SEEN PATH       one line a file; HEAD and CRC in hex, SEEN in seconds since 1970;
-//!                                                    HEAD 0: the file was seen, and nothing of it was sent
-//! end CRC                                            CRC-32C of all that stands before this line, in hex
+//! was DEVICE INODE BIRTH HEAD OFFSET CRC END PATH    a recently truncated file: one line for each of its last marks
+//! DEVICE INODE BIRTH HEAD OFFSET CRC SEEN PATH       one line per file; HEAD and CRC in hex, SEEN in seconds since 1970;
+//!                                                    HEAD 0: the file was seen, but nothing of it was sent
+//! end CRC                                            CRC-32C of everything before this line, in hex
 //! ```
 //!
-//! Version 2 had no line `ran`, and version 1 no lines `was` either.
+//! Version 2 had no line `ran`, version 1 no lines `was` either.
 //!
-//! The new file is written beside the old one, synced, renamed over it, and the directory is synced: after a crash there is
-//! the old one or the new one. It stands there from the first run on, also without a line: that it is there says that what
-//! is not in it is new, and is read from its beginning.
+//! The new file is written beside the old one, synced and renamed over it, and the directory is synced: after a crash there is
+//! the old one or the new one. It exists from the first run on, even without a file in it: what an existing file does not name is
+//! new, and is read from its beginning.
 
 use std::{
     fmt::Write as _,
@@ -35,55 +35,52 @@ const NEW_NAME: &str = "positions.new";
 /// The first line without the version.
 const TITLE: &str = "millstream tail positions ";
 const VERSION: u32 = 3;
-/// A larger file is damaged: more than half a million files stand in one of this size.
+/// A larger file is damaged: one of this size names more than half a million files.
 const FILE_BYTES_MAX: u64 = 256 << 20;
-/// What helps when the positions cannot be used.
+/// What to do when the positions cannot be used.
 const REMEDY: &str = "restore it from a backup, or remove it and restart Millstream: the files that it names are then read \
-                      again as `start` says, unless a disk channel knows where they go on";
+                      again as `start` says, unless a disk channel knows their positions";
 /// Begins the line with the time of the last walk.
 const RAN: &str = "ran ";
 /// Begins the line of a file that was truncated.
 const WAS: &str = "was ";
-/// A file that nobody has seen for so long is forgotten; until then it may come back (an unmounted directory).
+/// A file that was not seen for this long is forgotten; until then it may return (an unmounted directory).
 const FORGET_AFTER: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// Where one file goes on.
+/// The position of one file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Entry {
-    /// Which file.
     pub id: FileId,
-    /// Where.
     pub mark: Mark,
-    /// When a scan last saw it, in seconds since 1970.
+    /// When a scan last saw the file, in seconds since 1970.
     pub seen: u64,
-    /// Where; for people who look into the file.
+    /// For people who look into the stored positions.
     pub path: String,
 }
 
-/// Up to where a file was read that was truncated since, and one of its marks.
+/// One mark of a content that was truncated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Truncated {
-    /// Which file.
     pub id: FileId,
     /// Where a batch ended.
     pub mark: Mark,
-    /// Up to where it was settled.
+    /// How far the content was settled.
     pub end: u64,
-    /// Where it was.
     pub path: String,
 }
 
-/// All that is stored.
+/// Everything that is stored.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Positions {
-    /// When the last walk through the directories began: a file born later was never seen.
+    /// When the last walk through the directories began: a file created later was never seen.
     pub ran: Option<Time>,
+    /// The positions of the files.
     pub entries: Vec<Entry>,
-    /// What was truncated lately: lines of one content follow each other, with ascending marks.
+    /// Recently truncated contents: the marks of one follow each other, in ascending order.
     pub truncated: Vec<Truncated>,
 }
 
-/// Seconds since 1970, now.
+/// The current time in seconds since 1970.
 pub(super) fn now() -> u64 {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)
@@ -102,8 +99,8 @@ pub(super) fn load(directory: &Path) -> Result<Option<Positions>, Failure> {
 }
 
 fn parse(text: &[u8]) -> Result<Positions, String> {
-    let text = std::str::from_utf8(text).map_err(|_| "is damaged: it is no text".to_owned())?;
-    // The checksum comes first: a version that was damaged is no newer format.
+    let text = std::str::from_utf8(text).map_err(|_| "is damaged: it is not text".to_owned())?;
+    // The checksum comes first, so that a damaged version does not look like a newer format.
     let end = text.rfind("end ").ok_or("is damaged: it has no end")?;
     let (body, end) = text.split_at(end);
     let crc = end.strip_prefix("end ").map(str::trim_end);
@@ -152,7 +149,7 @@ fn parse(text: &[u8]) -> Result<Positions, String> {
     Ok(positions)
 }
 
-/// What a line holds: the third is SEEN or END.
+/// The fields of a line; the number is SEEN or END.
 fn fields(line: &str) -> Option<(FileId, Mark, u64, String)> {
     let mut words = line.splitn(8, ' ');
     let id = FileId {
@@ -173,9 +170,9 @@ fn fields(line: &str) -> Option<(FileId, Mark, u64, String)> {
     ))
 }
 
-/// What [`fields`] reads.
+/// Writes a line for [`fields`].
 fn write_fields(text: &mut String, id: &FileId, mark: Mark, number: u64, path: &str) {
-    // The path is for people only, and stays on its line.
+    // The path is only for people, and must not break the line.
     let path = path.replace(char::is_control, "?");
     let _ = writeln!(
         text,

@@ -1,15 +1,12 @@
-//! One run of the source: finds files, gives each a reader, and keeps the positions.
+//! One run of the source: finds files, gives each a reader, and stores the positions.
 //!
-//! Names that come and go are told by the kernel, and a scan looks every `rescan` whatever the kernel tells. Readers are
-//! dealt to the data threads; what they and the scan share is in `tracked.rs`. What is written down is in `store.rs`.
+//! The kernel reports names that appear and disappear; a scan every `rescan` finds what the kernel does not report. Readers
+//! are distributed over the data threads.
 
 use std::{
     collections::{HashMap, HashSet},
     path::PathBuf,
-    sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, AtomicUsize},
-    },
+    sync::Arc,
     time::Duration,
 };
 
@@ -20,70 +17,54 @@ use millstream_pipeline::{
     stop::{Stop, Stopper, stop},
 };
 use millstream_record::Time;
-use tokio::{
-    sync::{Notify, Semaphore},
-    time::{Instant, sleep_until},
-};
+use tokio::time::{Instant, sleep_until};
 
 use super::{
+    admission::{Admission, Files},
     begin::Beginning,
-    gzip::AT_ONCE,
-    heads::Heads,
-    identity::Inode,
+    common::Common,
+    context::FileContext,
+    ends::{EndGuard, Ended},
     known::Known,
+    lag::LagReport,
     options::Options,
-    positions,
-    reader::{Ended, Reader},
-    scan::{Found, Patterns, Scan},
-    shared::{Common, EndGuard},
-    store::STORE_EVERY,
+    positions::{self, Positions},
+    reader::Reader,
+    scan::{FoundFile, Patterns, Scan},
+    store::Store,
     tracked::Tracked,
     watch::Watch,
 };
 
-/// Scans come no nearer to each other than this.
+/// The shortest time between two scans.
 const SCAN_GAP: Duration = Duration::from_millis(20);
-/// A scan that takes long is followed by a pause this many times as long: 5 % of a core.
+/// A scan is followed by a pause this many times as long as it took: 5 % of a core.
 const SCAN_SHARE: u32 = 20;
-/// File systems say of a birth only in which tick of the kernel's clock it was: up to 10 ms too early.
+/// File systems take birth times from the tick of the kernel's clock: up to 10 ms too early.
 const BIRTH_STEP: Duration = Duration::from_millis(20);
-/// A compressed file is looked at so often while it waits for what it was made of.
+/// How often a compressed file is checked while it waits for its original.
 const DEFERRED_WAIT: Duration = Duration::from_secs(1);
-/// Scans for which there is no reason but the time take a thousandth of a core at most ...
+/// Scans that nothing but the time asks for take at most a thousandth of a core ...
 const IDLE_SHARE: u32 = 1000;
-/// ... but come at least once in so many times `rescan`.
+/// ... but happen at least once in this many times `rescan`.
 const SELDOM_MAX: u32 = 6;
 
 /// A run of the source.
 pub(super) struct Run {
-    pub(super) common: Arc<Common>,
-    pub(super) context: SourceContext,
-    pub(super) known: Known,
-    /// An earlier run has left positions: what they do not name is new.
-    pub(super) had_run: bool,
-    /// The first scan is still to come.
-    pub(super) first: bool,
-    /// When the last walk began, of an earlier run until the first one of this run is over.
-    pub(super) ran: Option<Time>,
+    common: Arc<Common>,
+    context: SourceContext,
+    admission: Admission,
+    store: Store,
+    lag: LagReport,
     watch: Option<Watch>,
-    pub(super) files: HashMap<Inode, Arc<Tracked>>,
+    files: Files,
+    /// Stops the readers.
     stopper: Stopper,
     stop: Stop,
     scan_at: Instant,
     scan_not_before: Instant,
-    pub(super) store_at: Option<Instant>,
-    pub(super) store_not_before: Instant,
-    pub(super) lag_at: Option<Instant>,
-    /// Compressed files with nothing more to read, and how long they were then.
-    pub(super) inflated: HashMap<Inode, u64>,
-    /// A compressed file waits until what it was made of is read.
-    pub(super) deferred: bool,
     /// Holds while files cannot be opened.
     unreadable: Condition,
-    /// What the scan at hand could not open: the last of it, and why.
-    pub(super) refused: Option<String>,
-    /// Holds while the positions cannot be written.
-    pub(super) unstored: Condition,
 }
 
 impl Drop for Run {
@@ -96,64 +77,45 @@ impl Run {
     /// Reads what earlier runs have left.
     pub(super) fn new(options: Arc<Options>, context: SourceContext) -> Result<Self, Failure> {
         let origins = context.outlet.file_origins();
+        let durable = origins.is_some();
         let stored = positions::load(&context.directory)?;
-        let had_run =
-            stored.is_some() || origins.as_ref().is_some_and(|origins| !origins.is_empty());
+        let origins = origins.unwrap_or_default();
+        let had_run = stored.is_some() || !origins.is_empty();
+        let reporter = &context.reporter;
         let watch = Watch::new().inspect_err(|error| {
-            context.reporter.warn(
-                "inotify",
-                format_args!("the kernel gives no notices ({error}); files are looked at by time"),
-            );
+            let text = format_args!("the kernel sends no notifications ({error}); polling files");
+            reporter.warn("inotify", text);
         });
         let watch = watch.ok().filter(|_| !context.once);
-        let (stopper, stop) = stop();
-        let meters = &context.meters;
-        let common = Common {
-            durable: origins.is_some(),
-            options,
-            heads: Heads::default(),
-            alarms: watch.as_ref().map(Watch::alarms),
-            dirty: Notify::new(),
-            scan_wanted: Notify::new(),
-            urgent: AtomicBool::new(false),
-            lag: meters.gauge("lag_bytes"),
-            lag_max: meters.gauge("lag_bytes_max"),
-            lags: meters.table("file_lag_bytes", "path"),
-            open_files: meters.gauge("open_files"),
-            truncated: meters.counter("files_truncated"),
-            too_long: meters.counter("lines_too_long"),
-            unreadable: meters.counter("read_errors"),
-            garbled: meters.counter("lines_garbled"),
-            holes: meters.counter("hole_bytes"),
-            done: meters.counter("files_done"),
-            inflating: Arc::new(Semaphore::new(AT_ONCE)),
-            announcing: AtomicUsize::new(0),
-            ends: Mutex::default(),
-            ended: Notify::new(),
-        };
-        let now = Instant::now();
+        let alarms = watch.as_ref().map(Watch::alarms);
+        let common = Arc::new(Common::new(options, durable, alarms, &context.meters));
         let stored = stored.unwrap_or_default();
         common.heads.restore(stored.truncated);
+        let (stopper, stop) = stop();
+        let now = Instant::now();
         Ok(Self {
-            common: Arc::new(common),
-            known: Known::new(origins.unwrap_or_default(), stored.entries),
-            had_run,
-            first: true,
-            ran: stored.ran,
+            admission: Admission::new(
+                common.clone(),
+                reporter.clone(),
+                Known::new(origins, stored.entries),
+                had_run,
+                stored.ran,
+            ),
+            store: Store::new(
+                context.directory.clone(),
+                durable,
+                had_run,
+                reporter.condition("positions"),
+            ),
+            common,
+            lag: LagReport::default(),
             watch,
-            files: HashMap::new(),
+            files: Files::new(),
             stopper,
             stop,
             scan_at: now,
             scan_not_before: now,
-            store_at: None,
-            store_not_before: now,
-            lag_at: None,
-            inflated: HashMap::new(),
-            deferred: false,
-            unreadable: context.reporter.condition("unreadable"),
-            refused: None,
-            unstored: context.reporter.condition("positions"),
+            unreadable: reporter.condition("unreadable"),
             context,
         })
     }
@@ -163,66 +125,78 @@ impl Run {
         self.scan().await;
         let mut outer = self.context.stop.clone();
         let mut outcome = Ok(());
+        let common = self.common.clone();
         while outcome.is_ok()
             && !outer.is_stopped()
-            && !(self.context.once && self.files.is_empty() && !self.deferred)
+            && !(self.context.once && self.files.is_empty() && !self.admission.is_deferred())
         {
             let scans = !self.context.once || self.files.is_empty();
             tokio::select! {
                 () = outer.stopped() => {}
-                () = self.common.ended.notified() => outcome = self.take_ends(),
-                () = self.common.dirty.notified() => self.moved(),
-                () = at(self.lag_at) => self.look_at_lag(),
-                () = self.common.scan_wanted.notified() => self.scan_soon(),
+                () = common.ends.changed() => outcome = self.collect_ends(),
+                () = common.signal.changed() => {
+                    self.store.moved(common.signal.is_urgent());
+                    self.lag.look_soon();
+                }
+                () = at(self.lag.at()) => self.lag.look(&self.files, &common.meters),
+                () = common.scan_wanted.notified() => self.scan_soon(),
                 changed = changed(&mut self.watch) => {
                     if changed {
                         self.scan_soon();
                     }
                 }
                 () = sleep_until(self.scan_at), if scans => self.scan().await,
-                () = at(self.store_at) => self.store().await,
+                () = at(self.store.at()) => self.store().await,
             }
         }
-        // What the readers have sent is waited for, whoever asks for the end.
+        // Waits for what the readers have sent, whatever ended the run.
         self.stopper.stop();
         while !self.files.is_empty() {
             tokio::select! {
-                () = self.common.ended.notified() => outcome = outcome.and(self.take_ends()),
-                () = self.common.dirty.notified() => self.store_soon(),
-                () = at(self.store_at) => self.store().await,
+                () = common.ends.changed() => outcome = outcome.and(self.collect_ends()),
+                () = common.signal.changed() => self.store.moved(common.signal.is_urgent()),
+                () = at(self.store.at()) => self.store().await,
             }
         }
         self.store().await;
         outcome
     }
 
+    /// Writes the positions. Behind a durable channel a restart does not depend on them, but they hold the marks.
+    async fn store(&mut self) {
+        if !self.store.begin(&self.common.signal) {
+            return;
+        }
+        let known = &mut self.admission.known;
+        for tracked in self.files.values() {
+            let state = tracked.state();
+            if let Some((id, mark)) = state.settled {
+                known.set(id, mark, &state.path);
+            }
+        }
+        let positions = Positions {
+            entries: known.entries(),
+            ran: self.admission.ran(),
+            truncated: self.common.heads.truncated(),
+        };
+        self.store.write(positions, &self.common.signal).await;
+    }
+
     fn scan_soon(&mut self) {
         self.scan_at = self.scan_at.min(Instant::now().max(self.scan_not_before));
     }
 
-    fn take_ends(&mut self) -> Result<(), Failure> {
-        let ends = std::mem::take(
-            &mut *self
-                .common
-                .ends
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner),
-        );
+    fn collect_ends(&mut self) -> Result<(), Failure> {
         let mut outcome = Ok(());
-        for ended in ends {
+        for ended in self.common.ends.drain() {
             let tracked = self.files.remove(&ended.inode);
-            if let Some(len) = ended.compressed {
-                self.inflated.insert(ended.inode, len);
-            }
+            self.admission.readmit(&ended, tracked.as_deref());
             if let Some(tracked) = tracked {
-                if let Some((id, mark)) = ended.left_at {
-                    self.known.set(id, mark, &tracked.state().path);
-                }
                 self.common.heads.linger(tracked);
             }
             if !ended.in_order {
                 outcome = Err(Failure::us(
-                    "the reader of a file died; all of them begin again",
+                    "the reader of a file failed; all readers restart",
                 ));
             }
         }
@@ -231,20 +205,17 @@ impl Run {
         outcome
     }
 
-    /// Finds out which files there are, and gives new ones a reader.
+    /// Finds files and gives new ones a reader.
     async fn scan(&mut self) {
         let started = Instant::now();
         let ran = Time(Time::now().0.saturating_sub(BIRTH_STEP.as_nanos() as i64));
-        // A directory that appeared may hold files from before it was watched.
+        // A directory that appeared may hold files that were created before it was watched.
         while let Some(scan) = self.walk().await {
             let watched_all = self.watch_directories(&scan);
-            if self.first {
+            if self.admission.is_first() {
                 self.report_unmatched(&scan);
             }
-            let beginnings = self.compare(scan);
-            self.first = false;
-            self.ran = Some(ran);
-            for beginning in beginnings {
+            for beginning in self.compare(scan, ran) {
                 self.start(beginning).await;
             }
             if watched_all {
@@ -255,19 +226,19 @@ impl Run {
         self.scan_not_before = now + SCAN_GAP.max((now - started) * SCAN_SHARE);
         let rescan = self.common.options.rescan;
         let seldom = ((now - started) * IDLE_SHARE).min(rescan * SELDOM_MAX);
-        let pause = match self.deferred {
+        let pause = match self.admission.is_deferred() {
             true => rescan.min(DEFERRED_WAIT),
             false => rescan.max(seldom),
         };
         self.scan_at = now + pause;
-        self.lag_at = Some(now);
-        if !self.had_run {
-            self.store_soon();
+        self.lag.look_now();
+        if !self.store.exists() {
+            self.store.moved(self.common.signal.is_urgent());
         }
-        self.store_at.get_or_insert(now + STORE_EVERY);
+        self.store.walked();
     }
 
-    /// Says at the start which patterns match nothing: a pattern with a mistake in it would be silent for ever.
+    /// Reports at the start which patterns match nothing: a typing mistake would otherwise go unnoticed.
     fn report_unmatched(&self, scan: &Scan) {
         let unmatched = self.common.options.patterns.unmatched(scan);
         if !unmatched.is_empty() {
@@ -283,7 +254,7 @@ impl Run {
             .ok()
     }
 
-    /// True if all of them were watched already.
+    /// Watches the directories of a scan. True if all of them were watched before.
     fn watch_directories(&mut self, scan: &Scan) -> bool {
         for (directory, error) in &scan.unreadable {
             let text = format_args!("cannot read the directory {}: {error}", directory.display());
@@ -299,7 +270,7 @@ impl Run {
                 Err(error) => self.context.reporter.warn(
                     "inotify",
                     format_args!(
-                        "the kernel gives no notices of {} ({error}); it is looked at by time",
+                        "the kernel sends no notifications for {} ({error}); polling it",
                         directory.display()
                     ),
                 ),
@@ -308,14 +279,14 @@ impl Run {
         known
     }
 
-    /// Holds what was found against the files that have a reader; gives those that need one.
-    fn compare(&mut self, scan: Scan) -> Vec<Beginning> {
+    /// Compares what was found with the files that have a reader; returns those that need one.
+    fn compare(&mut self, scan: Scan, ran: Time) -> Vec<Beginning> {
         let (matching, rotated): (Vec<_>, Vec<_>) =
             scan.files.into_iter().partition(|found| found.matches);
         let mut seen = HashSet::new();
-        // A matching name first: it decides where one inode has several.
-        let mut files: Vec<Found> = matching.into_iter().chain(rotated).collect();
-        files.retain(|found| seen.insert(found.stat.inode));
+        // A matching name first: it decides where one inode has several names.
+        let mut found: Vec<FoundFile> = matching.into_iter().chain(rotated).collect();
+        found.retain(|found| seen.insert(found.stat.inode));
         for (inode, tracked) in &self.files {
             let mut state = tracked.state();
             if !seen.contains(inode) && state.rotated.is_none() {
@@ -323,18 +294,14 @@ impl Run {
                 tracked.alarm.wake.notify_one();
             }
         }
-        self.inflated.retain(|inode, _| seen.contains(inode));
-        self.deferred = false;
-        let mut beginnings = Vec::new();
-        for found in files {
-            self.known.touch(found.stat.inode);
-            match self.files.get(&found.stat.inode) {
-                Some(tracked) => meet(tracked, found),
-                None => beginnings.extend(self.begin(found)),
+        for found in &found {
+            if let Some(tracked) = self.files.get(&found.stat.inode) {
+                update(tracked, found);
             }
         }
+        let mut beginnings = self.admission.admit(found, &self.files, ran);
         in_order(&mut beginnings, &self.common.options.patterns);
-        match self.refused.take() {
+        match self.admission.refused() {
             Some(why) => self.unreadable.raise(Trouble::Retrying, why),
             None => drop(self.unreadable.clear()),
         }
@@ -350,30 +317,29 @@ impl Run {
             ..
         } = beginning;
         self.files.insert(tracked.inode, tracked.clone());
-        let (common, context, stop) =
-            (self.common.clone(), self.context.clone(), self.stop.clone());
-        let reporter = context.reporter.clone();
+        let context = FileContext {
+            common: self.common.clone(),
+            source: self.context.clone(),
+            stop: self.stop.clone(),
+            tracked: tracked.clone(),
+        };
         let read = async move || {
-            let died = Ended {
+            let panicked = Ended {
                 inode: tracked.inode,
                 left_at: tracked.state().settled,
                 in_order: false,
                 compressed: None,
             };
-            let mut guard = EndGuard {
-                common: common.clone(),
-                ended: Some(died),
-            };
-            let reader = Reader::new(common, context, stop, tracked, begin);
-            let ended = reader.run(after).await;
-            guard.ended = Some(ended);
+            let guard = EndGuard::new(context.common.ends.clone(), panicked);
+            guard.finish(Reader::run(context, begin, after).await);
         };
-        self.context.threads.spawn(&reporter, read).await;
+        let reporter = &self.context.reporter;
+        self.context.threads.spawn(reporter, read).await;
     }
 }
 
-/// Lets what was rotated be read before what was written after it, up to the file that has the name now: each begins when the
-/// one before it was read to its end.
+/// Orders rotated files before what was written after them, up to the file that has the name now: each begins when the one
+/// before it was read to its end.
 fn in_order(beginnings: &mut [Beginning], patterns: &Patterns) {
     let mut lines: HashMap<PathBuf, Vec<usize>> = HashMap::new();
     for (place, beginning) in beginnings.iter().enumerate() {
@@ -399,23 +365,23 @@ fn in_order(beginnings: &mut [Beginning], patterns: &Patterns) {
     }
 }
 
-/// A file that has a reader was found.
-fn meet(tracked: &Tracked, found: Found) {
+/// A file that has a reader was found: updates its path, and wakes its reader if anything has changed.
+fn update(tracked: &Tracked, found: &FoundFile) {
     let mut state = tracked.state();
     let since = (!found.matches).then(std::time::Instant::now);
     let rotated = state.rotated.or(since).filter(|_| !found.matches);
-    let news = rotated.is_some() != state.rotated.is_some()
+    let has_changed = rotated.is_some() != state.rotated.is_some()
         || state.path != found.path
         || state.sent != found.stat.len;
     state.rotated = rotated;
-    state.path = found.path;
+    state.path.clone_from(&found.path);
     drop(state);
-    if news {
+    if has_changed {
         tracked.alarm.wake.notify_one();
     }
 }
 
-/// Whether a scan may find something else; never without notices.
+/// Returns when a scan may find something new; never without notifications.
 async fn changed(watch: &mut Option<Watch>) -> bool {
     match watch {
         Some(watch) => watch.changed().await.is_ok(),

@@ -1,8 +1,8 @@
-//! Which files the patterns name now: a walk through the directories.
+//! The files that the patterns match: a walk through the directories.
 //!
-//! Besides the files that match, it reports those whose name begins with a name that matches (`app.log.1` beside
-//! `*.log`): what was renamed away is found again there, and its rest is read. Directories into which no pattern leads are
-//! not entered. Symbolic links are followed; each directory is entered once.
+//! Besides matching files, it reports those whose name begins with a matching name (`app.log.1` beside `*.log`): a file that was
+//! renamed is found again there, and its rest is read. Directories to which no pattern leads are not entered. Symbolic links
+//! are followed; each directory is entered once.
 
 use std::{
     collections::HashSet,
@@ -16,7 +16,7 @@ use globset::{Glob, GlobBuilder, GlobMatcher, GlobSet, GlobSetBuilder};
 
 use super::identity::Stat;
 
-/// Directories below directories, at most: a guard against odd trees.
+/// How deep directories may be nested: a guard against odd trees.
 const DEPTH_MAX: usize = 64;
 /// A suffix that rotation adds has at most this many parts.
 const SUFFIX_PARTS_MAX: usize = 8;
@@ -25,7 +25,7 @@ const SUFFIX_PARTS_MAX: usize = 8;
 #[derive(Clone, Debug)]
 pub(super) struct Patterns {
     paths: Vec<Pattern>,
-    matches: GlobSet,
+    included: GlobSet,
     /// Excluded by their whole path.
     excluded_paths: GlobSet,
     /// Excluded by their name, as patterns without a slash say.
@@ -36,22 +36,20 @@ pub(super) struct Patterns {
 #[derive(Clone, Debug)]
 struct Pattern {
     text: String,
-    /// The directory that the walk starts at: all up to the first part with a wildcard.
+    /// Where the walk starts: the parts before the first wildcard.
     base: PathBuf,
-    /// What the directories below may be called, level by level, up to the first `**`.
+    /// Which directories below match, level by level, up to the first `**`.
     levels: Vec<GlobMatcher>,
-    /// Whether it goes on through any directories.
+    /// Whether it leads through all directories below those levels.
     deep: bool,
 }
 
 /// A file that was found.
 #[derive(Clone, Debug)]
-pub(super) struct Found {
-    /// Where.
+pub(super) struct FoundFile {
     pub path: PathBuf,
-    /// What it is.
     pub stat: Stat,
-    /// Whether its name matches; else it only begins with a name that does.
+    /// Whether its name matches. Otherwise it only begins with a matching name.
     pub matches: bool,
 }
 
@@ -59,10 +57,10 @@ pub(super) struct Found {
 #[derive(Debug, Default)]
 pub(super) struct Scan {
     /// The files, sorted by path.
-    pub files: Vec<Found>,
-    /// The directories that were entered, and those from which a missing one would be seen to appear.
+    pub files: Vec<FoundFile>,
+    /// The directories that were entered, and those in which a missing one would appear.
     pub directories: Vec<PathBuf>,
-    /// Directories that could not be read, with why.
+    /// Directories that could not be read, and why.
     pub unreadable: Vec<(PathBuf, String)>,
     /// How many directories were searched for each pattern.
     pub searched: Vec<usize>,
@@ -73,7 +71,7 @@ fn glob(pattern: &str) -> Result<Glob, String> {
         .literal_separator(true)
         .backslash_escape(true)
         .build();
-    glob.map_err(|error| format!("`{pattern}` is no path pattern: {}", error.kind()))
+    glob.map_err(|error| format!("`{pattern}` is not a path pattern: {}", error.kind()))
 }
 
 fn glob_set<'a>(patterns: impl Iterator<Item = &'a str>) -> Result<GlobSet, String> {
@@ -101,7 +99,7 @@ impl Pattern {
         let mut levels = Vec::new();
         let mut deep = false;
         for part in &parts[fixed..directories] {
-            // A brace that holds a slash spans levels: from there on any directory may lead to a match.
+            // Braces around a slash span levels: below, any directory may lead to a match.
             if part.contains("**") || part.matches('{').count() != part.matches('}').count() {
                 deep = true;
                 break;
@@ -117,7 +115,7 @@ impl Pattern {
         })
     }
 
-    /// Whether the walk goes on into a directory `depth` levels below the base.
+    /// Whether the walk enters a directory `depth` levels below the base.
     fn enters(&self, name: &OsStr, depth: usize) -> bool {
         match self.levels.get(depth) {
             Some(level) => level.is_match(Path::new(name)),
@@ -127,7 +125,7 @@ impl Pattern {
 }
 
 impl Patterns {
-    /// From the options; the error names the pattern at fault.
+    /// From the options; the error names the broken pattern.
     pub(super) fn new<'a>(
         paths: impl IntoIterator<Item = &'a str>,
         exclude: impl IntoIterator<Item = &'a str>,
@@ -138,7 +136,7 @@ impl Patterns {
             .partition(|pattern| pattern.contains('/'));
         let by_path: Vec<String> = by_path.into_iter().map(tidy).collect();
         Ok(Self {
-            matches: glob_set(paths.iter().map(String::as_str))?,
+            included: glob_set(paths.iter().map(String::as_str))?,
             paths: paths
                 .iter()
                 .map(|path| Pattern::new(path))
@@ -155,12 +153,12 @@ impl Patterns {
                 .is_some_and(|name| self.excluded_names.is_match(Path::new(name)))
     }
 
-    /// Whether a path is one of those that are read.
-    pub(super) fn takes(&self, path: &Path) -> bool {
-        self.matches.is_match(path) && !self.excludes(path)
+    /// Whether a file with this path is read.
+    pub(super) fn matches(&self, path: &Path) -> bool {
+        self.included.is_match(path) && !self.excludes(path)
     }
 
-    /// The paths that match and that `path` extends by a suffix, as a rotated name does; the longest first.
+    /// The matching paths that `path` extends by a suffix, as a rotated name does; the longest first.
     pub(super) fn originals<'a>(&'a self, path: &'a Path) -> impl Iterator<Item = PathBuf> + 'a {
         let name = path.file_name().unwrap_or_default().as_bytes();
         let cuts = (1..name.len())
@@ -168,14 +166,14 @@ impl Patterns {
             .filter(|at| !name[*at].is_ascii_alphanumeric());
         cuts.take(SUFFIX_PARTS_MAX)
             .map(|at| path.with_file_name(OsStr::from_bytes(&name[..at])))
-            .filter(|shorter| self.takes(shorter))
+            .filter(|shorter| self.matches(shorter))
     }
 
-    /// The patterns that no file of the scan matches, each with what was searched.
+    /// The patterns that match no file of the scan, each with what was searched.
     pub(super) fn unmatched(&self, scan: &Scan) -> Vec<String> {
         let mut matched = vec![false; self.paths.len()];
         for found in scan.files.iter().filter(|found| found.matches) {
-            for index in self.matches.matches(&found.path) {
+            for index in self.included.matches(&found.path) {
                 matched[index] = true;
             }
         }
@@ -198,14 +196,14 @@ impl Patterns {
                     }
                     (None, 0) => format!("the directory {base} does not exist"),
                     (None, 1) => format!("searched the directory {base}"),
-                    (None, n) => format!("searched {n} directories from {base} on"),
+                    (None, n) => format!("searched {n} directories below {base}"),
                 };
                 format!("`{}` matches {what} ({why})", pattern.text)
             })
             .collect()
     }
 
-    /// Walks through all directories. Takes long in large trees: not for a data thread.
+    /// Walks through all directories. Blocks, and takes long in large trees: not for a data thread.
     pub(super) fn scan(&self) -> Scan {
         let mut scan = Scan::default();
         let mut known = HashSet::new();
@@ -243,7 +241,7 @@ impl Patterns {
             }
             (Ok(_), Ok(_)) => return,
             (_, Err(error)) if error.kind() == std::io::ErrorKind::NotFound => {
-                // It will appear in the nearest directory that is there.
+                // It will appear in the nearest directory that exists.
                 let there = directory
                     .ancestors()
                     .skip(1)
@@ -264,14 +262,14 @@ impl Patterns {
                 _ => false,
             };
             if !is_directory {
-                self.take_file(path, known, scan);
+                self.add_file(path, known, scan);
             } else if depth < DEPTH_MAX && pattern.enters(&name, depth) {
                 self.enter(pattern, path, depth + 1, entered, known, scan);
             }
         }
     }
 
-    fn take_file(&self, path: PathBuf, known: &mut HashSet<PathBuf>, scan: &mut Scan) {
+    fn add_file(&self, path: PathBuf, known: &mut HashSet<PathBuf>, scan: &mut Scan) {
         let path = match path.strip_prefix("./") {
             Ok(short) => short.to_path_buf(),
             Err(_) => path,
@@ -279,15 +277,15 @@ impl Patterns {
         if known.contains(&path) || self.excludes(&path) {
             return;
         }
-        let matches = self.matches.is_match(&path);
+        let matches = self.included.is_match(&path);
         if !matches && self.originals(&path).next().is_none() {
             return;
         }
-        // Gone since the directory was read, or a link to nothing: it was no file.
+        // The file is gone since the directory was read, or it is a broken link.
         let Ok(stat) = Stat::at(&path) else { return };
         if stat.is_file {
             known.insert(path.clone());
-            scan.files.push(Found {
+            scan.files.push(FoundFile {
                 path,
                 stat,
                 matches,
@@ -296,7 +294,7 @@ impl Patterns {
     }
 }
 
-/// A pattern without `.` parts and doubled slashes, as the paths are that it is matched with.
+/// A pattern without `.` parts and doubled slashes, like the paths that it is compared with.
 fn tidy(pattern: &str) -> String {
     let tidied: PathBuf = Path::new(pattern)
         .components()
@@ -319,7 +317,7 @@ mod tests {
         root
     }
 
-    /// (matching names, names that begin like a matching one).
+    /// (Matching names, names that begin with a matching one.)
     fn found(root: &Path, paths: &[&str], exclude: &[&str]) -> (Vec<String>, Vec<String>) {
         let within = |pattern: &&str| format!("{}/{pattern}", root.display());
         let paths: Vec<String> = paths.iter().map(within).collect();
@@ -330,7 +328,7 @@ mod tests {
             .files
             .into_iter()
             .partition(|file| file.matches);
-        let name = |file: Found| file.path.strip_prefix(root).unwrap().display().to_string();
+        let name = |file: FoundFile| file.path.strip_prefix(root).unwrap().display().to_string();
         (
             matching.into_iter().map(name).collect(),
             others.into_iter().map(name).collect(),
@@ -366,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn rotated_names_are_told_beside_those_that_match() {
+    fn rotated_names_are_found_beside_matching_ones() {
         let root = tree(&[
             "a.log",
             "a.log.1",
@@ -391,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn the_directory_that_a_missing_one_would_appear_in_is_told() {
+    fn the_directory_is_watched_in_which_a_missing_one_would_appear() {
         let root = tree(&["x/a.log"]);
         let pattern = format!("{}/x/later/deeper/*.log", root.path().display());
         let scan = Patterns::new([pattern.as_str()], []).unwrap().scan();
@@ -399,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn patterns_without_a_file_are_told_with_what_was_searched() {
+    fn patterns_without_a_file_are_reported_with_what_was_searched() {
         let root = tree(&["a.log", "x/y/b.txt"]);
         let place = root.path().display();
         let unmatched = |paths: &[&str], exclude: &[&str]| {
@@ -414,7 +412,7 @@ mod tests {
             [
                 format!("`{place}/*.lgo` matches no file (searched the directory {place})"),
                 format!(
-                    "`{place}/x/**/*.log` matches no file (searched 2 directories from {place}/x on)"
+                    "`{place}/x/**/*.log` matches no file (searched 2 directories below {place}/x)"
                 ),
                 format!(
                     "`{place}/later/*.log` matches no file (the directory {place}/later does not exist)"

@@ -1,4 +1,4 @@
-//! What the scan and the reader of one file share.
+//! A file that is being read, as the run and its reader share it.
 
 use std::{
     collections::VecDeque,
@@ -12,64 +12,62 @@ use millstream_record::FileId;
 use tokio::sync::Notify;
 
 use super::{
-    heads::key,
-    identity::{Inode, Mark, Stat},
+    identity::{Inode, Mark, Stat, head_key},
     known::Past,
     watch::Alarm,
 };
 
-/// Ends of batches are remembered to hold a copy against that is shorter than what was read: of a file of any length so
-/// many that some stand within the last sixteenth before any offset.
+/// How many ends of batches are remembered, to compare with a copy that is shorter than what was read. It suffices for files
+/// of any length that some mark lies within the last sixteenth before any offset.
 const MARKS_MAX: usize = 400;
 const MARK_SPACING: u64 = 16;
-/// So many contents of one inode are remembered: rotations may follow each other faster than copies are looked at.
+/// How many contents of one inode are remembered: rotations may follow each other faster than copies are looked at.
 const PREVIOUS_MAX: usize = 32;
 
 /// One file that has a reader.
 #[derive(Debug)]
 pub(super) struct Tracked {
-    /// Which inode.
     pub inode: Inode,
     /// Wakes its reader.
     pub alarm: Arc<Alarm>,
-    /// Bytes that are not read yet.
+    /// Unread bytes.
     pub lag: Arc<AtomicU64>,
-    /// Told when it was read to its end, or cannot be: what was written after it may begin.
+    /// Notified when the file was read to its end, or cannot be read: the reader of what was written after it may begin.
     pub read: Notify,
-    state: Mutex<State>,
+    state: Mutex<FileState>,
 }
 
-/// What changes about it.
+/// What changes about a file.
 #[derive(Debug)]
-pub(super) struct State {
-    /// Its name by now.
+pub(super) struct FileState {
+    /// Its current path.
     pub path: PathBuf,
-    /// Since when no name that matches leads to it.
+    /// Since when no matching name leads to it.
     pub rotated: Option<Instant>,
-    /// Who it is and up to where it is settled.
+    /// Its identity, and how far it is settled.
     pub settled: Option<(FileId, Mark)>,
-    /// Up to where it was sent.
+    /// How far it was sent.
     pub sent: u64,
+    /// Ends of batches, with growing distances towards the start.
     pub marks: VecDeque<Mark>,
-    /// The latest last.
+    /// What the inode held before, the latest last.
     pub previous: VecDeque<Previous>,
 }
 
 /// What the inode held before it was truncated.
 #[derive(Clone, Debug)]
 pub(super) struct Previous {
-    /// Who that was.
     pub id: FileId,
-    /// Up to where it was settled: from there on only a copy has it.
+    /// How far it was settled: only a copy has what follows.
     pub settled: u64,
-    /// Ends of batches; what is known of them if it was truncated while we did not run: the last one, or none.
+    /// Ends of batches; the last one or none if it was truncated while the source did not run.
     pub marks: Vec<Mark>,
-    /// When we noticed.
+    /// When the truncation was noticed.
     pub noticed: Instant,
 }
 
 impl From<&Past> for Previous {
-    /// A content that was truncated while we did not run, or shortly before.
+    /// A content that was truncated while the source did not run, or shortly before it stopped.
     fn from(past: &Past) -> Self {
         Self {
             id: past.id,
@@ -81,7 +79,7 @@ impl From<&Past> for Previous {
 }
 
 impl Tracked {
-    /// A file at a path.
+    /// A file at `path` whose inode held `previous` before.
     pub(super) fn new(
         inode: Inode,
         path: PathBuf,
@@ -92,7 +90,7 @@ impl Tracked {
             alarm: Arc::default(),
             lag: Arc::default(),
             read: Notify::new(),
-            state: Mutex::new(State {
+            state: Mutex::new(FileState {
                 path,
                 rotated: None,
                 settled: None,
@@ -103,12 +101,12 @@ impl Tracked {
         })
     }
 
-    /// Whether a compressed file at `to` whose text begins with this head may hold what is still being read here: it was made
-    /// of it, or of a copy of what was truncated away.
+    /// Whether this file may be the original of the compressed file at `to` whose text begins with `head`. Then the rest of it
+    /// is read here, or is a copy of what was truncated here.
     pub(super) fn is_source_of(&self, head: u64, to: &Path) -> bool {
         let (path, last) = {
             let state = self.state();
-            // One that was renamed before its first line was sent may be what the other was made of.
+            // A file that was renamed before its first line was sent may be the original.
             if !state.began_as(head) && !state.is_unknown() {
                 return false;
             }
@@ -119,11 +117,11 @@ impl Tracked {
         };
         let mut name = path.clone().into_os_string();
         name.push(".gz");
-        // The walk may have seen it just before it was renamed, and its reader is later than who truncates it.
+        // The walk may have seen the file just before it was renamed, and a truncation before its reader did.
         name == to || !self.is_as_read(&path, last).unwrap_or(false)
     }
 
-    /// Whether the path leads to it, and what was read last still stands in it.
+    /// Whether the path leads to this file, and it still holds what was read last.
     fn is_as_read(&self, path: &Path, last: Option<Mark>) -> io::Result<bool> {
         if Stat::at(path)?.inode != self.inode {
             return Ok(false);
@@ -134,37 +132,37 @@ impl Tracked {
         }
     }
 
-    /// Its state, for a moment.
-    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+    /// Locks the state; not to be held across an await.
+    pub(super) fn state(&self) -> MutexGuard<'_, FileState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
-    /// How much the inode held before it was truncated, as far as it was settled; 0 if it was not.
+impl FileState {
+    /// How many bytes were settled before the inode was truncated; 0 if it was not.
     pub(super) fn before(&self) -> u64 {
         self.previous.back().map_or(0, |previous| previous.settled)
     }
 
-    /// Nothing of it was sent yet.
+    /// Whether nothing was sent yet.
     pub(super) fn is_unknown(&self) -> bool {
         self.settled.is_none() && self.previous.is_empty()
     }
 
-    /// Whether it begins, or began before it was truncated, with this head.
+    /// Whether the file begins with this head, or did before it was truncated.
     pub(super) fn began_as(&self, head: u64) -> bool {
         let mut ids = self
             .previous
             .iter()
             .map(|previous| previous.id)
             .chain(self.settled.map(|(id, _)| id));
-        ids.any(|id| key(&id) == head)
+        ids.any(|id| head_key(&id) == head)
     }
 
     /// A batch that ends at `mark` was sent.
     pub(super) fn advance(&mut self, mark: Mark) {
         self.sent = mark.offset;
-        // After a failure it goes back.
+        // After a failure, the position has gone back.
         while self
             .marks
             .back()
@@ -172,7 +170,7 @@ impl State {
         {
             self.marks.pop_back();
         }
-        // The last one is always kept, those before it thinly.
+        // The last mark is always kept, those before it sparsely.
         let thin = |offset: u64| mark.offset - offset < mark.offset / MARK_SPACING;
         let before_last = self
             .marks
@@ -187,7 +185,7 @@ impl State {
         self.marks.push_back(mark);
     }
 
-    /// The content is gone, the inode begins anew.
+    /// The inode holds another content now.
     pub(super) fn replace(&mut self) {
         let marks = std::mem::take(&mut self.marks).into();
         if let Some((id, mark)) = self.settled.take() {

@@ -1,8 +1,8 @@
-//! The kernel's notices: which directories changed, and which files were written.
+//! The kernel's notifications (inotify): which directories changed, and which files were written.
 //!
-//! Directories are watched for names that come and go. A file is watched only while its reader waits at its end, and only
-//! for one notice: a busy file costs nothing, an idle one neither. Where the kernel gives no notices (limits, network
-//! file systems), readers and the scan look by themselves, seldom.
+//! Directories are watched for names that appear and disappear. A file is watched only while its reader waits at its end, and
+//! only for one notification, so neither a busy nor an idle file costs anything. Where the kernel sends no notifications (limits,
+//! network file systems), readers and the scan poll at long intervals.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -18,19 +18,19 @@ use std::{
 use inotify::{EventMask, Inotify, WatchMask, Watches};
 use tokio::{io::unix::AsyncFd, sync::Notify};
 
-/// Room for the events of one read: some hundred.
+/// Space for a few hundred events of one read.
 const EVENT_BYTES: usize = 16 << 10;
 
 /// Wakes the reader of one file.
 #[derive(Debug, Default)]
 pub(super) struct Alarm {
-    /// Told when there is something to look at.
+    /// Notified when there is something to look at.
     pub wake: Notify,
-    /// Whether the kernel will tell of the next write.
+    /// Whether the kernel will report the next write.
     armed: AtomicBool,
 }
 
-/// The notices of one source.
+/// The notifications of one source.
 pub(super) struct Watch {
     inotify: AsyncFd<Inotify>,
     directories: HashMap<i32, PathBuf>,
@@ -46,14 +46,14 @@ pub(super) struct Alarms {
 }
 
 impl Watch {
-    /// Starts listening; needs a runtime.
+    /// Starts listening; must be called within a runtime.
     pub(super) fn new() -> io::Result<Self> {
         let inotify = Inotify::init()?;
         let alarms = Alarms {
             watches: inotify.watches(),
             set: Arc::default(),
         };
-        // The constructor that replaces this one is unsafe, for types that lie about their descriptor; this one owns it.
+        // The constructor that replaces this one is unsafe because of types that do not own their descriptor; this one does.
         #[allow(deprecated)]
         let inotify = AsyncFd::new(inotify)?;
         Ok(Self {
@@ -64,12 +64,12 @@ impl Watch {
         })
     }
 
-    /// The setter of alarms.
+    /// Sets alarms on files.
     pub(super) fn alarms(&self) -> Alarms {
         self.alarms.clone()
     }
 
-    /// Watches a directory; true if it was not watched before.
+    /// Watches a directory. Returns true if it was not watched before.
     pub(super) fn directory(&mut self, path: &Path) -> io::Result<bool> {
         if self.watched.contains(path) {
             return Ok(false);
@@ -87,7 +87,7 @@ impl Watch {
         Ok(self.watched.insert(path.to_path_buf()))
     }
 
-    /// Wakes the readers of files that were written; returns when names have changed, so that a scan may find others.
+    /// Wakes the readers of files that were written. Returns when names have changed, so that a scan may find new files.
     pub(super) async fn changed(&mut self) -> io::Result<()> {
         loop {
             let mut ready = self.inotify.readable_mut().await?;
@@ -121,7 +121,7 @@ impl Watch {
                 } else {
                     changed = true;
                 }
-                // A directory that was moved keeps its watch, but not its path: the next scan watches what is there then.
+                // A directory that was moved keeps its watch, but not its path: the next scan watches what has that path now.
                 if event.mask.contains(EventMask::MOVE_SELF) {
                     if let Some(directory) = self.directories.remove(&id) {
                         self.watched.remove(&directory);
@@ -144,15 +144,15 @@ fn raise(alarm: &Weak<Alarm>) {
 }
 
 impl Alarms {
-    /// Lets the next write to `file`, its next rename or removal wake `alarm`. True if it was not set already: what was
-    /// written before is not told, so look once more.
+    /// Makes the next write to `file`, or its rename or removal, wake `alarm`. Returns true if the alarm was not set already:
+    /// what was written before is not reported, so the caller has to look once more.
     pub(super) fn set(&self, file: &fs::File, alarm: &Arc<Alarm>) -> io::Result<bool> {
         if alarm.armed.load(Ordering::Relaxed) {
             return Ok(false);
         }
         let mask =
             WatchMask::MODIFY | WatchMask::MOVE_SELF | WatchMask::ATTRIB | WatchMask::ONESHOT;
-        // The open file itself, whatever its name is by now.
+        // The open file itself, whatever its name is now.
         let path = format!("/proc/self/fd/{}", file.as_raw_fd());
         let mut set = self.lock();
         let watch = self.watches.clone().add(path, mask)?;

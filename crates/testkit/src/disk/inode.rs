@@ -1,23 +1,23 @@
-//! The bytes of one file: what programs see, what is durable, and the versions between them that a power cut may leave.
+//! The bytes of one file: what programs see, what is durable, and the versions in between that a power cut may leave.
 
 use std::collections::BTreeMap;
 
 use crate::Random;
 
-/// What a disk writes in one piece.
+/// The unit in which a disk writes.
 const SECTOR: usize = 512;
-/// Versions of one pending sector that are remembered; more say nothing new.
+/// The most versions of one pending sector to remember; more would show nothing new.
 const VERSIONS_MAX: usize = 4;
 
 #[derive(Clone, Default)]
 pub(super) struct Inode {
-    /// What programs see.
+    /// The bytes that programs see.
     current: Vec<u8>,
-    /// What a power cut leaves for certain.
+    /// The bytes that are certain to survive a power cut.
     durable: Vec<u8>,
-    /// By sector: the contents since the last sync, the newest last.
+    /// By sector: its versions since the last sync, the newest last.
     pending: BTreeMap<usize, Vec<Vec<u8>>>,
-    /// Bytes that `allocate` has taken.
+    /// Bytes that `allocate` has reserved.
     allocated: u64,
     /// The handle that holds the lock.
     pub(super) locked_by: Option<u64>,
@@ -28,7 +28,7 @@ impl Inode {
         self.current.len()
     }
 
-    /// The bytes it takes from the disk's capacity.
+    /// The bytes that it takes of the capacity of the disk.
     pub(super) fn room(&self) -> u64 {
         self.allocated.max(self.current.len() as u64)
     }
@@ -64,7 +64,7 @@ impl Inode {
         }
     }
 
-    /// Remembers the contents of the sectors from `start` to `end`, as they are now, as pending.
+    /// Adds the current contents of the sectors from `start` to `end` to the pending versions.
     fn note(&mut self, start: usize, end: usize) {
         for sector in start / SECTOR..end.div_ceil(SECTOR) {
             let from = (sector * SECTOR).min(self.current.len());
@@ -77,7 +77,7 @@ impl Inode {
         }
     }
 
-    /// A sync that works. Sectors that an earlier one lost count as clean and are not written again.
+    /// A sync that succeeds. Sectors that a failed sync lost count as clean and are not written again.
     pub(super) fn sync(&mut self) {
         self.durable.resize(self.current.len(), 0);
         for (sector, versions) in std::mem::take(&mut self.pending) {
@@ -85,7 +85,7 @@ impl Inode {
         }
     }
 
-    /// A sync that fails: some sectors reached the disk, the others never will, and all count as clean.
+    /// A sync that fails: some sectors reach the disk, the others never will, and all count as clean.
     pub(super) fn sync_in_part(&mut self, random: &mut Random) {
         self.durable.resize(self.current.len(), 0);
         for (sector, versions) in std::mem::take(&mut self.pending) {
@@ -95,7 +95,7 @@ impl Inode {
         }
     }
 
-    /// The power is cut: of what is pending a random part stays. `part` of 4 is how likely each sector is to stay.
+    /// A power cut: a random part of what is pending survives, each sector with odds of `part` in 4.
     pub(super) fn cut_power(&mut self, part: u64, random: &mut Random) {
         if self.durable.len() != self.current.len() && random.chance(part, 4) {
             self.durable.resize(self.current.len(), 0);
@@ -111,7 +111,7 @@ impl Inode {
         self.locked_by = None;
     }
 
-    /// Makes one sector durable, as far as the durable length goes.
+    /// Makes one sector durable, up to the durable length.
     fn keep(&mut self, sector: usize, bytes: &[u8]) {
         let from = (sector * SECTOR).min(self.durable.len());
         let to = (from + bytes.len()).min(self.durable.len());

@@ -1,17 +1,17 @@
-//! A disk that forgets: what [`millstream_sys::disk::Disk`] promises and not a bit more.
+//! A simulated disk that keeps exactly what [`millstream_sys::disk::Disk`] promises, and nothing more.
 //!
-//! Written sectors and changed names are *pending* until the file or the directory is synced. At a power cut any subset of
-//! what is pending survives, sector by sector (512 bytes) and name by name, in any of the versions a sector had since
-//! the last sync: the kernel may have written any of them. A kill keeps all of it, as the page cache does. A call can be
-//! made to fail, or to be the last one before the crash; a write that the crash hits is torn. After a failed sync the
-//! sectors count as clean, as Linux does it: some of them never reached the disk and no later sync brings them there.
-//! A rename is one step (journaling file systems do it so), but nothing orders it with other names.
+//! Written sectors and changed names are *pending* until the file or the directory is synced. A power cut keeps any subset
+//! of them, sector by sector (512 bytes) and name by name, and of each sector any version since the last sync: the kernel
+//! may have written any of them. A kill keeps everything, as the page cache does. A call can be made to fail, or to be the
+//! last one before a crash; a write that the crash interrupts is torn. After a failed sync the sectors count as clean, as on
+//! Linux: some of them never reached the disk, and no later sync writes them. A rename is atomic, as on journaling file
+//! systems, but has no order relative to other names.
 
 mod inode;
-mod state;
 #[cfg(test)]
 mod tests;
 pub mod trial;
+mod volume;
 
 use std::{
     ffi::OsString,
@@ -22,14 +22,14 @@ use std::{
 };
 
 use millstream_sys::disk::{Disk, File, Metadata, Open, Space};
-use state::State;
+use volume::Volume;
 
 /// How the machine stops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Crash {
     /// SIGKILL or a panic: the page cache survives.
     Kill,
-    /// A power cut: only what was synced survives for certain.
+    /// A power cut: only what was synced is certain to survive.
     Power,
 }
 
@@ -50,22 +50,22 @@ pub enum Call {
     Read,
 }
 
-/// The simulated disk. Cloning shares it.
+/// The simulated disk. Clones share it.
 #[derive(Clone)]
-pub struct SimulatedDisk(Arc<Mutex<State>>);
+pub struct SimulatedDisk(Arc<Mutex<Volume>>);
 
 impl SimulatedDisk {
-    /// An empty disk with the directory `/` in it. Print `seed` when a test fails.
+    /// An empty disk with the directory `/`. Print `seed` when a test fails.
     pub fn new(seed: u64) -> Self {
-        Self(Arc::new(Mutex::new(State::new(seed))))
+        Self(Arc::new(Mutex::new(Volume::new(seed))))
     }
 
-    /// How many calls that change or sync something there were; they are numbered from 0.
+    /// The number of calls so far that change or sync something; they are numbered from 0.
     pub fn calls(&self) -> u64 {
         self.lock().calls
     }
 
-    /// Crashes in the call with this number: it is done in part or not at all, and every later one fails until
+    /// Crashes in the call with this number. It is done in part or not at all, and all later calls fail until
     /// [`SimulatedDisk::restart`].
     pub fn crash_at(&self, call: u64) {
         self.lock().crash_at = Some(call);
@@ -76,27 +76,27 @@ impl SimulatedDisk {
         self.lock().crashed
     }
 
-    /// The machine comes back after a crash (now, if none was reached): files that were open are dead, locks are free,
-    /// planned failures are forgotten.
+    /// Restarts the machine after a crash, or crashes it now. Handles that were open are dead, locks are free, and planned
+    /// failures are forgotten.
     pub fn restart(&self, crash: Crash) {
         self.lock().restart(crash);
     }
 
-    /// The `count` next calls of this kind fail with this error of errno(3): 5 is EIO, 28 is ENOSPC.
+    /// Makes the next `count` calls of this kind fail with this errno: 5 is EIO, 28 is ENOSPC.
     pub fn fail(&self, call: Call, count: u32, errno: i32) {
-        let mut state = self.lock();
-        state.failures.retain(|failure| failure.0 != call);
+        let mut volume = self.lock();
+        volume.failures.retain(|failure| failure.0 != call);
         if count > 0 {
-            state.failures.push((call, count, errno));
+            volume.failures.push((call, count, errno));
         }
     }
 
-    /// The size of the disk in bytes, no bound at first.
+    /// Sets the size of the disk in bytes. It is unlimited at first.
     pub fn set_capacity(&self, bytes: u64) {
         self.lock().capacity = bytes;
     }
 
-    /// Flips one bit of a file, where it is durable and where it is cached; false if there is no such byte.
+    /// Flips one bit of a file, on the disk and in the cache; returns false if there is no such byte.
     pub fn damage(&self, path: &Path, offset: u64) -> bool {
         self.lock().damage(path, offset)
     }
@@ -107,7 +107,7 @@ impl SimulatedDisk {
         Self(Arc::new(Mutex::new(self.lock().clone())))
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, Volume> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -120,17 +120,17 @@ impl fmt::Debug for SimulatedDisk {
 
 impl Disk for SimulatedDisk {
     fn open(&self, path: &Path, how: Open) -> io::Result<Arc<dyn File>> {
-        let mut state = self.lock();
+        let mut volume = self.lock();
         let inode = match how {
-            Open::Create | Open::Output(_) => state.create(path)?,
-            Open::Read | Open::Write => state.find(path)?,
+            Open::Create | Open::Output(_) => volume.create(path)?,
+            Open::Read | Open::Write => volume.find(path)?,
         };
-        state.handles += 1;
+        volume.handles += 1;
         Ok(Arc::new(SimulatedFile {
             disk: self.clone(),
             inode,
-            handle: state.handles,
-            boot: state.boot,
+            handle: volume.handles,
+            boot: volume.boot,
             writes: how != Open::Read,
         }))
     }
@@ -176,24 +176,24 @@ struct SimulatedFile {
     disk: SimulatedDisk,
     inode: usize,
     handle: u64,
-    /// A handle from before a restart is dead.
+    /// The restart that the handle belongs to; handles from before are dead.
     boot: u64,
     writes: bool,
 }
 
 impl SimulatedFile {
-    fn state(&self) -> io::Result<MutexGuard<'_, State>> {
-        let state = self.disk.lock();
-        if state.boot == self.boot {
-            Ok(state)
+    fn volume(&self) -> io::Result<MutexGuard<'_, Volume>> {
+        let volume = self.disk.lock();
+        if volume.boot == self.boot {
+            Ok(volume)
         } else {
             Err(io::Error::other("this file was opened before the crash"))
         }
     }
 
-    fn state_to_write(&self) -> io::Result<MutexGuard<'_, State>> {
+    fn volume_to_write(&self) -> io::Result<MutexGuard<'_, Volume>> {
         if self.writes {
-            self.state()
+            self.volume()
         } else {
             Err(io::Error::from_raw_os_error(9)) // EBADF
         }
@@ -202,12 +202,12 @@ impl SimulatedFile {
 
 impl File for SimulatedFile {
     fn read_at(&self, buffer: &mut Vec<u8>, bytes: usize, offset: u64) -> io::Result<usize> {
-        self.state()?.read(self.inode, buffer, bytes, offset)
+        self.volume()?.read(self.inode, buffer, bytes, offset)
     }
 
     fn write_at(&self, parts: &[IoSlice<'_>], offset: u64) -> io::Result<()> {
         let bytes: Vec<u8> = parts.iter().flat_map(|part| part.iter().copied()).collect();
-        self.state_to_write()?.write(self.inode, &bytes, offset)
+        self.volume_to_write()?.write(self.inode, &bytes, offset)
     }
 
     fn write_uncached_at(&self, parts: &[IoSlice<'_>], offset: u64) -> io::Result<()> {
@@ -215,34 +215,34 @@ impl File for SimulatedFile {
     }
 
     fn allocate(&self, bytes: u64) -> io::Result<()> {
-        self.state_to_write()?.allocate(self.inode, bytes)
+        self.volume_to_write()?.allocate(self.inode, bytes)
     }
 
     fn truncate(&self, bytes: u64) -> io::Result<()> {
-        self.state_to_write()?.truncate(self.inode, bytes)
+        self.volume_to_write()?.truncate(self.inode, bytes)
     }
 
     fn sync(&self) -> io::Result<()> {
-        self.state()?.sync(self.inode)
+        self.volume()?.sync(self.inode)
     }
 
     fn finish_writeback(&self, _offset: u64, _bytes: u64) -> io::Result<()> {
-        self.state()?.finish_writeback(self.inode)
+        self.volume()?.finish_writeback(self.inode)
     }
 
     fn metadata(&self) -> io::Result<Metadata> {
-        self.state()?.metadata(self.inode)
+        self.volume()?.metadata(self.inode)
     }
 
     fn try_lock(&self) -> io::Result<bool> {
-        Ok(self.state()?.try_lock(self.inode, self.handle))
+        Ok(self.volume()?.try_lock(self.inode, self.handle))
     }
 }
 
 impl Drop for SimulatedFile {
     fn drop(&mut self) {
-        if let Ok(mut state) = self.state() {
-            state.unlock(self.inode, self.handle);
+        if let Ok(mut volume) = self.volume() {
+            volume.unlock(self.inode, self.handle);
         }
     }
 }

@@ -1,3 +1,5 @@
+//! The simulated disk loses what it may lose and keeps what it must keep.
+
 use std::{io::IoSlice, path::Path};
 
 use millstream_sys::disk::{Disk, Open};
@@ -22,7 +24,7 @@ fn write(
 }
 
 #[test]
-fn what_is_synced_survives_every_power_cut() {
+fn synced_files_survive_every_power_cut() {
     for seed in 0..200 {
         let disk = SimulatedDisk::new(seed);
         write(&disk, "/a", &[7; 5000]).sync().unwrap();
@@ -33,7 +35,7 @@ fn what_is_synced_survives_every_power_cut() {
 }
 
 #[test]
-fn of_what_is_not_synced_every_sector_and_every_name_can_be_lost_alone() {
+fn every_unsynced_sector_and_name_can_be_lost_alone() {
     let (mut name_lost, mut gap, mut whole) = (0, 0, 0);
     for seed in 0..400 {
         let disk = SimulatedDisk::new(seed);
@@ -96,7 +98,7 @@ fn after_a_failed_sync_a_second_one_proves_nothing() {
 }
 
 #[test]
-fn a_full_disk_says_so_and_a_removed_file_makes_room() {
+fn a_full_disk_fails_with_enospc_until_a_file_is_removed() {
     let disk = SimulatedDisk::new(1);
     disk.set_capacity(1000);
     let first = write(&disk, "/a", b"");
@@ -108,7 +110,7 @@ fn a_full_disk_says_so_and_a_removed_file_makes_room() {
 }
 
 #[test]
-fn the_call_in_which_the_machine_crashes_is_the_last() {
+fn no_call_succeeds_after_the_one_that_crashes() {
     let disk = SimulatedDisk::new(3);
     let file = write(&disk, "/a", b"");
     disk.crash_at(disk.calls());

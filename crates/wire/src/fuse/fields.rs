@@ -1,22 +1,22 @@
-//! Reading numbers and names out of a request, checked.
+//! Reads numbers and names from a request, with bounds checks.
 
-/// What is left of a request.
+/// The unread part of a request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Fields<'a>(pub(super) &'a [u8]);
 
 impl<'a> Fields<'a> {
-    fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
-        let (first, rest) = self.0.split_first_chunk()?;
-        self.0 = rest;
+    fn bytes<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (first, behind) = self.0.split_first_chunk()?;
+        self.0 = behind;
         Some(*first)
     }
 
     pub(super) fn u32(&mut self) -> Option<u32> {
-        self.take().map(u32::from_ne_bytes)
+        self.bytes().map(u32::from_ne_bytes)
     }
 
     pub(super) fn u64(&mut self) -> Option<u64> {
-        self.take().map(u64::from_ne_bytes)
+        self.bytes().map(u64::from_ne_bytes)
     }
 
     pub(super) fn skip(&mut self, bytes: usize) -> Option<()> {
@@ -24,7 +24,7 @@ impl<'a> Fields<'a> {
         Some(())
     }
 
-    /// A text that ends with NUL.
+    /// A name, up to its terminating NUL.
     pub(super) fn name(&mut self) -> Option<&'a [u8]> {
         let end = memchr::memchr(0, self.0)?;
         let name = self.0.get(..end)?;

@@ -1,19 +1,19 @@
-//! The protocol that the Linux kernel speaks on `/dev/fuse`, as far as a tree of files needs it.
+//! The protocol of the Linux kernel on `/dev/fuse`, as far as a tree of files needs it.
 //!
-//! Hop: [decode] of what comes in by a mounted directory. Specification: `include/uapi/linux/fuse.h`, major 7. Numbers are
-//! in the byte order of the machine: both ends run on it. One read gives one request, one write one answer. Everything is
-//! checked before it is believed, though it is the kernel who writes here; no I/O, no state.
+//! Hop: [decode] of writes to a mounted directory. Specification: `include/uapi/linux/fuse.h`, major version 7. Numbers are in
+//! native byte order, because both ends run on one machine. One read returns one request, one write sends one answer. Requests
+//! are validated although the kernel writes them. No I/O, no state.
 //!
 //! ```text
 //! request                                        answer
 //! offset bytes                                   offset bytes
-//!      0   4   length of all of it                    0   4   length of all of it
-//!      4   4   operation                              4   4   0, or an error number below 0
+//!      0   4   total length                           0   4   total length
+//!      4   4   operation                              4   4   0, or a negated error number
 //!      8   8   unique: repeated in the answer         8   8   unique
 //!     16   8   node                                  16   -   body
 //!     24   4   user of the process
 //!     28   4   group of the process
-//!     32   4   its thread's id, 0 if we cannot see it
+//!     32   4   id of its thread, 0 if it is not visible here
 //!     36   4   (extensions, padding)
 //!     40   -   body, by the operation
 //! ```
@@ -31,33 +31,33 @@ pub use reply::{
 };
 pub use request::{Header, Malformed, Operation, Request, SetAttributes, TimeSet};
 
-/// The version of the protocol that the answers follow.
+/// The major version of the protocol.
 pub const MAJOR: u32 = 7;
-/// Its minor version: what is asked for below came no later than with this one.
+/// The minor version, which has all capabilities below.
 pub const MINOR: u32 = 36;
-/// The first byte of what is written, in a request of [`Operation::Write`].
+/// The offset of the data in a request of [`Operation::Write`].
 pub const WRITE_DATA_AT: usize = 80;
 /// The node of the mount point itself.
 pub const ROOT: u64 = 1;
 
-/// Flags of the first exchange: what the kernel offers and what is asked for.
+/// Flags of INIT: the capabilities that the kernel offers and that are requested.
 pub mod capability {
-    /// O_TRUNC comes with OPEN.
+    /// OPEN passes O_TRUNC.
     pub const ATOMIC_O_TRUNC: u32 = 1 << 3;
     /// Writes of more than one page.
     pub const BIG_WRITES: u32 = 1 << 5;
-    /// Lookups and listings of one directory side by side.
+    /// Concurrent lookups and listings of a directory.
     pub const PARALLEL_DIROPS: u32 = 1 << 18;
     /// Requests of more than 32 pages.
     pub const MAX_PAGES: u32 = 1 << 22;
-    /// The kernel need not ask for capabilities before every write.
+    /// The kernel need not query security attributes before every write.
     pub const HANDLE_KILLPRIV_V2: u32 = 1 << 28;
 }
 
-/// How an opened file is to be treated by the kernel.
+/// Flags of OPEN's answer: how the kernel treats the file.
 pub mod open_flag {
-    /// Every read and write comes here, as it is made.
+    /// Every read and write is sent as it is made, past the page cache.
     pub const DIRECT_IO: u32 = 1 << 0;
-    /// No FLUSH at close.
+    /// No FLUSH on close.
     pub const NO_FLUSH: u32 = 1 << 5;
 }

@@ -1,4 +1,4 @@
-//! Answers: what the kernel is told.
+//! Encodes the answers to the kernel.
 
 use super::{MAJOR, MINOR};
 
@@ -12,17 +12,17 @@ pub struct Attributes {
     pub node: u64,
     /// Its length in bytes.
     pub size: u64,
-    /// Times of the last read, write and change: seconds and nanoseconds since 1970.
+    /// The times of the last read, write and change: seconds and nanoseconds since 1970.
     pub times: [(i64, u32); 3],
     /// Type and permissions.
     pub mode: u32,
-    /// How many names it has.
+    /// Number of names.
     pub links: u32,
     /// Owner.
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// In which pieces programs should write.
+    /// The size in bytes of the pieces in which programs should write.
     pub block_bytes: u32,
 }
 
@@ -31,11 +31,11 @@ pub struct Attributes {
 pub struct FileSystem {
     /// Bytes of a block.
     pub block_bytes: u32,
-    /// All blocks, and free ones.
+    /// Number of all blocks, and of free ones.
     pub blocks: (u64, u64),
-    /// All nodes, and free ones.
+    /// Number of all nodes, and of free ones.
     pub nodes: (u64, u64),
-    /// The longest name.
+    /// The longest name in bytes.
     pub name_bytes_max: u32,
 }
 
@@ -51,7 +51,7 @@ fn put64(out: &mut Vec<u8>, numbers: &[u64]) {
     }
 }
 
-/// The head of an answer with a body of `body_bytes` bytes; `error`: an error number, 0 for none.
+/// The header of an answer with a body of `body_bytes` bytes. `error` is an error number, or 0.
 pub fn header(unique: u64, error: i32, body_bytes: usize) -> [u8; HEADER_BYTES] {
     let length = u32::try_from(HEADER_BYTES + body_bytes).unwrap_or(u32::MAX);
     let mut out = [0; HEADER_BYTES];
@@ -62,7 +62,7 @@ pub fn header(unique: u64, error: i32, body_bytes: usize) -> [u8; HEADER_BYTES] 
     out
 }
 
-/// The answer to INIT: which capabilities are asked for, and the largest write.
+/// The answer to INIT: the requested capabilities, and the largest write.
 ///
 /// ```text
 ///  0  4  major          16  2  background max    24  4  time granularity   32  4  more flags
@@ -98,7 +98,7 @@ pub fn attributes(of: &Attributes, seconds: u64) -> Vec<u8> {
     out
 }
 
-/// The answer to LOOKUP and to what makes a node, valid for `seconds`.
+/// The answer to LOOKUP and to the operations that make a node, valid for `seconds`.
 pub fn entry(of: &Attributes, seconds: u64) -> Vec<u8> {
     let mut out = Vec::with_capacity(128);
     put64(&mut out, &[of.node, 0, seconds, seconds, 0]);
@@ -141,7 +141,7 @@ pub fn statistics(of: &FileSystem) -> Vec<u8> {
     out
 }
 
-/// The answer to READDIR, entry by entry, as many as fit.
+/// The answer to READDIR: as many entries as fit.
 #[derive(Debug)]
 pub struct Entries {
     out: Vec<u8>,
@@ -149,7 +149,7 @@ pub struct Entries {
 }
 
 impl Entries {
-    /// No entry yet; at most `bytes_max` bytes.
+    /// An empty answer of at most `bytes_max` bytes.
     pub fn new(bytes_max: u32) -> Self {
         Self {
             out: Vec::new(),
@@ -157,7 +157,8 @@ impl Entries {
         }
     }
 
-    /// Adds an entry; `next` is where a later request goes on behind it. False if it does not fit: then it is not added.
+    /// Adds an entry. A later request continues behind it at the offset `next`. Returns false, and adds nothing, if it does not
+    /// fit.
     ///
     /// ```text
     /// 0  8  node     16  4  length of the name     24  -  name, zeros to the next multiple of 8
@@ -177,7 +178,7 @@ impl Entries {
         true
     }
 
-    /// All that was added.
+    /// The encoded entries.
     pub fn finish(self) -> Vec<u8> {
         self.out
     }

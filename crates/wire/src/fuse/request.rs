@@ -1,54 +1,54 @@
-//! Requests: what the kernel asks.
+//! Decodes the requests of the kernel.
 
 use super::fields::Fields;
 
 /// Bytes before the body.
 const HEADER_BYTES: usize = 40;
 
-/// Who asks.
+/// The header of a request: which process asks, about which node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// Repeated in the answer.
     pub unique: u64,
-    /// The node it is about.
+    /// The node that the request is about.
     pub node: u64,
     /// The user of the process (its `fsuid`).
     pub uid: u32,
     /// The group of the process.
     pub gid: u32,
-    /// The id of the thread; 0 if it is not ours to see, or nobody's.
+    /// The id of the thread; 0 if it is not visible here, or if the kernel itself asks.
     pub thread: u32,
 }
 
 /// One request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request<'a> {
-    /// Who asks.
+    /// The header.
     pub header: Header,
-    /// What.
+    /// What the kernel asks for.
     pub operation: Operation<'a>,
 }
 
-/// The kernel sent what is no request of the protocol. `unique` is what could be read of it, 0 if nothing.
+/// The kernel sent a malformed request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a request of the kernel is malformed (operation {opcode})")]
+#[error("the kernel sent a malformed request (operation {opcode})")]
 pub struct Malformed {
-    /// To answer with an error.
+    /// To answer with an error; 0 if it could not be read.
     pub unique: u64,
-    /// The operation's number.
+    /// The number of the operation.
     pub opcode: u32,
 }
 
-/// What to set a time to.
+/// A new time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TimeSet {
-    /// The clock.
+    /// The current time.
     Now,
     /// Seconds and nanoseconds since 1970.
     At(i64, u32),
 }
 
-/// What SETATTR changes.
+/// The attributes that SETATTR changes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SetAttributes {
     /// Permissions.
@@ -65,11 +65,11 @@ pub struct SetAttributes {
     pub mtime: Option<TimeSet>,
 }
 
-/// What is asked. Operations without an answer say so.
+/// An operation. Those that take no answer say so.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(
     missing_docs,
-    reason = "fields are called as in fuse.h and in the system calls"
+    reason = "the fields have the names of fuse.h and of the system calls"
 )]
 pub enum Operation<'a> {
     Init {
@@ -85,7 +85,7 @@ pub enum Operation<'a> {
     Forget {
         lookups: u64,
     },
-    /// No answer. Nodes and lookups.
+    /// Nodes and their lookups. No answer.
     BatchForget(Vec<(u64, u64)>),
     GetAttributes,
     SetAttributes(SetAttributes),
@@ -127,7 +127,7 @@ pub enum Operation<'a> {
         offset: u64,
         size: u32,
     },
-    /// `size` bytes of data follow at [`super::WRITE_DATA_AT`]; they are there.
+    /// `size` bytes of data follow at [`super::WRITE_DATA_AT`]; the length was checked.
     Write {
         handle: u64,
         offset: u64,
@@ -154,19 +154,19 @@ pub enum Operation<'a> {
         length: u64,
         mode: u32,
     },
-    /// The request with this unique is no longer waited for. An answer is only needed to be asked again.
+    /// The request with this unique was interrupted. An answer only makes the kernel send this again.
     Interrupt {
         unique: u64,
     },
-    /// One that we do not know or do not need.
+    /// An operation that is unknown or not supported.
     Other(u32),
 }
 
 impl<'a> Request<'a> {
-    /// Reads one request out of the bytes of one read.
+    /// Decodes the bytes of one read.
     ///
     /// # Errors
-    /// [`Malformed`] if it is shorter than its operation says.
+    /// [`Malformed`] if the length does not fit the operation.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, Malformed> {
         let mut fields = Fields(bytes);
         let none = Malformed {
@@ -240,7 +240,7 @@ fn operation<'a>(opcode: u32, mut body: Fields<'a>) -> Option<Operation<'a>> {
     })
 }
 
-/// Operations that name something in a directory.
+/// Decodes the operations with names.
 fn names<'a>(opcode: u32, mut body: Fields<'a>) -> Option<Operation<'a>> {
     Some(match opcode {
         1 => Operation::Lookup { name: body.name()? },

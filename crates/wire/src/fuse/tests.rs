@@ -22,7 +22,7 @@ fn numbers(of: &[u64]) -> Vec<u8> {
 }
 
 #[test]
-fn a_request_says_who_asks_what_of_which_node() {
+fn a_request_names_the_asking_process_the_operation_and_the_node() {
     let bytes = request(1, b"app.log\0");
     let request = Request::parse(&bytes).unwrap();
     let header = Header {
@@ -37,7 +37,7 @@ fn a_request_says_who_asks_what_of_which_node() {
 }
 
 #[test]
-fn what_is_written_stands_where_it_is_said() {
+fn the_data_of_a_write_is_at_the_documented_offset() {
     let mut body = numbers(&[9, 4096]);
     body.extend_from_slice(&3_u32.to_ne_bytes());
     body.extend_from_slice(&[0; 12]);
@@ -53,7 +53,7 @@ fn what_is_written_stands_where_it_is_said() {
         flags: 0o2001,
     };
     assert_eq!(Request::parse(&bytes).unwrap().operation, write);
-    // One byte fewer than it says.
+    // One byte less than its size field says.
     let short = request(16, &body[..body.len() - 1]);
     let malformed = Malformed {
         unique: 7,
@@ -63,7 +63,7 @@ fn what_is_written_stands_where_it_is_said() {
 }
 
 #[test]
-fn names_of_a_rename_are_told_apart() {
+fn both_names_of_a_rename_are_read() {
     let mut body = numbers(&[12]);
     body.extend_from_slice(b"old\0new\0");
     let rename = |flags| Operation::Rename {
@@ -81,7 +81,7 @@ fn names_of_a_rename_are_told_apart() {
 }
 
 #[test]
-fn only_what_is_marked_is_set() {
+fn only_the_attributes_in_the_mask_are_set() {
     let mut body = vec![0; 88];
     body[..4].copy_from_slice(&0b1_1001_1001_u32.to_ne_bytes());
     body[16..24].copy_from_slice(&77_u64.to_ne_bytes());
@@ -117,7 +117,7 @@ fn answers_have_the_lengths_that_the_kernel_expects() {
 }
 
 #[test]
-fn a_listing_takes_what_fits() {
+fn a_listing_takes_as_many_entries_as_fit() {
     let mut entries = Entries::new(70);
     assert!(entries.add(2, 1, 0o100_644, b"a"));
     assert!(entries.add(3, 2, 0o040_755, b"longer-name"[..8].as_ref()));
@@ -130,7 +130,7 @@ fn a_listing_takes_what_fits() {
 
 proptest! {
     #[test]
-    fn no_bytes_make_it_panic(opcode in 0..60_u32, body in prop::collection::vec(any::<u8>(), 0..200)) {
+    fn no_request_makes_the_decoder_panic(opcode in 0..60_u32, body in prop::collection::vec(any::<u8>(), 0..200)) {
         let _ = Request::parse(&request(opcode, &body));
         let _ = Request::parse(&body);
     }

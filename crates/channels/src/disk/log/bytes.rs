@@ -1,6 +1,6 @@
-//! Reading little-endian fields out of bytes that a disk gave back: nothing in them can make it panic.
+//! Reading little-endian fields from bytes of a disk. No content can make it panic.
 
-/// A reader of fields; every method returns `None` where the bytes end too early.
+/// A reader of fields. Every method returns `None` if the bytes end too early.
 pub(super) struct Fields<'a>(&'a [u8]);
 
 impl<'a> Fields<'a> {
@@ -8,16 +8,17 @@ impl<'a> Fields<'a> {
         Self(bytes)
     }
 
+    /// The next `bytes` bytes.
     pub(super) fn take(&mut self, bytes: usize) -> Option<&'a [u8]> {
-        let (taken, rest) = self.0.split_at_checked(bytes)?;
-        self.0 = rest;
-        Some(taken)
+        let (first, after) = self.0.split_at_checked(bytes)?;
+        self.0 = after;
+        Some(first)
     }
 
     fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
-        let (taken, rest) = self.0.split_first_chunk()?;
-        self.0 = rest;
-        Some(*taken)
+        let (first, after) = self.0.split_first_chunk()?;
+        self.0 = after;
+        Some(*first)
     }
 
     pub(super) fn u8(&mut self) -> Option<u8> {
@@ -49,7 +50,8 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// Appends bytes of name (4), bytes of value (4), name, value. Both are far below 4 GiB (`Error::TooLarge` before).
+/// Appends the length of the name (4), the length of the value (4), the name and the value. Both are far below 4 GiB: larger
+/// groups are refused before (`Error::TooLarge`).
 pub(super) fn put_text(out: &mut Vec<u8>, name: &str, value: &str) {
     for text in [name, value] {
         let bytes = u32::try_from(text.len()).unwrap_or(u32::MAX);

@@ -1,4 +1,4 @@
-//! Which tags no consumer takes. Their records are kept and settled, and reach no sink; so they are counted.
+//! Counting the records whose tag no consumer takes: they are kept and settled, and reach no sink.
 
 use std::collections::HashMap;
 
@@ -6,15 +6,15 @@ use foldhash::fast::RandomState;
 use millstream_pipeline::{channel::Consumer, tags::TagFilter};
 use millstream_record::{Batch, Tag};
 
-/// Verdicts to remember. Peers choose tags, so the number of tags has no bound of its own.
+/// The most tags to remember a verdict for. Peers choose tags, so their number has no other limit.
 const VERDICTS_MAX: usize = 4096;
 
-/// The tag filters of all consumers, and what passed none of them.
+/// The tag filters of all consumers, and the records that passed none of them.
 #[derive(Default)]
 pub(super) struct Claims {
-    /// Empty where every tag is taken, or where there is no consumer: then everything is held.
+    /// Empty if some consumer takes every tag, or if there is no consumer: then everything is held.
     filters: Vec<TagFilter>,
-    /// Whether a tag is taken.
+    /// Whether some consumer takes the tag.
     verdicts: HashMap<Tag, bool, RandomState>,
     unclaimed: Option<Unclaimed>,
 }
@@ -22,7 +22,7 @@ pub(super) struct Claims {
 /// Records that no consumer takes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unclaimed {
-    /// How many were kept since the last look.
+    /// How many were kept since the last call of [`super::Log::drain_unclaimed`].
     pub records: u64,
     /// The tag of the newest of them.
     pub tag: Tag,
@@ -42,15 +42,15 @@ impl Claims {
         if self.filters.is_empty() || batch.count == 0 || self.is_taken(&batch.tag) {
             return;
         }
-        let before = self.take().map_or(0, |unclaimed| unclaimed.records);
+        let before = self.drain().map_or(0, |unclaimed| unclaimed.records);
         self.unclaimed = Some(Unclaimed {
             records: before + u64::from(batch.count),
             tag: batch.tag.clone(),
         });
     }
 
-    /// What was counted since the last call.
-    pub(super) fn take(&mut self) -> Option<Unclaimed> {
+    /// The count since the last call.
+    pub(super) fn drain(&mut self) -> Option<Unclaimed> {
         self.unclaimed.take()
     }
 

@@ -1,209 +1,155 @@
-//! Who reads a channel: attaching a reader, and forgetting a consumer that is gone.
+//! The consumers of a channel: what each has settled, how far its reader is, and its cursor file.
 
 use std::{
-    collections::VecDeque,
+    collections::BTreeMap,
     sync::{Arc, Mutex, PoisonError},
     task::Waker,
 };
 
-use millstream_pipeline::channel;
-use millstream_record::{Pool, Position, Time};
+use millstream_pipeline::tags::TagFilter;
+use millstream_record::Position;
 
-use super::{
-    Behind, Error, Reader, Skipped, Then, Unclaimed, Watch,
-    claims::Claims,
-    commit::Log,
-    cursor::Cursor,
-    index::{Consumer, State},
-};
+use super::{Behind, Error, Skipped, cursor::Cursor, directory::LogDirectory};
 
-/// Names of consumers are names of nodes; they stand in file names.
+/// The longest name of a consumer, in bytes: it is part of a file name.
 const NAME_BYTES_MAX: usize = 200;
 
-impl Log {
-    /// Attaches the consumer `name`. A new one gets a cursor and begins at the oldest frame that is there.
-    pub fn reader(&self, name: &str, behind: Behind, pool: Pool) -> Result<Reader, Error> {
-        check_name(name)?;
-        let known = self.index.lock().consumers.contains_key(name);
-        if !known {
-            self.make_cursor(name)?;
+/// A consumer: its cursor, and a reader if one is attached.
+pub(super) struct Consumer {
+    pub(super) cursor: Arc<Mutex<Cursor>>,
+    /// Everything at or below is settled or skipped.
+    pub(super) position: Position,
+    /// Everything at or below was handed out by the attached reader; `None` if no reader is attached.
+    pub(super) reader_at: Option<Position>,
+    pub(super) behind: Behind,
+    /// The tags it takes; `None`: all.
+    pub(super) tags: Option<TagFilter>,
+    /// Everything at or below was skipped, or settled before: the reader does not hand it out again.
+    pub(super) skipped_to: Position,
+    /// The records and bytes that were skipped since the start.
+    pub(super) skipped: Skipped,
+    /// Wakes the reader.
+    pub(super) waker: Option<Waker>,
+}
+
+impl Consumer {
+    /// A consumer without a reader.
+    fn new(cursor: Cursor) -> Self {
+        Self {
+            position: cursor.position,
+            cursor: Arc::new(Mutex::new(cursor)),
+            reader_at: None,
+            behind: Behind::default(),
+            tags: None,
+            skipped_to: Position::default(),
+            skipped: Skipped::default(),
+            waker: None,
         }
-        let mut state = self.index.lock();
-        let consumer = state
-            .consumers
-            .get_mut(name)
-            .filter(|consumer| consumer.taken.is_none())
-            .ok_or_else(|| Error::Consumer(name.to_owned()))?;
-        consumer.behind = behind;
-        consumer.taken = Some(consumer.position);
-        let position = consumer.position;
-        let cursor = Arc::clone(&consumer.cursor);
-        drop(state);
-        let floor = {
-            let mut cursor = cursor.lock().unwrap_or_else(PoisonError::into_inner);
-            // Only `forget` asks for it. A disk that refuses this refuses the next commit, too, which tells.
-            let _ = cursor.set_configured(true);
-            cursor.floor()
-        };
-        Ok(Reader {
-            index: Arc::clone(&self.index),
-            _lock: Arc::clone(&self.lock),
-            channel: self.channel,
-            name: name.to_owned(),
-            cursor,
-            floor,
-            pool,
-            hot_bytes: self.options.hot_bytes,
-            position,
-            place: None,
-            ready: VecDeque::new(),
-            damaged: None,
-            frame_bytes: 0,
-            skips: behind.then == Then::Skip,
-            in_flight: VecDeque::new(),
-        })
-    }
-
-    /// Notes that no sink reads for the consumers without a reader: they may be forgotten.
-    pub fn note_gone(&self) {
-        let state = self.index.lock();
-        let gone = state.consumers.values().filter(|c| c.taken.is_none());
-        let cursors: Vec<_> = gone.map(|gone| Arc::clone(&gone.cursor)).collect();
-        drop(state);
-        for cursor in cursors {
-            let mut cursor = cursor.lock().unwrap_or_else(PoisonError::into_inner);
-            // As above.
-            let _ = cursor.set_configured(false);
-        }
-    }
-
-    /// Counts from now on what is kept and has a tag that none of these consumers takes.
-    pub fn count_unclaimed(&mut self, consumers: &[channel::Consumer]) {
-        self.index.lock().claims = Claims::of(consumers);
-    }
-
-    /// Records that were kept since the last call and that no consumer takes.
-    pub fn take_unclaimed(&mut self) -> Option<Unclaimed> {
-        self.index.lock().claims.take()
-    }
-
-    /// The consumers of the channel and what they have settled; all of them hold its segments.
-    pub fn consumers(&self) -> Vec<(String, Position)> {
-        let state = self.index.lock();
-        let consumers = state.consumers.iter();
-        consumers
-            .map(|(name, consumer)| (name.clone(), consumer.position))
-            .collect()
-    }
-
-    /// Bytes that are kept and that this consumer has not settled, about; 0 for one that is not known.
-    pub fn backlog_bytes(&self, name: &str) -> u64 {
-        let state = self.index.lock();
-        let consumer = state.consumers.get(name);
-        consumer.map_or(0, |consumer| state.bytes_after(consumer.position))
-    }
-
-    /// When the oldest batch that a consumer has not settled was kept, at the earliest; `None` if all is settled.
-    pub fn oldest(&self) -> Option<Time> {
-        let state = self.index.lock();
-        let positions = state.consumers.values().map(|consumer| consumer.position);
-        state.kept_since(positions.min()?)
-    }
-
-    /// Forgets a consumer that is not attached: what only it has not settled is given up.
-    pub fn forget(&mut self, name: &str) -> Result<(), Error> {
-        let mut state = self.index.lock();
-        match state.consumers.get(name) {
-            Some(consumer) if consumer.taken.is_none() => {}
-            _ => return Err(Error::Consumer(name.to_owned())),
-        }
-        let path = self.directory.join(cursor_name(name));
-        let failed = |error| Error::disk("removing a cursor", &path, error);
-        self.disk.remove(&path).map_err(failed)?;
-        self.disk.sync_directory(&self.directory).map_err(failed)?;
-        state.consumers.remove(name);
-        Ok(())
-    }
-
-    /// Calls `waker` when a consumer has settled something, so that room may have come back.
-    pub fn wake_on_settle(&self, waker: Waker) {
-        self.index.lock().writer = Some(waker);
-    }
-
-    /// Drops what every consumer has settled. [`Log::commit`] does it too.
-    pub fn drop_settled(&mut self) -> Result<(), Error> {
-        self.alive()?;
-        self.collect()
-    }
-
-    /// Bytes of all segments that are part of the log.
-    pub fn used_bytes(&self) -> u64 {
-        self.index.used_bytes()
-    }
-
-    /// Bytes that all segments may take together.
-    pub fn size_max(&self) -> u64 {
-        self.options.size_max
-    }
-
-    /// How many readers are attached.
-    pub fn readers(&self) -> usize {
-        let state = self.index.lock();
-        let attached = state.consumers.values();
-        attached.filter(|consumer| consumer.taken.is_some()).count()
-    }
-
-    /// What others than the writer may ask.
-    pub fn watch(&self) -> Watch {
-        Watch(Arc::clone(&self.index))
-    }
-
-    fn make_cursor(&self, name: &str) -> Result<(), Error> {
-        let position = before_oldest(&self.index.lock());
-        let path = self.directory.join(cursor_name(name));
-        let failed = |error| Error::disk("making a cursor", &path, error);
-        // Left by a crash, or by a full disk, in the middle of this.
-        match self.disk.remove(&path) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                return Err(failed(error));
-            }
-            _ => {}
-        }
-        let cursor = Cursor::create(&*self.disk, &path, self.channel, position).map_err(failed)?;
-        self.disk.sync_directory(&self.directory).map_err(failed)?;
-        let mut state = self.index.lock();
-        state.consumers.insert(name.to_owned(), consumer(cursor));
-        Ok(())
     }
 }
 
-/// A consumer that is not attached.
-pub(super) fn consumer(cursor: Cursor) -> Consumer {
-    Consumer {
-        position: cursor.position,
-        cursor: Arc::new(Mutex::new(cursor)),
-        taken: None,
-        behind: Behind::default(),
-        tags: None,
-        skipped_to: Position::default(),
-        skipped: Skipped::default(),
-        waker: None,
+/// All consumers by name. Each of them holds the segments that it has not settled.
+#[derive(Default)]
+pub(super) struct Consumers(BTreeMap<String, Consumer>);
+
+impl Consumers {
+    pub(super) fn insert(&mut self, name: &str, cursor: Cursor) {
+        self.0.insert(name.to_owned(), Consumer::new(cursor));
     }
+
+    pub(super) fn get(&self, name: &str) -> Option<&Consumer> {
+        self.0.get(name)
+    }
+
+    pub(super) fn get_mut(&mut self, name: &str) -> Option<&mut Consumer> {
+        self.0.get_mut(name)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&String, &Consumer)> {
+        self.0.iter()
+    }
+
+    /// How many readers are attached.
+    pub(super) fn attached(&self) -> usize {
+        let consumers = self.0.values();
+        consumers.filter(|each| each.reader_at.is_some()).count()
+    }
+
+    /// Attaches a reader. Fails if the consumer is unknown or has one.
+    pub(super) fn attach(&mut self, name: &str, behind: Behind) -> Result<&Consumer, Error> {
+        match self.0.get_mut(name) {
+            Some(consumer) if consumer.reader_at.is_none() => {
+                consumer.behind = behind;
+                consumer.reader_at = Some(consumer.position);
+                Ok(consumer)
+            }
+            _ => Err(Error::Consumer(name.to_owned())),
+        }
+    }
+
+    /// The consumer that is furthest behind.
+    pub(super) fn slowest(&self) -> Option<&String> {
+        let slowest = self.0.iter().min_by_key(|(_, each)| each.position);
+        slowest.map(|(name, _)| name)
+    }
+
+    /// The lowest and the highest settled position.
+    pub(super) fn range(&self) -> Option<(Position, Position)> {
+        let positions = self.0.values().map(|consumer| consumer.position);
+        Some((positions.clone().min()?, positions.max()?))
+    }
+
+    /// The lowest position up to which an attached reader has handed out everything.
+    pub(super) fn lowest_reader(&self) -> Option<Position> {
+        self.0.values().filter_map(|each| each.reader_at).min()
+    }
+
+    pub(super) fn wake_readers(&mut self) {
+        let wakers = self.0.values_mut().filter_map(|each| each.waker.take());
+        wakers.for_each(Waker::wake);
+    }
+
+    /// Removes a consumer without a reader, and its cursor file.
+    pub(super) fn forget(&mut self, name: &str, directory: &LogDirectory) -> Result<(), Error> {
+        if self.get(name).is_none_or(|each| each.reader_at.is_some()) {
+            return Err(Error::Consumer(name.to_owned()));
+        }
+        let path = directory.join(&cursor_name(name));
+        let failed = |error| Error::disk("removing a cursor", &path, error);
+        directory.disk.remove(&path).map_err(failed)?;
+        directory.sync().map_err(failed)?;
+        self.0.remove(name);
+        Ok(())
+    }
+
+    /// Notes in the cursor of every consumer without a reader that no sink reads for it.
+    pub(super) fn note_unread(&self) -> impl FnOnce() + use<> {
+        let unread = self.0.values().filter(|each| each.reader_at.is_none());
+        let cursors: Vec<_> = unread.map(|each| Arc::clone(&each.cursor)).collect();
+        move || {
+            for cursor in cursors {
+                let mut cursor = cursor.lock().unwrap_or_else(PoisonError::into_inner);
+                // Only `forget` asks for it. A disk that fails here also fails the next commit, which is reported.
+                let _ = cursor.set_configured(false);
+            }
+        }
+    }
+}
+
+/// Creates the cursor file of a new consumer that has settled everything up to `position`.
+pub(super) fn create_cursor(
+    directory: &LogDirectory,
+    name: &str,
+    position: Position,
+) -> Result<Cursor, Error> {
+    check_name(name)?;
+    let path = directory.join(&cursor_name(name));
+    Cursor::create(&*directory.disk, &path, directory.channel, position)
 }
 
 /// The name of the cursor file of a consumer.
 pub(super) fn cursor_name(consumer: &str) -> String {
     format!("{consumer}.cursor")
-}
-
-fn before_oldest(state: &State) -> Position {
-    state
-        .segments
-        .front()
-        .map_or(state.kept, |(segment, _)| Position {
-            epoch: segment.first.epoch,
-            seq: segment.first.seq.saturating_sub(1),
-        })
 }
 
 fn check_name(name: &str) -> Result<(), Error> {
@@ -213,4 +159,33 @@ fn check_name(name: &str) -> Result<(), Error> {
         return Err(Error::Name(name.to_owned()));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use millstream_testkit::SimulatedDisk;
+
+    use super::*;
+    use crate::disk::log::tests::directory;
+
+    #[test]
+    fn a_consumer_has_one_reader_and_the_slowest_decides() {
+        let directory = directory(&SimulatedDisk::new(1));
+        let mut consumers = Consumers::default();
+        for (name, seq) in [("fast", 9), ("slow", 4)] {
+            let position = Position { epoch: 1, seq };
+            let cursor = create_cursor(&directory, name, position).unwrap();
+            consumers.insert(name, cursor);
+        }
+        assert_eq!(consumers.slowest().unwrap(), "slow");
+        assert_eq!(consumers.lowest_reader(), None);
+        consumers.attach("fast", Behind::default()).unwrap();
+        assert!(consumers.attach("fast", Behind::default()).is_err());
+        assert_eq!(consumers.lowest_reader().unwrap().seq, 9);
+        assert!(consumers.forget("fast", &directory).is_err());
+        consumers.forget("slow", &directory).unwrap();
+        let (lowest, highest) = consumers.range().unwrap();
+        assert_eq!((lowest.seq, highest.seq, consumers.attached()), (9, 9, 1));
+        assert!(create_cursor(&directory, "../x", Position::default()).is_err());
+    }
 }

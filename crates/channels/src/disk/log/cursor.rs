@@ -1,153 +1,126 @@
 //! The cursor of one consumer, `NAME.cursor`: everything at or below its position is settled.
 //!
+//! The file has two slots (`millstream_state::Slots`). It gets its full size at once, so that a full disk cannot prevent a
+//! commit, which would keep the disk full. Each slot holds:
+//!
 //! ```text
-//! two slots, at 0 and 4096, written in turn; the valid one with the higher generation counts
 //! offset bytes
-//!      0   8   magic "MILLCUR" and 0
-//!      8   4   format version
-//!     12   4   CRC-32C of the version and bytes 16..56 (seal.rs)
-//!     16  16   channel id
-//!     32   8   generation
-//!     40   4   epoch
-//!     44   4   flags: 1 = an operator, or `behind`, has passed the consumer on, once
+//!      0  16   channel id
+//!     16   4   epoch
+//!     20   4   flags: 1 = an operator, or `behind`, has moved the cursor at some time
 //!                     2 = a sink read here after the last start
-//!                     4 = the consumer has committed since it was passed on
-//!                     8 = the consumer has not committed since the cursor was made
-//!     48   8   seq
+//!                     4 = the consumer has committed since the cursor was moved
+//!                     8 = the consumer has not committed since the cursor was created
+//!     24   8   seq
 //! ```
 //!
-//! The position of a sink that keeps one of its own wins over the cursor, but not over who passed it on: once that flag
-//! is set, nothing at or below the cursor is read again.
-//!
-//! The file is made whole at once, so that a full disk cannot stop a commit, and so stop the room from coming back.
+//! The position of a sink that keeps its own wins over the cursor, but not over an operator or `behind`: once that flag is
+//! set, nothing at or below the cursor is read again.
 
 use std::{
-    io::{self, IoSlice},
-    path::Path,
-    sync::Arc,
+    io,
+    path::{Path, PathBuf},
 };
 
 use millstream_record::Position;
-use millstream_sys::disk::{Disk, File, Open};
+use millstream_state::{Format, Slots, Stored};
+use millstream_sys::disk::{Disk, Open};
 
 use super::{
     ChannelId, Error,
     bytes::Fields,
-    seal::{self, FORMAT_VERSION, SEAL_BYTES, Sealed},
-    segment::PAGE,
+    seal::{self, SEAL_BYTES, Sealed},
 };
 
-const MAGIC: &[u8; 8] = b"MILLCUR\0";
-const SLOT_BYTES: usize = 56;
+const FORMAT: Format = Format {
+    magic: b"MILLCUR\0",
+    version: 4,
+    bytes_max: 8192,
+    remedy: "remove it, and its consumer begins at the oldest batch",
+};
+/// Bytes of a slot up to version 3: seal, channel id (16), generation (8), epoch (4), flags (4), seq (8).
+const OLD_SLOT_BYTES: usize = 56;
 const PASSED_ON: u32 = 1;
 const CONFIGURED: u32 = 2;
 const SINCE: u32 = 4;
 const FRESH: u32 = 8;
-/// The generation of a cursor that was made and not moved since; older versions did not write `FRESH`.
+/// The generation of a cursor that was created and not moved since. The first versions did not write `FRESH`.
 const MADE: u64 = 1;
 
 /// An open cursor file.
 pub(super) struct Cursor {
-    file: Arc<dyn File>,
+    slots: Slots,
+    path: PathBuf,
     channel: ChannelId,
-    generation: u64,
     pub(super) position: Position,
-    /// Something else than its sink has moved it, once.
+    /// An operator or `behind` has moved it at some time.
     passed_on: bool,
     /// A sink read here after the last start.
     configured: bool,
-    /// The last move was the consumer's own.
+    /// The consumer itself moved it last.
     own: bool,
 }
 
-/// What stands in a cursor file.
-pub(super) enum CursorFound {
-    Good(Cursor),
-    /// Neither slot is valid.
-    Damaged,
-}
-
 impl Cursor {
-    /// Makes the file and syncs it; its name is synced by the caller.
+    /// Creates the file. It is durable when this returns.
     pub(super) fn create(
         disk: &dyn Disk,
         path: &Path,
         channel: ChannelId,
         position: Position,
-    ) -> io::Result<Self> {
-        let file = disk.open(path, Open::Create)?;
-        let made = file.allocate(2 * PAGE).and_then(|()| {
-            // Both pages are written, so that no later write needs room.
-            file.write_at(&[IoSlice::new(&[0; 2 * PAGE as usize])], 0)
-        });
-        let mut cursor = Self {
-            file,
+    ) -> Result<Self, Error> {
+        // A crash or a full disk may have left half a cursor behind.
+        match disk.remove(path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(Error::disk("making a cursor", path, error));
+            }
+            _ => {}
+        }
+        let body = encode(channel, position, FRESH | CONFIGURED);
+        let slots = Slots::create(disk, path, FORMAT, &body)
+            .map_err(|error| Error::state("making a cursor", path, error))?;
+        Ok(Self {
+            slots,
+            path: path.to_owned(),
             channel,
-            generation: 0,
             position,
             passed_on: false,
             configured: true,
             own: false,
-        };
-        made.and_then(|()| cursor.write(position))?;
-        Ok(cursor)
+        })
     }
 
-    /// Opens a cursor file that is there.
+    /// Opens an existing cursor file; `None` if it is damaged or was never completed. With [`Open::Write`] the position that
+    /// was found is durable when this returns.
     pub(super) fn open(
         disk: &dyn Disk,
         path: &Path,
         channel: ChannelId,
         how: Open,
-    ) -> Result<CursorFound, Error> {
-        let failed = |error| Error::disk("reading a cursor", path, error);
-        let file = disk.open(path, how).map_err(failed)?;
-        let mut newest: Option<Slot> = None;
-        for slot in 0..2 {
-            let mut bytes = Vec::new();
-            file.read_at(&mut bytes, SLOT_BYTES, slot * PAGE)
-                .map_err(failed)?;
-            match decode(&bytes, &channel) {
-                Some(Err(found)) => {
-                    return Err(Error::Newer {
-                        path: path.to_owned(),
-                        found,
-                        known: FORMAT_VERSION,
-                    });
-                }
-                Some(Ok(slot))
-                    if newest
-                        .as_ref()
-                        .is_none_or(|newest| newest.generation < slot.generation) =>
-                {
-                    newest = Some(slot);
-                }
-                _ => {}
-            }
-        }
-        Ok(match newest {
-            Some(slot) => CursorFound::Good(Self {
-                file,
-                channel,
-                generation: slot.generation,
-                position: slot.position,
-                passed_on: slot.passed_on,
-                configured: slot.configured,
-                own: slot.own,
-            }),
-            None => CursorFound::Damaged,
-        })
+    ) -> Result<Option<Self>, Error> {
+        let (slots, stored) = Slots::open(disk, path, FORMAT, how, convert)
+            .map_err(|error| Error::state("reading a cursor", path, error))?;
+        let Stored::Body(body) = stored else {
+            return Ok(None);
+        };
+        let decoded = decode(&body).filter(|(found, ..)| *found == channel);
+        Ok(decoded.map(|(channel, position, flags)| Self {
+            slots,
+            path: path.to_owned(),
+            channel,
+            position,
+            passed_on: flags & PASSED_ON != 0,
+            configured: flags & CONFIGURED != 0,
+            own: match flags & PASSED_ON != 0 {
+                true => flags & SINCE != 0,
+                false => flags & FRESH == 0,
+            },
+        }))
     }
 
-    /// What a sink may not go back behind, whatever its own position is.
+    /// The position that a sink must not go back behind, whatever its own position is.
     pub(super) fn floor(&self) -> Option<Position> {
         self.passed_on.then_some(self.position)
-    }
-
-    /// Makes what was found at a start durable: after a failed sync and a kill, the system may show a slot that the disk does
-    /// not have, and segments are dropped by it.
-    pub(super) fn renew(&mut self) -> io::Result<()> {
-        self.write(self.position)
     }
 
     /// Whether a sink read here after the last start.
@@ -156,38 +129,32 @@ impl Cursor {
     }
 
     /// Records whether a sink reads here from this start on.
-    pub(super) fn set_configured(&mut self, configured: bool) -> io::Result<()> {
+    pub(super) fn set_configured(&mut self, configured: bool) -> Result<(), Error> {
         if self.configured == configured {
             return Ok(());
         }
         self.configured = configured;
-        self.write(self.position)
+        self.store(self.position)
     }
 
-    /// The last position that the consumer committed; `None` if it never did, or if it was passed on since.
+    /// The last position that the consumer committed; `None` if it never did, or if something else moved the cursor since.
     pub(super) fn committed(&self) -> Option<Position> {
         self.own.then_some(self.position)
     }
 
-    /// Passes the consumer on to the position, which its sink did not settle.
-    pub(super) fn pass_on(&mut self, position: Position) -> io::Result<()> {
+    /// Moves the cursor to a position that its sink did not settle.
+    pub(super) fn pass_on(&mut self, position: Position) -> Result<(), Error> {
         (self.passed_on, self.own) = (true, false);
-        self.write(position)
+        self.store(position)
     }
 
-    /// The consumer has settled everything up to the position.
-    pub(super) fn commit(&mut self, position: Position) -> io::Result<()> {
+    /// Commits that the consumer has settled everything up to a position.
+    pub(super) fn commit(&mut self, position: Position) -> Result<(), Error> {
         self.own = true;
-        self.write(position)
+        self.store(position)
     }
 
-    /// Writes the position into the older slot and syncs it.
-    fn write(&mut self, position: Position) -> io::Result<()> {
-        let generation = self.generation + 1;
-        let mut out = seal::begin(MAGIC);
-        out.extend_from_slice(&self.channel.0);
-        out.extend_from_slice(&generation.to_le_bytes());
-        out.extend_from_slice(&position.epoch.to_le_bytes());
+    fn store(&mut self, position: Position) -> Result<(), Error> {
         let moved = match (self.passed_on, self.own) {
             (false, false) => FRESH,
             (false, true) => 0,
@@ -195,51 +162,88 @@ impl Cursor {
             (true, true) => PASSED_ON | SINCE,
         };
         let configured = if self.configured { CONFIGURED } else { 0 };
-        let flags = moved | configured;
-        out.extend_from_slice(&flags.to_le_bytes());
-        out.extend_from_slice(&position.seq.to_le_bytes());
-        seal::seal(&mut out);
-        self.file
-            .write_at(&[IoSlice::new(&out)], generation % 2 * PAGE)?;
-        self.file.sync()?;
-        self.generation = generation;
+        let body = encode(self.channel, position, moved | configured);
+        self.slots
+            .store(&body)
+            .map_err(|error| Error::state("committing the cursor", &self.path, error))?;
         self.position = position;
         Ok(())
     }
 }
 
-/// What stands in a slot.
-struct Slot {
-    generation: u64,
-    position: Position,
-    passed_on: bool,
-    configured: bool,
-    own: bool,
+fn encode(channel: ChannelId, position: Position, flags: u32) -> Vec<u8> {
+    let mut out = Vec::with_capacity(32);
+    out.extend_from_slice(&channel.0);
+    out.extend_from_slice(&position.epoch.to_le_bytes());
+    out.extend_from_slice(&flags.to_le_bytes());
+    out.extend_from_slice(&position.seq.to_le_bytes());
+    out
 }
 
-/// A slot, or the version of a newer program.
-fn decode(bytes: &[u8], channel: &ChannelId) -> Option<Result<Slot, u32>> {
-    match seal::check(MAGIC, bytes) {
-        Sealed::Whole => {}
-        Sealed::Newer(version) => return Some(Err(version)),
-        Sealed::Damaged => return None,
-    }
-    let mut fields = Fields::new(bytes.get(SEAL_BYTES..)?);
-    if fields.id()? != channel.0 {
+/// The channel, the position and the flags.
+fn decode(body: &[u8]) -> Option<(ChannelId, Position, u32)> {
+    let mut fields = Fields::new(body);
+    let channel = ChannelId(fields.id()?);
+    let (epoch, flags, seq) = (fields.u32()?, fields.u32()?, fields.u64()?);
+    Some((channel, Position { epoch, seq }, flags))
+}
+
+/// Converts a slot of an older version: its generation and its body.
+fn convert(slot: &[u8]) -> Option<(u64, Vec<u8>)> {
+    let slot = slot.get(..OLD_SLOT_BYTES)?;
+    let Sealed::Whole = seal::check(FORMAT.magic, slot) else {
         return None;
-    }
+    };
+    let mut fields = Fields::new(&slot[SEAL_BYTES..]);
+    let channel = ChannelId(fields.id()?);
     let generation = fields.u64()?;
-    let epoch = fields.u32()?;
-    let flags = fields.u32()?;
-    let seq = fields.u64()?;
-    Some(Ok(Slot {
-        generation,
-        position: Position { epoch, seq },
-        passed_on: flags & PASSED_ON != 0,
-        configured: flags & CONFIGURED != 0,
-        own: match flags & PASSED_ON != 0 {
-            true => flags & SINCE != 0,
-            false => flags & FRESH == 0 && generation > MADE,
-        },
-    }))
+    let (epoch, mut flags, seq) = (fields.u32()?, fields.u32()?, fields.u64()?);
+    if generation == MADE {
+        flags |= FRESH;
+    }
+    Some((generation, encode(channel, Position { epoch, seq }, flags)))
+}
+
+#[cfg(test)]
+mod tests {
+    use millstream_testkit::SimulatedDisk;
+
+    use super::*;
+    use crate::disk::log::tests::put_golden;
+
+    const CHANNEL: ChannelId = ChannelId(0x8e4a_ffc2_d663_8c21_848c_9124_6a10_6edc_u128.to_be_bytes());
+
+    fn open(disk: &SimulatedDisk, path: &Path) -> Cursor {
+        let opened = Cursor::open(disk, path, CHANNEL, Open::Write);
+        opened.unwrap().unwrap()
+    }
+
+    #[test]
+    fn a_cursor_of_version_3_is_read_and_continues_in_version_4() {
+        let disk = SimulatedDisk::new(1);
+        let path = Path::new("/out.cursor");
+        put_golden(&disk, path, "version-3/out.cursor");
+        let mut cursor = open(&disk, path);
+        let settled = Position { epoch: 1, seq: 1 };
+        assert_eq!((cursor.position, cursor.committed()), (settled, Some(settled)));
+        assert!(cursor.is_configured() && cursor.floor().is_none());
+        let skipped = Position { epoch: 1, seq: 9 };
+        cursor.pass_on(skipped).unwrap();
+        let cursor = open(&disk, path);
+        assert_eq!((cursor.floor(), cursor.committed()), (Some(skipped), None));
+        let other = Cursor::open(&disk, path, ChannelId([7; 16]), Open::Read);
+        assert!(other.unwrap().is_none(), "it belongs to another channel");
+    }
+
+    #[test]
+    fn a_new_cursor_has_no_committed_position_until_its_consumer_commits() {
+        let disk = SimulatedDisk::new(1);
+        let path = Path::new("/out.cursor");
+        let position = Position { epoch: 1, seq: 4 };
+        drop(Cursor::create(&disk, path, CHANNEL, position).unwrap());
+        let mut cursor = open(&disk, path);
+        assert_eq!((cursor.position, cursor.committed()), (position, None));
+        cursor.commit(position).unwrap();
+        assert_eq!(open(&disk, path).committed(), Some(position));
+    }
 }

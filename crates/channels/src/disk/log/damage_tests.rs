@@ -1,7 +1,7 @@
-//! Random damage to each kind of file of a channel: nothing that is left is destroyed, no wrong batch is read, every batch
-//! that is missing is named, and no start fails twice.
+//! Random damage to each kind of file of a channel: intact batches are not destroyed, no wrong batch is read, every missing
+//! batch is reported, and a second start finds the same.
 //!
-//! `make storm` runs ten times as many cases. A failing test prints the seed; the variable SEED brings it back.
+//! `make storm` runs ten times as many cases. A failing test prints the seed; set the variable SEED to repeat it.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -16,24 +16,24 @@ use millstream_testkit::{Crash, Random, SimulatedDisk};
 
 use super::{
     Behind, ChannelId, Error, Item, Log, Missing, Recovered, Sync,
-    loss::{Loss, Losses},
+    losses::{Loss, Losses},
     record::record_path,
     tests::{at, batch, keep, options, reader},
 };
 
 const HERE: &str = "/data/channels/buffer";
-/// Batches that are kept; each has the position of its number plus one.
+/// How many batches are kept. The seq of each is its number plus one.
 const BATCHES: u64 = 60;
-/// What the consumer had settled when a copy was taken, and at the end.
+/// The seq that the consumer had settled when a copy was taken, and at the end.
 const SETTLED_BEFORE: u64 = 15;
 const SETTLED: u64 = 30;
 
-/// The kinds of files, by how their names end.
+/// The kinds of files, by the ends of their names.
 const KINDS: [&str; 6] = [".seg", ".ids", ".cursor", "channel", ".record", ".losses"];
 
 type Files = BTreeMap<PathBuf, Vec<u8>>;
 
-/// A channel that was stopped or killed, with files of an earlier time.
+/// A channel that was stopped or killed, with copies of its files from before.
 struct World {
     disk: SimulatedDisk,
     stale: Files,
@@ -50,7 +50,7 @@ impl World {
             stale: Files::new(),
         };
         let (mut log, _) = world.open().unwrap();
-        // A loss that no operator has accepted stands in its list.
+        // Its list of losses has one that no operator has accepted.
         let losses = Losses::read(Arc::new(world.disk.clone()), &record_path(Path::new(HERE)));
         losses.unwrap().add(world.old_loss()).unwrap();
         let mut sink = reader(&log, Behind::default());
@@ -89,7 +89,7 @@ impl World {
         )
     }
 
-    /// All files of the channel, and what they hold.
+    /// All files of the channel and their contents.
     fn files(&self) -> Files {
         let record = record_path(Path::new(HERE));
         let directories = [Path::new(HERE), record.parent().unwrap()];
@@ -113,11 +113,11 @@ impl World {
         file.write_at(&[IoSlice::new(bytes)], 0).unwrap();
     }
 
-    /// The batches whose bytes stand in any file.
+    /// The batches whose bytes are in any file.
     fn held(&self) -> BTreeSet<u64> {
         let mut held = BTreeSet::new();
         for bytes in self.files().values() {
-            // A body is eight digits and dots.
+            // A body consists of eight digits and dots.
             let dots = (8..bytes.len()).filter(|at| bytes[*at] == b'.' && bytes[at - 1] != b'.');
             for at in dots {
                 let digits = std::str::from_utf8(&bytes[at - 8..at]).unwrap_or_default();
@@ -131,7 +131,7 @@ impl World {
         held
     }
 
-    /// Damages a file of this kind in one of many ways, and says how.
+    /// Damages a file of this kind in one of several ways, and describes it.
     fn damage(&self, random: &mut Random, kind: &str) -> String {
         let files = self.files();
         let of_kind = |path: &&PathBuf| {
@@ -141,7 +141,7 @@ impl World {
         let paths: Vec<&PathBuf> = files.keys().filter(of_kind).collect();
         let path = *random.pick(&paths).expect(kind);
         let mut bytes = files[path].clone();
-        // Where something stands: most of a segment and of a slot is zeros.
+        // The used part: most of a segment and of a slot is zeros.
         let used = bytes.iter().rposition(|byte| *byte != 0).unwrap_or(0) as u64 + 1;
         let place = random.below(used) as usize;
         let what = random.below(8);
@@ -179,7 +179,7 @@ impl World {
         format!("damage {what} at {place} of {path:?}")
     }
 
-    /// Opens the channel, reads it to its end, and checks what it says. Returns what it read.
+    /// Opens the channel, reads it to its end, and checks what it reports. Returns what was read.
     fn check(&self, kind: &str, how: &str) -> Option<BTreeSet<u64>> {
         let before = self.held();
         let (log, found) = match self.open() {
@@ -246,7 +246,7 @@ fn position(seq: u64) -> Position {
 }
 
 #[test]
-fn no_damage_to_a_file_of_a_channel_destroys_what_is_left_or_loses_a_batch_in_silence() {
+fn damage_to_a_file_neither_destroys_intact_batches_nor_loses_one_silently() {
     let cases = if std::env::var_os("STORM").is_some() {
         300
     } else {
@@ -258,7 +258,7 @@ fn no_damage_to_a_file_of_a_channel_destroys_what_is_left_or_loses_a_batch_in_si
             let world = World::new(&mut random);
             let how = format!("{kind} case {case}: {}", world.damage(&mut random, kind));
             let first = world.check(kind, &how);
-            // A start that was refused is refused again, and takes nothing away; one that was not finds the same.
+            // A start that failed fails again and removes nothing; one that succeeded finds the same again.
             assert_eq!(world.check(kind, &how), first, "{how}, second start");
             if first.is_some() {
                 let (mut log, _) = world.open().unwrap();

@@ -1,8 +1,8 @@
-//! The directory of a channel: its lock, its id, its names.
+//! The directory of a channel: its lock, its id and its file names.
 
 use std::{
     io::{self, IoSlice},
-    path::Path,
+    path::{Path, PathBuf},
     sync::Arc,
 };
 
@@ -19,7 +19,43 @@ const MAGIC: &[u8; 8] = b"MILLCHN\0";
 /// Bytes of the file `channel`.
 const FILE_BYTES: usize = SEAL_BYTES + 16;
 
-/// Makes the directory and takes its lock.
+/// The directory of an open channel.
+pub(super) struct LogDirectory {
+    pub(super) disk: Arc<dyn Disk>,
+    pub(super) path: PathBuf,
+    pub(super) channel: ChannelId,
+    /// Locked as long as the log or a reader is open.
+    pub(super) lock: Arc<dyn File>,
+}
+
+impl LogDirectory {
+    pub(super) fn join(&self, name: &str) -> PathBuf {
+        self.path.join(name)
+    }
+
+    /// Makes the names in the directory durable.
+    pub(super) fn sync(&self) -> io::Result<()> {
+        self.disk.sync_directory(&self.path)
+    }
+
+    /// Free bytes of the disk; unlimited if the system does not say.
+    pub(super) fn free_bytes(&self) -> u64 {
+        let space = self.disk.space(&self.path);
+        space.map_or(u64::MAX, |space| space.free)
+    }
+
+    /// Whether `path` is still the name of the open `file`. Errors other than a missing name count as yes: a failing disk
+    /// shows when it is written.
+    pub(super) fn holds(&self, path: &Path, file: &dyn File) -> bool {
+        match (self.disk.metadata(path), file.metadata()) {
+            (Ok(named), Ok(open)) => (named.device, named.inode) == (open.device, open.inode),
+            (Err(error), _) => error.kind() != io::ErrorKind::NotFound,
+            (_, Err(_)) => true,
+        }
+    }
+}
+
+/// Creates the directory and takes its lock.
 pub(super) fn take_lock(disk: &dyn Disk, directory: &Path) -> Result<Arc<dyn File>, Error> {
     let failed = |error| Error::disk("opening the channel", directory, error);
     disk.create_directory(directory).map_err(failed)?;
@@ -41,19 +77,20 @@ pub(super) fn take_lock(disk: &dyn Disk, directory: &Path) -> Result<Arc<dyn Fil
     }
 }
 
+/// The names in the directory.
 pub(super) fn list(disk: &dyn Disk, directory: &Path) -> Result<Vec<String>, Error> {
     let names = disk
         .list(directory)
         .map_err(|error| Error::disk("listing the channel", directory, error))?;
-    // Names that are not UTF-8 are not ours.
+    // No file of a channel has a name that is not UTF-8.
     Ok(names
         .into_iter()
         .filter_map(|name| name.into_string().ok())
         .collect())
 }
 
-/// Reads the file `channel`, or makes it: in a directory without segments with the id `fresh`, else with the id that the record
-/// of the channel `remembers`.
+/// Reads the file `channel`, or creates it: with the id `fresh` in a directory without segments, otherwise with the id
+/// that the record of the channel remembers (`remembered`).
 ///
 /// ```text
 /// offset bytes
@@ -67,7 +104,7 @@ pub(super) fn identify(
     directory: &Path,
     names: &[String],
     fresh: ChannelId,
-    remembers: Option<ChannelId>,
+    remembered: Option<ChannelId>,
 ) -> Result<ChannelId, Error> {
     let path = directory.join("channel");
     let failed = |error| Error::disk("opening the channel", &path, error);
@@ -75,7 +112,7 @@ pub(super) fn identify(
         return Ok(channel);
     }
     let holds_segments = names.iter().any(|name| number_in(name, ".seg").is_some());
-    let fresh = match remembers {
+    let fresh = match remembered {
         Some(channel) if holds_segments => channel,
         None if holds_segments => return Err(Error::NoIdentity(path)),
         _ => fresh,
@@ -96,7 +133,7 @@ pub(super) fn identify(
     Ok(fresh)
 }
 
-/// Whether the channel stands in another directory beside `directory`: it was renamed, and is not lost.
+/// Whether the channel is in a sibling of `directory`: then it was renamed and is not lost.
 pub(super) fn was_moved(disk: &dyn Disk, directory: &Path, channel: ChannelId) -> bool {
     let Some(beside) = directory.parent() else {
         return false;
@@ -104,11 +141,11 @@ pub(super) fn was_moved(disk: &dyn Disk, directory: &Path, channel: ChannelId) -
     let names = disk.list(beside).unwrap_or_default();
     names.iter().any(|name| {
         let identity = read_identity(disk, &beside.join(name).join("channel"));
-        matches!(identity, Ok(Some(found)) if found == channel)
+        matches!(identity, Ok(Some(id)) if id == channel)
     })
 }
 
-/// The id in the file `channel`; `None` if there is none or it is damaged.
+/// The id in the file `channel`; `None` if the file is missing or damaged.
 pub(super) fn read_identity(disk: &dyn Disk, path: &Path) -> Result<Option<ChannelId>, Error> {
     let failed = |error| Error::disk("opening the channel", path, error);
     let mut bytes = Vec::new();

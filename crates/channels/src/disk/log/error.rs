@@ -1,4 +1,4 @@
-//! What can go wrong with a disk channel, and whose turn it is.
+//! The errors of a disk channel.
 
 use std::{
     fmt, io,
@@ -8,63 +8,63 @@ use std::{
 
 use millstream_config::Size;
 
-/// Why a channel could not do what it was asked to.
+/// Why an operation on a channel failed.
 #[derive(Clone, Debug)]
 pub enum Error {
     /// Another process has the channel open.
     Locked(PathBuf),
-    /// A newer program has written this file.
+    /// A newer program wrote this file.
     Newer {
         /// The file.
         path: PathBuf,
         /// Its format version.
         found: u32,
-        /// The newest version this program knows.
+        /// The newest version that this program knows.
         known: u32,
     },
-    /// The directory holds segments, but the file that says which channel they belong to is gone or damaged.
+    /// The directory holds segments, but the file that says which channel they belong to is missing or damaged.
     NoIdentity(PathBuf),
     /// There is no channel in this directory.
     NoChannel(PathBuf),
-    /// The disk refused a call. At a start: nothing was changed, try again. Later the channel has stopped.
+    /// A disk call failed. At a start nothing was changed, and it can be retried; later the log has stopped.
     Disk {
-        /// What was being done.
+        /// The operation that failed.
         doing: &'static str,
-        /// With which file.
+        /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         source: Arc<io::Error>,
     },
-    /// There is no room on the disk. What is staged stays staged: call `commit` again later.
+    /// The disk is full. Staged frames stay staged: call `commit` again later.
     NoRoom {
-        /// Where room is needed.
+        /// The file or directory that needs space.
         path: PathBuf,
-        /// How much is needed and how much is free, where that is known.
+        /// How much is needed and free, if known.
         shortage: Option<Shortage>,
-        /// What the system said.
+        /// The error of the system.
         source: Arc<io::Error>,
     },
-    /// `size_max` is reached, or a consumer is behind by more than it may be. What is staged stays staged: call
-    /// `commit` again when the consumer has gone on.
+    /// `size_max` is reached, or a consumer is further behind than it may be. Staged frames stay staged: call `commit` again
+    /// when the consumer has settled more.
     Full {
         /// The directory of the channel.
         path: PathBuf,
         /// The consumer that is furthest behind, if there is one.
         consumer: Option<String>,
     },
-    /// The channel's directory, or the segment that is written, does not stand under its name any more. What is staged stays staged.
+    /// The directory of the channel, or the newest segment, was removed or replaced. Staged frames stay staged.
     Gone {
         /// The directory of the channel.
         path: PathBuf,
     },
     /// A group is larger than a channel can hold (1 GiB).
     TooLarge {
-        /// Its bytes.
+        /// The size of the group, or of the head that is too large.
         bytes: u64,
     },
-    /// A name of a consumer that cannot be in a file name.
+    /// This cannot be the name of a consumer, because it would not work as a file name.
     Name(String),
-    /// The consumer is attached already, or not known.
+    /// The consumer is attached already, or unknown.
     Consumer(String),
     /// The channel has no such consumer.
     UnknownConsumer {
@@ -77,11 +77,11 @@ pub enum Error {
     Configured(String),
 }
 
-/// What [`Error::Gone`] says behind the directory.
+/// The text of [`Error::Gone`] behind the directory.
 const GONE: &str = "this directory or the newest segment in it was removed or replaced while the channel was using it; nothing more \
                     is accepted; put it back, or restart to continue with what is there";
 
-/// What a full disk lacks.
+/// How much space a full disk lacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shortage {
     /// Bytes that the next step needs.
@@ -99,9 +99,19 @@ impl fmt::Display for Shortage {
 }
 
 impl Error {
-    /// Whether the same call may work later, with nothing lost until then.
+    /// Whether the same call may succeed later, with nothing lost until then.
     pub fn is_for_now(&self) -> bool {
         matches!(self, Self::NoRoom { .. } | Self::Full { .. })
+    }
+
+    /// An error of a state file.
+    pub(super) fn state(doing: &'static str, path: &Path, error: millstream_state::Error) -> Self {
+        match error {
+            millstream_state::Error::Newer { path, found, known } => {
+                Self::Newer { path, found, known }
+            }
+            error => Self::disk(doing, path, error.into()),
+        }
     }
 
     pub(super) fn disk(doing: &'static str, path: &Path, source: io::Error) -> Self {
@@ -137,14 +147,14 @@ impl fmt::Display for Error {
             }
             Self::Newer { path, found, known } => write!(
                 f,
-                "{}: it has the format version {found}, and this program knows versions up to {known}; run the newer Millstream \
+                "{}: the file has format version {found}, but this program knows versions up to {known}; run the newer Millstream \
                  that wrote it",
                 path.display()
             ),
             Self::NoIdentity(path) => write!(
                 f,
-                "{}: it is missing or damaged, and segments stand beside it; restore it from a backup, or move the directory of the \
-                 channel away to begin a new channel",
+                "{}: the file is missing or damaged, but the directory holds segments; restore the file from a backup, or move the \
+                 directory of the channel away to begin a new channel",
                 path.display()
             ),
             Self::NoChannel(directory) => {
@@ -165,8 +175,8 @@ impl fmt::Display for Error {
                     write!(f, ": {shortage}")?;
                 }
                 f.write_str(
-                    "; the sources wait and nothing is lost: free space on this file system, or stop and move data_dir to a \
-                     larger one",
+                    "; the sources wait and nothing is lost: free space on this file system, or stop Millstream and move data_dir \
+                     to a larger one",
                 )
             }
             Self::Full { path, consumer } => {
@@ -180,15 +190,15 @@ impl fmt::Display for Error {
             Self::TooLarge { bytes } => {
                 write!(
                     f,
-                    "a batch of {bytes} bytes is more than a channel can hold"
+                    "a batch of {bytes} bytes is larger than a channel can hold"
                 )
             }
             Self::Name(name) => write!(f, "{name:?} cannot be the name of a consumer"),
             Self::Consumer(name) => {
-                write!(f, "the consumer {name} is attached already or not known")
+                write!(f, "the consumer {name} is attached already or unknown")
             }
             Self::UnknownConsumer { name, known } if known.is_empty() => {
-                write!(f, "the channel has no consumer `{name}`, nor any other")
+                write!(f, "the channel has no consumer `{name}`; it has none")
             }
             Self::UnknownConsumer { name, known } => {
                 let known = known.join(", ");
@@ -196,7 +206,7 @@ impl fmt::Display for Error {
             }
             Self::Configured(name) => write!(
                 f,
-                "the sink `{name}` read this channel after its last start; if it starts again it begins at the oldest batch"
+                "the sink `{name}` read this channel after its last start; if it starts again, it begins at the oldest batch"
             ),
         }
     }

@@ -1,23 +1,23 @@
-//! The frame: one batch as it stands in a segment.
+//! The frame: one batch in a segment.
 //!
 //! ```text
 //! offset bytes
 //!      0   4   mark "MSF2"
 //!      4   4   CRC-32C over channel id (16), segment number (8), offset in the segment (8), bytes 8..H
-//!      8   4   H: bytes of the head, this part and what varies; at least 96
+//!      8   4   H: bytes of the head, which is this part, tag, values and origins; at least 96
 //!     12   4   B: bytes of the body
 //!     16   4   CRC-32C of the body
 //!     20   4   epoch
 //!     24   8   seq
-//!     32   8   keep time, nanoseconds since 1970; never goes back, and never jumps (keep_clock.rs)
+//!     32   8   keep time, nanoseconds since 1970; it never goes back and never jumps (keep_clock.rs)
 //!     40   8   synced: the bytes of this segment that were durable when this was written
-//!     48   8   hash of the graph between source and channel
+//!     48   8   0
 //!     56   4   records in the body
 //!     60   4   part of its group, from 0
-//!     64   4   parts of the group: without its last part it does not exist
+//!     64   4   parts of the group; a group without its last part does not exist
 //!     68   1   kind: 1 batch, 2 end of the segment, 3 end of the segment after a clean stop
-//!     69   1   encoding of the body: 1 lines, 2 packed; 0 where there is no batch
-//!     70   1   1: every entry is known to be plain (`[time, record]`); 0: it is not known
+//!     69   1   encoding of the body: 1 lines, 2 packed; 0 without a batch
+//!     70   1   1: every entry is known to be plain (`[time, record]`); 0: unknown
 //!     71   1   0
 //!     72   4   T: bytes of the tag
 //!     76   4   number of shared values
@@ -31,17 +31,17 @@
 //!    H+B   -   zeros up to a multiple of 8
 //! ```
 //!
-//! Frames of format version 1 have the mark "MSF1" and no receive time: the tag begins at 88, and the keep time is the time at
-//! which the batch was received.
+//! Frames of format version 1 have the mark "MSF1" and no receive time: the tag begins at 88, and the batch was received at
+//! the keep time.
 //!
-//! All numbers are little-endian. The place in the CRC makes a frame of a recycled segment worthless at any other place
-//! than its own, and the channel's id makes one of another channel worthless everywhere.
+//! All numbers are little-endian. The CRC covers the place of the frame, so an old frame in a recycled segment is invalid
+//! at any other place than its own, and a frame of another channel is invalid everywhere.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
-use crc_fast::CrcAlgorithm::Crc32Iscsi;
 use millstream_record::{Batch, Encoding, Origin, Position, Tag, Time, Values};
+use millstream_sys::checksum::{crc32c, crc32c_of};
 
 use super::{
     ChannelId,
@@ -53,14 +53,14 @@ use super::{
 pub(super) const FIXED_BYTES: usize = 96;
 /// The same in frames of version 1.
 const FIXED_BYTES_1: usize = 88;
-/// A head is no larger than this: tag, values and origins of one batch. What a disk says beyond it is damage.
+/// The most bytes of a head. A larger head on disk is damage.
 pub(super) const HEAD_BYTES_MAX: usize = 64 << 20;
-/// Frames stand at multiples of this.
+/// Frames begin at multiples of this.
 pub(super) const ALIGNMENT: u64 = 8;
 const MARK: &[u8; 4] = b"MSF2";
 const MARK_1: &[u8; 4] = b"MSF1";
 
-/// What a frame is.
+/// The kind of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Kind {
@@ -71,7 +71,7 @@ pub(super) enum Kind {
     CleanEnd = 3,
 }
 
-/// Where a frame stands; part of its CRC.
+/// Where a frame is; part of its CRC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) channel: ChannelId,
@@ -79,20 +79,18 @@ pub(super) struct Place {
     pub(super) offset: u64,
 }
 
-/// Why bytes are no frame of this place.
+/// Why bytes are not a frame of this place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Misfit {
-    /// Not the mark, or lengths that cannot be.
+    /// The mark is wrong, or the lengths are impossible.
     NoFrame,
-    /// The head is cut short or its CRC does not fit its place and bytes.
+    /// The head is cut off, or its CRC does not match its place and bytes.
     Head,
-    /// The body is cut short or its CRC does not fit.
-    Body,
-    /// The CRC fits but the fields do not: written by something that is not this program.
+    /// The CRC matches but the fields are invalid: another program wrote them.
     Fields,
 }
 
-/// The lengths of a frame, read before all of it is there.
+/// The lengths of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Lengths {
     pub(super) head: usize,
@@ -100,7 +98,7 @@ pub(super) struct Lengths {
 }
 
 impl Lengths {
-    /// Reads them from the first 16 bytes; they are not yet proven by the CRC.
+    /// Reads them from the first 16 bytes, before the CRC has proven them.
     pub(super) fn peek(bytes: &[u8]) -> Option<Self> {
         let mut fields = Fields::new(bytes);
         let fixed = fixed_bytes(fields.take(4)?)?;
@@ -112,13 +110,13 @@ impl Lengths {
             .then_some(Self { head, body })
     }
 
-    /// Bytes of the whole frame with its zeros at the end.
+    /// Bytes of the whole frame with the zeros at its end.
     pub(super) fn total(self) -> u64 {
         (self.head as u64 + self.body as u64).next_multiple_of(ALIGNMENT)
     }
 }
 
-/// Bytes of the fixed part of a head with this mark; `None` if it is no mark.
+/// Bytes of the fixed part of a head with this mark; `None` if it is not a mark.
 fn fixed_bytes(mark: &[u8]) -> Option<usize> {
     if mark == MARK {
         Some(FIXED_BYTES)
@@ -129,7 +127,7 @@ fn fixed_bytes(mark: &[u8]) -> Option<usize> {
     }
 }
 
-/// A head that has been read and fits.
+/// A valid head.
 #[derive(Clone, Debug)]
 pub(super) struct Head {
     pub(super) kind: Kind,
@@ -137,7 +135,6 @@ pub(super) struct Head {
     pub(super) keep_time: Time,
     pub(super) received: Time,
     pub(super) synced: u64,
-    pub(super) graph: u64,
     pub(super) count: u32,
     pub(super) part: u32,
     pub(super) parts: u32,
@@ -146,7 +143,7 @@ pub(super) struct Head {
     pub(super) tag: Tag,
     pub(super) values: Arc<Values>,
     pub(super) origins: Vec<Origin>,
-    /// Connections that were closed in order after all their acks.
+    /// Connections that were closed in order after all their acknowledgements.
     pub(super) closed: Vec<u64>,
     pub(super) lengths: Lengths,
     body_checksum: u32,
@@ -163,7 +160,7 @@ impl Head {
         body.len() == self.lengths.body && checksum(body) == self.body_checksum
     }
 
-    /// The batch it was made of; `None` for an end of segment.
+    /// The batch of this frame; `None` for the end of a segment.
     pub(super) fn batch(self, body: Bytes) -> Option<Batch> {
         Some(Batch {
             tag: self.tag,
@@ -178,23 +175,22 @@ impl Head {
     }
 }
 
-/// What stands in a head beside what the batch says.
+/// The fields of a head that do not come from the batch.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Stamp {
     pub(super) kind: Kind,
     pub(super) position: Position,
     pub(super) keep_time: Time,
-    pub(super) graph: u64,
     pub(super) part: u32,
     pub(super) parts: u32,
 }
 
 /// CRC-32C.
 pub(super) fn checksum(bytes: &[u8]) -> u32 {
-    crc_fast::crc32_iscsi(bytes)
+    crc32c(bytes)
 }
 
-/// Appends the head of a frame to `out`, all but what depends on the place: [`seal`] adds that.
+/// Appends the head of a frame to `out`, except what depends on its place; [`seal`] adds that.
 pub(super) fn encode_head(out: &mut Vec<u8>, stamp: &Stamp, batch: Option<&Batch>, closed: &[u64]) {
     let start = out.len();
     let body = batch.map_or(&[][..], |batch| &batch.body);
@@ -205,8 +201,7 @@ pub(super) fn encode_head(out: &mut Vec<u8>, stamp: &Stamp, batch: Option<&Batch
     out.extend_from_slice(&stamp.position.epoch.to_le_bytes());
     out.extend_from_slice(&stamp.position.seq.to_le_bytes());
     out.extend_from_slice(&stamp.keep_time.0.to_le_bytes());
-    out.extend_from_slice(&[0; 8]);
-    out.extend_from_slice(&stamp.graph.to_le_bytes());
+    out.extend_from_slice(&[0; 16]);
     put_u32(out, batch.map_or(0, |batch| batch.count as usize));
     put_u32(out, stamp.part as usize);
     put_u32(out, stamp.parts as usize);
@@ -230,14 +225,14 @@ pub(super) fn encode_head(out: &mut Vec<u8>, stamp: &Stamp, batch: Option<&Batch
     out[start + 8..start + 12].copy_from_slice(&bytes.to_le_bytes());
 }
 
-/// Writes into a head what depends on its place, the CRC last.
+/// Completes a head with what depends on its place, the CRC last.
 pub(super) fn seal(head: &mut [u8], place: &Place, synced: u64) {
     head[40..48].copy_from_slice(&synced.to_le_bytes());
     let crc = head_checksum(head, place);
     head[4..8].copy_from_slice(&crc.to_le_bytes());
 }
 
-/// Reads a head; `bytes` begins at the frame and holds at least the whole head.
+/// Reads a head. `bytes` begins at the frame and holds at least the whole head.
 pub(super) fn decode_head(bytes: &[u8], place: &Place) -> Result<Head, Misfit> {
     let lengths = Lengths::peek(bytes).ok_or(Misfit::NoFrame)?;
     let head = bytes.get(..lengths.head).ok_or(Misfit::Head)?;
@@ -257,7 +252,7 @@ fn decode_fields(head: &[u8], lengths: Lengths) -> Option<Head> {
     };
     let keep_time = Time(fields.i64()?);
     let synced = fields.u64()?;
-    let graph = fields.u64()?;
+    fields.take(8)?;
     let (count, part, parts) = (fields.u32()?, fields.u32()?, fields.u32()?);
     let kind = match fields.u8()? {
         1 => Kind::Batch,
@@ -293,7 +288,6 @@ fn decode_fields(head: &[u8], lengths: Lengths) -> Option<Head> {
         keep_time,
         received,
         synced,
-        graph,
         count,
         part,
         parts,
@@ -309,18 +303,14 @@ fn decode_fields(head: &[u8], lengths: Lengths) -> Option<Head> {
 }
 
 fn head_checksum(head: &[u8], place: &Place) -> u32 {
-    let mut digest = crc_fast::Digest::new(Crc32Iscsi);
     let mut prefix = [0; 32];
     prefix[..16].copy_from_slice(&place.channel.0);
     prefix[16..24].copy_from_slice(&place.segment.to_le_bytes());
     prefix[24..].copy_from_slice(&place.offset.to_le_bytes());
-    digest.update(&prefix);
-    digest.update(&head[8..]);
-    // CRC-32C has 32 bits; the crate returns all of its algorithms in 64.
-    u32::try_from(digest.finalize()).unwrap_or(0)
+    crc32c_of(&[&prefix, &head[8..]])
 }
 
-/// Lengths are checked before a frame is made (`Error::TooLarge`).
+/// Lengths are checked before a frame is encoded (`Error::TooLarge`).
 fn put_u32(out: &mut Vec<u8>, value: usize) {
     out.extend_from_slice(&u32::try_from(value).unwrap_or(u32::MAX).to_le_bytes());
 }

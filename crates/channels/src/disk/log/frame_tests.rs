@@ -1,4 +1,4 @@
-//! Cases of frames: what is written reads back, what is damaged does not.
+//! Frames read back as they were written, and damage is found.
 
 use std::sync::Arc;
 
@@ -51,7 +51,6 @@ fn sample() -> (Batch, Stamp) {
         kind: Kind::Batch,
         position: Position { epoch: 2, seq: 300 },
         keep_time: Time(77),
-        graph: 11,
         part: 1,
         parts: 3,
     };
@@ -67,14 +66,14 @@ fn encoded(offset: u64) -> Vec<u8> {
 }
 
 #[test]
-fn a_head_gives_back_what_it_was_made_of() {
+fn a_head_reads_back_as_it_was_written() {
     let (batch, stamp) = sample();
     let head = decode_head(&encoded(8192), &place(8192)).unwrap();
     assert_eq!(
         (head.position, head.keep_time),
         (stamp.position, stamp.keep_time)
     );
-    assert_eq!((head.part, head.parts, head.graph), (1, 3, 11));
+    assert_eq!((head.part, head.parts), (1, 3));
     assert_eq!((head.synced, head.closed.as_slice()), (4096, &[4, 5][..]));
     assert!(head.fits_body(&batch.body) && !head.fits_body(b"abc\ndeg\n"));
     let again = head.batch(batch.body.clone()).unwrap();
@@ -85,13 +84,13 @@ fn a_head_gives_back_what_it_was_made_of() {
     assert_eq!(
         again.received,
         Time(55),
-        "the wall clock's time, and not the keep time"
+        "the receive time is not the keep time"
     );
     assert_eq!((again.values, again.origins), (batch.values, batch.origins));
 }
 
 #[test]
-fn a_frame_fits_no_other_place() {
+fn a_frame_is_invalid_at_any_other_place() {
     let head = encoded(8192);
     assert_eq!(decode_head(&head, &place(8200)).unwrap_err(), Misfit::Head);
     for other in [
@@ -125,7 +124,7 @@ proptest! {
     }
 
     #[test]
-    fn no_fields_behind_a_good_checksum_make_it_panic(
+    fn no_fields_behind_a_valid_checksum_make_it_panic(
         at in 16usize..96,
         value in any::<u32>(),
     ) {

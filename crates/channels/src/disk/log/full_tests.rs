@@ -1,4 +1,4 @@
-//! A disk that is full: what is settled is released, segments get smaller, and nothing is lost.
+//! A full disk: settled segments are released, new ones get smaller, and nothing is lost.
 
 use std::{ops::Range, path::Path};
 
@@ -20,7 +20,7 @@ fn large() -> Options {
     }
 }
 
-/// Takes all the room that is left.
+/// Takes all the free space.
 fn fill(disk: &SimulatedDisk, name: &str) -> std::sync::Arc<dyn File> {
     let ballast = disk.open(Path::new(name), Open::Create).unwrap();
     let free = disk.space(Path::new(DIRECTORY)).unwrap().free;
@@ -29,7 +29,7 @@ fn fill(disk: &SimulatedDisk, name: &str) -> std::sync::Arc<dyn File> {
     ballast
 }
 
-/// Keeps batches from `next` on until there is no room; returns the error and the number that waits.
+/// Keeps batches from `next` on until there is no space; returns the error and the number of the batch that waits.
 fn keep_until_full(log: &mut Log, next: u64) -> (Error, u64) {
     for number in next..next + 100_000 {
         if let Err(error) = keep(log, number..number + 1) {
@@ -37,7 +37,7 @@ fn keep_until_full(log: &mut Log, next: u64) -> (Error, u64) {
             return (error, number);
         }
     }
-    panic!("it never gets full");
+    panic!("the disk never gets full");
 }
 
 fn settle(sink: &mut Reader) -> Vec<u64> {
@@ -52,7 +52,7 @@ fn all(range: Range<u64>) -> Vec<u64> {
 }
 
 #[test]
-fn a_full_disk_gets_going_again_with_what_is_settled() {
+fn a_channel_on_a_full_disk_continues_in_the_space_that_is_settled() {
     let disk = SimulatedDisk::new(1);
     disk.set_capacity(64 * MIB);
     let mut log = open_with(&disk, large());
@@ -63,7 +63,7 @@ fn a_full_disk_gets_going_again_with_what_is_settled() {
     for round in 0..20 {
         let (_, waits) = keep_until_full(&mut log, next);
         assert!(waits > next + 100, "round {round}: {next} to {waits}");
-        // What waits stays staged until there is room, and nothing that is kept goes.
+        // The batch stays staged until there is space, and nothing that is kept is released.
         assert!(log.commit(at(waits)).unwrap_err().is_for_now());
         assert_eq!(settle(&mut sink), all(seen..waits), "round {round}");
         log.commit(at(waits)).unwrap();
@@ -73,7 +73,7 @@ fn a_full_disk_gets_going_again_with_what_is_settled() {
 }
 
 #[test]
-fn after_a_restart_on_a_full_disk_what_is_settled_is_released_too() {
+fn a_restart_on_a_full_disk_releases_settled_segments() {
     for crash in [None, Some(Crash::Kill), Some(Crash::Power)] {
         let disk = SimulatedDisk::new(1);
         disk.set_capacity(64 * MIB);
@@ -86,14 +86,14 @@ fn after_a_restart_on_a_full_disk_what_is_settled_is_released_too() {
             let (_, waits) = keep_until_full(&mut log, next);
             drop(sink);
             match crash {
-                // What waits was never answered for.
+                // The batch that waits was not acknowledged.
                 None => drop(log),
                 Some(crash) => {
                     drop(log);
                     disk.restart(crash);
                 }
             }
-            // Others take what the start has given back.
+            // Others take the space that the start has freed.
             if disk.space(Path::new("/")).unwrap().free > 0 {
                 ballast.push(fill(&disk, &format!("/ballast-{round}")));
             }
@@ -107,7 +107,7 @@ fn after_a_restart_on_a_full_disk_what_is_settled_is_released_too() {
 }
 
 #[test]
-fn segments_are_smaller_where_the_disk_is_small() {
+fn segments_are_smaller_on_a_small_disk() {
     let disk = SimulatedDisk::new(1);
     disk.set_capacity(18 * MIB);
     let whole = Options {
@@ -127,7 +127,7 @@ fn segments_are_smaller_where_the_disk_is_small() {
     assert!(segments > 4, "{:?}", names(&disk));
     assert_eq!(settle(&mut sink), all(0..waits));
     log.commit(at(waits)).unwrap();
-    // As soon as there is ample room, segments have their usual size, and the small ones go.
+    // With ample space, segments get their usual size again, and the small ones are removed.
     disk.set_capacity(1 << 40);
     let usual = || {
         let files = disk.list(Path::new(DIRECTORY)).unwrap();
@@ -145,7 +145,7 @@ fn segments_are_smaller_where_the_disk_is_small() {
 }
 
 #[test]
-fn a_channel_that_is_not_settled_waits_and_goes_on_when_space_returns() {
+fn a_channel_that_is_not_settled_waits_and_continues_when_space_returns() {
     let disk = SimulatedDisk::new(1);
     disk.set_capacity(3 * MIB);
     let mut log = open_with(&disk, large());
@@ -155,7 +155,7 @@ fn a_channel_that_is_not_settled_waits_and_goes_on_when_space_returns() {
     for _ in 0..5 {
         assert!(log.commit(at(waits)).unwrap_err().is_for_now());
     }
-    assert_eq!(names(&disk), before, "waiting leaves nothing behind");
+    assert_eq!(names(&disk), before, "waiting leaves no files behind");
     disk.set_capacity(1 << 40);
     log.commit(at(waits)).unwrap();
     assert_eq!(settle(&mut sink), all(0..waits + 1));

@@ -1,4 +1,4 @@
-//! What the fuzz target `disk_frame` calls.
+//! The function that the fuzz target `disk_frame` calls.
 
 use super::{
     ChannelId,

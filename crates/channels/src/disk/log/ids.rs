@@ -1,4 +1,4 @@
-//! The id file of a closed segment, `NNNNNNNNNN.ids`: the keys of its chunks, kept until they age out.
+//! The id file of a closed segment, `NNNNNNNNNN.ids`: the keys of its chunks, stored until they age out.
 //!
 //! ```text
 //! offset bytes
@@ -13,11 +13,11 @@
 //!              0  16   key of the chunk; zeros for a closed connection
 //!             16   8   number of the connection
 //!             24   4   keep time, seconds since 1970
-//!             28   4   1 a chunk, 2 a chunk whose ack is known to have arrived, 3 a connection closed in order
+//!             28   4   1: a chunk; 2: a chunk whose ack is known to have arrived; 3: a connection that was closed in order
 //! ```
 //!
-//! It is written and synced when its segment closes, so that a start reads 32 bytes a chunk in place of the segment, and
-//! so that the ids outlive the segment.
+//! It is written and synced when its segment closes. So a start reads 32 bytes per chunk instead of the segment, and the
+//! ids outlive the segment.
 
 use std::{
     io::{self, IoSlice},
@@ -36,10 +36,10 @@ use super::{
 const MAGIC: &[u8; 8] = b"MILLIDS\0";
 const HEADER_BYTES: usize = 48;
 const ENTRY_BYTES: usize = 32;
-/// A larger file is damaged: 8 million entries.
+/// A larger file (8 million entries) is damaged.
 const FILE_BYTES_MAX: usize = 256 << 20;
 
-/// What a frame says about repeats, in the order of the log.
+/// An entry of an id file. Frames hold the same facts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum IdRecord {
     /// A chunk that is kept.
@@ -47,10 +47,10 @@ pub(super) enum IdRecord {
         key: Key,
         connection: u64,
         seconds: u32,
-        /// Its ack is known to have arrived.
+        /// Its acknowledgement is known to have arrived.
         proved: bool,
     },
-    /// The connection was closed in order after all its acks.
+    /// The connection was closed in order after all its acknowledgements.
     Closed { connection: u64, seconds: u32 },
 }
 
@@ -64,7 +64,7 @@ pub(super) fn ids_bytes(entries: usize) -> u64 {
     (HEADER_BYTES + entries * ENTRY_BYTES) as u64
 }
 
-/// Writes and syncs the id file; its name is synced with the directory by whoever relies on it.
+/// Writes and syncs the id file. The directory is synced with the next segment, whose header relies on the file.
 pub(super) fn write_ids(
     disk: &dyn Disk,
     path: &Path,
@@ -98,7 +98,7 @@ pub(super) fn write_ids(
         out.extend_from_slice(&kind.to_le_bytes());
     }
     seal::seal(&mut out);
-    // A leftover of a crash between this and the header that counts on it has the same name.
+    // A crash before that header was written has left a file with the same name.
     match disk.remove(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
@@ -108,7 +108,7 @@ pub(super) fn write_ids(
     file.sync()
 }
 
-/// Reads an id file; `None` if it is none of this channel and segment, or damaged.
+/// Reads an id file; `None` if it is missing, damaged, or belongs to another channel or segment.
 pub(super) fn read_ids(
     disk: &dyn Disk,
     path: &Path,

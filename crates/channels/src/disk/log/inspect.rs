@@ -1,8 +1,8 @@
 //! A channel seen from outside, for the operator: what `millstream channel ls`, `verify`, `cat`, `skip` and `forget` show
 //! and do.
 //!
-//! Nothing here changes a file but [`skip`], [`forget`] and [`accept_losses`], which take the channel's lock. The others may look at a channel that is in
-//! use: its newest frames may not be there yet, and segments may go away while they are read.
+//! Only [`skip`], [`forget`] and [`accept_losses`] change files; they take the channel's lock. Everything else also works on
+//! a channel that is in use: its newest frames may not be visible yet, and segments may be removed while they are read.
 
 use std::{
     collections::VecDeque,
@@ -16,20 +16,21 @@ use millstream_sys::disk::{Disk, Open};
 use super::{
     ChannelId, Error,
     consumers::cursor_name,
-    cursor::{Cursor, CursorFound},
+    cursor::Cursor,
     directory::{list, read_identity, take_lock, was_moved},
+    evidence::Evidence,
     frame::Kind,
-    loss::{Look, Loss, Losses},
-    record::{Known, record_path},
+    losses::{Loss, Losses},
+    record::{Summary, record_path},
     segment::{Segment, number_in},
-    survey::look,
-    tail::{GoOn, go_on},
+    survey::open_segment,
+    tail::{Resume, resume},
     walk::{Walk, WalkError},
 };
 
-/// A segment as its file says.
+/// A segment, as far as headers tell.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SegmentFound {
+pub struct SegmentInfo {
     /// Its number.
     pub number: u64,
     /// Its file.
@@ -40,46 +41,46 @@ pub struct SegmentFound {
     pub first: Position,
     /// The newest keep time before it.
     pub since: Time,
-    /// Bytes of its frames; `None` for the newest segment, whose end only its frames tell.
+    /// Bytes of its frames; `None` for the newest segment, whose end only its frames show.
     pub frame_bytes: Option<u64>,
     /// Whether its header is damaged.
     pub header_damaged: bool,
 }
 
-/// A batch as it stands in the log.
+/// A batch in the log.
 #[derive(Clone, Debug)]
 pub struct Frame {
     /// Its position.
     pub position: Position,
-    /// The segment it stands in, and where.
+    /// Its segment, and the offset in it.
     pub place: (u64, u64),
-    /// Which part of its group it is, from 0, and of how many.
+    /// The number of this part of its group, from 0, and the number of parts.
     pub part: (u32, u32),
     /// The batch.
     pub batch: Batch,
 }
 
-/// Damage: from `offset` in `path` on nothing fits, up to the next good frame.
+/// Damage: from `offset` in `path` up to the next valid frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Damage {
-    /// The segment's file.
+    /// The file of the segment.
     pub path: PathBuf,
-    /// Where it begins.
+    /// Where the damage begins.
     pub offset: u64,
     /// The last position before it, if any was read.
     pub after: Option<Position>,
 }
 
-/// What reading through a log gives.
+/// An item of [`Frames`].
 #[derive(Debug)]
 pub enum Seen {
-    /// A batch. A group is given whole.
+    /// A batch. Only whole groups are yielded.
     Frame(Frame),
-    /// Damage; reading goes on behind it.
+    /// Damage. Reading continues behind it.
     Damage(Damage),
-    /// The log ends here; so many bytes behind its end are a torn tail.
+    /// The end of the log.
     End {
-        /// Bytes of the torn tail; nothing in them counts.
+        /// Bytes of a torn tail behind the end. Nothing in them counts.
         torn_bytes: u64,
         /// Whether the channel was closed in order.
         clean: bool,
@@ -91,14 +92,14 @@ pub struct Directory {
     /// The id of the channel.
     pub channel: ChannelId,
     /// Its segments, in order.
-    pub segments: Vec<SegmentFound>,
-    /// Its consumers and what they have settled; `None` where the cursor is damaged.
+    pub segments: Vec<SegmentInfo>,
+    /// Its consumers and what they have settled; `None` if the cursor is damaged.
     pub consumers: Vec<(String, Option<Position>)>,
     opened: Vec<Arc<Segment>>,
 }
 
 impl Directory {
-    /// Looks into a directory.
+    /// Opens the channel in `directory` to read it.
     pub fn open(disk: &dyn Disk, directory: &Path) -> Result<Self, Error> {
         let path = directory.join("channel");
         let Some(channel) = read_identity(disk, &path)? else {
@@ -115,11 +116,9 @@ impl Directory {
         for name in &names {
             if let Some(consumer) = name.strip_suffix(".cursor") {
                 let path = directory.join(name);
-                let position = match Cursor::open(disk, &path, channel, Open::Read)? {
-                    CursorFound::Good(cursor) => Some(cursor.position),
-                    CursorFound::Damaged => None,
-                };
-                consumers.push((consumer.to_owned(), position));
+                let cursor = Cursor::open(disk, &path, channel, Open::Read)?;
+                let settled = cursor.map(|cursor| cursor.position);
+                consumers.push((consumer.to_owned(), settled));
             }
         }
         Ok(Self {
@@ -130,8 +129,8 @@ impl Directory {
         })
     }
 
-    /// What is missing of the channel in `directory`, which is this one: what a start would find, where a pass over all frames has
-    /// seen `span`. Of a channel that is in use only what is missing between frames, as its ends move.
+    /// The losses that a start would find in this channel, in `directory`, after a pass over all frames has seen `span`. If the
+    /// channel is in use, only gaps between frames, because its ends move.
     pub fn missing(
         &self,
         disk: &dyn Disk,
@@ -139,11 +138,10 @@ impl Directory {
         span: &Span,
     ) -> Result<Vec<Loss>, Error> {
         let record = record_path(directory);
-        let known = Known::read(disk, &record)
-            .map_err(|error| Error::disk("reading the record of the channel", &record, error))?;
+        let known = Summary::read(disk, &record)?.summary();
         let settled = self.consumers.iter().filter_map(|(_, settled)| *settled);
         let empty = self.segments.last().map(|last| last.first.before());
-        let mut look = Look {
+        let mut evidence = Evidence {
             channel: self.channel,
             oldest: self.segments.first().map(|oldest| oldest.first),
             newest: span.newest.max(empty).unwrap_or_default(),
@@ -152,12 +150,12 @@ impl Directory {
             known,
         };
         if is_in_use(disk, directory)? {
-            (look.cursors, look.known) = (None, None);
+            (evidence.cursors, evidence.known) = (None, None);
         }
-        Ok(look.losses())
+        Ok(evidence.losses())
     }
 
-    /// Reads through the log, from the first frame after `after` on.
+    /// Reads through the log, beginning with the first frame after `after`.
     pub fn read(&self, after: Position) -> Frames<'_> {
         self.read_from(self.segment_of(after), after)
     }
@@ -166,7 +164,7 @@ impl Directory {
     pub fn span(&self) -> Result<Option<(Position, Position)>, Error> {
         let mut span: Option<(Position, Position)> = None;
         for at in (0..self.segments.len()).rev() {
-            // The last position stands in the newest segment that has one, the first in the oldest.
+            // The newest segment with a frame holds the last position, the oldest segment with a frame holds the first.
             if at > 0 && span.is_some() {
                 continue;
             }
@@ -183,7 +181,7 @@ impl Directory {
         Ok(span)
     }
 
-    /// The last position at or before this one, and the first behind it. They are in the log, if there is any.
+    /// The last position in the log at or before this one, and the first one behind it.
     pub fn around(
         &self,
         position: Position,
@@ -198,9 +196,9 @@ impl Directory {
         Ok((before, None))
     }
 
-    /// The last segment that begins at or before a position: nothing behind the position stands before it.
+    /// The index of the last segment that begins at or before a position. No frame behind the position is before it.
     fn segment_of(&self, position: Position) -> usize {
-        let begins = |segment: &SegmentFound| segment.first <= position;
+        let begins = |segment: &SegmentInfo| segment.first <= position;
         let behind = self.segments.iter().take_while(|segment| begins(segment));
         behind.count().saturating_sub(1)
     }
@@ -226,12 +224,12 @@ impl Directory {
 pub struct Span {
     /// The newest.
     pub newest: Option<Position>,
-    /// What is missing between two of them: after, to.
+    /// Gaps between two of them: after, to.
     pub gaps: Vec<(Position, Position)>,
 }
 
 impl Span {
-    /// The next frame stands at this position.
+    /// Notes the position of the next frame.
     pub fn see(&mut self, position: Position) {
         if let Some(last) = self.newest
             && position.seq > last.seq + 1
@@ -254,8 +252,8 @@ fn is_in_use(disk: &dyn Disk, directory: &Path) -> Result<bool, Error> {
         .map_err(|error| Error::disk("looking at the lock", &path, error))
 }
 
-/// The losses of the channel in `directory` that no operator has accepted: those that are remembered, and those of `found`. Its
-/// directory need not be there.
+/// The losses of the channel in `directory` that no operator has accepted: those in its list, and those in `found`. The
+/// directory need not exist.
 pub fn unaccepted(
     disk: Arc<dyn Disk>,
     directory: &Path,
@@ -267,27 +265,23 @@ pub fn unaccepted(
     Ok(unaccepted)
 }
 
-/// The loss of the whole channel in `directory`, if its directory is gone or empty and something is known of it.
+/// The loss of the whole channel in `directory`, if the directory is gone or empty and the channel has a record.
 pub fn gone(disk: &dyn Disk, directory: &Path) -> Result<Option<Loss>, Error> {
     let record = record_path(directory);
-    let known = Known::read(disk, &record)
-        .map_err(|error| Error::disk("reading the record of the channel", &record, error))?;
+    let known = Summary::read(disk, &record)?.summary();
     let there = read_identity(disk, &directory.join("channel"))?;
     let gone = known.filter(|known| there.is_none() && !was_moved(disk, directory, known.channel));
-    Ok(gone.map(|known| known.directory()))
+    Ok(gone.map(|known| known.whole_loss()))
 }
 
 fn read_losses(disk: Arc<dyn Disk>, directory: &Path) -> Result<Losses, Error> {
-    let record = record_path(directory);
-    Losses::read(disk, &record)
-        .map_err(|error| Error::disk("reading the losses of the channel", &record, error))
+    Losses::read(disk, &record_path(directory))
 }
 
-/// An operator accepts everything that is missing of the channel in `directory`: from now on a start does not report it. The
-/// channel must not be in use. Returns what was not accepted before.
+/// Accepts everything that is missing of the channel in `directory`, so that a start does not report it any more. The channel
+/// must not be in use. Returns what was not accepted before.
 pub fn accept_losses(disk: Arc<dyn Disk>, directory: &Path) -> Result<Vec<Loss>, Error> {
     let losses = read_losses(Arc::clone(&disk), directory)?;
-    let failed = |error| Error::disk("writing the losses of the channel", directory, error);
     let (missing, _lock) = match gone(&*disk, directory)? {
         Some(gone) => (vec![gone], None),
         None => {
@@ -298,38 +292,33 @@ pub fn accept_losses(disk: Arc<dyn Disk>, directory: &Path) -> Result<Vec<Loss>,
                     span.see(frame.position);
                 }
             }
-            // Before the lock is taken: the channel counts as in use after that.
+            // This comes before the lock, because a locked channel counts as in use.
             let missing = found.missing(&*disk, directory, &span)?;
             (missing, Some(take_lock(&*disk, directory)?))
         }
     };
     for loss in missing {
-        losses.add(loss).map_err(failed)?;
+        losses.add(loss)?;
     }
-    losses.accept().map_err(failed)
+    losses.accept()
 }
 
-/// Opens all segments, each with its end as far as a header tells.
+/// Opens all segments, each with its end if the header of the next one tells it.
 fn open_segments(
     disk: &dyn Disk,
     directory: &Path,
     names: &[String],
     channel: &ChannelId,
-) -> Result<(Vec<Arc<Segment>>, Vec<SegmentFound>), Error> {
+) -> Result<(Vec<Arc<Segment>>, Vec<SegmentInfo>), Error> {
     let mut all = Vec::new();
     for name in names {
         if let Some(number) = number_in(name, ".seg") {
-            all.extend(look(
-                disk,
-                directory.join(name),
-                number,
-                channel,
-                Open::Read,
-            )?);
+            let path = directory.join(name);
+            all.extend(open_segment(disk, path, number, channel, Open::Read)?);
         }
     }
     all.sort_by_key(|found| found.number);
-    let (mut opened, mut segments): (Vec<Arc<Segment>>, Vec<SegmentFound>) = Default::default();
+    let (mut opened, mut segments): (Vec<Arc<Segment>>, Vec<SegmentInfo>) = Default::default();
     for found in all {
         let number = found.number;
         if let (Some(header), Some(last)) = (&found.header, opened.last())
@@ -340,7 +329,7 @@ fn open_segments(
             last.set_end(end);
             before.frame_bytes = Some(end.saturating_sub(last.start));
         }
-        segments.push(SegmentFound {
+        segments.push(SegmentInfo {
             number,
             path: found.path.clone(),
             file_bytes: found.bytes,
@@ -361,7 +350,7 @@ pub struct Frames<'a> {
     after: Position,
     at: usize,
     walk: Option<Walk<'a>>,
-    /// Frames read; the first `whole` are of whole groups.
+    /// Frames that were read. The first `whole` of them are in whole groups.
     group: VecDeque<Frame>,
     whole: usize,
     last: Option<Position>,
@@ -405,7 +394,7 @@ impl Iterator for Frames<'_> {
 }
 
 impl<'a> Frames<'a> {
-    /// Reads one frame of a segment, or finds its end.
+    /// Reads one frame of a segment, or its end.
     fn step(&mut self, segment: &'a Segment) -> std::io::Result<Option<Seen>> {
         let channel = self.directory.channel;
         let closed = self.directory.segments[self.at].frame_bytes.is_some();
@@ -442,10 +431,10 @@ impl<'a> Frames<'a> {
                     offset,
                     after: self.last,
                 };
-                match go_on(walk, closed)? {
-                    GoOn::At(offset) => walk.skip_to(offset),
-                    GoOn::Torn(_) if closed => self.next_segment(),
-                    GoOn::Torn(bytes) => {
+                match resume(walk, closed)? {
+                    Resume::At(offset) => walk.skip_to(offset),
+                    Resume::Torn(_) if closed => self.next_segment(),
+                    Resume::Torn(bytes) => {
                         self.torn_bytes = bytes;
                         self.next_segment();
                         return Ok(None);
@@ -460,7 +449,7 @@ impl<'a> Frames<'a> {
     fn next_segment(&mut self) {
         self.walk = None;
         self.at += 1;
-        // A group never goes on in another segment.
+        // A group never continues in another segment.
         self.group.clear();
     }
 }
@@ -480,9 +469,9 @@ impl Iterator for Positions<'_> {
     }
 }
 
-/// Moves the cursor of a consumer on to `to` and gives `each` every batch that it passes over first. The channel must not
-/// be in use. If `each` fails, nothing is changed. From then on a sink cannot go back behind the cursor. Returns how many
-/// batches were passed over.
+/// Moves the cursor of a consumer forward to `to`, after passing every skipped batch to `each`. The channel must not be in
+/// use. If `each` fails, nothing changes. From then on a sink cannot go back behind the cursor. Returns the number of
+/// skipped batches.
 pub fn skip<E: From<Error>>(
     disk: &dyn Disk,
     directory: &Path,
@@ -494,26 +483,23 @@ pub fn skip<E: From<Error>>(
     let _lock = take_lock(disk, directory)?;
     let path = directory.join(cursor_name(consumer));
     check_known(&found, consumer)?;
-    let CursorFound::Good(mut cursor) = Cursor::open(disk, &path, found.channel, Open::Write)?
-    else {
+    let Some(mut cursor) = Cursor::open(disk, &path, found.channel, Open::Write)? else {
         return Err(Error::Consumer(consumer.to_owned()).into());
     };
-    let mut passed = 0;
+    let mut skipped = 0;
     for seen in found.read(cursor.position) {
         if let Seen::Frame(frame) = seen? {
             if frame.position > to {
                 break;
             }
             each(&frame)?;
-            passed += 1;
+            skipped += 1;
         }
     }
     if to > cursor.position {
-        cursor
-            .pass_on(to)
-            .map_err(|error| Error::disk("committing the cursor", &path, error))?;
+        cursor.pass_on(to)?;
     }
-    Ok(passed)
+    Ok(skipped)
 }
 
 fn check_known(found: &Directory, consumer: &str) -> Result<(), Error> {
@@ -531,14 +517,14 @@ fn check_known(found: &Directory, consumer: &str) -> Result<(), Error> {
     }
 }
 
-/// Removes a consumer's cursor: what only it has not settled is given up at the next start. The channel must not be in use.
-/// A consumer for which a sink read after the last start is forgotten only by `force`.
+/// Removes the cursor of a consumer: the next start gives up what only this consumer has not settled. The channel must not
+/// be in use. If a sink read for the consumer after the last start, this takes `force`.
 pub fn forget(disk: &dyn Disk, directory: &Path, consumer: &str, force: bool) -> Result<(), Error> {
     let found = Directory::open(disk, directory)?;
     let _lock = take_lock(disk, directory)?;
     check_known(&found, consumer)?;
     let path = directory.join(cursor_name(consumer));
-    if let CursorFound::Good(cursor) = Cursor::open(disk, &path, found.channel, Open::Read)?
+    if let Some(cursor) = Cursor::open(disk, &path, found.channel, Open::Read)?
         && cursor.is_configured()
         && !force
     {

@@ -1,31 +1,30 @@
-//! The key by which a repeated chunk is recognised, as 128 bits.
+//! The key of a chunk: 128 bits by which a repeat is recognized.
 //!
-//! What makes a chunk a repeat is (id, tag, length and checksum of the payload, graph behind the source). All of it is
-//! hashed with SipHash-2-4-128 (Aumasson, Bernstein: "SipHash: a fast short-input PRF", 2012) under the channel's random
-//! id, so that no sender can aim at another's key. Two different keys among a million share their hash with odds of
-//! about 1 in 10^27.
+//! Two chunks are the same if id, tag, and the length and checksum of the payload are equal. All of it is hashed with
+//! SipHash-2-4-128 (Aumasson, Bernstein: "SipHash: a fast short-input PRF", 2012) under the channel's random id, so that
+//! no sender can aim at the key of another. The odds that two of a million chunks share a key are about 1 in 10^27.
 
 use millstream_record::{ChunkOrigin, Tag};
 
-/// The hash of everything that makes a chunk a repeat of another.
+/// The key of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct Key(pub(super) [u8; 16]);
 
-/// Whether an id says by itself that two chunks are one.
+/// Whether an id alone proves that two chunks are the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Identity {
-    /// Random or numbered by the sender: equal keys are the same chunk.
+    /// It is random, or the sender numbers its chunks: equal keys are the same chunk.
     Unique,
-    /// Fluent Bit's hash of the content (32 hex digits), or an id too short to be unique: two honest chunks can share it.
+    /// It is a hash of the content (Fluent Bit: 32 hex digits) or too short to be unique: two honest chunks can share it.
     Shared,
 }
 
-/// Ids with fewer bytes than this cannot be unique (home-made senders write `chunk: 1`).
+/// Shorter ids cannot be unique: simple senders write `chunk: 1`.
 const UNIQUE_BYTES_MIN: usize = 16;
 /// Fluent Bit's content hash has this many hex digits.
 const CONTENT_DIGITS: usize = 32;
 
-/// What the id of a chunk is worth.
+/// Decides whether the id of a chunk is unique.
 pub(super) fn identity(id: &[u8]) -> Identity {
     let text = match id {
         [0xa0..=0xbf, text @ ..]
@@ -42,7 +41,7 @@ pub(super) fn identity(id: &[u8]) -> Identity {
     }
 }
 
-/// Makes keys of one channel.
+/// Computes the keys of one channel.
 #[derive(Debug)]
 pub(super) struct Keys {
     secret: [u8; 16],
@@ -57,10 +56,11 @@ impl Keys {
         }
     }
 
-    pub(super) fn key(&mut self, chunk: &ChunkOrigin, tag: &Tag, graph: u64) -> Key {
+    pub(super) fn key(&mut self, chunk: &ChunkOrigin, tag: &Tag) -> Key {
         let input = &mut self.input;
         input.clear();
-        input.extend_from_slice(&graph.to_le_bytes());
+        // Reserved: it must stay as it is, because id files hold keys.
+        input.extend_from_slice(&[0; 8]);
         input.extend_from_slice(&chunk.length.to_le_bytes());
         input.extend_from_slice(&chunk.checksum.to_le_bytes());
         input.extend_from_slice(&(chunk.id.len() as u64).to_le_bytes());
@@ -85,7 +85,7 @@ fn siphash128(secret: &[u8; 16], input: &[u8]) -> [u8; 16] {
     }
     let mut last = [0; 8];
     last[..words.remainder().len()].copy_from_slice(words.remainder());
-    // The lowest byte of the length stands in the highest byte of the last word.
+    // The highest byte of the last word is the lowest byte of the length.
     last[7] = input.len().to_le_bytes()[0];
     absorb(&mut v, u64::from_le_bytes(last));
     let mut output = [0; 16];
@@ -118,7 +118,7 @@ fn round(v: &mut [u64; 4]) {
     v[2] = v[2].rotate_left(32);
 }
 
-/// Eight bytes as a number; the callers give eight.
+/// Eight bytes as a number; callers pass exactly eight.
 fn word(bytes: &[u8]) -> u64 {
     let mut word = [0; 8];
     word.copy_from_slice(bytes);
@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_hash_is_the_published_one() {
+    fn the_hash_matches_the_published_test_vectors() {
         let secret: [u8; 16] = std::array::from_fn(|i| u8::try_from(i).unwrap());
         let hex = |input: &[u8]| {
             siphash128(&secret, input)
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn content_hashes_and_short_ids_prove_nothing_by_themselves() {
+    fn content_hashes_and_short_ids_alone_prove_nothing() {
         let content = [b"\xd9\x20".as_slice(), &[b'a'; 32]].concat();
         let fluentd = [b"\xb8".as_slice(), b"PdjoG1yfRwmC9QbEo1eNzA=="].concat();
         assert_eq!(identity(&content), Identity::Shared);

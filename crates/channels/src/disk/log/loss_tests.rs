@@ -1,4 +1,4 @@
-//! What is missing of a channel is named with its positions, until an operator accepts it; what is intact is read.
+//! Missing batches are reported with their positions until an operator accepts the loss, and intact ones are read.
 
 use std::{
     io::IoSlice,
@@ -20,7 +20,7 @@ use super::{
 
 const HERE: &str = "/data/channels/buffer";
 
-/// A disk with a data_dir and a channel in it.
+/// A disk with a channel in a data_dir.
 struct Place {
     disk: SimulatedDisk,
     directory: PathBuf,
@@ -50,12 +50,12 @@ impl Place {
         .unwrap()
     }
 
-    /// Opens the channel; it was made with the id 1.
+    /// Opens the channel, which was created with the id 1.
     fn open(&self) -> (Log, Recovered) {
         self.open_as(9)
     }
 
-    /// A channel with 60 batches in several segments; its consumer has settled 10. It was stopped in order or killed.
+    /// A channel with 60 batches in several segments, of which its consumer has settled 10. It was stopped or killed.
     fn filled(clean: bool) -> Self {
         let place = Self::new();
         let (mut log, found) = place.open_as(1);
@@ -82,7 +82,7 @@ impl Place {
             .collect()
     }
 
-    /// What `millstream channel verify` finds.
+    /// The losses that `millstream channel verify` finds.
     fn verified(&self) -> Vec<Loss> {
         if let Some(gone) = inspect::gone(&self.disk, &self.directory).unwrap() {
             return vec![gone];
@@ -99,8 +99,8 @@ impl Place {
             .unwrap()
     }
 
-    /// Checks that this and nothing else is missing, before and after every start until it is accepted, whatever comes
-    /// meanwhile; and that the batches `left` are read.
+    /// Checks that exactly this is missing, before and after every start until it is accepted, whatever happens in between,
+    /// and that the batches `left` are read.
     fn misses(&self, missing: Missing, after: u64, to: u64, left: &[u64]) {
         let seqs = |losses: &[Loss]| -> Vec<(Missing, u64, u64)> {
             let losses = losses.iter();
@@ -115,7 +115,7 @@ impl Place {
         assert_eq!(found.losses[0].records, to - after, "one record each");
         let mut sink = reader(&log, Behind::default());
         assert_eq!(drain(&mut sink).0, left);
-        // It takes more, all of it is settled, and it is stopped in order: the loss is not forgotten.
+        // More batches are kept and settled, and the channel is stopped: the loss is not forgotten.
         for next in (100..160).step_by(5) {
             sink.commit(sink.position()).unwrap();
             keep(&mut log, next..next + 5).unwrap();
@@ -164,14 +164,14 @@ fn firsts(place: &Place) -> Vec<u64> {
 }
 
 #[test]
-fn a_channel_that_was_stopped_or_killed_misses_nothing() {
+fn nothing_is_missing_after_a_stop_or_a_kill() {
     for clean in [true, false] {
         let place = Place::filled(clean);
         assert_eq!(place.verified(), []);
         let (log, found) = place.open();
         assert_eq!((found.losses, found.damage), (vec![], vec![]));
         drop(log);
-        // The record of a renamed channel goes with nothing; the old name is free for a new one.
+        // A renamed channel leaves its record behind; a new channel can take the old name.
         let renamed = Place {
             disk: place.disk.clone(),
             directory: "/data/channels/renamed".into(),
@@ -193,7 +193,7 @@ fn a_channel_that_was_stopped_or_killed_misses_nothing() {
 }
 
 #[test]
-fn a_missing_directory_is_named() {
+fn a_missing_directory_is_reported() {
     for clean in [true, false] {
         let place = Place::filled(clean);
         for name in place.disk.list(&place.directory).unwrap() {
@@ -202,7 +202,7 @@ fn a_missing_directory_is_named() {
         if clean {
             place.misses(Missing::Directory, 10, 60, &[]);
         } else {
-            // The last that was noted is the end of a segment.
+            // The newest end that was synced is that of a segment.
             let (_log, found) = place.open_as(2);
             assert_eq!(found.losses.len(), 1);
             assert_eq!(found.losses[0].missing, Missing::Directory);
@@ -212,12 +212,12 @@ fn a_missing_directory_is_named() {
 }
 
 #[test]
-fn a_missing_segment_is_named_wherever_it_stood() {
+fn a_missing_segment_is_reported_wherever_it_was() {
     for clean in [true, false] {
         let place = Place::filled(clean);
         let (segments, firsts) = (place.segments(), firsts(&place));
         assert!(segments.len() >= 5, "{segments:?}");
-        // The first that is needed holds batch 10.
+        // The oldest segment that is needed holds batch 10.
         let oldest = firsts.iter().rposition(|first| *first <= 11).unwrap();
         place.disk.remove(&segments[oldest]).unwrap();
         let behind = firsts[oldest + 1] - 1;
@@ -241,7 +241,7 @@ fn a_missing_segment_is_named_wherever_it_stood() {
 }
 
 #[test]
-fn a_newest_segment_that_was_cut_or_zeroed_after_a_clean_stop_is_named() {
+fn a_newest_segment_that_was_cut_or_zeroed_after_a_clean_stop_is_reported() {
     let intact = Place::filled(true);
     let last = firsts(&intact).last().unwrap() - 1;
     for cut in [100, 4000, 4096, 4096 + 500] {
@@ -268,21 +268,21 @@ fn a_newest_segment_that_was_cut_or_zeroed_after_a_clean_stop_is_named() {
 }
 
 #[test]
-fn a_closed_segment_that_was_cut_is_named() {
+fn a_closed_segment_that_was_cut_is_reported() {
     let place = Place::filled(true);
     let firsts = firsts(&place);
     let path = place.segments().remove(3);
     let file = place.disk.open(&path, Open::Write).unwrap();
     file.truncate(4096 + 1500).unwrap();
     drop(file);
-    // One batch of it is whole.
+    // One batch in it is whole.
     let (after, to) = (firsts[3], firsts[4] - 1);
     let left = [numbers(10..after), numbers(to..60)].concat();
     place.misses(Missing::Middle, after, to, &left);
 }
 
 #[test]
-fn swapped_segments_get_their_names_back_and_a_copy_is_put_aside() {
+fn swapped_segments_are_renamed_and_a_copy_is_put_aside() {
     let place = Place::filled(true);
     let segments = place.segments();
     let (one, two) = (&segments[1], &segments[4]);
@@ -320,7 +320,7 @@ fn swapped_segments_get_their_names_back_and_a_copy_is_put_aside() {
 }
 
 #[test]
-fn a_cursor_beyond_the_end_is_named_and_no_number_is_used_twice() {
+fn a_cursor_beyond_the_end_is_reported_and_no_position_is_used_twice() {
     let place = Place::filled(false);
     let (log, _) = place.open();
     let mut sink = reader(&log, Behind::default());
@@ -341,7 +341,7 @@ fn a_cursor_beyond_the_end_is_named_and_no_number_is_used_twice() {
 }
 
 #[test]
-fn what_was_skipped_is_no_loss_at_the_next_start() {
+fn skipped_batches_are_not_a_loss_at_the_next_start() {
     let place = Place::new();
     let behind = Behind {
         size: 0,
@@ -370,7 +370,7 @@ fn the_identity_of_a_channel_is_restored_from_its_record() {
 }
 
 #[test]
-fn a_channel_in_no_data_dir_has_its_record_beside_it() {
+fn a_channel_outside_of_a_data_dir_has_its_record_beside_it() {
     let disk = SimulatedDisk::new(1);
     drop(open(&disk));
     let beside = disk.list(Path::new("/")).unwrap();

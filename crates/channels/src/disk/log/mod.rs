@@ -1,133 +1,557 @@
 //! The segment log.
 //!
 //! ```text
-//! DIRECTORY/channel            format version and random id of the channel (recover.rs)
-//! DIRECTORY/lock               held by the process that has the channel open
+//! DIRECTORY/channel            format version and random id of the channel (directory.rs)
+//! DIRECTORY/lock               locked by the process that has the channel open
 //! DIRECTORY/0000000017.seg     a segment: header (segment.rs) and frames (frame.rs)
 //! DIRECTORY/0000000016.ids     the chunk ids of a closed segment (ids.rs); outlives the segment
-//! DIRECTORY/0000000016.bad     a segment in which damage was found, put aside once nobody needs it any more
-//! DIRECTORY/free-12.seg        a used segment waiting to be written over
+//! DIRECTORY/0000000016.bad     a segment in which damage was found, put aside once every consumer is past it
+//! DIRECTORY/free-12.seg        a used segment that waits to be written over (blanks.rs)
 //! DIRECTORY/NAME.cursor        where the consumer NAME is (cursor.rs)
 //!
-//! channel-records/NAME.record   what is known of the channel when its directory is gone (record.rs)
-//! channel-records/NAME.losses   what is missing of it, and whether an operator has accepted that (loss.rs)
+//! channel-records/NAME.record  what is known of the channel when its directory is gone (record.rs)
+//! channel-records/NAME.losses  what is missing of it, and whether an operator has accepted that (losses.rs)
 //! ```
 //!
-//! [`Log`] is the writer: one thread owns it, stages groups with [`Log::append`] and keeps them with [`Log::commit`].
-//! [`Reader`] is one consumer; it sees only what is kept. Neither starts a thread, waits or asks the clock: who drives
-//! them does, so that a test can drive them through every step and every crash.
+//! [`Log`] is the writer. One thread owns it, stages groups with [`Log::append`] and keeps them with [`Log::commit`]. A
+//! [`Reader`] is one consumer; it sees only what is kept. Neither starts a thread, waits, or asks the clock: the caller
+//! passes the time, so that a test can drive them through every step and every crash.
+//!
+//! The log is made of parts that own their data: the frames in memory (staging.rs), the newest segment
+//! (segment_writer.rs), the files that wait to become segments (blanks.rs), the chunk ids (repeats.rs), the tailed files
+//! (file_table.rs), what readers see (index.rs), and what is known from outside (record.rs, losses.rs).
 
-mod append;
+mod blanks;
 mod bytes;
 mod claims;
-mod commit;
 mod consumers;
 mod cursor;
 #[cfg(test)]
 mod damage_tests;
 mod directory;
 mod error;
+mod evidence;
+mod file_table;
 mod frame;
 #[cfg(test)]
 mod full_tests;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
+mod health;
+mod hot;
 mod ids;
 mod index;
 pub mod inspect;
 mod key;
-mod loss;
 #[cfg(test)]
 mod loss_tests;
+mod losses;
+mod options;
 mod origins;
+mod read_ahead;
 mod reader;
 mod record;
 mod recover;
-mod repair;
+mod repeats;
 mod roll;
 mod seal;
 mod segment;
+mod segment_writer;
+mod segments;
+mod sift;
 mod skip;
+mod staging;
 mod survey;
 mod tail;
 #[cfg(test)]
 mod tests;
 mod walk;
 mod window;
-mod write;
 
-use std::{fmt, time::Duration};
+use std::{
+    io,
+    path::{Path, PathBuf},
+    sync::Arc,
+    task::Waker,
+};
 
+use millstream_pipeline::channel::Consumer;
+use millstream_record::{Batch, FileId, Pool, Position, Time};
+use millstream_sys::disk::Disk;
+
+pub use blanks::Blank;
 pub use claims::Unclaimed;
-pub use commit::Log;
 pub use error::Error;
 pub use index::Watch;
-pub use loss::{Loss, Losses, Missing};
+pub use losses::{Loss, Losses, Missing};
 pub use millstream_pipeline::channel::{Behind, Then};
+pub use options::{ChannelId, Options, SEGMENT_BYTES, SEGMENT_BYTES_LEAST, Sync};
 pub use reader::{Item, Lost, Reader};
 pub use recover::Recovered;
-pub use segment::Blank;
 pub use skip::Skipped;
 pub use window::Dedupe;
 
-/// The random id of a channel: 128 bits, made with the channel.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct ChannelId(pub [u8; 16]);
+use blanks::Blanks;
+use directory::LogDirectory;
+use file_table::FileTable;
+use frame::Kind;
+use health::Health;
+use hot::HotBatch;
+use index::Index;
+use record::ChannelRecord;
+use repeats::Repeats;
+use segment_writer::SegmentWriter;
+use sift::Sifter;
+use staging::Staging;
+use window::seconds;
 
-impl fmt::Display for ChannelId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+/// The writer of one channel. One thread owns it.
+pub struct Log {
+    directory: LogDirectory,
+    options: Options,
+    /// Shared with the readers.
+    index: Arc<Index>,
+    /// Frames in memory, and the numbers of the next one.
+    staging: Staging,
+    /// The newest segment.
+    writer: SegmentWriter,
+    /// Files that wait to become segments.
+    blanks: Blanks,
+    repeats: Repeats,
+    files: FileTable,
+    health: Health,
+    record: ChannelRecord,
+    losses: Arc<Losses>,
+}
+
+/// The hops.
+impl Log {
+    /// Opens the channel in `directory`, or creates it with the random id `fresh`. The parent directory must exist. Takes no
+    /// space for new frames yet: a full disk does not prevent a start.
+    pub fn open(
+        disk: Arc<dyn Disk>,
+        directory: &Path,
+        options: Options,
+        fresh: ChannelId,
+    ) -> Result<(Self, Recovered), Error> {
+        recover::open(disk, directory, options, fresh)
+    }
+
+    /// Stages a group: everything that one batch of a source became, in order. A group is kept whole or not at all. Repeats
+    /// are cut out of it. `now` is the time of a clock that never jumps: ages are counted in it. Returns the seq
+    /// at which the group is kept (compare with [`Log::kept`]), or 0 if it is kept already.
+    pub fn append(&mut self, group: Vec<Batch>, now: Time) -> Result<u64, Error> {
+        self.health.check()?;
+        sift::check_size(&group)?;
+        let seconds = seconds(self.staging.advance(now));
+        let sifted = Sifter::new(&mut self.repeats, &self.files, seconds).sift(group);
+        for origin in &sifted.files {
+            self.files.stage(origin);
+        }
+        if sifted.parts.is_empty() && !sifted.is_pending {
+            return Ok(0);
+        }
+        if !sifted.parts.is_empty() {
+            let window = &mut self.repeats.window;
+            let (closed, window_end) = (window.drain_closed(), window.end());
+            self.staging.stage(sifted.parts, closed, window_end);
+        }
+        Ok(self.staging.last_seq())
+    }
+
+    /// Keeps everything that is staged. After [`Error::NoRoom`] and [`Error::Full`] the rest stays staged; call this again
+    /// later. After any other error the log has stopped.
+    pub fn commit(&mut self, now: Time) -> Result<(), Error> {
+        self.health.check()?;
+        let done = self.try_commit(now);
+        self.health.stop_on(done)
+    }
+
+    fn try_commit(&mut self, now: Time) -> Result<(), Error> {
+        self.repeats.window.evict(now);
+        self.release_settled()?;
+        if !self.staging.is_empty() {
+            self.check_backlogs(now)?;
+        }
+        if self.options.sync == Sync::Batch {
+            return self.write_and_sync();
+        }
+        self.write_staged()?;
+        self.publish();
+        match self.sync_due() {
+            Some(due) if due <= now => self.write_and_sync(),
+            _ => Ok(()),
+        }
+    }
+
+    /// Syncs what is kept now, whatever the policy.
+    pub fn sync(&mut self) -> Result<(), Error> {
+        self.health.check()?;
+        let done = self.write_and_sync();
+        self.health.stop_on(done)
+    }
+
+    /// Syncs if [`Log::sync_due`] says so.
+    pub fn sync_if_due(&mut self, now: Time) -> Result<(), Error> {
+        match self.sync_due() {
+            Some(due) if due <= now => self.sync(),
+            _ => Ok(()),
+        }
+    }
+
+    /// When the next sync is due with `sync: TIME`; `None` if everything is synced.
+    pub fn sync_due(&self) -> Option<Time> {
+        let (Sync::Every(period), Some(since)) = (self.options.sync, self.writer.unsynced_since())
+        else {
+            return None;
+        };
+        let nanos = i64::try_from(period.as_nanos()).unwrap_or(i64::MAX);
+        Some(Time(since.0.saturating_add(nanos)))
+    }
+
+    /// Writes and syncs everything that is staged. A failed sync stages again what it failed for; a second failure is an
+    /// error.
+    fn write_and_sync(&mut self) -> Result<(), Error> {
+        while self.is_unsynced() || !self.staging.is_empty() {
+            self.write_staged()?;
+            match self.sync_segment() {
+                Ok(()) => self.publish(),
+                Err(error) => self.repair("syncing", error)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes everything that is staged, to as many segments as it takes.
+    fn write_staged(&mut self) -> Result<(), Error> {
+        while let Some(group) = self.staging.first_group() {
+            if !self.writer.fits(group, self.files.len()) {
+                self.roll(group)?;
+                continue;
+            }
+            let channel = self.directory.channel;
+            let written = self
+                .writer
+                .write(channel, &mut self.staging, &mut self.files);
+            if let Err(error) = written {
+                self.repair("writing", error)?;
+            }
+        }
+        self.files.clear_staged();
+        Ok(())
+    }
+
+    fn sync_segment(&mut self) -> io::Result<()> {
+        self.writer.sync()?;
+        self.health.recover();
+        Ok(())
+    }
+
+    /// Shows readers what is written. With `sync: batch` it is synced, too.
+    fn publish(&mut self) {
+        let Some(open) = self.writer.open() else {
+            return;
+        };
+        let mut published = self.index.lock();
+        let mut files = self.files.kept().lock();
+        let mut offset = open.written - self.staging.unpublished_bytes();
+        let mut window_end = 0;
+        open.segment.set_end(open.written);
+        for frame in self.staging.drain_written() {
+            files.extend(frame.files.iter().map(|origin| (origin.file, origin.next)));
+            offset += frame.bytes();
+            window_end = window_end.max(frame.window_end);
+            if let Some(batch) = frame.batch {
+                self.record.count(batch.count);
+                let hot = HotBatch {
+                    position: frame.position,
+                    batch,
+                    next: (open.segment.number, offset),
+                };
+                published.publish(hot, self.options.hot_bytes);
+            }
+        }
+        published.consumers.wake_readers();
+        let kept = published.kept;
+        drop((published, files));
+        self.repeats.window.keep(window_end);
+        if !self.is_unsynced() {
+            self.record.note_end(kept);
+        }
+    }
+
+    /// A disk call on the open segment failed. Ends the segment at its last good sync and stages again what is behind that,
+    /// with the same numbers.
+    ///
+    /// Linux marks pages as clean that it failed to write, so a second sync would prove nothing: a file that failed is not
+    /// written or synced again. The header of the next segment says where this one ends.
+    fn repair(&mut self, doing: &'static str, error: io::Error) -> Result<(), Error> {
+        let Some(unsynced) = self.writer.close() else {
+            return self.health.fail(doing, self.directory.path.clone(), error);
+        };
+        let kept = self.kept();
+        let (frames, lost) = unsynced.read_back(self.directory.channel, &mut self.repeats, kept);
+        self.health.lost.extend(lost.map(|first| (first, kept)));
+        self.staging.restage(frames);
+        for origin in self.staging.staged().flat_map(|frame| &frame.files) {
+            self.files.stage(origin);
+        }
+        let path = unsynced.path().to_owned();
+        self.files.undo(unsynced.files);
+        self.health.fail(doing, path, error)
+    }
+
+    /// Closes the channel in order: everything is kept and synced, and the next start continues in the same epoch.
+    pub fn close(mut self, now: Time) -> Result<(), Error> {
+        self.commit(now)?;
+        let closed = self.repeats.window.drain_closed();
+        self.end_segment(Kind::CleanEnd, &closed)?;
+        self.keep_record()
+    }
+
+    /// Writes an end mark to the open segment and syncs it.
+    fn end_segment(&mut self, kind: Kind, closed: &[u64]) -> Result<(), Error> {
+        let Some(path) = self.writer.open().map(|open| open.segment.path.clone()) else {
+            return Ok(());
+        };
+        let (channel, stamp) = (self.directory.channel, self.staging.end_stamp(kind));
+        let written = self.writer.write_end(channel, &stamp, closed);
+        match written.and_then(|()| self.sync_segment()) {
+            Err(error) if kind == Kind::CleanEnd => {
+                Err(Error::disk("closing the segment", &path, error))
+            }
+            Err(error) => self.repair("ending the segment", error),
+            Ok(()) => Ok(()),
+        }
+    }
+
+    /// Makes durable in the record what is known of the channel.
+    fn keep_record(&mut self) -> Result<(), Error> {
+        let (kept, settled) = {
+            let published = self.index.lock();
+            (published.kept, published.consumers.range())
+        };
+        let settled = settled.map(|(lowest, _)| lowest);
+        self.record.keep(&*self.directory.disk, kept, settled)
     }
 }
 
-impl fmt::Debug for ChannelId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
+/// Consumers.
+impl Log {
+    /// Attaches the consumer `name`. A new one gets a cursor and begins at the oldest frame.
+    pub fn reader(&self, name: &str, behind: Behind, pool: Pool) -> Result<Reader, Error> {
+        let (is_known, before_oldest) = {
+            let published = self.index.lock();
+            let is_known = published.consumers.get(name).is_some();
+            (is_known, published.before_oldest())
+        };
+        if !is_known {
+            let cursor = consumers::create_cursor(&self.directory, name, before_oldest)?;
+            self.index.lock().consumers.insert(name, cursor);
+        }
+        let (index, hot_bytes) = (Arc::clone(&self.index), self.options.hot_bytes);
+        Reader::attach(index, &self.directory, (name, behind), pool, hot_bytes)
+    }
+
+    /// Notes that no sink reads for the consumers without a reader: an operator may forget them.
+    pub fn note_unread(&self) {
+        let note = self.index.lock().consumers.note_unread();
+        note();
+    }
+
+    /// Removes a consumer without a reader, and gives up the batches that only this consumer has not settled.
+    pub fn forget(&mut self, name: &str) -> Result<(), Error> {
+        self.index.lock().consumers.forget(name, &self.directory)
+    }
+
+    /// All consumers and what they have settled.
+    pub fn consumers(&self) -> Vec<(String, Position)> {
+        let published = self.index.lock();
+        let consumers = published.consumers.iter();
+        consumers
+            .map(|(name, consumer)| (name.clone(), consumer.position))
+            .collect()
+    }
+
+    /// The number of attached readers.
+    pub fn readers(&self) -> usize {
+        self.index.lock().consumers.attached()
+    }
+
+    /// About how many bytes this consumer has not settled; 0 if it is unknown.
+    pub fn backlog_bytes(&self, name: &str) -> u64 {
+        let published = self.index.lock();
+        let consumer = published.consumers.get(name);
+        consumer.map_or(0, |consumer| published.bytes_after(consumer.position))
+    }
+
+    /// When the oldest batch was received that some consumer has not settled, at the earliest; `None` if all is settled.
+    pub fn oldest(&self) -> Option<Time> {
+        let published = self.index.lock();
+        let (lowest, _) = published.consumers.range()?;
+        published.oldest_received(lowest)
+    }
+
+    /// Everything that was skipped for a consumer since the start.
+    pub fn skipped(&self, name: &str) -> Skipped {
+        let published = self.index.lock();
+        let consumer = published.consumers.get(name);
+        consumer.map_or_else(Skipped::default, |consumer| consumer.skipped)
+    }
+
+    /// Whether a consumer that skipped segments has settled something since, and is at most half as far behind as it may be.
+    pub fn has_caught_up(&self, name: &str, now: Time) -> bool {
+        let published = self.index.lock();
+        let consumer = published.consumers.get(name);
+        consumer.is_none_or(|each| published.has_caught_up(each, self.options.size_max, now))
+    }
+
+    /// From now on counts the kept records whose tag none of these consumers takes.
+    pub fn count_unclaimed(&mut self, consumers: &[Consumer]) {
+        self.index.lock().claims = claims::Claims::of(consumers);
+    }
+
+    /// The records that no consumer takes, of those kept since the last call.
+    pub fn drain_unclaimed(&mut self) -> Option<Unclaimed> {
+        self.index.lock().claims.drain()
+    }
+
+    /// Calls `waker` when a consumer has settled something, so that there may be space again.
+    pub fn wake_on_settle(&self, waker: Waker) {
+        self.index.lock().writer = Some(waker);
+    }
+
+    /// A handle for other threads.
+    pub fn watch(&self) -> Watch {
+        Watch {
+            index: Arc::clone(&self.index),
+            files: self.files.kept().clone(),
+        }
     }
 }
 
-/// When what is written is synced, and so what *kept* means.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sync {
-    /// Kept = fdatasync has returned: survives a power cut.
-    Batch,
-    /// Kept = written: survives SIGKILL; a power cut takes what was written in up to this time.
-    Every(Duration),
-    /// Kept = written; only closed segments are synced.
-    Never,
-}
+/// Everything else that the owner of the log asks or says.
+impl Log {
+    /// The id of the channel.
+    pub fn id(&self) -> ChannelId {
+        self.directory.channel
+    }
 
-/// What a channel is opened with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Options {
-    /// When to sync.
-    pub sync: Sync,
-    /// Bytes that all segments may take together, used or waiting to be used.
-    pub size_max: u64,
-    /// Bytes of one segment.
-    pub segment_bytes: u64,
-    /// Bytes of kept batches that stay in memory for the readers that follow closely.
-    pub hot_bytes: usize,
-    /// The window of repeats.
-    pub dedupe: Dedupe,
-}
+    /// The options that the log was opened with.
+    pub fn options(&self) -> &Options {
+        &self.options
+    }
 
-/// Bytes of a segment: large enough that rolling (two syncs and a name) does not show, small enough that disk room comes
-/// back while a reader follows.
-pub const SEGMENT_BYTES: u64 = 64 << 20;
+    /// The newest position that is kept.
+    pub fn kept(&self) -> Position {
+        self.index.lock().kept
+    }
 
-/// Where the disk is nearly full, segments are smaller: down to this, unless one group takes more.
-pub const SEGMENT_BYTES_LEAST: u64 = 256 << 10;
+    /// The newest keep time.
+    pub fn keep_time(&self) -> Time {
+        self.staging.keep_time()
+    }
 
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            sync: Sync::Batch,
-            size_max: 10 << 30,
-            segment_bytes: SEGMENT_BYTES,
-            // A queue is 2-4 MiB, so that a batch is still in the cache when the reader takes it.
-            hot_bytes: 4 << 20,
-            dedupe: Dedupe::default(),
+    /// Whether something is written that is not synced yet.
+    pub fn is_unsynced(&self) -> bool {
+        self.writer.unsynced_since().is_some()
+    }
+
+    /// Bytes that are staged and not yet written.
+    pub fn staged_bytes(&self) -> u64 {
+        self.staging.bytes()
+    }
+
+    /// Bytes of all segments of the log.
+    pub fn used_bytes(&self) -> u64 {
+        self.index.used_bytes()
+    }
+
+    /// The first byte of a tailed file that the channel does not hold.
+    pub fn next_of(&self, file: &FileId) -> Option<u64> {
+        self.files.next(file)
+    }
+
+    /// Notes that a connection has ended. `orderly`: its peer closed it after all our acknowledgements, without an error.
+    pub fn close_connection(&mut self, connection: u64, orderly: bool) {
+        self.repeats.window.close(connection, orderly);
+    }
+
+    /// The number of chunks that came again and were not stored a second time.
+    pub fn repeats(&self) -> u64 {
+        self.repeats.count
+    }
+
+    /// The number of ids that left the window before their age.
+    pub fn evicted_young(&self) -> u64 {
+        self.repeats.window.evicted_young()
+    }
+
+    /// The number of ids in the window.
+    pub fn ids(&self) -> usize {
+        self.repeats.window.len()
+    }
+
+    /// Ranges (first, last) that `sync: 1s` or `never` had kept and that could not be read back after the disk failed to
+    /// sync them. Each is returned once.
+    pub fn drain_lost(&mut self) -> Vec<(Position, Position)> {
+        std::mem::take(&mut self.health.lost)
+    }
+
+    /// The list of everything that is missing of the channel.
+    pub fn losses(&self) -> Arc<Losses> {
+        Arc::clone(&self.losses)
+    }
+
+    /// Drops what is staged and not kept, so that the log can be closed although there is no space. Returns the number of
+    /// dropped records. Only [`Log::commit`] and [`Log::close`] may follow: the window takes chunks for repeats that were
+    /// dropped here.
+    pub fn drop_staged(&mut self) -> u64 {
+        let dropped = self.staging.drop_after(self.kept());
+        for connection in dropped.closed {
+            self.repeats.window.put_back_closed(connection);
+        }
+        dropped.records
+    }
+
+    /// Releases what every consumer has settled. [`Log::commit`] does it, too.
+    pub fn drop_settled(&mut self) -> Result<(), Error> {
+        self.health.check()?;
+        self.release_settled()
+    }
+
+    /// The path and size of a file that [`Blank::create_ahead`] should create now, on another thread, to become the next
+    /// segment; `None` if there is one or if it is too early. Pass it to [`Log::add_blank`].
+    pub fn wants_blank(&mut self) -> Option<(PathBuf, u64)> {
+        let open = self.writer.open()?;
+        let early = open.written < open.segment.bytes() / 2;
+        let bytes = self.options.segment_bytes;
+        let is_full = self.index.used_bytes() + bytes > self.options.size_max;
+        (!early && !is_full && self.blanks.is_empty())
+            .then(|| (self.blanks.next_path(&self.directory), bytes))
+    }
+
+    /// Adds a file that was created ahead of time.
+    pub fn add_blank(&mut self, blank: Blank) {
+        self.blanks.add(blank);
+    }
+
+    /// Checks that what is written goes to a file that a start would find. [`Error::Gone`]: it was removed or replaced.
+    pub fn check_place(&self) -> Result<(), Error> {
+        let is_there = match self.writer.open() {
+            Some(open) => self
+                .directory
+                .holds(&open.segment.path, &*open.segment.file),
+            None => {
+                let path = self.directory.join("lock");
+                self.directory.holds(&path, &*self.directory.lock)
+            }
+        };
+        match is_there {
+            true => Ok(()),
+            false => Err(Error::Gone {
+                path: self.directory.path.clone(),
+            }),
         }
     }
 }

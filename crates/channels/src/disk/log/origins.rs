@@ -1,4 +1,4 @@
-//! Origins in frames, and the table of tailed files that stands whole at the head of every segment.
+//! The encoding of origins in frames, and of tailed files in the heads of segments.
 //!
 //! ```text
 //! origin of a chunk                         origin of a file              a connection closed in order
@@ -15,8 +15,6 @@
 //!                                               24   8   hash of its head
 //! ```
 
-use std::collections::HashMap;
-
 use bytes::Bytes;
 use millstream_record::{ChunkOrigin, FileId, FileOrigin, Origin};
 
@@ -26,7 +24,7 @@ const CHUNK: u8 = 1;
 const FILE: u8 = 2;
 const CLOSED: u8 = 3;
 
-/// Appends origins and closed connections.
+/// Appends origins, and connections that were closed in order.
 pub(super) fn encode_origins(out: &mut Vec<u8>, origins: &[Origin], closed: &[u64]) {
     for origin in origins {
         match origin {
@@ -60,7 +58,7 @@ pub(super) fn encode_origins(out: &mut Vec<u8>, origins: &[Origin], closed: &[u6
     }
 }
 
-/// Reads `count` of them.
+/// Reads `count` origins and closed connections.
 pub(super) fn decode_origins(
     fields: &mut Fields<'_>,
     count: u32,
@@ -111,94 +109,4 @@ pub(super) fn decode_file(fields: &mut Fields<'_>) -> Option<FileId> {
         birth: fields.i64()?,
         head: fields.u64()?,
     })
-}
-
-/// Tailed files that are remembered: 40 MB at the head of every segment, and far below what a head can hold. Beyond it
-/// those go first that were found longest ago, by their inode's birth: they are read again if they are still there.
-const FILES_MAX: usize = 1_000_000;
-
-/// Where reading of every tailed file goes on.
-#[derive(Debug, Default)]
-pub(super) struct FileTable {
-    /// As the frames that are written say: what the head of the next segment holds.
-    written: HashMap<FileId, u64, foldhash::fast::RandomState>,
-    /// What frames that are staged and not yet written will make of it.
-    staged: HashMap<FileId, u64, foldhash::fast::RandomState>,
-}
-
-impl FileTable {
-    /// The first byte of `file` that no frame holds, staged ones included.
-    pub(super) fn next(&self, file: &FileId) -> Option<u64> {
-        self.staged
-            .get(file)
-            .or_else(|| self.written.get(file))
-            .copied()
-    }
-
-    /// How many files a segment's head holds.
-    pub(super) fn len(&self) -> usize {
-        self.written.len()
-    }
-
-    /// The table of a segment's head.
-    pub(super) fn restore(&mut self, files: &[(FileId, u64)]) {
-        self.written.extend(files.iter().copied());
-    }
-
-    pub(super) fn stage(&mut self, origin: &FileOrigin) {
-        self.staged.insert(origin.file, origin.next);
-    }
-
-    /// A frame with this origin is written; returns what was there before.
-    pub(super) fn write(&mut self, origin: &FileOrigin) -> Option<u64> {
-        let before = self.written.insert(origin.file, origin.next);
-        if self.written.len() > FILES_MAX {
-            self.forget_oldest();
-        }
-        before
-    }
-
-    fn forget_oldest(&mut self) {
-        let mut births: Vec<i64> = self.written.keys().map(|file| file.birth).collect();
-        let middle = births.len() / 2;
-        let (_, middle, _) = births.select_nth_unstable(middle);
-        let oldest = *middle;
-        self.written.retain(|file, _| file.birth > oldest);
-    }
-
-    /// The frames that moved these on are not durable after all.
-    pub(super) fn undo(&mut self, moved: Vec<(FileId, Option<u64>)>) {
-        for (file, before) in moved.into_iter().rev() {
-            match before {
-                Some(next) => self.written.insert(file, next),
-                None => self.written.remove(&file),
-            };
-        }
-    }
-
-    /// Whether a staged frame has moved this file on.
-    pub(super) fn is_staged(&self, file: &FileId) -> bool {
-        self.staged.contains_key(file)
-    }
-
-    /// Nothing is staged any more.
-    pub(super) fn settle(&mut self) {
-        self.staged.clear();
-    }
-
-    pub(super) fn forget(&mut self, file: &FileId) {
-        self.written.remove(file);
-        self.staged.remove(file);
-    }
-
-    /// All written ones, sorted, so that the same run writes the same bytes.
-    pub(super) fn sorted(&self) -> Vec<(FileId, u64)> {
-        let mut all: Vec<_> = self
-            .written
-            .iter()
-            .map(|(file, next)| (*file, *next))
-            .collect();
-        all.sort_unstable();
-        all
-    }
 }

@@ -1,93 +1,114 @@
 //! The reader: one consumer of a disk channel, named after its sink.
 //!
-//! `read -> decode -> send -> keep -> [take] -> process -> encode -> write -> settle`
+//! `read -> decode -> send -> keep -> [read back] -> encode -> write -> settle`
 //!
-//! It sees what is kept, in order, from the batches in memory while it follows closely and else by `read_at` into pooled
-//! buffers, many small frames or one large one at a time. Every frame from the disk is checked; what does not fit is
-//! damage, is named with the numbers it takes along, and reading goes on behind it. What sinks have settled is committed
-//! to the cursor. A new consumer begins at the oldest frame that is there.
+//! It sees what is kept, in order: from the batches in memory while it follows closely, otherwise from the disk. The
+//! position that its sink has settled is committed to the cursor. A new consumer begins at the oldest frame.
 
 use std::{
     collections::VecDeque,
     path::PathBuf,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     task::Waker,
 };
 
-use bytes::Bytes;
-use millstream_pipeline::{channel::Bounds, tags::TagFilter};
+use millstream_pipeline::{
+    channel::{Behind, Bounds, Then},
+    tags::TagFilter,
+};
 use millstream_record::{Batch, Pool, Position};
 use millstream_sys::disk::File;
 
 use super::{
-    ChannelId, Error, Skipped,
+    Error, Skipped,
     cursor::Cursor,
-    frame::{Kind, Lengths, Misfit, Place, decode_head},
-    index::{Index, State},
+    directory::LogDirectory,
+    index::{Index, Published},
+    read_ahead::{Fetched, ReadAhead},
     segment::Segment,
-    walk::Walk,
 };
 
-/// The least that is read at once: many small frames.
-const READ_BYTES_MIN: u64 = 256 << 10;
-
-/// What a reader gives.
+/// An item of a reader.
 #[derive(Debug)]
 pub enum Item {
     /// The batch at this position.
     Batch(Position, Batch),
-    /// Numbers that will never come.
+    /// Positions that will never come.
     Lost(Lost),
 }
 
-/// Numbers that a consumer will never see, and why.
+/// Positions that a consumer will never see, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lost {
     /// The last position before the gap.
     pub after: Position,
     /// The first position behind it.
     pub before: Position,
-    /// The file in which they stood, if it was damage; else they were dropped.
+    /// The damaged file that held them; `None` if they were dropped.
     pub damaged: Option<PathBuf>,
 }
 
 /// One consumer of a channel.
 pub struct Reader {
-    pub(super) index: Arc<Index>,
-    /// Cursors are written as long as there are readers, so the channel is locked as long.
-    pub(super) _lock: Arc<dyn File>,
-    pub(super) channel: ChannelId,
-    pub(super) name: String,
-    pub(super) cursor: Arc<Mutex<Cursor>>,
-    /// What an operator has passed it on to.
-    pub(super) floor: Option<Position>,
-    pub(super) pool: Pool,
-    pub(super) hot_bytes: usize,
-    /// Everything at or below has been handed out, or skipped.
-    pub(super) position: Position,
-    /// Where the next frame is looked for: segment and offset.
-    pub(super) place: Option<(u64, u64)>,
-    /// Read and not yet handed out.
-    pub(super) ready: VecDeque<(Position, Batch)>,
-    /// A file in which something did not fit, until the gap it leaves is known.
-    pub(super) damaged: Option<PathBuf>,
-    /// Bytes of the last frame that was read alone.
-    pub(super) frame_bytes: u64,
-    /// The writer may pass it over segments (`behind`).
-    pub(super) skips: bool,
-    /// If so: what was handed out and is not settled.
-    pub(super) in_flight: VecDeque<(Position, Skipped)>,
+    index: Arc<Index>,
+    /// A reader writes its cursor, so the channel stays locked as long as there is one.
+    _lock: Arc<dyn File>,
+    name: String,
+    cursor: Arc<Mutex<Cursor>>,
+    /// Where an operator or `behind` has moved the consumer. Nothing at or below is handed out again.
+    floor: Option<Position>,
+    hot_bytes: usize,
+    /// Everything at or below was handed out or skipped.
+    position: Position,
+    ahead: ReadAhead,
+    /// Batches that were handed out and are not settled; empty unless the writer may skip segments for this consumer (`behind`).
+    in_flight: VecDeque<(Position, Skipped)>,
+    may_skip: bool,
 }
 
-/// What to do next, as the index says.
-enum Step {
-    Give(Position, Batch),
-    Read(Arc<Segment>, u64, u64),
+/// Where the next batch comes from.
+enum Next {
+    Memory(Position, Batch),
+    /// A segment, the offset of the frame and the end of the kept frames.
+    Disk(Arc<Segment>, u64, u64),
     Nothing,
 }
 
 impl Reader {
-    /// Takes only these tags: what else is skipped is no loss.
+    /// Attaches a reader to the consumer `name`, which has none.
+    pub(super) fn attach(
+        index: Arc<Index>,
+        directory: &LogDirectory,
+        (name, behind): (&str, Behind),
+        pool: Pool,
+        hot_bytes: usize,
+    ) -> Result<Self, Error> {
+        let (position, cursor) = {
+            let mut published = index.lock();
+            let consumer = published.consumers.attach(name, behind)?;
+            (consumer.position, Arc::clone(&consumer.cursor))
+        };
+        let floor = {
+            let mut cursor = lock(&cursor);
+            // Only `forget` asks for it. A disk that fails here also fails the next commit, which is reported.
+            let _ = cursor.set_configured(true);
+            cursor.floor()
+        };
+        Ok(Self {
+            index,
+            _lock: Arc::clone(&directory.lock),
+            name: name.to_owned(),
+            cursor,
+            floor,
+            hot_bytes,
+            position,
+            ahead: ReadAhead::new(directory.channel, pool),
+            in_flight: VecDeque::new(),
+            may_skip: behind.then == Then::Skip,
+        })
+    }
+
+    /// Counts only batches with these tags as skipped.
     #[must_use]
     pub fn with_tags(self, tags: Option<TagFilter>) -> Self {
         if let Some(consumer) = self.index.lock().consumers.get_mut(&self.name) {
@@ -96,59 +117,144 @@ impl Reader {
         self
     }
 
-    /// The next batch; `None` if there is none now. Batches without a byte (origins alone) are passed over.
+    /// The next batch; `None` if there is none now. Passes over batches without a byte, which hold origins alone.
     pub fn read(&mut self) -> Result<Option<Item>, Error> {
         loop {
-            if let Some((position, batch)) = self.ready.pop_front() {
-                match self.hand_out(position, batch) {
-                    Some(item) => return Ok(Some(item)),
-                    None => continue,
-                }
-            }
-            match self.step() {
-                Step::Give(position, batch) => {
-                    if let Some(item) = self.hand_out(position, batch) {
-                        return Ok(Some(item));
+            let (position, batch) = match self.ahead.pop() {
+                Some(batch) => batch,
+                None => match self.find_next() {
+                    Next::Memory(position, batch) => (position, batch),
+                    Next::Nothing => return Ok(None),
+                    Next::Disk(segment, from, end) => {
+                        let fetched = self.ahead.fetch(&segment, (from, end), self.position);
+                        if let Fetched::Damage = fetched.map_err(|error| Error::Disk {
+                            doing: "reading",
+                            path: segment.path.clone(),
+                            source: Arc::new(error),
+                        })? {
+                            self.index.lock().segments.mark_damaged(segment.number);
+                        }
+                        continue;
                     }
-                }
-                Step::Read(segment, from, end) => self.load(&segment, from, end)?,
-                Step::Nothing => return Ok(None),
+                },
+            };
+            if let Some(item) = self.hand_out(position, batch) {
+                return Ok(Some(item));
             }
         }
     }
 
-    /// Everything at or below has been handed out, or will never come.
+    /// Decides where the next batch comes from.
+    fn find_next(&mut self) -> Next {
+        let mut published = self.index.lock();
+        let Some(consumer) = published.consumers.get_mut(&self.name) else {
+            return Next::Nothing;
+        };
+        if consumer.skipped_to > self.position {
+            self.position = consumer.skipped_to;
+            self.ahead.next = None;
+        }
+        consumer.reader_at = Some(self.position);
+        let position = self.position.max(consumer.position);
+        let hot = published.hot.first_after(position);
+        let hot = hot.map(|hot| (hot.position, hot.batch.clone(), hot.next));
+        if hot.is_some() || published.kept <= position {
+            published.cool(self.hot_bytes);
+        }
+        match hot {
+            Some((position, batch, next)) => {
+                self.ahead.next = Some(next);
+                Next::Memory(position, batch)
+            }
+            None if published.kept <= position => Next::Nothing,
+            None => find_on_disk(&published, self.ahead.next, position),
+        }
+    }
+
+    /// Hands a batch out, or the gap in front of it. `None` if the batch was skipped or has no byte.
+    fn hand_out(&mut self, position: Position, batch: Batch) -> Option<Item> {
+        if self.may_skip && self.is_skipped(position) {
+            return None;
+        }
+        let after = self.position;
+        if position.seq > after.seq + 1 {
+            // The gap is reported once. After that the batch follows without one.
+            self.position = position.before();
+            let damaged = self.ahead.put_back(position, batch);
+            return Some(Item::Lost(Lost {
+                after,
+                before: position,
+                damaged,
+            }));
+        }
+        if self.may_skip && !self.claim(position, &batch) {
+            return None;
+        }
+        self.position = position;
+        (!batch.is_empty()).then_some(Item::Batch(position, batch))
+    }
+
+    /// Whether the writer has skipped this position; if so, continues behind everything that was skipped.
+    fn is_skipped(&mut self, position: Position) -> bool {
+        let skipped_to = {
+            let published = self.index.lock();
+            let consumer = published.consumers.get(&self.name);
+            consumer.map_or_else(Position::default, |consumer| consumer.skipped_to)
+        };
+        if skipped_to > self.position {
+            self.position = skipped_to;
+            self.ahead.next = None;
+        }
+        position <= skipped_to
+    }
+
+    /// Claims a batch so that the writer does not skip it. Returns false if it was skipped just before.
+    fn claim(&mut self, position: Position, batch: &Batch) -> bool {
+        let mut published = self.index.lock();
+        let Some(consumer) = published.consumers.get_mut(&self.name) else {
+            return true;
+        };
+        if position <= consumer.skipped_to {
+            return false;
+        }
+        consumer.reader_at = Some(position);
+        let (tag, tags) = (batch.tag.as_str(), consumer.tags.as_ref());
+        let size = Skipped::batch(batch.count, batch.len(), tag, tags);
+        self.in_flight.push_back((position, size));
+        true
+    }
+
+    /// Everything at or below was handed out, or will never come.
     pub fn position(&self) -> Position {
         self.position
     }
 
-    /// Calls `waker` once something more is kept. Look again after this: something may have been kept just before.
+    /// Calls `waker` when more is kept. Read again after this call: something may have been kept just before.
     pub fn wake(&self, waker: &Waker) {
         if let Some(consumer) = self.index.lock().consumers.get_mut(&self.name) {
             consumer.waker = Some(waker.clone());
         }
     }
 
-    /// The sink knows better where it is (its own journal or transaction): goes on behind `position`. It does not know what
-    /// it was passed over, by an operator or by `behind`, so that is not handed out again.
+    /// Continues after `position`, which the sink knows better than the cursor (from its own journal or transaction). It does
+    /// not know what an operator or `behind` has skipped for it; that is not handed out again.
     pub fn seek(&mut self, position: Position) {
         let from = self.floor.map_or(position, |floor| position.max(floor));
-        self.go_on(position, from);
+        self.continue_after(from, position);
     }
 
-    /// The sink begins anew and has no position of its own: goes on behind what is settled.
+    /// Continues after what is settled, for a sink that starts again and stores no position.
     pub fn restart(&mut self) {
-        // What is settled is in flight no more.
-        self.go_on(Position::default(), self.settled());
+        // Nothing that is settled is in flight.
+        self.continue_after(self.settled(), Position::default());
     }
 
-    /// Goes on behind `from`. The sink is done with what stands up to `done`; what it gives back and was skipped meanwhile
-    /// is lost to it.
-    fn go_on(&mut self, done: Position, from: Position) {
-        self.ready.clear();
-        self.place = None;
-        let mut state = self.index.lock();
-        let Some(consumer) = state.consumers.get_mut(&self.name) else {
+    /// Continues after `from`. The sink is done with everything up to `done`. Batches that it gives back and that were
+    /// skipped in the meantime are lost to it.
+    fn continue_after(&mut self, from: Position, done: Position) {
+        self.ahead.clear();
+        let mut published = self.index.lock();
+        let Some(consumer) = published.consumers.get_mut(&self.name) else {
             return;
         };
         let skipped_to = consumer.skipped_to;
@@ -158,34 +264,25 @@ impl Reader {
             }
         }
         self.position = from.max(skipped_to);
-        consumer.taken = Some(self.position);
-        // Below the cursor: what is still there is held from here on.
+        consumer.reader_at = Some(self.position);
+        // If this is below the cursor, the frames that still exist are held from here on.
         consumer.position = consumer.position.min(self.position);
     }
 
-    /// Everything at or below `position` is settled. Durable when it returns; what is below every consumer can go.
+    /// Settles everything at or below `position`; it is durable when this returns. Segments below every consumer can go.
     pub fn commit(&mut self, position: Position) -> Result<(), Error> {
-        let mut cursor = self.cursor.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut cursor = lock(&self.cursor);
         if position > cursor.position {
-            cursor.commit(position).map_err(|error| Error::Disk {
-                doing: "committing the cursor",
-                path: PathBuf::from(format!("{}.cursor", self.name)),
-                source: error.into(),
-            })?;
+            cursor.commit(position)?;
         }
         drop(cursor);
-        while self
-            .in_flight
-            .front()
-            .is_some_and(|(handed_out, _)| *handed_out <= position)
-        {
-            self.in_flight.pop_front();
-        }
-        let mut state = self.index.lock();
-        if let Some(consumer) = state.consumers.get_mut(&self.name) {
+        let in_flight = &mut self.in_flight;
+        while in_flight.pop_front_if(|(at, _)| *at <= position).is_some() {}
+        let mut published = self.index.lock();
+        if let Some(consumer) = published.consumers.get_mut(&self.name) {
             consumer.position = consumer.position.max(position);
         }
-        if let Some(writer) = state.writer.take() {
+        if let Some(writer) = published.writer.take() {
             writer.wake();
         }
         Ok(())
@@ -196,19 +293,18 @@ impl Reader {
         &self.name
     }
 
-    /// Everything at or below is settled, as the cursor says.
+    /// Everything at or below is settled, according to the cursor.
     pub fn settled(&self) -> Position {
-        let state = self.index.lock();
-        let consumer = state.consumers.get(&self.name);
+        let published = self.index.lock();
+        let consumer = published.consumers.get(&self.name);
         consumer.map_or(self.position, |consumer| consumer.position)
     }
 
-    /// What the channel knows of this consumer for sure.
+    /// Positions that are certain for this consumer.
     pub fn bounds(&self) -> Bounds {
-        let cursor = self.cursor.lock().unwrap_or_else(PoisonError::into_inner);
         Bounds {
-            committed: cursor.committed(),
-            kept: self.index.lock().kept,
+            committed: lock(&self.cursor).committed(),
+            kept: self.kept(),
         }
     }
 
@@ -217,253 +313,38 @@ impl Reader {
         self.index.lock().kept
     }
 
-    /// Bytes of all segments that are part of the log.
+    /// Bytes of all segments of the log.
     pub fn used_bytes(&self) -> u64 {
         self.index.used_bytes()
     }
-
-    /// Hands a batch out; first the gap in front of it, if there is one.
-    fn hand_out(&mut self, position: Position, batch: Batch) -> Option<Item> {
-        if self.skips && self.is_skipped(position) {
-            return None;
-        }
-        let after = self.position;
-        if position.seq > after.seq + 1 {
-            let before = position;
-            self.ready.push_front((position, batch));
-            // The gap is given once: what is behind it follows it without one.
-            self.position = Position {
-                epoch: position.epoch,
-                seq: position.seq - 1,
-            };
-            let damaged = self.damaged.take();
-            return Some(Item::Lost(Lost {
-                after,
-                before,
-                damaged,
-            }));
-        }
-        if self.skips && !self.claim(position, &batch) {
-            return None;
-        }
-        self.position = position;
-        (!batch.is_empty()).then_some(Item::Batch(position, batch))
-    }
-
-    /// Whether the writer has passed the consumer over this position.
-    fn is_skipped(&mut self, position: Position) -> bool {
-        let state = self.index.lock();
-        let consumer = state.consumers.get(&self.name);
-        let skipped_to = consumer.map_or_else(Position::default, |consumer| consumer.skipped_to);
-        drop(state);
-        self.pass_on(skipped_to);
-        position <= skipped_to
-    }
-
-    /// Takes a batch before the writer can skip it; false: it was skipped.
-    fn claim(&mut self, position: Position, batch: &Batch) -> bool {
-        let mut state = self.index.lock();
-        let Some(consumer) = state.consumers.get_mut(&self.name) else {
-            return true;
-        };
-        if position <= consumer.skipped_to {
-            return false;
-        }
-        consumer.taken = Some(position);
-        let mut size = Skipped::default();
-        let held = (u64::from(batch.count), batch.len() as u64);
-        size.add(held, batch.tag.as_str(), consumer.tags.as_ref());
-        self.in_flight.push_back((position, size));
-        true
-    }
-
-    /// Goes on behind what the writer has skipped.
-    fn pass_on(&mut self, skipped_to: Position) {
-        if skipped_to > self.position {
-            self.position = skipped_to;
-            self.place = None;
-        }
-    }
-
-    /// Decides where the next batch comes from.
-    fn step(&mut self) -> Step {
-        let mut state = self.index.lock();
-        let Some(consumer) = state.consumers.get_mut(&self.name) else {
-            return Step::Nothing;
-        };
-        if consumer.skipped_to > self.position {
-            self.position = consumer.skipped_to;
-            self.place = None;
-        }
-        consumer.taken = Some(self.position);
-        let position = self.position.max(consumer.position);
-        if state.kept <= position {
-            state.cool(self.hot_bytes);
-            return Step::Nothing;
-        }
-        if position >= state.hot_after {
-            let place = state.hot.partition_point(|hot| hot.position <= position);
-            let found = state
-                .hot
-                .get(place)
-                .map(|hot| (hot.position, hot.batch.clone(), hot.next));
-            state.cool(self.hot_bytes);
-            if let Some((position, batch, next)) = found {
-                self.place = Some(next);
-                return Step::Give(position, batch);
-            }
-        }
-        find(&state, self.place, position)
-    }
-
-    /// Reads frames from `from` on, as many as one read brings.
-    fn load(&mut self, segment: &Arc<Segment>, from: u64, end: u64) -> Result<(), Error> {
-        let failed = |error| Error::Disk {
-            doing: "reading",
-            path: segment.path.clone(),
-            source: Arc::new(error),
-        };
-        let want = READ_BYTES_MIN.max(self.frame_bytes).min(end - from);
-        let want = usize::try_from(want).unwrap_or(usize::MAX);
-        let mut buffer = self.pool.take(want);
-        segment
-            .file
-            .read_at(&mut buffer, want, from)
-            .map_err(failed)?;
-        if let Some(lengths) = Lengths::peek(&buffer) {
-            let total = lengths.total();
-            if total > buffer.len() as u64 && total <= end - from {
-                let have = buffer.len();
-                let missing = usize::try_from(total).unwrap_or(usize::MAX) - have;
-                segment
-                    .file
-                    .read_at(&mut buffer, missing, from + have as u64)
-                    .map_err(failed)?;
-            }
-            self.frame_bytes = total.min(end - from);
-        }
-        let bytes = buffer.freeze();
-        match self.take_frames(segment, &bytes, from) {
-            Ok(next) => self.place = Some((segment.number, next)),
-            Err((at, misfit)) => self.pass_over(segment, at, end, misfit).map_err(failed)?,
-        }
-        Ok(())
-    }
-
-    /// Takes the whole frames out of what was read; returns where the next one begins.
-    fn take_frames(
-        &mut self,
-        segment: &Segment,
-        bytes: &Bytes,
-        from: u64,
-    ) -> Result<u64, (u64, Misfit)> {
-        let mut at = 0;
-        loop {
-            let offset = from + at as u64;
-            let rest = &bytes[at..];
-            if at > 0 && Lengths::peek(rest).is_none_or(|l| l.total() > rest.len() as u64) {
-                // Cut off by the end of what was read, or no frame: the next read tells.
-                return Ok(offset);
-            }
-            let place = Place {
-                channel: self.channel,
-                segment: segment.number,
-                offset,
-            };
-            let head = decode_head(rest, &place).map_err(|misfit| (offset, misfit))?;
-            if head.kind != Kind::Batch {
-                return Ok(u64::MAX);
-            }
-            let lengths = head.lengths;
-            let total = usize::try_from(lengths.total()).unwrap_or(usize::MAX);
-            let body = at + lengths.head..at + lengths.head + lengths.body;
-            let fits = bytes
-                .get(body.clone())
-                .is_some_and(|body| head.fits_body(body));
-            if !fits {
-                return Err((offset, Misfit::Body));
-            }
-            let position = head.position;
-            let last = self.ready.back().map_or(self.position, |last| last.0);
-            if position > last
-                && let Some(batch) = head.batch(bytes.slice(body))
-            {
-                self.ready.push_back((position, batch));
-            }
-            at += total;
-            if at >= bytes.len() {
-                return Ok(from + at as u64);
-            }
-        }
-    }
-
-    /// Something kept does not fit: goes on at the next frame that does. The numbers tell what is lost.
-    fn pass_over(
-        &mut self,
-        segment: &Arc<Segment>,
-        at: u64,
-        end: u64,
-        _: Misfit,
-    ) -> std::io::Result<()> {
-        let shrunk = segment.end() < end;
-        if shrunk {
-            // The end moved back meanwhile (a failed sync): the frames stand in the next segment.
-            self.place = Some((segment.number, at));
-            return Ok(());
-        }
-        let place = Place {
-            channel: self.channel,
-            segment: segment.number,
-            offset: at,
-        };
-        let first = Position {
-            epoch: segment.first.epoch,
-            seq: 0,
-        };
-        let mut walk = Walk::of_file(&*segment.file, place, first, end);
-        let next = walk.find_next()?.map_or(end, |(offset, _)| offset);
-        self.damaged = Some(segment.path.clone());
-        self.index.lock().damaged.insert(segment.number);
-        self.place = Some((segment.number, next));
-        Ok(())
-    }
 }
 
-/// The place of the next frame on the disk.
-fn find(state: &State, place: Option<(u64, u64)>, position: Position) -> Step {
-    let mut known = place.and_then(|(number, offset)| {
-        let at = state
-            .segments
-            .iter()
-            .position(|(segment, _)| segment.number == number)?;
-        Some((at, offset))
-    });
-    loop {
-        let (at, offset) = match known {
-            Some(known) => known,
-            None => match state.place_after(position) {
-                Some(at) => (at, 0),
-                None => return Step::Nothing,
-            },
-        };
-        let Some((segment, _)) = state.segments.get(at) else {
-            return Step::Nothing;
-        };
+/// Finds the frame after `position`. `next` is where the reader expects it, if it has read the frame before.
+fn find_on_disk(published: &Published, next: Option<(u64, u64)>, position: Position) -> Next {
+    let segments = &published.segments;
+    let expected = next.and_then(|(number, offset)| Some((segments.index_of(number)?, offset)));
+    let (mut index, mut offset) = expected.unwrap_or_else(|| (segments.below(position), 0));
+    while let Some(segment) = segments.get(index) {
         let from = offset.max(segment.start);
         if from < segment.end() {
-            return Step::Read(Arc::clone(segment), from, segment.end());
+            return Next::Disk(Arc::clone(segment), from, segment.end());
         }
-        known = Some((at + 1, 0));
+        (index, offset) = (index + 1, 0);
     }
+    Next::Nothing
+}
+
+fn lock(cursor: &Mutex<Cursor>) -> MutexGuard<'_, Cursor> {
+    cursor.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Drop for Reader {
     fn drop(&mut self) {
-        let mut state = self.index.lock();
-        if let Some(consumer) = state.consumers.get_mut(&self.name) {
-            consumer.taken = None;
+        let mut published = self.index.lock();
+        if let Some(consumer) = published.consumers.get_mut(&self.name) {
+            consumer.reader_at = None;
             consumer.waker = None;
         }
-        state.cool(self.hot_bytes);
+        published.cool(self.hot_bytes);
     }
 }

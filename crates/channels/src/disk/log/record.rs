@@ -1,44 +1,46 @@
-//! The record of a channel, beside its directory: what is known of it even when the directory is gone.
+//! The record of a channel: what is known of it even when its directory is gone.
+//!
+//! It is `DATA_DIR/channel-records/NAME.record` for the channel in `DATA_DIR/channels/NAME`, and beside the directory of any
+//! other channel. The file has two slots (`millstream_state::Slots`), each of which holds:
 //!
 //! ```text
-//! DATA_DIR/channel-records/NAME.record   for the channel in DATA_DIR/channels/NAME; beside any other channel directory
-//! two slots, at 0 and 4096; the valid one with the higher generation counts
 //! offset bytes
-//!      0   8   magic "MILLREC" and 0
-//!      8   4   format version
-//!     12   4   CRC-32C of the version and bytes 16..96 (seal.rs)
-//!     16  16   channel id
-//!     32   8   generation
-//!     40  12   end: epoch (4) and seq (8); everything up to it was durable
-//!     52  12   settled: the position that every consumer had settled
-//!     64  16   0
-//!     80   8   batches that were counted
-//!     88   8   records in them
+//!      0  16   channel id
+//!     16  12   end: epoch (4) and seq (8); everything up to it was durable
+//!     28  12   settled: the position that every consumer had settled
+//!     40   8   batches counted
+//!     48   8   records in them
 //! ```
 //!
-//! `end` is a lower bound. A clean stop writes and syncs it. Each commit that was synced writes the first slot without a
-//! sync: after a kill it is exact, and after a power cut it is what the system had written.
+//! `end` is a lower bound. A clean stop stores it. Every synced commit notes it without a sync: after a kill it is exact, and
+//! after a power cut it is what the system had written by then.
 
 use std::{
-    io::{self, IoSlice},
+    io,
     path::{Path, PathBuf},
-    sync::Arc,
 };
 
 use millstream_record::Position;
-use millstream_sys::disk::{Disk, File, Open};
+use millstream_state::{Format, Slots, Stored};
+use millstream_sys::disk::{Disk, Open};
 
 use super::{
-    ChannelId,
+    ChannelId, Error,
     bytes::Fields,
-    loss::{Loss, Missing},
+    losses::{Loss, Missing},
     seal::{self, SEAL_BYTES, Sealed},
-    segment::PAGE,
 };
 
-const MAGIC: &[u8; 8] = b"MILLREC\0";
-const SLOT_BYTES: usize = 96;
-/// The directory in which the channels of a data_dir stand.
+const FORMAT: Format = Format {
+    magic: b"MILLREC\0",
+    version: 4,
+    bytes_max: 8192,
+    remedy: "remove it; without it a start may not see that the end of the log is missing",
+};
+/// Bytes of a slot up to version 3: seal, channel id (16), generation (8), end (12), settled (12), 0 (16), batches (8),
+/// records (8).
+const OLD_SLOT_BYTES: usize = 96;
+/// The directory of the channels in a data_dir.
 const CHANNELS: &str = "channels";
 /// The directory of their records.
 const RECORDS: &str = "channel-records";
@@ -54,38 +56,51 @@ pub(super) fn record_path(directory: &Path) -> PathBuf {
     records.join(format!("{}.record", name.to_string_lossy()))
 }
 
-/// What is known of a channel.
+/// The content of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Known {
+pub(super) struct Summary {
     pub(super) channel: ChannelId,
     /// Everything up to this was durable.
     pub(super) end: Position,
     /// Every consumer had settled everything up to this.
     pub(super) settled: Position,
-    /// Batches that were counted, and the records in them.
-    pub(super) counted: (u64, u64),
+    /// Batches that were counted.
+    batches: u64,
+    /// Records in them.
+    records: u64,
 }
 
-impl Known {
-    /// A channel of which nothing else is known.
+impl Summary {
+    /// A channel of which only the id is known.
     pub(super) fn of(channel: ChannelId) -> Self {
         Self {
             channel,
             end: Position::default(),
             settled: Position::default(),
-            counted: (0, 0),
+            batches: 0,
+            records: 0,
         }
     }
 
-    /// How many records a number of batches holds, about.
+    /// Whether no batch was counted yet.
+    pub(super) fn is_uncounted(&self) -> bool {
+        self.batches == 0
+    }
+
+    /// Counts a batch.
+    pub(super) fn count(&mut self, records: u32) {
+        self.batches += 1;
+        self.records += u64::from(records);
+    }
+
+    /// About how many records a number of batches holds.
     pub(super) fn records_in(&self, batches: u64) -> u64 {
-        let (counted, records) = self.counted;
-        let product = u128::from(batches) * u128::from(records) / u128::from(counted.max(1));
-        u64::try_from(product).unwrap_or(u64::MAX)
+        let product = u128::from(batches) * u128::from(self.records);
+        u64::try_from(product / u128::from(self.batches.max(1))).unwrap_or(u64::MAX)
     }
 
     /// The loss of the whole channel.
-    pub(super) fn directory(&self) -> Loss {
+    pub(super) fn whole_loss(&self) -> Loss {
         let after = self.settled.min(self.end);
         Loss {
             missing: Missing::Directory,
@@ -96,135 +111,194 @@ impl Known {
         }
     }
 
-    fn encode(&self, generation: u64) -> Vec<u8> {
-        let mut out = seal::begin(MAGIC);
+    fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(56);
         out.extend_from_slice(&self.channel.0);
-        out.extend_from_slice(&generation.to_le_bytes());
         for position in [self.end, self.settled] {
             out.extend_from_slice(&position.epoch.to_le_bytes());
             out.extend_from_slice(&position.seq.to_le_bytes());
         }
-        out.extend_from_slice(&[0; 16]);
-        out.extend_from_slice(&self.counted.0.to_le_bytes());
-        out.extend_from_slice(&self.counted.1.to_le_bytes());
-        seal::seal(&mut out);
+        out.extend_from_slice(&self.batches.to_le_bytes());
+        out.extend_from_slice(&self.records.to_le_bytes());
         out
     }
 
-    fn decode(bytes: &[u8]) -> Option<(u64, Self)> {
-        let Sealed::Whole = seal::check(MAGIC, bytes) else {
-            return None;
-        };
-        let mut fields = Fields::new(bytes.get(SEAL_BYTES..)?);
+    fn decode(body: &[u8]) -> Option<Self> {
+        let mut fields = Fields::new(body);
         let channel = ChannelId(fields.id()?);
-        let generation = fields.u64()?;
-        let mut positions = [Position::default(); 2];
-        for position in &mut positions {
-            (position.epoch, position.seq) = (fields.u32()?, fields.u64()?);
-        }
-        let [end, settled] = positions;
-        fields.take(16)?;
-        let known = Self {
+        let mut position = || {
+            let (epoch, seq) = (fields.u32()?, fields.u64()?);
+            Some(Position { epoch, seq })
+        };
+        let (end, settled) = (position()?, position()?);
+        Some(Self {
             channel,
             end,
             settled,
-            counted: (fields.u64()?, fields.u64()?),
-        };
-        Some((generation, known))
+            batches: fields.u64()?,
+            records: fields.u64()?,
+        })
     }
 
-    /// Reads the record at `path`; `None` if there is none, or none that is whole.
-    pub(super) fn read(disk: &dyn Disk, path: &Path) -> io::Result<Option<Self>> {
-        match disk.open(path, Open::Read) {
-            Ok(file) => Ok(newest(&*file)?.map(|(_, known)| known)),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(error),
+    /// Reads the record at `path`.
+    pub(super) fn read(disk: &dyn Disk, path: &Path) -> Result<RecordFile, Error> {
+        match Slots::open(disk, path, FORMAT, Open::Read, convert) {
+            Ok((_, Stored::Body(body))) => {
+                Ok(Self::decode(&body).map_or(RecordFile::Damaged, RecordFile::Holds))
+            }
+            Ok((_, Stored::Damaged)) => Ok(RecordFile::Damaged),
+            Ok((_, Stored::Nothing)) => Ok(RecordFile::Nothing),
+            Err(error) => match Error::state("reading the record of the channel", path, error) {
+                Error::Disk { source, .. } if source.kind() == io::ErrorKind::NotFound => {
+                    Ok(RecordFile::Nothing)
+                }
+                error => Err(error),
+            },
         }
     }
 }
 
-/// Whether a record that says nothing did say something: both slots were written, and neither is whole. One with an empty slot
-/// may have been made just before a crash.
-pub(super) fn is_damaged(disk: &dyn Disk, path: &Path) -> io::Result<bool> {
-    let file = match disk.open(path, Open::Read) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
-        file => file?,
+/// The file of a record.
+pub(super) enum RecordFile {
+    Holds(Summary),
+    /// It is missing, or a crash came before it was complete.
+    Nothing,
+    Damaged,
+}
+
+impl RecordFile {
+    /// What it holds, if anything.
+    pub(super) fn summary(&self) -> Option<Summary> {
+        match self {
+            Self::Holds(summary) => Some(*summary),
+            Self::Nothing | Self::Damaged => None,
+        }
+    }
+}
+
+/// Converts a slot of an older version: its generation and its body.
+fn convert(slot: &[u8]) -> Option<(u64, Vec<u8>)> {
+    let slot = slot.get(..OLD_SLOT_BYTES)?;
+    let Sealed::Whole = seal::check(FORMAT.magic, slot) else {
+        return None;
     };
-    let mut used = 0;
-    for slot in 0..2 {
-        let mut bytes = Vec::new();
-        file.read_at(&mut bytes, SLOT_BYTES, slot * PAGE)?;
-        used += u32::from(bytes.iter().any(|byte| *byte != 0));
+    let mut fields = Fields::new(&slot[SEAL_BYTES..]);
+    let channel = fields.id()?;
+    let generation = fields.u64()?;
+    let positions = fields.take(24)?;
+    fields.take(16)?;
+    let counts = fields.take(16)?;
+    Some((generation, [&channel[..], positions, counts].concat()))
+}
+
+/// The record of an open channel.
+pub(super) struct ChannelRecord {
+    path: PathBuf,
+    pub(super) summary: Summary,
+    /// `None` while the disk has no space for the file.
+    slots: Option<Slots>,
+}
+
+impl ChannelRecord {
+    pub(super) fn new(path: PathBuf, summary: Summary) -> Self {
+        Self {
+            path,
+            summary,
+            slots: None,
+        }
     }
-    Ok(used == 2)
-}
 
-fn newest(file: &dyn File) -> io::Result<Option<(u64, Known)>> {
-    let mut slots = Vec::new();
-    for slot in 0..2 {
-        let mut bytes = Vec::new();
-        file.read_at(&mut bytes, SLOT_BYTES, slot * PAGE)?;
-        slots.extend(Known::decode(&bytes));
+    /// Counts a batch that was kept.
+    pub(super) fn count(&mut self, records: u32) {
+        self.summary.count(records);
     }
-    Ok(slots.into_iter().max_by_key(|(generation, _)| *generation))
-}
 
-/// The open record of a channel.
-pub(super) struct Record {
-    file: Arc<dyn File>,
-    generation: u64,
-}
+    /// Notes without a sync that everything up to `end` is durable.
+    pub(super) fn note_end(&mut self, end: Position) {
+        self.summary.end = self.summary.end.max(end);
+        if let Some(slots) = &mut self.slots {
+            // It only helps a start that finds less, and is noted again.
+            let _ = slots.note(&self.summary.encode());
+        }
+    }
 
-impl Record {
-    /// Opens the record at `path`, or makes it with its directory.
-    pub(super) fn open(disk: &dyn Disk, path: &Path) -> io::Result<Self> {
-        let file = match disk.open(path, Open::Write) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Self::create(disk, path)?,
-            opened => opened?,
+    /// Makes durable that everything up to `end` is kept, and which position every consumer has `settled`. Does nothing
+    /// while the disk has no space for the file: the channel works without it.
+    pub(super) fn keep(
+        &mut self,
+        disk: &dyn Disk,
+        end: Position,
+        settled: Option<Position>,
+    ) -> Result<(), Error> {
+        self.summary.end = self.summary.end.max(end);
+        self.summary.settled = settled.unwrap_or(self.summary.settled);
+        let stored = match &mut self.slots {
+            Some(slots) => slots.store(&self.summary.encode()),
+            None => open(disk, &self.path, &self.summary).and_then(|slots| {
+                let slots = self.slots.insert(slots);
+                slots.store(&self.summary.encode())
+            }),
         };
-        let generation = newest(&*file)?.map_or(0, |(generation, _)| generation);
-        Ok(Self { file, generation })
-    }
-
-    fn create(disk: &dyn Disk, path: &Path) -> io::Result<Arc<dyn File>> {
-        let records = path.parent().unwrap_or(Path::new("."));
-        if let Some(above) = records.parent().filter(|_| disk.metadata(records).is_err()) {
-            disk.create_directory(records)?;
-            let here = above.as_os_str().is_empty();
-            disk.sync_directory(if here { Path::new(".") } else { above })?;
+        match stored.map_err(|error| {
+            Error::state("writing the record of the channel", &self.path, error)
+        }) {
+            Err(Error::NoRoom { .. }) if self.slots.is_none() => Ok(()),
+            stored => stored,
         }
-        let file = disk.open(path, Open::Create)?;
-        // Both pages are written, so that no later write needs room.
-        let made = file
-            .allocate(2 * PAGE)
-            .and_then(|()| file.write_at(&[IoSlice::new(&[0; 2 * PAGE as usize])], 0))
-            .and_then(|()| file.sync())
-            .and_then(|()| disk.sync_directory(records));
-        if let Err(error) = made {
-            // An empty record would say nothing; the next start makes it.
-            let _ = disk.remove(path);
-            return Err(error);
+    }
+}
+
+/// Opens the record at `path`, or creates it with its directory.
+fn open(disk: &dyn Disk, path: &Path, summary: &Summary) -> Result<Slots, millstream_state::Error> {
+    match disk.metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            create_directory(disk, path).map_err(|error| millstream_state::Error::Io {
+                action: "create",
+                path: path.to_owned(),
+                error,
+            })?;
+            Slots::create(disk, path, FORMAT, &summary.encode())
         }
-        Ok(file)
+        _ => Slots::open(disk, path, FORMAT, Open::Write, convert).map(|(slots, _)| slots),
     }
+}
 
-    /// Notes what is known; durable when the system writes it.
-    pub(super) fn note(&mut self, known: &Known) -> io::Result<()> {
-        self.write(known, 0)
+fn create_directory(disk: &dyn Disk, path: &Path) -> io::Result<()> {
+    let records = path.parent().unwrap_or(Path::new("."));
+    if let Some(above) = records.parent().filter(|_| disk.metadata(records).is_err()) {
+        disk.create_directory(records)?;
+        let here = above.as_os_str().is_empty();
+        disk.sync_directory(if here { Path::new(".") } else { above })?;
     }
+    Ok(())
+}
 
-    /// Notes what is known; durable when it returns.
-    pub(super) fn keep(&mut self, known: &Known) -> io::Result<()> {
-        // One slot after the other, so that a power cut finds one of them whole.
-        self.write(known, 0)?;
-        self.file.sync()?;
-        self.write(known, PAGE)?;
-        self.file.sync()
-    }
+#[cfg(test)]
+mod tests {
+    use millstream_testkit::SimulatedDisk;
 
-    fn write(&mut self, known: &Known, at: u64) -> io::Result<()> {
-        self.generation += 1;
-        let slot = known.encode(self.generation);
-        self.file.write_at(&[IoSlice::new(&slot)], at)
+    use super::*;
+    use crate::disk::log::tests::put_golden;
+
+    #[test]
+    fn a_record_of_version_3_is_read_and_continues_in_version_4() {
+        let disk = SimulatedDisk::new(1);
+        let path = Path::new("/buffer.record");
+        assert!(Summary::read(&disk, path).unwrap().summary().is_none());
+        put_golden(&disk, path, "version-3/buffer.record");
+        let summary = Summary::read(&disk, path).unwrap().summary().unwrap();
+        let one = Position { epoch: 1, seq: 1 };
+        assert_eq!((summary.end, summary.settled), (one, one));
+        assert_eq!(summary.records_in(2), 6);
+        let mut record = ChannelRecord::new(path.to_owned(), summary);
+        let end = Position { epoch: 1, seq: 7 };
+        record.keep(&disk, end, None).unwrap();
+        let noted = Position { epoch: 1, seq: 8 };
+        record.note_end(noted);
+        let again = Summary::read(&disk, path).unwrap().summary().unwrap();
+        assert_eq!((again.channel, again.end), (summary.channel, noted));
+        disk.restart(millstream_testkit::Crash::Power);
+        let after = Summary::read(&disk, path).unwrap().summary().unwrap();
+        assert!(after.end == end || after.end == noted);
     }
 }

@@ -1,14 +1,14 @@
-//! Start: from what a stop, a kill or a power cut left to a log that goes on.
+//! Start: from what a stop, a kill or a power cut left to a log that continues.
 //!
-//! First the lock, then the segments in order: closed ones are taken by their headers, since each was synced whole before the
-//! next one was opened; readers check their frames as they read them. The last one is walked frame by frame, bodies too.
-//! At the first misfit: above the last synced end it is a torn tail, cut there, and everything after it is dropped,
-//! valid-looking or not; below it, it is damage, which is named, and reading goes on behind it. Origins are those of
-//! the newest head and of the frames after it; ids come from the id files, or from the frames where one is missing.
-//! After anything but a clean stop the epoch is raised.
+//! After the lock come the segments in order. Closed segments are taken by their headers, because each was synced whole
+//! before the next one was opened; readers check their frames. The newest segment is walked frame by frame. A misfit above
+//! the last synced end is a torn tail: the log is cut there, and everything behind it is dropped even if it looks valid. A
+//! misfit below that end is damage: it is reported, and reading continues behind it. Origins come from the newest header
+//! and the frames after it, chunk ids from the id files or, if one is missing, from the frames. After anything but a clean
+//! stop a new epoch begins.
 
 use std::{
-    collections::{BTreeSet, VecDeque},
+    collections::BTreeSet,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -17,259 +17,237 @@ use millstream_record::{FileId, Origin, Position, Time};
 use millstream_sys::disk::{Disk, Open};
 
 use super::{
-    ChannelId, Error, Options, Sync,
-    commit::{Log, Previous},
-    consumers::consumer,
-    cursor::{Cursor, CursorFound},
-    directory::{identify, list, take_lock, was_moved},
+    ChannelId, Error, Log, Options, Sync,
+    blanks::Blanks,
+    cursor::Cursor,
+    directory::{LogDirectory, identify, list, take_lock, was_moved},
+    evidence::Evidence,
+    file_table::FileTable,
     frame::Kind,
-    ids::{ids_name, read_ids},
-    index::Index,
-    key::Keys,
-    loss::{Look, Loss, Losses},
-    origins::FileTable,
-    record::{Known, is_damaged, record_path},
-    segment::{Blank, Segment, blank_number_in, number_in},
-    survey::{Damage, Survey, survey},
+    health::Health,
+    ids::{IdRecord, ids_name},
+    index::{Index, Published},
+    losses::{Loss, Losses},
+    record::{ChannelRecord, RecordFile, Summary, record_path},
+    repeats::Repeats,
+    segment::{Segment, number_in},
+    segment_writer::{PreviousSegment, SegmentWriter},
+    staging::Staging,
+    survey::{Damage, SegmentFile, survey},
     tail::{Tail, walk_tail},
-    walk::{Walk, ids_of},
-    window::Window,
+    walk::Walk,
 };
 
-/// What a start has found.
+/// The result of a start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Recovered {
     /// The id of the channel.
     pub channel: ChannelId,
-    /// The epoch of what is written from now on.
+    /// The epoch of everything that is written from now on.
     pub epoch: u32,
-    /// Whether the last stop was in order (or there was none).
+    /// Whether the last stop was in order, or there was none.
     pub clean: bool,
     /// The newest position that is kept.
     pub kept: Position,
-    /// Bytes of a torn tail that were dropped; nothing in them had been answered for with `sync: batch`.
+    /// Bytes of a torn tail that were dropped. With `sync: batch` nothing in them was acknowledged.
     pub torn_bytes: u64,
-    /// Files in which damage was found, and what it is.
+    /// Damaged files, and what is wrong with each.
     pub damage: Vec<(PathBuf, &'static str)>,
-    /// What is missing of what was kept, found now or earlier, and not accepted by an operator.
+    /// Losses that were found now or earlier and that no operator has accepted.
     pub losses: Vec<Loss>,
     /// How far a consumer had settled what a power cut has taken, as the policy `sync` allows.
     pub taken_by_power: Option<Position>,
-    /// Where reading of every tailed file goes on.
+    /// Every tailed file and the byte up to which it is kept.
     pub files: Vec<(FileId, u64)>,
 }
 
-impl Log {
-    /// Opens the channel in `directory` and makes it if there is none, with the id `fresh` (random). The parent of the
-    /// directory must be there. Nothing is written for new frames yet: a full disk does not stop a start.
-    pub fn open(
-        disk: Arc<dyn Disk>,
-        directory: &Path,
-        options: Options,
-        fresh: ChannelId,
-    ) -> Result<(Self, Recovered), Error> {
-        let lock = take_lock(&*disk, directory)?;
-        let names = list(&*disk, directory)?;
-        let record = record_path(directory);
-        let failed = |error| Error::disk("reading the record of the channel", &record, error);
-        let known = Known::read(&*disk, &record).map_err(failed)?;
-        let losses = Losses::read(Arc::clone(&disk), &record).map_err(failed)?;
-        let remembered = known.map(|known| known.channel);
-        let channel = identify(&*disk, directory, &names, fresh, remembered)?;
-        let mut finds = Finds::default();
-        let is_new = !names.iter().any(|name| number_in(name, ".seg").is_some());
-        if known.is_none() && !is_new && is_damaged(&*disk, &record).map_err(failed)? {
-            let what = "the record of the channel is damaged: if the end of the log is missing, too, a start cannot tell";
-            finds.damage.push((record.clone(), what));
-        }
-        let found = survey(&*disk, directory, &names, &channel, &mut finds.damage)?;
-        let mut log = Self {
-            directory: directory.to_owned(),
-            options,
+/// Opens the channel in `path`; see [`Log::open`].
+pub(super) fn open(
+    disk: Arc<dyn Disk>,
+    path: &Path,
+    options: Options,
+    fresh: ChannelId,
+) -> Result<(Log, Recovered), Error> {
+    let lock = take_lock(&*disk, path)?;
+    let names = list(&*disk, path)?;
+    let record_path = record_path(path);
+    let record = Summary::read(&*disk, &record_path)?;
+    let known = record.summary();
+    let losses = Losses::read(Arc::clone(&disk), &record_path)?;
+    let channel = identify(
+        &*disk,
+        path,
+        &names,
+        fresh,
+        known.map(|known| known.channel),
+    )?;
+    let mut damage = Damage::new();
+    let is_new = !names.iter().any(|name| number_in(name, ".seg").is_some());
+    if matches!(record, RecordFile::Damaged) && !is_new {
+        let what = "the record of the channel is damaged: if the end of the log is missing, too, a start cannot tell";
+        damage.push((record_path.clone(), what));
+    }
+    let segments = survey(&*disk, path, &names, &channel, &mut damage)?;
+    let of_this = known.filter(|known| known.channel == channel);
+    let mut recovery = Recovery {
+        directory: LogDirectory {
+            disk,
+            path: path.to_owned(),
             channel,
             lock,
-            index: Arc::new(Index::default()),
-            epoch: 1,
-            next_seq: 1,
-            keep_time: Time(0),
-            open: None,
-            previous: Previous {
-                ids_written: true,
-                ..Previous::default()
-            },
-            blanks: Vec::new(),
-            blank_number: 0,
-            blank_unsynced: false,
-            short: false,
-            id_files: VecDeque::new(),
-            staged: VecDeque::new(),
-            written: Vec::new(),
-            keys: Keys::new(channel.0),
-            window: Window::new(options.dedupe),
-            files: FileTable::default(),
-            unsynced_since: None,
-            failing: false,
-            stopped: None,
-            lost: Vec::new(),
-            repeats: 0,
-            record: None,
-            known: known
-                .filter(|known| known.channel == channel)
-                .unwrap_or(Known::of(channel)),
-            losses: Arc::new(losses),
-            disk,
-        };
-        let tail = log.restore_segments(found, &names, &mut finds)?;
-        // The newest names may be known to the page cache alone.
-        log.disk
-            .sync_directory(directory)
-            .map_err(|error| Error::disk("opening the channel", directory, error))?;
-        log.open_cursors(&names, &mut finds.damage)?;
-        log.take_blanks(&names)?;
-        let recovered = log.finish_start(tail, finds, known);
-        log.known.end = log.known.end.max(recovered.kept);
-        log.keep_record()?;
-        Ok((log, recovered))
-    }
+        },
+        repeats: Repeats::new(channel, options.dedupe),
+        files: FileTable::default(),
+        published: Published::default(),
+        summary: of_this.unwrap_or(Summary::of(channel)),
+        newest_ids: Vec::new(),
+        gaps: Vec::new(),
+        damage,
+    };
+    let tail = recovery.restore_segments(segments, &names)?;
+    // The newest names may exist only in the page cache.
+    let synced = recovery.directory.sync();
+    synced.map_err(|error| Error::disk("opening the channel", path, error))?;
+    recovery.open_cursors(&names)?;
+    let blanks = Blanks::open(&recovery.directory, &names, &options)?;
+    recovery.finish(tail, blanks, (known, record_path, losses), options)
+}
 
-    /// Takes the segments, their ids and their origins.
+/// A start in progress: the parts of the log to be.
+struct Recovery {
+    directory: LogDirectory,
+    repeats: Repeats,
+    files: FileTable,
+    published: Published,
+    summary: Summary,
+    /// The ids in the frames of the newest segment.
+    newest_ids: Vec<IdRecord>,
+    /// Gaps between frames that exist: after, to.
+    gaps: Vec<(Position, Position)>,
+    damage: Damage,
+}
+
+impl Recovery {
+    /// Restores the segments with their ids and origins. Returns the end of the newest one.
     fn restore_segments(
         &mut self,
-        found: Vec<Survey>,
+        found: Vec<SegmentFile>,
         names: &[String],
-        finds: &mut Finds,
     ) -> Result<Option<Tail>, Error> {
-        let mut gone = gone_id_files(&found, names);
-        let mut tail = None;
-        let newest_head = found.iter().rposition(|segment| segment.header.is_some());
-        let nexts: Vec<Option<(u64, u64, u32)>> = (0..found.len())
-            .map(|place| {
-                let header = found.get(place + 1)?.header.as_ref()?;
-                Some((header.number, header.previous_end, header.previous_ids))
+        let mut orphans = orphaned_id_files(&found, names);
+        let newest_header = found.iter().rposition(|segment| segment.header.is_some());
+        // The end of each segment and the number of its ids, according to the next header.
+        let headers = found.iter().skip(1).map(|next| next.header.as_ref());
+        let closed: Vec<_> = headers
+            .zip(&found)
+            .map(|(next, segment)| {
+                let next = next.filter(|next| next.number == segment.number + 1)?;
+                Some((next.previous_end, next.previous_ids))
             })
+            .chain([None])
             .collect();
         let firsts: Vec<Position> = found.iter().map(|segment| segment.first).collect();
-        for (place, (mut found, next)) in found.into_iter().zip(nexts).enumerate() {
-            let older = gone.extract_if(..found.number, |_| true);
-            self.restore_gone_ids(older, &mut finds.damage)?;
-            if newest_head == Some(place)
-                && let Some(header) = &found.header
+        let mut newest = None;
+        for (index, (mut file, closed)) in found.into_iter().zip(closed).enumerate() {
+            self.restore_orphans(orphans.extract_if(..file.number, |_| true))?;
+            if newest_header == Some(index)
+                && let Some(header) = &file.header
             {
                 self.files.restore(&header.files);
             }
-            let next = next.filter(|next| next.0 == found.number + 1);
-            let files_too = newest_head.is_none_or(|head| place >= head);
-            let first = found.first;
-            let keep_time = found.keep_time;
-            let mut end = next.map_or(found.bytes, |next| next.1.min(found.bytes));
-            let cut = next.is_some_and(|next| next.1 > found.bytes);
-            if cut {
+            let (bytes, since, first) = (file.bytes, file.keep_time, file.first);
+            let end = closed.map_or(bytes, |(end, _)| end.min(bytes));
+            let is_cut = closed.is_some_and(|(end, _)| end > bytes);
+            if is_cut {
                 let what = "the segment was cut: it is shorter than the next one says";
-                finds.damage.push((found.path.clone(), what));
-                self.index.lock().damaged.insert(found.number);
-            } else if next.is_some() {
-                found.give_back(end)?;
+                self.note_damage(&file.path, file.number, what);
+            } else if closed.is_some() {
+                file.truncate(end)?;
             }
-            let segment = found.into_segment(end);
-            match next {
-                Some((_, _, ids)) if !files_too && !cut => self.restore_ids(&segment, ids)?,
+            let segment = file.into_segment(end);
+            let has_origins = newest_header.is_none_or(|newest| index >= newest);
+            match closed {
+                Some((_, ids)) if !has_origins && !is_cut => self.restore_ids(&segment, ids)?,
                 _ => {
-                    let bounds = (end, next.is_some());
-                    let mut walked = self.restore_frames(&segment, bounds, keep_time)?;
-                    if let Some(what) = walked.damage {
-                        finds.damage.push((segment.path.clone(), what));
-                        self.index.lock().damaged.insert(segment.number);
+                    let mut tail = self.walk(&segment, (end, closed.is_some()), since)?;
+                    if let Some(what) = tail.damage {
+                        self.note_damage(&segment.path, segment.number, what);
                     }
-                    end = walked.end;
-                    if let Some(first) = firsts.get(place + 1) {
-                        walked.note_gap(walked.next, *first);
+                    if let Some(first) = firsts.get(index + 1) {
+                        tail.note_gap(tail.next, *first);
                     }
-                    finds.gaps.append(&mut walked.gaps);
-                    tail = Some(walked);
+                    segment.set_end(tail.end);
+                    self.gaps.append(&mut tail.gaps);
+                    newest = Some(tail);
                 }
             }
-            segment.set_end(end);
-            let mut state = self.index.lock();
-            state.kept = Position {
-                epoch: first.epoch,
-                seq: first.seq.saturating_sub(1),
-            };
-            state.segments.push_back((Arc::new(segment), keep_time));
+            self.published.kept = first.before();
+            self.published.segments.push(Arc::new(segment), since);
         }
-        self.restore_gone_ids(gone, &mut finds.damage)?;
-        self.window.restored();
-        Ok(tail)
+        self.restore_orphans(orphans)?;
+        self.repeats.window.finish_restore();
+        Ok(newest)
     }
 
-    /// Restores the ids of segments that were dropped.
-    fn restore_gone_ids(
-        &mut self,
-        numbers: impl IntoIterator<Item = u64>,
-        damage: &mut Damage,
-    ) -> Result<(), Error> {
+    fn note_damage(&mut self, path: &Path, segment: u64, what: &'static str) {
+        self.damage.push((path.to_owned(), what));
+        self.published.segments.mark_damaged(segment);
+    }
+
+    /// Restores the ids of segments that were released.
+    fn restore_orphans(&mut self, numbers: impl IntoIterator<Item = u64>) -> Result<(), Error> {
         for number in numbers {
-            let path = self.directory.join(ids_name(number));
-            let records = read_ids(&*self.disk, &path, &self.channel, number)
-                .map_err(|error| Error::disk("reading ids", &path, error))?;
-            if records.is_none() {
-                damage.push((
-                    path,
+            match self.repeats.read_file(&self.directory, number)? {
+                Some(records) => {
+                    let window = &mut self.repeats.window;
+                    records.iter().for_each(|record| window.restore(record));
+                }
+                None => self.damage.push((
+                    self.directory.join(&ids_name(number)),
                     "ids of settled chunks are damaged: repeats of them are stored again",
-                ));
+                )),
             }
-            for record in records.iter().flatten() {
-                self.window.restore(record);
-            }
-            self.id_files.push_back((number, self.window.end()));
+            self.repeats.add_file(number);
         }
         Ok(())
     }
 
-    /// The ids of a closed segment: from its id file, or from its frames if that is missing.
+    /// Restores the `count` ids of a closed segment: from its id file, or from its frames if the file is missing.
     fn restore_ids(&mut self, segment: &Segment, count: u32) -> Result<(), Error> {
         if count == 0 {
             return Ok(());
         }
-        let path = self.directory.join(ids_name(segment.number));
-        let records = read_ids(&*self.disk, &path, &self.channel, segment.number)
-            .map_err(|error| Error::disk("reading ids", &path, error))?;
-        match records {
-            Some(records) if records.len() == count as usize => {
-                for record in &records {
-                    self.window.restore(record);
-                }
+        let records = self.repeats.read_file(&self.directory, segment.number)?;
+        match records.filter(|records| records.len() == count as usize) {
+            Some(records) => {
+                let window = &mut self.repeats.window;
+                records.iter().for_each(|record| window.restore(record));
             }
-            _ => {
-                let mut walk = Walk::new(segment, self.channel, segment.end());
-                while let Ok(Some(found)) = walk.next_head() {
-                    for record in ids_of(&mut self.keys, &found.head) {
-                        self.window.restore(&record);
+            None => {
+                let mut walk = Walk::new(segment, self.directory.channel, segment.end());
+                while let Ok(Some(frame)) = walk.next_head() {
+                    for record in self.repeats.ids_of(&frame.head) {
+                        self.repeats.window.restore(&record);
                     }
                 }
             }
         }
-        self.id_files.push_back((segment.number, self.window.end()));
+        self.repeats.add_file(segment.number);
         Ok(())
     }
 
-    /// Ids and origins from the frames themselves.
-    fn restore_frames(
-        &mut self,
-        segment: &Segment,
-        bounds: (u64, bool),
-        keep_time: Time,
-    ) -> Result<Tail, Error> {
+    /// Restores ids and origins from the frames of a segment. `since` is the newest keep time before it.
+    fn walk(&mut self, segment: &Segment, bounds: (u64, bool), since: Time) -> Result<Tail, Error> {
+        let channel = self.directory.channel;
+        let (repeats, files, summary) = (&mut self.repeats, &mut self.files, &mut self.summary);
+        let counts = summary.is_uncounted();
         let mut ids = Vec::new();
-        let (keys, window, files) = (&mut self.keys, &mut self.window, &mut self.files);
-        let counted = &mut self.known.counted;
-        let count = counted.0 == 0;
-        let walked = walk_tail(segment, self.channel, bounds, keep_time, |head| {
-            if count && head.kind == Kind::Batch {
-                counted.0 += 1;
-                counted.1 += u64::from(head.count);
+        let walked = walk_tail(segment, channel, bounds, since, |head| {
+            if counts && head.kind == Kind::Batch {
+                summary.count(head.count);
             }
-            for record in ids_of(keys, head) {
-                window.restore(&record);
+            for record in repeats.ids_of(head) {
+                repeats.window.restore(&record);
                 ids.push(record);
             }
             for origin in &head.origins {
@@ -278,138 +256,123 @@ impl Log {
                 }
             }
         });
-        self.previous.ids_written = ids.is_empty();
-        self.previous.ids = ids;
+        self.newest_ids = ids;
         walked.map_err(|error| Error::disk("reading", &segment.path, error))
     }
 
-    fn open_cursors(&mut self, names: &[String], damage: &mut Damage) -> Result<(), Error> {
+    fn open_cursors(&mut self, names: &[String]) -> Result<(), Error> {
+        let LogDirectory { disk, channel, .. } = &self.directory;
         for name in names {
-            let Some(consumer_name) = name.strip_suffix(".cursor") else {
+            let Some(consumer) = name.strip_suffix(".cursor") else {
                 continue;
             };
             let path = self.directory.join(name);
-            match Cursor::open(&*self.disk, &path, self.channel, Open::Write)? {
-                CursorFound::Good(mut cursor) => {
-                    let failed = |error| Error::disk("writing a cursor again", &path, error);
-                    cursor.renew().map_err(failed)?;
-                    let mut state = self.index.lock();
-                    state
-                        .consumers
-                        .insert(consumer_name.to_owned(), consumer(cursor));
+            match Cursor::open(&**disk, &path, *channel, Open::Write)? {
+                Some(cursor) => self.published.consumers.insert(consumer, cursor),
+                // A crash while it was created, or damage: the consumer begins at the oldest frame.
+                None => {
+                    let what = "neither slot of the cursor is valid";
+                    self.damage.push((path, what));
                 }
-                // Cut off while it was made, or damaged: the consumer begins at the oldest frame again.
-                CursorFound::Damaged => damage.push((path, "neither slot of the cursor is valid")),
             }
         }
         Ok(())
     }
 
-    /// Takes over the used segments that wait to be written over.
-    fn take_blanks(&mut self, names: &[String]) -> Result<(), Error> {
-        for name in names {
-            let Some(number) = blank_number_in(name) else {
-                continue;
-            };
-            let path = self.directory.join(name);
-            let failed = |error| Error::disk("opening a used segment", &path, error);
-            let file = self.disk.open(&path, Open::Write).map_err(failed)?;
-            let bytes = file.metadata().map_err(failed)?.len;
-            self.blank_number = self.blank_number.max(number);
-            if (self.least_segment()..=self.options.segment_bytes).contains(&bytes) {
-                self.short |= bytes < self.options.segment_bytes;
-                self.blanks.push(Blank { path, file, bytes });
-            } else {
-                drop(file);
-                self.disk.remove(&path).map_err(failed)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Numbers go on behind everything that anybody may know. `remembered`: the record as it was found.
-    fn finish_start(
-        &mut self,
+    /// Makes the log. Its numbers continue behind everything that anybody may know of. `known` is the record as it was found.
+    fn finish(
+        mut self,
         tail: Option<Tail>,
-        finds: Finds,
-        remembered: Option<Known>,
-    ) -> Recovered {
-        let mut state = self.index.lock();
-        let fresh = state.segments.is_empty();
-        let clean = tail.as_ref().map_or(fresh, |tail| tail.clean);
-        let torn_bytes = tail.as_ref().map_or(0, |tail| tail.torn_bytes);
+        blanks: Blanks,
+        (known, record_path, losses): (Option<Summary>, PathBuf, Losses),
+        options: Options,
+    ) -> Result<(Log, Recovered), Error> {
+        let published = &mut self.published;
+        let is_empty = tail.is_none();
+        let (clean, torn_bytes) = tail
+            .as_ref()
+            .map_or((true, 0), |tail| (tail.clean, tail.torn_bytes));
+        let mut next = Position { epoch: 1, seq: 1 };
+        let mut keep_time = Time(0);
         if let Some(tail) = &tail {
-            self.keep_time = tail.keep_time;
-            self.next_seq = tail.next.seq;
-            self.epoch = tail.next.epoch + u32::from(!tail.clean);
-            state.kept = Position {
-                epoch: tail.next.epoch,
-                seq: tail.next.seq - 1,
-            };
+            (next, keep_time) = (tail.next, tail.keep_time);
+            next.epoch += u32::from(!tail.clean);
+            published.kept = tail.next.before();
         }
-        let mut look = Look {
-            channel: self.channel,
-            oldest: state.segments.front().map(|(oldest, _)| oldest.first),
-            newest: state.kept,
-            gaps: finds.gaps,
-            cursors: state.cursors(),
-            known: remembered,
+        let mut evidence = Evidence {
+            channel: self.directory.channel,
+            oldest: published.segments.oldest().map(|oldest| oldest.first),
+            newest: published.kept,
+            gaps: self.gaps,
+            cursors: published.consumers.range(),
+            known,
         };
-        // Beyond the log there was more: it was taken away, or a power cut took what was not synced.
-        let end = look.end();
-        if end > state.kept {
-            self.epoch = self.epoch.max(end.epoch + 1);
-            if fresh {
-                self.next_seq = end.seq + 1;
-                state.kept = end;
+        // There was more behind the log: it was removed, or a power cut took what was not synced.
+        let end = evidence.end();
+        if end > published.kept {
+            next.epoch = next.epoch.max(end.epoch + 1);
+            if is_empty {
+                next.seq = end.seq + 1;
+                published.kept = end;
             }
         }
-        let taken_by_power = match self.options.sync {
+        let taken_by_power = match options.sync {
             Sync::Batch => None,
-            Sync::Every(_) | Sync::Never => look.take_unsynced(clean),
+            Sync::Every(_) | Sync::Never => evidence.forgive_unsynced(clean),
         };
-        state.hot_after = state.kept;
-        self.index.count_used(&state);
-        self.index.files().extend(self.files.sorted());
-        if let Some((last, _)) = state.segments.back() {
-            self.previous.number = last.number;
-            self.previous.end = last.end();
-        }
-        let kept = state.kept;
-        drop(state);
-        self.remember(&look);
-        Recovered {
-            channel: self.channel,
-            epoch: self.epoch,
+        remember(&self.directory, &evidence, &losses);
+        let kept = published.kept;
+        published.hot.after = kept;
+        self.files.keep_restored();
+        let newest = published.segments.newest();
+        let previous = newest.map_or_else(PreviousSegment::default, |newest| {
+            PreviousSegment::new(newest.number, newest.end(), self.newest_ids)
+        });
+        let recovered = Recovered {
+            channel: self.directory.channel,
+            epoch: next.epoch,
             clean,
             kept,
             torn_bytes,
-            damage: finds.damage,
-            losses: self.losses.open(),
+            damage: self.damage,
+            losses: losses.open(),
             taken_by_power,
             files: self.files.sorted(),
-        }
-    }
-
-    /// Remembers what is missing, until an operator accepts it.
-    fn remember(&self, look: &Look) {
-        let mut losses = look.losses();
-        if let Some(known) = look.known
-            && known.channel != self.channel
-            && !was_moved(&*self.disk, &self.directory, known.channel)
-        {
-            losses.push(known.directory());
-        }
-        for loss in losses {
-            // A full disk has no room for the file: it counts for this run, and is found again.
-            let _ = self.losses.add(loss);
-        }
+        };
+        let mut log = Log {
+            directory: self.directory,
+            options,
+            index: Arc::new(Index::new(self.published)),
+            staging: Staging::new(next, keep_time),
+            writer: SegmentWriter::after(previous),
+            blanks,
+            repeats: self.repeats,
+            files: self.files,
+            health: Health::default(),
+            record: ChannelRecord::new(record_path, self.summary),
+            losses: Arc::new(losses),
+        };
+        log.keep_record()?;
+        Ok((log, recovered))
     }
 }
 
-/// The numbers of the id files whose segments were dropped. A power cut may bring older segments back, so there may be
-/// segments on both sides of such a number. Behind the newest segment nothing was ever dropped: an id file there is a leftover.
-fn gone_id_files(found: &[Survey], names: &[String]) -> BTreeSet<u64> {
+/// Adds what is missing to the losses, until an operator accepts it.
+fn remember(directory: &LogDirectory, evidence: &Evidence, losses: &Losses) {
+    let replaced = evidence.known.filter(|known| {
+        known.channel != directory.channel
+            && !was_moved(&*directory.disk, &directory.path, known.channel)
+    });
+    let whole = replaced.map(|known| known.whole_loss());
+    for loss in evidence.losses().into_iter().chain(whole) {
+        // A full disk has no space for the file: the loss counts for this run, and the next start finds it again.
+        let _ = losses.add(loss);
+    }
+}
+
+/// The numbers of the id files whose segments were released. A power cut may bring older segments back, so there may be
+/// segments on both sides of such a number. An id file behind the newest segment is a leftover: nothing was released there.
+fn orphaned_id_files(found: &[SegmentFile], names: &[String]) -> BTreeSet<u64> {
     let numbers: BTreeSet<u64> = found.iter().map(|segment| segment.number).collect();
     let newest = numbers.last().copied().unwrap_or(u64::MAX);
     names
@@ -417,12 +380,4 @@ fn gone_id_files(found: &[Survey], names: &[String]) -> BTreeSet<u64> {
         .filter_map(|name| number_in(name, ".ids"))
         .filter(|number| *number < newest && !numbers.contains(number))
         .collect()
-}
-
-/// What a start finds on its way.
-#[derive(Default)]
-struct Finds {
-    damage: Damage,
-    /// Positions that are missing between frames that are there.
-    gaps: Vec<(Position, Position)>,
 }

@@ -1,37 +1,39 @@
-//! How every file of a channel begins: what it is, which version wrote it, and a checksum over both and what follows.
+//! The first bytes of every file of a channel: magic, format version, and a checksum over the version and the content.
 //!
 //! ```text
 //! offset bytes
-//!      0   8   magic, another one for each kind of file
+//!      0   8   magic, different for each kind of file
 //!      8   4   format version
 //!     12   4   CRC-32C of the version (4) and bytes 16..H
-//!     16   -   up to H: what the file says
+//!     16   -   up to H: the content
 //! ```
 //!
-//! Up to version 2 the checksum left the version out. So a flipped bit in it looked like a newer program. Now the
-//! checksum comes first: only a version that it covers is believed.
+//! Up to version 2 the checksum did not cover the version, so that a flipped bit in it looked like a newer program. Now
+//! the checksum is checked first, and a version that it does not cover is damage.
 
-use super::{bytes::Fields, frame::checksum};
+use millstream_sys::checksum::{crc32c, crc32c_of};
 
-/// The version of all files of a channel. Since 2 frames hold the receive time of their batch; since 3 the checksum covers
-/// the version.
+use super::bytes::Fields;
+
+/// The version of all files of a channel. Version 2 added the receive time to frames; version 3 added the version to the
+/// checksum.
 pub(super) const FORMAT_VERSION: u32 = 3;
-/// The last version whose checksum left the version out.
+/// The last version whose checksum does not cover the version.
 const UNCOVERED: u32 = 2;
-/// Bytes before what the file says.
+/// Bytes before the content.
 pub(super) const SEAL_BYTES: usize = 16;
 
-/// What the beginning of a file is.
+/// The result of [`check`].
 pub(super) enum Sealed {
-    /// Written by this version or an earlier one, and whole.
+    /// It is whole, and this version or an earlier one wrote it.
     Whole,
-    /// A newer program has written it.
+    /// A newer program wrote it.
     Newer(u32),
     /// Another kind of file, or damaged.
     Damaged,
 }
 
-/// The first bytes of a file; [`seal`] fills them in.
+/// The first bytes of a file, before [`seal`] completes them.
 pub(super) fn begin(magic: &[u8; 8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(128);
     out.extend_from_slice(magic);
@@ -40,13 +42,13 @@ pub(super) fn begin(magic: &[u8; 8]) -> Vec<u8> {
     out
 }
 
-/// Writes the checksum of all that stands in `out`.
+/// Writes the checksum of everything in `out`.
 pub(super) fn seal(out: &mut [u8]) {
     let crc = covered(FORMAT_VERSION, &out[SEAL_BYTES..]);
     out[12..SEAL_BYTES].copy_from_slice(&crc.to_le_bytes());
 }
 
-/// Checks `bytes`, which end where the checksum ends.
+/// Checks `bytes`, which end where the content ends.
 pub(super) fn check(magic: &[u8; 8], bytes: &[u8]) -> Sealed {
     let mut fields = Fields::new(bytes);
     let is_ours = fields.take(8).is_some_and(|found| found == magic);
@@ -59,7 +61,7 @@ pub(super) fn check(magic: &[u8; 8], bytes: &[u8]) -> Sealed {
         return Sealed::Damaged;
     }
     let right = match version {
-        0..=UNCOVERED => checksum(rest),
+        0..=UNCOVERED => crc32c(rest),
         _ => covered(version, rest),
     };
     match version {
@@ -69,12 +71,8 @@ pub(super) fn check(magic: &[u8; 8], bytes: &[u8]) -> Sealed {
     }
 }
 
-fn covered(version: u32, rest: &[u8]) -> u32 {
-    let mut digest = crc_fast::Digest::new(crc_fast::CrcAlgorithm::Crc32Iscsi);
-    digest.update(&version.to_le_bytes());
-    digest.update(rest);
-    // CRC-32C has 32 bits; the crate returns all of its algorithms in 64.
-    u32::try_from(digest.finalize()).unwrap_or(0)
+fn covered(version: u32, content: &[u8]) -> u32 {
+    crc32c_of(&[&version.to_le_bytes(), content])
 }
 
 #[cfg(test)]
@@ -84,9 +82,9 @@ mod tests {
     const MAGIC: &[u8; 8] = b"MILLTST\0";
 
     #[test]
-    fn only_a_version_that_the_checksum_covers_is_believed() {
+    fn every_flipped_bit_is_damage_and_a_newer_version_is_recognized() {
         let mut bytes = begin(MAGIC);
-        bytes.extend_from_slice(b"what it says");
+        bytes.extend_from_slice(b"its content");
         seal(&mut bytes);
         assert!(matches!(check(MAGIC, &bytes), Sealed::Whole));
         for bit in 0..bytes.len() * 8 {
@@ -105,12 +103,12 @@ mod tests {
     }
 
     #[test]
-    fn files_of_earlier_versions_are_read_and_a_flipped_version_in_them_is_damage() {
+    fn earlier_versions_are_read_and_a_flipped_version_in_them_is_damage() {
         for version in [1_u32, 2] {
             let mut bytes = begin(MAGIC);
-            bytes.extend_from_slice(b"what it says");
+            bytes.extend_from_slice(b"its content");
             bytes[8..12].copy_from_slice(&version.to_le_bytes());
-            let crc = checksum(&bytes[SEAL_BYTES..]);
+            let crc = crc32c(&bytes[SEAL_BYTES..]);
             bytes[12..16].copy_from_slice(&crc.to_le_bytes());
             assert!(matches!(check(MAGIC, &bytes), Sealed::Whole));
             bytes[9] ^= 2;

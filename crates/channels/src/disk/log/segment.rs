@@ -1,4 +1,4 @@
-//! The segment: a file `NNNNNNNNNN.seg` of the channel, its header and its life.
+//! The segment: a file `NNNNNNNNNN.seg` of the channel, and its header.
 //!
 //! ```text
 //! offset bytes
@@ -11,20 +11,19 @@
 //!     40   8   number of this segment
 //!     48   8   first: the seq of its first frame
 //!     56   8   keep time of the newest frame before it
-//!     64   8   where the segment before it ends (0 if there is none): nothing behind that is part of the log
+//!     64   8   where the segment before it ends, or 0; nothing behind that is part of the log
 //!     72   4   entries in the id file of the segment before it
 //!     76   4   F: number of tailed files
 //!     80  40F  per file: file (32, see origins.rs), next byte (8)
 //!      H   -   zeros up to a multiple of 4096: there the first frame begins
 //! ```
 //!
-//! A segment is made by renaming a file of the pool of used ones (`free-N.seg`) or by creating, allocating and filling
-//! one: overwriting a file that was written before costs an eighth of writing into new room. Its header and its name are
-//! synced before its first frame is kept. A larger file than usual is made for a group that is larger than a segment.
+//! A segment begins as a blank file (blanks.rs). Its header and its name are synced before its first frame is kept. A group
+//! that is larger than a usual segment gets a larger file.
 
 use std::{
-    io::{self, IoSlice},
-    path::{Path, PathBuf},
+    io,
+    path::PathBuf,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -32,7 +31,7 @@ use std::{
 };
 
 use millstream_record::{FileId, Position, Time};
-use millstream_sys::disk::{Disk, File, Open};
+use millstream_sys::disk::File;
 
 use super::{
     ChannelId,
@@ -42,27 +41,21 @@ use super::{
     seal::{self, SEAL_BYTES, Sealed},
 };
 
-/// What a page cache and most disks write in one piece.
+/// The unit in which the page cache and most disks write.
 pub(super) const PAGE: u64 = 4096;
 /// Bytes of the end mark of a segment.
 pub(super) const END_BYTES: u64 = frame::FIXED_BYTES as u64;
 const MAGIC: &[u8; 8] = b"MILLSEG\0";
 const FIXED_BYTES: usize = 80;
-/// A header is no larger than this: 1.6 million tailed files.
+/// The most bytes of a header: 1.6 million tailed files.
 const HEADER_BYTES_MAX: u32 = 64 << 20;
-/// Zeros are written in pieces of this size.
-const FILL_BYTES: usize = 1 << 20;
-
-/// A new segment takes at most this part of the free space of its disk, so that a small disk gets several segments and
-/// those that are settled can be released.
-pub(super) const AMPLE: u64 = 4;
 
 /// Bytes of the header of a segment with this many tailed files.
 pub(super) fn header_bytes(files: usize) -> u64 {
     (FIXED_BYTES as u64 + 40 * files as u64).next_multiple_of(PAGE)
 }
 
-/// What stands at the head of a segment.
+/// The header of a segment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Header {
     pub(super) number: u64,
@@ -73,19 +66,19 @@ pub(super) struct Header {
     pub(super) files: Vec<(FileId, u64)>,
 }
 
-/// What reading a header found.
+/// The result of [`Header::read`].
 #[derive(Debug)]
-pub(super) enum HeaderFound {
-    /// This header; the first frame begins at the offset.
-    Good(Header, u64),
-    /// A newer program has written it.
+pub(super) enum ReadHeader {
+    /// A header of this channel; the first frame begins at the offset.
+    Valid(Header, u64),
+    /// A newer program wrote it.
     Newer(u32),
-    /// None of this channel.
-    None,
+    /// It is damaged, or not of this channel.
+    Invalid,
 }
 
 impl Header {
-    /// The bytes of the header, zeros up to the first frame included.
+    /// The bytes of the header, with the zeros up to the first frame.
     pub(super) fn encode(&self, channel: &ChannelId) -> Vec<u8> {
         let mut out = seal::begin(MAGIC);
         out.extend_from_slice(&[0; 4]);
@@ -111,7 +104,7 @@ impl Header {
     }
 
     /// Reads the header of `file`.
-    pub(super) fn read(file: &dyn File, channel: &ChannelId) -> io::Result<HeaderFound> {
+    pub(super) fn read(file: &dyn File, channel: &ChannelId) -> io::Result<ReadHeader> {
         let mut bytes = Vec::new();
         file.read_at(&mut bytes, PAGE as usize, 0)?;
         let mut fields = Fields::new(&bytes);
@@ -122,7 +115,7 @@ impl Header {
             .u32()
             .filter(|length| is_ours && lengths.contains(length))
         else {
-            return Ok(HeaderFound::None);
+            return Ok(ReadHeader::Invalid);
         };
         let length = length as usize;
         if length > bytes.len() {
@@ -130,17 +123,17 @@ impl Header {
             file.read_at(&mut bytes, length - have, have as u64)?;
         }
         let Some(header) = bytes.get(..length) else {
-            return Ok(HeaderFound::None);
+            return Ok(ReadHeader::Invalid);
         };
         match seal::check(MAGIC, header) {
             Sealed::Whole => {}
-            Sealed::Newer(version) => return Ok(HeaderFound::Newer(version)),
-            Sealed::Damaged => return Ok(HeaderFound::None),
+            Sealed::Newer(version) => return Ok(ReadHeader::Newer(version)),
+            Sealed::Damaged => return Ok(ReadHeader::Invalid),
         }
         let start = (length as u64).next_multiple_of(PAGE);
         Ok(match Self::decode(&header[SEAL_BYTES + 4..], channel) {
-            Some(header) => HeaderFound::Good(header, start),
-            None => HeaderFound::None,
+            Some(header) => ReadHeader::Valid(header, start),
+            None => ReadHeader::Invalid,
         })
     }
 
@@ -183,13 +176,13 @@ pub(super) struct Segment {
     pub(super) first: Position,
     /// Where its first frame begins.
     pub(super) start: u64,
-    /// Where what consumers may see ends.
+    /// Where the kept frames end.
     end: AtomicU64,
 }
 
 impl Segment {
-    /// `lengths`: bytes of the file, where its first frame begins, where what consumers may see ends.
-    pub(super) fn of(
+    /// `lengths`: bytes of the file, where its first frame begins, where its kept frames end.
+    pub(super) fn new(
         number: u64,
         first: Position,
         path: PathBuf,
@@ -213,21 +206,19 @@ impl Segment {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Cuts off what stands behind the end mark: on a full disk the next segment needs it more. Returns how many bytes
-    /// that gave back.
-    pub(super) fn give_back_tail(&self) -> io::Result<u64> {
+    /// Truncates the file behind its end mark: on a full disk the next segment needs the space.
+    pub(super) fn truncate(&self) -> io::Result<()> {
         let bytes = (self.end() + END_BYTES).next_multiple_of(PAGE);
-        let before = self.bytes();
-        if bytes >= before {
-            return Ok(0);
+        if bytes < self.bytes() {
+            self.file.truncate(bytes)?;
+            self.bytes.store(bytes, Ordering::Relaxed);
         }
-        self.file.truncate(bytes)?;
-        self.bytes.store(bytes, Ordering::Relaxed);
-        Ok(before - bytes)
+        Ok(())
     }
 
+    /// Where the kept frames end.
     pub(super) fn end(&self) -> u64 {
-        // Every change is made and read under the index's lock or by the writer itself: no order to establish.
+        // Readers load it under the lock of the index, the writer changes it: there is no order to establish.
         self.end.load(Ordering::Relaxed)
     }
 
@@ -241,12 +232,12 @@ pub(super) fn segment_name(number: u64) -> String {
     format!("{number:010}.seg")
 }
 
-/// The name of a segment on its way back to its own name; `place` makes it unique.
-pub(super) fn moved_name(number: u64, place: usize) -> String {
-    format!("moved-{number}-{place}.seg")
+/// A temporary name of a segment that is being renamed to its own name; `unique` tells several apart.
+pub(super) fn moved_name(number: u64, unique: usize) -> String {
+    format!("moved-{number}-{unique}.seg")
 }
 
-/// The number of the segment in such a name.
+/// The segment number in a [`moved_name`].
 pub(super) fn moved_number_in(name: &str) -> Option<u64> {
     let (number, _) = name
         .strip_prefix("moved-")?
@@ -260,7 +251,7 @@ pub(super) fn blank_name(number: u64) -> String {
     format!("free-{number}.seg")
 }
 
-/// The number in such a name.
+/// The number in a [`blank_name`].
 pub(super) fn blank_number_in(name: &str) -> Option<u64> {
     name.strip_prefix("free-")?
         .strip_suffix(".seg")?
@@ -274,54 +265,4 @@ pub(super) fn number_in(name: &str, ending: &str) -> Option<u64> {
     (digits.len() >= 10 && digits.bytes().all(|byte| byte.is_ascii_digit()))
         .then(|| digits.parse().ok())
         .flatten()
-}
-
-/// A file that is allocated and filled, and not yet part of the log.
-pub struct Blank {
-    pub(super) path: PathBuf,
-    pub(super) file: Arc<dyn File>,
-    pub(super) bytes: u64,
-}
-
-impl Blank {
-    /// Makes one ahead of time, unless the disk is so full that the room may be needed for something else first.
-    pub fn create_ahead(disk: &dyn Disk, path: &Path, bytes: u64) -> io::Result<Self> {
-        let directory = path.parent().unwrap_or(Path::new("."));
-        let ample = disk
-            .space(directory)
-            .map_or(true, |space| space.free / AMPLE >= bytes);
-        match ample {
-            true => Self::create(disk, path, bytes),
-            false => Err(io::ErrorKind::StorageFull.into()),
-        }
-    }
-
-    /// Makes one: created, allocated, filled with zeros. Leaves nothing behind if there is no room.
-    pub fn create(disk: &dyn Disk, path: &Path, bytes: u64) -> io::Result<Self> {
-        let file = disk.open(path, Open::Create)?;
-        let filled = file.allocate(bytes).and_then(|()| fill(&*file, bytes));
-        if let Err(error) = filled {
-            drop(file);
-            // The name is only a leftover; the next start removes it too.
-            let _ = disk.remove(path);
-            return Err(error);
-        }
-        Ok(Self {
-            path: path.to_owned(),
-            file,
-            bytes,
-        })
-    }
-}
-
-fn fill(file: &dyn File, bytes: u64) -> io::Result<()> {
-    let zeros = vec![0; FILL_BYTES.min(usize::try_from(bytes).unwrap_or(FILL_BYTES))];
-    let mut at = 0;
-    while at < bytes {
-        let piece = (bytes - at).min(zeros.len() as u64);
-        let piece = usize::try_from(piece).unwrap_or(zeros.len());
-        file.write_uncached_at(&[IoSlice::new(&zeros[..piece])], at)?;
-        at += piece as u64;
-    }
-    Ok(())
 }

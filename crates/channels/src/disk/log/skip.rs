@@ -1,24 +1,24 @@
-//! Skipping: passing a consumer that is too far behind, and may skip (`behind`), over whole segments.
+//! Skipping whole segments for a consumer that is too far behind (`behind: { then: skip }`).
 //!
-//! What is skipped stays skipped: the cursor says so before a segment can be dropped, and the reader hands out nothing at
-//! or below it again. The writer counts what the reader has not handed out, the reader what it has handed out and its sink
-//! gives back unsettled ([`super::Reader::seek`]). Together they count each record that the sink will never settle once.
+//! Skipped batches stay skipped: the cursor says so before a segment can be dropped, and the reader does not hand them out
+//! again. The writer counts what the reader has not handed out. The reader counts what it handed out and what its sink
+//! gave back unsettled ([`super::Reader::seek`]). Together they count every record that the sink will never settle once.
 
-use std::sync::PoisonError;
+use std::sync::{Arc, PoisonError};
 
 use millstream_pipeline::tags::TagFilter;
-use millstream_record::{Position, Time};
+use millstream_record::Position;
 
 use super::{
-    Error,
-    commit::Log,
-    consumers::cursor_name,
+    ChannelId, Error,
+    directory::LogDirectory,
     frame::Kind,
-    index::SkippedSegment,
+    index::Index,
+    segment::Segment,
     walk::{Walk, WalkError},
 };
 
-/// What was skipped for a consumer: only what its tags take.
+/// Records and bytes that were skipped for a consumer. Only batches whose tags it takes count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Skipped {
     /// Records.
@@ -28,16 +28,14 @@ pub struct Skipped {
 }
 
 impl Skipped {
-    /// Adds what a batch holds, if the consumer takes it.
-    pub(super) fn add(
-        &mut self,
-        (records, bytes): (u64, u64),
-        tag: &str,
-        tags: Option<&TagFilter>,
-    ) {
-        if tags.is_none_or(|tags| tags.takes(tag)) {
-            self.records += records;
-            self.bytes += bytes;
+    /// A batch of this many records and bytes; nothing if the consumer does not take its tag.
+    pub(super) fn batch(records: u32, bytes: usize, tag: &str, tags: Option<&TagFilter>) -> Self {
+        match tags.is_none_or(|tags| tags.takes(tag)) {
+            true => Self {
+                records: u64::from(records),
+                bytes: bytes as u64,
+            },
+            false => Self::default(),
         }
     }
 }
@@ -60,81 +58,69 @@ impl std::ops::Sub for Skipped {
     }
 }
 
-impl Log {
-    /// Everything that was skipped for a consumer since the start.
-    pub fn skipped(&self, name: &str) -> Skipped {
-        let state = self.index.lock();
-        let consumer = state.consumers.get(name);
-        consumer.map_or_else(Skipped::default, |consumer| consumer.skipped)
-    }
+/// Moves a consumer past the oldest segment that it has not settled. Returns false if that is the newest segment.
+pub(super) fn skip_segment(
+    index: &Index,
+    directory: &LogDirectory,
+    name: &str,
+) -> Result<bool, Error> {
+    let mut published = index.lock();
+    let Some(position) = published.consumers.get(name).map(|each| each.position) else {
+        return Ok(false);
+    };
+    let place = published.segments.below(position);
+    let (Some(to), Some(segment)) = (
+        published.segments.last_position(place),
+        published.segments.get(place).cloned(),
+    ) else {
+        return Ok(false);
+    };
+    let Some(consumer) = published.consumers.get_mut(name) else {
+        return Ok(false);
+    };
+    consumer.position = to;
+    consumer.skipped_to = to;
+    let after = position.max(consumer.reader_at.unwrap_or_default());
+    let (tags, cursor) = (consumer.tags.clone(), Arc::clone(&consumer.cursor));
+    drop(published);
 
-    /// Whether a consumer that was passed over segments has settled something since, and has at most half of what it may
-    /// be behind before it.
-    pub fn has_caught_up(&self, name: &str, now: Time) -> bool {
-        let state = self.index.lock();
-        let Some(consumer) = state.consumers.get(name) else {
-            return true;
-        };
-        let backlog = state.bytes_after(consumer.position);
-        let size = match consumer.behind.size {
-            0 => self.options.size_max,
-            size => size.min(self.options.size_max),
-        };
-        let age = i64::try_from(consumer.behind.age.as_nanos()).unwrap_or(i64::MAX);
-        let oldest = state.oldest_after(consumer.position);
-        let is_young =
-            age == 0 || oldest.is_none_or(|oldest| now.0.saturating_sub(oldest.0) <= age / 2);
-        let moves = backlog == 0 || consumer.position > consumer.skipped_to;
-        moves && is_young && backlog <= size / 2
+    let mut cursor = cursor.lock().unwrap_or_else(PoisonError::into_inner);
+    if to > cursor.position {
+        cursor.pass_on(to)?;
     }
+    drop(cursor);
 
-    /// Passes a consumer over the oldest segment in which there is something before it; false if that is the newest one.
-    pub(super) fn skip_segment(&mut self, name: &str) -> Result<bool, Error> {
-        let Some(skipped) = self.index.lock().skip_segment(name) else {
-            return Ok(false);
-        };
-        let mut cursor = skipped
-            .cursor
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        if skipped.to > cursor.position {
-            let path = self.directory.join(cursor_name(name));
-            cursor
-                .pass_on(skipped.to)
-                .map_err(|error| Error::disk("committing the cursor", &path, error))?;
-        }
-        drop(cursor);
-        let counted = self.count(&skipped);
-        if let Some(consumer) = self.index.lock().consumers.get_mut(name) {
-            consumer.skipped += counted;
-        }
-        Ok(true)
+    let skipped = count(&segment, directory.channel, (after, to), tags.as_ref());
+    if let Some(consumer) = index.lock().consumers.get_mut(name) {
+        consumer.skipped += skipped;
     }
-
-    /// Counts what stands in a segment by the heads of its frames. What is damaged cannot be counted.
-    fn count(&self, skipped: &SkippedSegment) -> Skipped {
-        let SkippedSegment { segment, tags, .. } = skipped;
-        let mut counted = Skipped::default();
-        let mut walk = Walk::new(segment, self.channel, segment.end());
-        loop {
-            match walk.next_head() {
-                Ok(Some(found)) if found.head.kind == Kind::Batch => {
-                    let head = found.head;
-                    if is_between(head.position, skipped) {
-                        let size = (u64::from(head.count), head.lengths.body as u64);
-                        counted.add(size, head.tag.as_str(), tags.as_ref());
-                    }
-                }
-                Err(WalkError::Misfit) => match walk.find_next() {
-                    Ok(Some((offset, _))) => walk.skip_to(offset),
-                    _ => return counted,
-                },
-                _ => return counted,
-            }
-        }
-    }
+    Ok(true)
 }
 
-fn is_between(position: Position, skipped: &SkippedSegment) -> bool {
-    position > skipped.after && position <= skipped.to
+/// Counts what a segment holds after the first and up to the second position, by the heads of its frames. Damaged frames
+/// cannot be counted.
+fn count(
+    segment: &Segment,
+    channel: ChannelId,
+    (after, to): (Position, Position),
+    tags: Option<&TagFilter>,
+) -> Skipped {
+    let mut counted = Skipped::default();
+    let mut walk = Walk::new(segment, channel, segment.end());
+    loop {
+        match walk.next_head() {
+            Ok(Some(frame)) if frame.head.kind == Kind::Batch => {
+                let head = frame.head;
+                if head.position > after && head.position <= to {
+                    let tag = head.tag.as_str();
+                    counted += Skipped::batch(head.count, head.lengths.body, tag, tags);
+                }
+            }
+            Err(WalkError::Misfit) => match walk.find_next() {
+                Ok(Some((offset, _))) => walk.skip_to(offset),
+                _ => return counted,
+            },
+            _ => return counted,
+        }
+    }
 }

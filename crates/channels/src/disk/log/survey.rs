@@ -1,4 +1,4 @@
-//! Which files of a directory are segments of the log: their headers, in order.
+//! Finding the segments of a log in its directory, by their headers.
 
 use std::{
     path::{Path, PathBuf},
@@ -13,13 +13,13 @@ use super::{
     frame::Place,
     seal::FORMAT_VERSION,
     segment::{
-        Header, HeaderFound, PAGE, Segment, moved_name, moved_number_in, number_in, segment_name,
+        Header, PAGE, ReadHeader, Segment, moved_name, moved_number_in, number_in, segment_name,
     },
     walk::Walk,
 };
 
-/// A segment as a start finds it.
-pub(super) struct Survey {
+/// The file of a segment.
+pub(super) struct SegmentFile {
     pub(super) number: u64,
     pub(super) path: PathBuf,
     pub(super) file: Arc<dyn File>,
@@ -28,27 +28,27 @@ pub(super) struct Survey {
     pub(super) start: u64,
     pub(super) first: Position,
     pub(super) keep_time: Time,
-    /// None if it is damaged; then the rest is what its frames say.
+    /// `None` if it is damaged. Then the other fields are what the frames say.
     pub(super) header: Option<Header>,
 }
 
-impl Survey {
-    /// Gives back the room of a segment that ended long before it was full, as the last one of every start does: a program
-    /// that is killed again and again must not fill its channel with segments that have next to nothing in them. The
-    /// segment behind it vouches for `end`; nothing behind that is part of the log.
-    pub(super) fn give_back(&mut self, end: u64) -> Result<(), Error> {
+impl SegmentFile {
+    /// Truncates a segment that ended before it was half full, as the last segment of every run does. Otherwise a program
+    /// that is killed again and again would fill its channel with nearly empty segments. The next segment says where the
+    /// frames `end`; nothing behind that is part of the log.
+    pub(super) fn truncate(&mut self, end: u64) -> Result<(), Error> {
         let bytes = end.next_multiple_of(PAGE);
-        // Else it is worth more as it is: it will be written over.
+        // A fuller segment keeps its size, to be reused.
         if bytes >= self.bytes / 2 {
             return Ok(());
         }
-        let shrunk = self.file.truncate(bytes);
-        shrunk.map_err(|error| Error::disk("giving back room of", &self.path, error))?;
+        let truncated = self.file.truncate(bytes);
+        truncated.map_err(|error| Error::disk("giving back room of", &self.path, error))?;
         self.bytes = bytes;
         Ok(())
     }
 
-    /// Whether a frame of this segment is in it.
+    /// Whether the file holds a frame of this segment.
     fn holds_frames(&self, channel: &ChannelId) -> Result<bool, Error> {
         let place = Place {
             channel: *channel,
@@ -62,8 +62,9 @@ impl Survey {
         Ok(found.is_some())
     }
 
+    /// The segment, whose kept frames end at `end`.
     pub(super) fn into_segment(self, end: u64) -> Segment {
-        Segment::of(
+        Segment::new(
             self.number,
             self.first,
             self.path,
@@ -73,25 +74,25 @@ impl Survey {
     }
 }
 
-/// What is wrong with a channel's files: where, and what.
+/// Damaged files, and what is wrong with each.
 pub(super) type Damage = Vec<(PathBuf, &'static str)>;
 
-/// Opens all segments of the directory in order. A file that stands under the name of another segment gets its own name back;
-/// one that is no segment of this channel is put aside, never removed, because it may hold records that are missing.
+/// Opens all segments of the directory in order. A file with the name of another segment is renamed to its own. A file that
+/// is not a segment of this channel is put aside and never removed, because it may hold records that are missing.
 pub(super) fn survey(
     disk: &dyn Disk,
     directory: &Path,
     names: &[String],
     channel: &ChannelId,
     damage: &mut Damage,
-) -> Result<Vec<Survey>, Error> {
+) -> Result<Vec<SegmentFile>, Error> {
     let (mut found, mut misnamed) = (Vec::new(), Vec::new());
     for name in names {
         let path = directory.join(name);
         let Some(number) = number_in(name, ".seg").or_else(|| moved_number_in(name)) else {
             continue;
         };
-        match look(disk, path.clone(), number, channel, Open::Write)? {
+        match open_segment(disk, path.clone(), number, channel, Open::Write)? {
             Some(segment) => {
                 if segment.header.is_none() {
                     damage.push((path.clone(), "the header of the segment is damaged"));
@@ -102,7 +103,7 @@ pub(super) fn survey(
             }
             None => {
                 let aside = put_aside(disk, &path)?;
-                damage.push((aside, "no segment of this channel; it was put aside"));
+                damage.push((aside, "not a segment of this channel; it was put aside"));
             }
         }
     }
@@ -111,13 +112,13 @@ pub(super) fn survey(
     Ok(found)
 }
 
-/// Gives segments their own names back. Names may have been swapped, so all of them step aside first.
+/// Renames segments to their own names. Names may have been swapped, so all of them get temporary names first.
 fn rename_back(
     disk: &dyn Disk,
     directory: &Path,
     channel: &ChannelId,
-    found: &mut Vec<Survey>,
-    mut misnamed: Vec<Survey>,
+    found: &mut Vec<SegmentFile>,
+    mut misnamed: Vec<SegmentFile>,
     damage: &mut Damage,
 ) -> Result<(), Error> {
     for (place, segment) in misnamed.iter_mut().enumerate() {
@@ -129,7 +130,7 @@ fn rename_back(
     }
     for mut segment in misnamed {
         if !segment.holds_frames(channel)? {
-            // A used segment got a new head, and a power cut took the new name: nothing in it was ever kept.
+            // A used segment got a new header, and a power cut undid the rename: nothing in it was ever kept.
             disk.remove(&segment.path)
                 .map_err(|error| Error::disk("removing a leftover", &segment.path, error))?;
             continue;
@@ -143,7 +144,7 @@ fn rename_back(
         rename(disk, &segment.path, &path)?;
         damage.push((
             path.clone(),
-            "the segment stood under the name of another; it has its own name again",
+            "the segment had the name of another one; it was renamed",
         ));
         segment.path = path;
         found.push(segment);
@@ -151,8 +152,8 @@ fn rename_back(
     Ok(())
 }
 
-/// Renames a file so that it is no part of the log, and returns where it stands now.
-pub(super) fn put_aside(disk: &dyn Disk, path: &Path) -> Result<PathBuf, Error> {
+/// Renames a file so that it is not part of the log, and returns its new path.
+fn put_aside(disk: &dyn Disk, path: &Path) -> Result<PathBuf, Error> {
     let mut aside = path.with_extension("bad");
     let mut copy = 1;
     while disk.metadata(&aside).is_ok() {
@@ -168,28 +169,28 @@ fn rename(disk: &dyn Disk, from: &Path, to: &Path) -> Result<(), Error> {
         .map_err(|error| Error::disk("renaming a segment", from, error))
 }
 
-/// Opens one; `None` if no header and no frame of this channel is in it. A good header says which segment it is, else the
-/// name does.
-pub(super) fn look(
+/// Opens a segment; `None` if it holds no header and no frame of this channel. A valid header says which segment it is,
+/// otherwise the name does.
+pub(super) fn open_segment(
     disk: &dyn Disk,
     path: PathBuf,
     number: u64,
     channel: &ChannelId,
     how: Open,
-) -> Result<Option<Survey>, Error> {
+) -> Result<Option<SegmentFile>, Error> {
     let failed = |error| Error::disk("reading the head of a segment", &path, error);
     let file = disk.open(&path, how).map_err(failed)?;
     let bytes = file.metadata().map_err(failed)?.len;
     match Header::read(&*file, channel).map_err(failed)? {
-        HeaderFound::Newer(found) => {
+        ReadHeader::Newer(found) => {
             return Err(Error::Newer {
                 path,
                 found,
                 known: FORMAT_VERSION,
             });
         }
-        HeaderFound::Good(header, start) => {
-            return Ok(Some(Survey {
+        ReadHeader::Valid(header, start) => {
+            return Ok(Some(SegmentFile {
                 number: header.number,
                 path,
                 file,
@@ -200,7 +201,7 @@ pub(super) fn look(
                 header: Some(header),
             }));
         }
-        HeaderFound::None => {}
+        ReadHeader::Invalid => {}
     }
     let place = Place {
         channel: *channel,
@@ -209,7 +210,7 @@ pub(super) fn look(
     };
     let mut walk = Walk::of_file(&*file, place, Position::default(), bytes);
     let first = walk.find_any().map_err(failed)?;
-    Ok(first.map(|(start, head)| Survey {
+    Ok(first.map(|(start, head)| SegmentFile {
         number,
         path,
         file,

@@ -1,4 +1,4 @@
-//! The end of the log: the frames of a segment that nothing behind it vouches for.
+//! The end of the log: walking a segment whose end no later segment records.
 
 use std::io::{self, IoSlice};
 
@@ -11,28 +11,28 @@ use super::{
     walk::{Walk, WalkError},
 };
 
-/// What is read and written at once.
+/// Bytes to read and write at a time.
 const PIECE_BYTES: u64 = 1 << 20;
 
-/// What a walk over the last segment has found.
+/// The result of a walk over such a segment.
 pub(super) struct Tail {
-    /// Where the log ends: nothing behind it counts.
+    /// Where its frames end. Nothing behind that counts.
     pub(super) end: u64,
     /// The position after the last frame, in the epoch of the segment.
     pub(super) next: Position,
     pub(super) keep_time: Time,
-    /// A mark says that the channel was closed in order.
+    /// The end mark says that the channel was closed in order.
     pub(super) clean: bool,
-    /// Bytes behind the end up to the last frame of this place, which are dropped.
+    /// Bytes behind the end that look like frames, and are dropped.
     pub(super) torn_bytes: u64,
     pub(super) damage: Option<&'static str>,
-    /// Positions that damage took, between frames that are there: after, to.
+    /// Gaps between frames that damage has left: after, to.
     pub(super) gaps: Vec<(Position, Position)>,
 }
 
-/// Walks the frames of a segment, bodies too, and gives `each` the heads of whole groups: a group without its last part
-/// does not exist. If the segment is not `closed`, what no sync vouches for is made durable, as consumers are going to see
-/// it. `end` bounds the walk.
+/// Walks through the frames of a segment up to `end`, with their bodies, and passes the heads of whole groups to `each`: a
+/// group without its last part does not exist. If the segment is not `closed`, makes the frames durable that no sync vouches
+/// for, because consumers will see them.
 pub(super) fn walk_tail(
     segment: &Segment,
     channel: ChannelId,
@@ -55,16 +55,16 @@ pub(super) fn walk_tail(
     loop {
         match walk.next_whole() {
             Ok(None) => break,
-            Ok(Some(found)) if found.head.kind != Kind::Batch => {
-                tail.clean = found.head.kind == Kind::CleanEnd;
-                each(&found.head);
+            Ok(Some(frame)) if frame.head.kind != Kind::Batch => {
+                tail.clean = frame.head.kind == Kind::CleanEnd;
+                each(&frame.head);
                 break;
             }
-            Ok(Some(found)) => {
-                synced = synced.max(found.head.synced);
+            Ok(Some(frame)) => {
+                synced = synced.max(frame.head.synced);
                 let next = group.last().map_or(tail.next, |last| last.position.next());
-                tail.note_gap(next, found.head.position);
-                group.push(found.head);
+                tail.note_gap(next, frame.head.position);
+                group.push(frame.head);
                 if group.last().is_some_and(Head::ends_group) {
                     tail.end = walk.offset();
                     for head in group.drain(..) {
@@ -75,12 +75,12 @@ pub(super) fn walk_tail(
                 }
             }
             Err(WalkError::Disk(error)) => return Err(error),
-            Err(WalkError::Misfit) => match go_on(&mut walk, closed)? {
-                GoOn::At(offset) => {
+            Err(WalkError::Misfit) => match resume(&mut walk, closed)? {
+                Resume::At(offset) => {
                     tail.damage = Some("frames are damaged below the last synced end");
                     walk.skip_to(offset);
                 }
-                GoOn::Torn(bytes) => {
+                Resume::Torn(bytes) => {
                     tail.damage = tail.damage.or(closed.then_some("the end is damaged"));
                     tail.torn_bytes = bytes;
                     break;
@@ -89,7 +89,7 @@ pub(super) fn walk_tail(
         }
     }
     if !closed {
-        // A file that was cut may be shorter than its header.
+        // A truncated file may be shorter than its header.
         write_again(segment, 0, segment.start.min(segment.bytes()))?;
         write_again(segment, synced, tail.end.min(segment.bytes()))?;
         segment.file.sync()?;
@@ -98,16 +98,16 @@ pub(super) fn walk_tail(
 }
 
 impl Tail {
-    /// Notes what is missing before a frame at `found`, where one at `next` should be.
-    pub(super) fn note_gap(&mut self, next: Position, found: Position) {
-        if found.seq > next.seq {
-            self.gaps.push((next.before(), found.before()));
+    /// Notes the gap before a frame at `actual` if the frame at `next` should follow.
+    pub(super) fn note_gap(&mut self, next: Position, actual: Position) {
+        if actual.seq > next.seq {
+            self.gaps.push((next.before(), actual.before()));
         }
     }
 }
 
-/// Writes the same bytes once more. After a kill the page cache may hold what never reached the disk although it counts
-/// as clean, because a sync failed just before: a sync alone would prove nothing.
+/// Writes the same bytes again. If a sync failed just before a kill, the page cache holds pages that count as clean but
+/// never reached the disk, so a sync alone would prove nothing.
 fn write_again(segment: &Segment, start: u64, end: u64) -> io::Result<()> {
     let mut bytes = Vec::new();
     let mut at = start;
@@ -123,27 +123,27 @@ fn write_again(segment: &Segment, start: u64, end: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// How a walk goes on at a misfit.
-pub(super) enum GoOn {
-    /// The frames behind the misfit count: they say that it was synced, so it is damage.
+/// How to continue after a misfit.
+pub(super) enum Resume {
+    /// At this frame: a later frame says that the bytes before it were synced, so the misfit is damage.
     At(u64),
-    /// Nothing behind the misfit counts; so many bytes are dropped.
+    /// Nothing behind the misfit counts. This many bytes are dropped.
     Torn(u64),
 }
 
-/// Looks behind a misfit. `closed`: all of the segment was synced.
-pub(super) fn go_on(walk: &mut Walk<'_>, closed: bool) -> io::Result<GoOn> {
+/// Searches behind a misfit. `closed`: the whole segment was synced.
+pub(super) fn resume(walk: &mut Walk<'_>, closed: bool) -> io::Result<Resume> {
     let misfit = walk.offset();
     let mut first = None;
     let mut end = misfit;
     while let Some((offset, head)) = walk.find_next()? {
-        first = first.or(Some(offset));
+        let first = *first.get_or_insert(offset);
         end = offset + head.lengths.total();
         if closed || head.synced > misfit {
-            return Ok(GoOn::At(first.unwrap_or(offset)));
+            return Ok(Resume::At(first));
         }
-        walk.look_behind(offset);
+        walk.search_behind(offset);
     }
-    walk.look_behind(misfit);
-    Ok(GoOn::Torn(end - misfit))
+    walk.search_behind(misfit);
+    Ok(Resume::Torn(end - misfit))
 }

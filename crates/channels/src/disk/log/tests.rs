@@ -1,4 +1,7 @@
+//! The log as a whole: what is kept, read, settled, skipped and recovered.
+
 use std::{
+    io::IoSlice,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -7,11 +10,12 @@ use std::{
 use bytes::Bytes;
 use millstream_pipeline::tags::TagFilter;
 use millstream_record::{Batch, ChunkOrigin, Encoding, Origin, Pool, Position, Tag, Time, Values};
-use millstream_sys::disk::Disk;
+use millstream_sys::disk::{Disk, Open};
 use millstream_testkit::{Call, Crash, SimulatedDisk};
 
 use super::{
     Behind, ChannelId, Error, Item, Log, Lost, Options, Reader, Skipped, Sync, Then,
+    directory::{LogDirectory, take_lock},
     inspect::{self, Directory, Seen},
 };
 
@@ -67,11 +71,30 @@ pub(super) fn batch(number: u64, bytes: usize) -> Batch {
     }
 }
 
+/// An empty channel directory, for tests of parts.
+pub(super) fn directory(disk: &SimulatedDisk) -> LogDirectory {
+    let path = Path::new(DIRECTORY);
+    let lock = take_lock(disk, path).unwrap();
+    LogDirectory {
+        disk: Arc::new(disk.clone()),
+        path: path.to_owned(),
+        channel: ChannelId([1; 16]),
+        lock,
+    }
+}
+
+/// Copies a file from `testdata` to a simulated disk.
+pub(super) fn put_golden(disk: &SimulatedDisk, path: &Path, name: &str) {
+    let testdata = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/disk/log/testdata");
+    let bytes = std::fs::read(testdata.join(name)).unwrap();
+    let file = disk.open(path, Open::Create).unwrap();
+    file.write_at(&[IoSlice::new(&bytes)], 0).unwrap();
+}
+
 /// Keeps `numbers`, each with one commit.
 pub(super) fn keep(log: &mut Log, numbers: std::ops::Range<u64>) -> Result<(), Error> {
     for number in numbers {
-        log.append(vec![batch(number, 1000)], 0, at(number))
-            .unwrap();
+        log.append(vec![batch(number, 1000)], at(number)).unwrap();
         log.commit(at(number))?;
     }
     Ok(())
@@ -82,7 +105,7 @@ pub(super) fn at(number: u64) -> Time {
     Time::from_parts(1_000_000 + number as i64, 0)
 }
 
-/// Everything that is there: numbers of batches, and gaps.
+/// Reads to the end: the numbers of the batches, and the gaps.
 pub(super) fn drain(reader: &mut Reader) -> (Vec<u64>, Vec<Lost>) {
     let (mut numbers, mut lost) = (Vec::new(), Vec::new());
     while let Some(item) = reader.read().unwrap() {
@@ -106,7 +129,7 @@ pub(super) fn names(disk: &SimulatedDisk) -> Vec<String> {
 }
 
 #[test]
-fn what_a_reader_has_not_settled_is_there_again_and_settled_segments_are_used_again() {
+fn unsettled_batches_are_read_again_after_a_restart_and_settled_segments_are_reused() {
     let disk = SimulatedDisk::new(1);
     let mut log = open(&disk);
     let mut first = reader(&log, Behind::default());
@@ -148,14 +171,14 @@ fn a_full_channel_waits_for_its_consumer() {
 }
 
 #[test]
-fn a_program_that_is_killed_again_and_again_does_not_fill_its_channel_with_empty_segments() {
+fn a_program_that_is_killed_repeatedly_does_not_fill_its_channel_with_empty_segments() {
     let disk = SimulatedDisk::new(1);
     let options = Options {
         size_max: 10 * 16 * SEGMENT,
         segment_bytes: 16 * SEGMENT,
         ..options(Sync::Batch)
     };
-    // Room for ten segments, and thirty starts, each of which takes a new one.
+    // There is space for ten segments, and each of thirty starts takes a new one.
     for start in 0..30 {
         let mut log = open_with(&disk, options);
         drop(reader(&log, Behind::default()));
@@ -169,7 +192,7 @@ fn a_program_that_is_killed_again_and_again_does_not_fill_its_channel_with_empty
 }
 
 #[test]
-fn a_consumer_that_may_skip_loses_the_oldest_and_they_are_counted() {
+fn a_consumer_that_may_skip_loses_the_oldest_batches_and_they_are_counted() {
     let disk = SimulatedDisk::new(1);
     for behind in [
         Behind {
@@ -196,13 +219,13 @@ fn a_consumer_that_may_skip_loses_the_oldest_and_they_are_counted() {
         assert_eq!(
             numbers.last(),
             Some(&(before + 399)),
-            "the newest are there"
+            "the newest batches are still there"
         );
         assert_eq!(
             numbers.len() as u64,
             numbers.last().unwrap() - numbers[0] + 1
         );
-        assert_eq!(lost, [], "what is skipped is counted, and is no gap");
+        assert_eq!(lost, [], "skipped batches are counted, and are not a gap");
         let few = numbers.len();
         let records = 400 - few as u64;
         let bytes = records * 1000;
@@ -218,7 +241,7 @@ fn a_consumer_that_may_skip_loses_the_oldest_and_they_are_counted() {
 }
 
 #[test]
-fn a_consumer_that_is_too_far_behind_holds_the_sources() {
+fn a_consumer_that_is_too_far_behind_blocks_the_sources() {
     let disk = SimulatedDisk::new(1);
     let mut log = open(&disk);
     let behind = Behind {
@@ -232,7 +255,7 @@ fn a_consumer_that_is_too_far_behind_holds_the_sources() {
 }
 
 #[test]
-fn damage_is_named_passed_over_and_put_aside() {
+fn damage_is_reported_skipped_and_put_aside() {
     let disk = SimulatedDisk::new(1);
     let mut log = open(&disk);
     let mut sink = reader(&log, Behind::default());
@@ -253,7 +276,7 @@ fn damage_is_named_passed_over_and_put_aside() {
 }
 
 #[test]
-fn damage_below_the_last_synced_end_is_no_torn_tail() {
+fn damage_below_the_last_synced_end_is_not_a_torn_tail() {
     let disk = SimulatedDisk::new(1);
     let mut log = open(&disk);
     keep(&mut log, 0..8).unwrap();
@@ -275,7 +298,7 @@ fn damage_below_the_last_synced_end_is_no_torn_tail() {
 }
 
 #[test]
-fn ids_outlive_their_segments_and_restarts() {
+fn chunk_ids_outlive_their_segments_and_restarts() {
     let disk = SimulatedDisk::new(1);
     for round in 0..3 {
         let mut log = open(&disk);
@@ -288,7 +311,7 @@ fn ids_outlive_their_segments_and_restarts() {
             }
         }
         for number in 0..200 {
-            let seq = log.append(vec![batch(number, 1000)], 0, at(300)).unwrap();
+            let seq = log.append(vec![batch(number, 1000)], at(300)).unwrap();
             assert_eq!(seq, 0, "round {round}: {number} is kept already");
         }
         assert_eq!(log.repeats(), 200);
@@ -298,7 +321,7 @@ fn ids_outlive_their_segments_and_restarts() {
 }
 
 #[test]
-fn a_group_larger_than_a_segment_gets_one_of_its_own() {
+fn a_group_that_is_larger_than_a_segment_gets_a_larger_one() {
     let disk = SimulatedDisk::new(1);
     let larger = Options {
         size_max: 20 * SEGMENT,
@@ -307,7 +330,7 @@ fn a_group_larger_than_a_segment_gets_one_of_its_own() {
     let mut log = open_with(&disk, larger);
     let mut sink = reader(&log, Behind::default());
     let group = (0..5).map(|number| batch(number, 20_000)).collect();
-    log.append(group, 0, at(0)).unwrap();
+    log.append(group, at(0)).unwrap();
     log.commit(at(0)).unwrap();
     keep(&mut log, 5..20).unwrap();
     assert_eq!(drain(&mut sink).0, (0..20).collect::<Vec<_>>());
@@ -316,19 +339,19 @@ fn a_group_larger_than_a_segment_gets_one_of_its_own() {
         ..batch(0, 8)
     }];
     assert!(matches!(
-        log.append(huge, 0, at(0)),
+        log.append(huge, at(0)),
         Err(Error::TooLarge { .. })
     ));
 }
 
 #[test]
-fn what_was_kept_without_a_sync_is_read_back_when_the_sync_fails() {
+fn batches_kept_without_a_sync_are_read_back_when_the_sync_fails() {
     let disk = SimulatedDisk::new(1);
     let mut log = open_with(&disk, options(Sync::Every(Duration::from_secs(3600))));
     keep(&mut log, 0..5).unwrap();
     disk.fail(Call::Sync, 1, 5);
     log.sync().unwrap();
-    assert_eq!(log.take_lost(), []);
+    assert_eq!(log.drain_lost(), []);
     drop(log);
     disk.restart(Crash::Power);
     let log = open(&disk);
@@ -339,7 +362,7 @@ fn what_was_kept_without_a_sync_is_read_back_when_the_sync_fails() {
 }
 
 #[test]
-fn a_second_process_is_refused() {
+fn a_second_process_cannot_open_the_channel() {
     let disk = SimulatedDisk::new(1);
     let mut log = open(&disk);
     keep(&mut log, 0..1).unwrap();
@@ -357,20 +380,20 @@ fn a_second_process_is_refused() {
     drop(log);
     assert!(
         matches!(again(options(Sync::Batch)), Error::Locked(_)),
-        "cursors are still written"
+        "a reader still writes its cursor"
     );
 }
 
-/// One flipped bit in the version of any file must not look like a newer program.
+/// One flipped bit in the version of a file must not look like a newer program.
 #[test]
-fn a_flipped_version_is_damage_and_stops_no_start() {
+fn a_flipped_version_is_damage_and_does_not_prevent_a_start() {
     for name in ["0000000001.seg", "sink.cursor", "channel"] {
         let disk = SimulatedDisk::new(1);
         let mut log = open(&disk);
         drop(reader(&log, Behind::default()));
         keep(&mut log, 0..3).unwrap();
         log.close(at(3)).unwrap();
-        // The version stands behind the magic.
+        // The version follows the magic.
         assert!(disk.damage(&Path::new("/c").join(name), 8));
         let log = open(&disk);
         let mut sink = reader(&log, Behind::default());
@@ -379,7 +402,7 @@ fn a_flipped_version_is_damage_and_stops_no_start() {
 }
 
 #[test]
-fn a_consumer_that_is_gone_holds_its_data_until_it_is_forgotten() {
+fn a_consumer_without_a_reader_holds_its_data_until_it_is_forgotten() {
     let disk = SimulatedDisk::new(1);
     let mut log = open(&disk);
     drop(reader(&log, Behind::default()));
@@ -398,7 +421,7 @@ fn a_consumer_that_is_gone_holds_its_data_until_it_is_forgotten() {
 }
 
 #[test]
-fn a_sink_that_knows_better_than_the_cursor_is_believed() {
+fn the_position_of_a_sink_wins_over_the_cursor() {
     let disk = SimulatedDisk::new(1);
     let mut log = open(&disk);
     let mut sink = reader(&log, Behind::default());
@@ -411,7 +434,7 @@ fn a_sink_that_knows_better_than_the_cursor_is_believed() {
     assert_eq!(drain(&mut sink).0[0], 4);
 }
 
-/// A consumer that may skip where the channel is full.
+/// A consumer that may skip when the channel is full.
 const SKIP: Behind = Behind {
     size: 0,
     age: Duration::ZERO,
@@ -425,10 +448,10 @@ fn next_number(reader: &mut Reader) -> Option<u64> {
     }
 }
 
-/// A sink that stands still in the middle of a segment holds what it has taken, and its reader has read ahead.
+/// A sink that stops in the middle of a segment holds some batches, and its reader has read ahead.
 #[test]
-fn what_a_sink_holds_is_skipped_only_if_it_gives_it_back() {
-    // Its own position says that it is done with that many; None: it has none.
+fn batches_that_a_sink_holds_are_skipped_only_if_it_gives_them_back() {
+    // How many batches its own position says it is done with; None: it has no position.
     for gives_back in [None, Some(Some(0)), Some(None), Some(Some(2))] {
         let disk = SimulatedDisk::new(1);
         let mut log = open(&disk);
@@ -460,7 +483,7 @@ fn what_a_sink_holds_is_skipped_only_if_it_gives_it_back() {
         let records = 400 - delivered;
         let bytes = records * 1000;
         assert_eq!(log.skipped("sink"), Skipped { records, bytes });
-        // The cursor knows of it before the segments are gone.
+        // The cursor says so before the segments are released.
         drop((log, sink));
         let log = open(&disk);
         let mut sink = reader(&log, SKIP);
@@ -470,7 +493,7 @@ fn what_a_sink_holds_is_skipped_only_if_it_gives_it_back() {
 }
 
 #[test]
-fn a_consumer_that_skips_has_caught_up_when_it_moves_again_and_is_near() {
+fn a_consumer_that_skips_has_caught_up_when_it_settles_again_and_is_close() {
     let disk = SimulatedDisk::new(1);
     // The reserve at the end of a segment is a small part of it.
     let options = Options {
@@ -491,7 +514,7 @@ fn a_consumer_that_skips_has_caught_up_when_it_moves_again_and_is_near() {
 }
 
 #[test]
-fn what_a_consumer_does_not_take_is_not_skipped_for_it() {
+fn batches_with_other_tags_do_not_count_as_skipped() {
     let disk = SimulatedDisk::new(1);
     let mut log = open(&disk);
     let filter = TagFilter::new(["web.**"]).unwrap();
@@ -499,7 +522,7 @@ fn what_a_consumer_does_not_take_is_not_skipped_for_it() {
     for number in 0..400 {
         let mut batch = batch(number, 1000);
         batch.tag = Tag::from(["t", "web"][number as usize % 2]);
-        log.append(vec![batch], 0, at(number)).unwrap();
+        log.append(vec![batch], at(number)).unwrap();
         log.commit(at(number)).unwrap();
     }
     let (numbers, _) = drain(&mut sink);
@@ -510,7 +533,7 @@ fn what_a_consumer_does_not_take_is_not_skipped_for_it() {
 }
 
 #[test]
-fn the_operator_sees_reads_and_skips() {
+fn an_operator_lists_reads_and_skips() {
     let disk = SimulatedDisk::new(1);
     let mut log = open(&disk);
     drop(reader(&log, Behind::default()));
@@ -538,7 +561,7 @@ fn the_operator_sees_reads_and_skips() {
     let mut sink = reader(&log, Behind::default());
     assert_eq!(drain(&mut sink).0, [25, 26, 27, 28, 29]);
     drop((sink, log));
-    the_sink_cannot_go_back_behind_it(&disk);
+    a_sink_cannot_go_back_behind_a_skip(&disk);
     assert!(disk.damage(&directory.segments[0].path, 4096 + 3000));
     let seen: Vec<_> = directory
         .read(Position::default())
@@ -549,7 +572,7 @@ fn the_operator_sees_reads_and_skips() {
 }
 
 #[test]
-fn the_operator_finds_positions() {
+fn an_operator_finds_positions() {
     let disk = SimulatedDisk::new(1);
     let directory = || Directory::open(&disk, Path::new(DIRECTORY));
     assert!(matches!(directory(), Err(Error::NoChannel(_))));
@@ -557,7 +580,7 @@ fn the_operator_finds_positions() {
     drop(reader(&log, Behind::default()));
     drop(log);
     assert_eq!(directory().unwrap().span().unwrap(), None);
-    // Not closed in order, so the next start begins an epoch.
+    // This is not a clean stop, so the next start begins an epoch.
     keep(&mut open(&disk), 0..20).unwrap();
     let mut log = open(&disk);
     keep(&mut log, 20..40).unwrap();
@@ -591,12 +614,12 @@ fn the_operator_finds_positions() {
 }
 
 #[test]
-fn a_consumer_is_forgotten_when_no_sink_reads_for_it() {
+fn a_consumer_can_be_forgotten_when_no_sink_reads_for_it() {
     let disk = SimulatedDisk::new(1);
     let mut log = open(&disk);
     drop(reader(&log, Behind::default()));
     keep(&mut log, 0..5).unwrap();
-    log.note_gone();
+    log.note_unread();
     log.close(at(5)).unwrap();
     let forget = |name, force| inspect::forget(&disk, Path::new(DIRECTORY), name, force);
     match forget("other", true) {
@@ -605,19 +628,19 @@ fn a_consumer_is_forgotten_when_no_sink_reads_for_it() {
     }
     let log = open(&disk);
     let sink = reader(&log, Behind::default());
-    log.note_gone();
+    log.note_unread();
     drop((log, sink));
     assert!(matches!(forget("sink", false), Err(Error::Configured(_))));
     let log = open(&disk);
-    log.note_gone();
+    log.note_unread();
     drop(log);
     forget("sink", false).unwrap();
     drop(reader(&open(&disk), Behind::default()));
     forget("sink", true).unwrap();
 }
 
-/// Its own position does not know what it was passed over.
-fn the_sink_cannot_go_back_behind_it(disk: &SimulatedDisk) {
+/// The position of the sink is from before the skip.
+fn a_sink_cannot_go_back_behind_a_skip(disk: &SimulatedDisk) {
     for (settled, next) in [(26, 25), (26, 26)] {
         let log = open(disk);
         let mut sink = reader(&log, Behind::default());
@@ -631,7 +654,7 @@ fn the_sink_cannot_go_back_behind_it(disk: &SimulatedDisk) {
     }
 }
 
-/// Some chunks in one batch, one byte each.
+/// Several chunks in one batch, one byte each.
 fn gathered(numbers: &[u64]) -> Batch {
     let mut origins = Vec::new();
     for (start, number) in (0..).zip(numbers) {
@@ -653,12 +676,12 @@ fn gathered(numbers: &[u64]) -> Batch {
 }
 
 #[test]
-fn of_a_gathered_batch_only_the_repeats_are_cut_out() {
+fn only_the_repeats_are_cut_out_of_a_batch_of_several_chunks() {
     let disk = SimulatedDisk::new(1);
     let mut log = open(&disk);
     let mut sink = reader(&log, Behind::default());
     for numbers in [&[0, 2, 4][..], &[1, 2, 3, 3, 4, 5]] {
-        log.append(vec![gathered(numbers)], 0, at(0)).unwrap();
+        log.append(vec![gathered(numbers)], at(0)).unwrap();
     }
     log.commit(at(0)).unwrap();
     let mut found = Vec::new();
@@ -677,9 +700,9 @@ fn of_a_gathered_batch_only_the_repeats_are_cut_out() {
     assert_eq!(log.repeats(), 3);
 }
 
-/// `testdata/version-1` is what Millstream 0.1 left behind when its frames had no receive time.
+/// `testdata/version-1` is a channel of Millstream 0.1, whose frames had no receive time.
 #[test]
-fn a_channel_of_format_version_1_is_read_and_goes_on_in_version_3() {
+fn a_channel_of_format_version_1_is_read_and_continues_in_version_3() {
     let directory = tempfile::tempdir().unwrap();
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/disk/log/testdata/version-1");
     for name in ["0000000001.seg", "channel", "out.cursor"] {
@@ -698,7 +721,7 @@ fn a_channel_of_format_version_1_is_read_and_goes_on_in_version_3() {
     assert_eq!(recovered.kept, Position { epoch: 1, seq: 1 });
     let kept = Time(1795396052883141407);
     assert_eq!(log.keep_time(), kept);
-    // What it has not read holds the old segment.
+    // A consumer that has settled nothing holds the old segment.
     drop(
         log.reader("new", Behind::default(), Pool::new(1 << 20))
             .unwrap(),
@@ -707,7 +730,7 @@ fn a_channel_of_format_version_1_is_read_and_goes_on_in_version_3() {
         received: Time(5),
         ..batch(1, 100)
     };
-    log.append(vec![new], 0, kept).unwrap();
+    log.append(vec![new], kept).unwrap();
     log.commit(kept).unwrap();
     log.close(kept).unwrap();
     let (log, recovered) = open();
@@ -719,7 +742,7 @@ fn a_channel_of_format_version_1_is_read_and_goes_on_in_version_3() {
     while let Some(Item::Batch(_, batch)) = reader.read().unwrap() {
         found.push((batch.received, batch.count));
     }
-    // The old one's only time is its keep time; the new one's is the wall clock's, whatever the channel's clock says.
+    // The only time of the old frame is its keep time. The new one has its receive time, whatever the keep clock says.
     assert_eq!(found, [(kept, 2), (Time(5), 1)]);
     let segment = std::fs::read(directory.path().join("0000000002.seg")).unwrap();
     assert_eq!(segment[8..12], 3_u32.to_le_bytes());

@@ -1,33 +1,30 @@
-//! Walking the frames of one segment in order, head by head or whole, as a start, a repair and `verify` do.
+//! Walking through the frames of one segment in order, as a start, a repair and `verify` do.
 
 use std::io;
 
 use bytes::Bytes;
-use millstream_record::{Origin, Position};
+use millstream_record::Position;
 use millstream_sys::disk::File;
 
 use super::{
     ChannelId,
     frame::{ALIGNMENT, Head, Lengths, Misfit, Place, decode_head},
-    ids::IdRecord,
-    key::{Identity, Keys, identity},
     segment::Segment,
-    window::seconds,
 };
 
-/// What is read at once: many small heads, or most of one large frame.
+/// One read fetches at least this: many small heads, or most of one large frame.
 const READ_BYTES: u64 = 256 << 10;
 
-/// While a frame is looked for, so many times the bytes of the segment are read at most to prove that what looks like a
-/// head is none. The old frames of a recycled segment take less than one.
+/// A search for the next frame reads at most this many times the bytes of the segment to rule out bytes that look like
+/// heads. The old frames of a recycled segment take less than one time.
 const PROOF_FACTOR: u64 = 8;
 
 /// Why a walk cannot go on.
 #[derive(Debug)]
 pub(super) enum WalkError {
-    /// The disk refused to read.
+    /// A read failed.
     Disk(io::Error),
-    /// What stands here is no frame of this place, or not the next one.
+    /// The bytes are not a frame of this place, or not the next frame.
     Misfit,
 }
 
@@ -43,20 +40,20 @@ impl From<io::Error> for WalkError {
     }
 }
 
-/// A frame that was found.
-pub(super) struct Found {
+/// A frame that fits its place.
+pub(super) struct WalkedFrame {
     pub(super) head: Head,
     pub(super) head_bytes: Vec<u8>,
-    /// Empty when only heads are walked.
+    /// Empty if only the head was read.
     pub(super) body: Bytes,
 }
 
-/// A walk over one segment. It borrows nothing but the file.
+/// A walk over one segment.
 pub(super) struct Walk<'a> {
     file: &'a dyn File,
     place: Place,
     end: u64,
-    /// The next frame's position must not be below; and must be this once a frame was seen.
+    /// The next frame has this position, or a later one unless the walk is strict.
     expected: Position,
     strict: bool,
     buffer: Vec<u8>,
@@ -74,7 +71,7 @@ impl<'a> Walk<'a> {
         Self::of_file(&*segment.file, place, segment.first, end)
     }
 
-    /// From `place` to `end`; the first frame has the position `first`, if any is right.
+    /// From `place` to `end`. The first frame has the position `first`, if anything fits.
     pub(super) fn of_file(file: &'a dyn File, place: Place, first: Position, end: u64) -> Self {
         Self {
             file,
@@ -87,19 +84,19 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Where the next frame begins, or should.
+    /// Where the next frame should begin.
     pub(super) fn offset(&self) -> u64 {
         self.place.offset
     }
 
-    /// Goes on at `offset`, with whatever position the frame there has, if it is not below what was seen.
+    /// Continues at `offset`. The frame there may have any position that is not below those before it.
     pub(super) fn skip_to(&mut self, offset: u64) {
         self.place.offset = offset;
         self.strict = false;
     }
 
     /// The next frame without its body.
-    pub(super) fn next_head(&mut self) -> Result<Option<Found>, WalkError> {
+    pub(super) fn next_head(&mut self) -> Result<Option<WalkedFrame>, WalkError> {
         if self.place.offset >= self.end {
             return Ok(None);
         }
@@ -117,41 +114,42 @@ impl<'a> Walk<'a> {
         let start = usize::try_from(self.place.offset - self.buffer_at).unwrap_or(usize::MAX);
         let head_bytes = self.buffer[start..start + head.lengths.head].to_vec();
         self.accept(&head);
-        Ok(Some(Found {
+        Ok(Some(WalkedFrame {
             head,
             head_bytes,
             body: Bytes::new(),
         }))
     }
 
-    /// The next frame with its body, which fits its checksum.
-    pub(super) fn next_whole(&mut self) -> Result<Option<Found>, WalkError> {
+    /// The next frame with its body.
+    pub(super) fn next_whole(&mut self) -> Result<Option<WalkedFrame>, WalkError> {
         let (offset, expected, strict) = (self.place.offset, self.expected, self.strict);
-        let Some(mut found) = self.next_head()? else {
+        let Some(mut frame) = self.next_head()? else {
             return Ok(None);
         };
-        let body_at = offset + found.head.lengths.head as u64;
+        let body_at = offset + frame.head.lengths.head as u64;
         let fits = self
-            .fill(body_at, found.head.lengths.body)?
-            .filter(|body| found.head.fits_body(body));
+            .fill(body_at, frame.head.lengths.body)?
+            .filter(|body| frame.head.fits_body(body));
         match fits {
-            Some(body) => found.body = Bytes::copy_from_slice(body),
+            Some(body) => frame.body = Bytes::copy_from_slice(body),
             None => {
                 (self.place.offset, self.expected, self.strict) = (offset, expected, strict);
                 return Err(WalkError::Misfit);
             }
         }
-        Ok(Some(found))
+        Ok(Some(frame))
     }
 
-    /// The offset of the next head behind the current place that fits its own place, whatever its number; `None` up to the end.
+    /// The next head behind the current place that fits, and its offset. Its position may be any that is not below those before
+    /// it. `None` if there is none up to the end.
     pub(super) fn find_next(&mut self) -> io::Result<Option<(u64, Head)>> {
         let expected = self.expected;
         self.find(|position| position.epoch == expected.epoch && position.seq >= expected.seq)
     }
 
     fn find(&mut self, fits: impl Fn(Position) -> bool) -> io::Result<Option<(u64, Head)>> {
-        // A body may hold what looks like heads, each as long as it pleases: proving them all wrong has to end.
+        // A body may hold bytes that look like long heads, and ruling them all out must end.
         let mut budget = PROOF_FACTOR * self.end;
         let mut at = (self.place.offset + 1).next_multiple_of(ALIGNMENT);
         while at < self.end {
@@ -175,13 +173,13 @@ impl<'a> Walk<'a> {
         Ok(None)
     }
 
-    /// As [`Walk::find_next`], with any epoch and number.
+    /// The same with any position.
     pub(super) fn find_any(&mut self) -> io::Result<Option<(u64, Head)>> {
         self.find(|_| true)
     }
 
-    /// Looks on behind `offset`, without taking what stands there for a frame that was seen.
-    pub(super) fn look_behind(&mut self, offset: u64) {
+    /// Moves to `offset` to search behind it. The frame there does not count as walked.
+    pub(super) fn search_behind(&mut self, offset: u64) {
         self.place.offset = offset;
     }
 
@@ -210,7 +208,7 @@ impl<'a> Walk<'a> {
         Ok(head.and_then(|head| decode_head(head, here).ok()))
     }
 
-    /// `bytes` bytes of the file at `offset`; `None` if it ends before.
+    /// `bytes` bytes of the file at `offset`; `None` if the file ends before that.
     fn fill(&mut self, offset: u64, bytes: usize) -> io::Result<Option<&[u8]>> {
         let have = self.buffer_at..self.buffer_at + self.buffer.len() as u64;
         if offset < have.start || offset + bytes as u64 > have.end {
@@ -222,27 +220,6 @@ impl<'a> Walk<'a> {
             self.file.read_at(&mut self.buffer, want, offset)?;
         }
         let start = usize::try_from(offset - self.buffer_at).unwrap_or(usize::MAX);
-        Ok(self.buffer.get(start..).and_then(|rest| rest.get(..bytes)))
+        Ok(self.buffer.get(start..).and_then(|from| from.get(..bytes)))
     }
-}
-
-/// What a frame says about repeats.
-pub(super) fn ids_of(keys: &mut Keys, head: &Head) -> Vec<IdRecord> {
-    let seconds = seconds(head.keep_time);
-    let closed = head.closed.iter().map(|connection| IdRecord::Closed {
-        connection: *connection,
-        seconds,
-    });
-    let mut ids: Vec<IdRecord> = closed.collect();
-    for origin in &head.origins {
-        if let Origin::Chunk(chunk) = origin {
-            ids.push(IdRecord::Chunk {
-                key: keys.key(chunk, &head.tag, head.graph),
-                connection: chunk.connection,
-                seconds,
-                proved: identity(&chunk.id) == Identity::Unique,
-            });
-        }
-    }
-    ids
 }

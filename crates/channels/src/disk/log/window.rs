@@ -1,13 +1,13 @@
-//! The window of repeats: which chunks are kept, or on their way to be kept.
+//! The window of chunk ids: which chunks are kept, or staged to be kept.
 //!
-//! One entry per chunk, in the order of the log, bounded by a number of ids and by their age. It belongs to the writer
-//! alone, so looking a chunk up and noting it is one step; a second copy that arrives while the first is not yet kept
-//! finds the first and shares its fate. About 60 bytes an id: 32 in the ring, the rest in the map (which grows twofold).
+//! It has one entry per chunk, in the order of the log, bounded in number and age. A second copy that arrives before the
+//! first is kept finds the first and shares its fate. An id takes about 60 bytes: 32 in the ring, the rest in the map, which
+//! doubles when it grows.
 //!
-//! An id that is a hash of the content, or too short to be unique, is shared by honest chunks of equal bytes. Such a
-//! chunk is a repeat only on another connection, when the connection of the last try broke and nothing followed there
-//! after our ack: a follower, or an orderly close, proves that the ack arrived and that the sender is done with it.
-//! When in doubt a chunk is stored: a duplicate can be found and removed, a loss cannot.
+//! Honest chunks with equal bytes share an id that is a hash of the content, or too short to be unique. Such a chunk is a
+//! repeat only if it comes on another connection after the connection of the last copy broke, and if nothing followed
+//! there after our acknowledgement: a follower or an orderly close proves that the acknowledgement arrived, so that the
+//! sender is done with that copy. When in doubt a chunk is stored: a duplicate can be found and removed, a loss cannot.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -21,30 +21,31 @@ use super::{
     key::{Identity, Key},
 };
 
-/// The bounds of the window.
+/// The limits of the window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Dedupe {
-    /// How many ids are remembered.
+    /// The most ids to remember.
     pub ids: usize,
-    /// For how long.
+    /// How long to remember an id.
     pub age: Duration,
-    /// Stores every chunk whose id is a hash of its content, repeats too.
+    /// Store every chunk whose id is a hash of its content, including repeats.
     pub store_content_ids: bool,
 }
 
 impl Default for Dedupe {
     fn default() -> Self {
         Self {
-            // 32 MB of id files, 60 MB of memory, and a day of chunks from 100 senders that flush every 10 s.
+            // 32 MB of id files and 60 MB of memory: a day of chunks from 100 senders that flush every 10 s.
             ids: 1_000_000,
-            // For so long fluentd tries again.
+            // Fluentd retries for this long.
             age: Duration::from_secs(72 * 60 * 60),
             store_content_ids: false,
         }
     }
 }
 
-/// Connections whose last content id waits for its proof; more than a process has open means that nobody reports closes.
+/// The most connections whose last shared id waits for its proof. More than a process can have open means that closes are
+/// not reported.
 const CONNECTIONS_MAX: usize = 65_536;
 
 #[derive(Clone, Copy, Debug)]
@@ -55,31 +56,30 @@ struct Entry {
     proved: bool,
 }
 
-/// What is known of a chunk.
+/// The result of [`Window::look_up`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Known {
-    /// It is new.
+pub(super) enum Lookup {
     New,
-    /// It is kept.
     Kept,
-    /// Its first copy is on its way to be kept.
+    /// The first copy is staged and not yet kept.
     Pending,
 }
 
+/// The ids of the newest chunks, oldest first. Entries are numbered from the first one ever added.
 #[derive(Debug)]
 pub(super) struct Window {
     bounds: Dedupe,
     ring: VecDeque<Entry>,
-    /// The number of the ring's first entry: entries are numbered from the first that ever was.
+    /// The number of the first entry in the ring.
     first: u64,
-    /// Entries below this are kept.
+    /// Entries below this number are kept.
     kept: u64,
-    /// The first half of a key -> the number of its newest entry. Two keys that share the half only make a repeat of the
-    /// older one unknown, because the ring holds the whole key.
+    /// From the first half of a key to the low half of the number of its newest entry. If two keys share their first half,
+    /// only repeats of the older one are missed, because the ring holds whole keys.
     map: HashMap<[u8; 8], u32, foldhash::fast::RandomState>,
-    /// Connection -> the entry of its last chunk, as long as nothing proves that the ack for it arrived.
+    /// From a connection to the number of its last entry, until something proves that the acknowledgement arrived.
     waiting: HashMap<u64, u64, foldhash::fast::RandomState>,
-    /// Orderly closes that no frame holds yet.
+    /// Orderly closes that no frame records yet.
     closed: Vec<u64>,
     evicted_young: u64,
 }
@@ -98,9 +98,9 @@ impl Window {
         }
     }
 
-    /// A chunk came in on `connection`: what was acked there before has arrived.
+    /// A chunk came in on `connection`: the acknowledgements sent there before have arrived.
     pub(super) fn follow(&mut self, connection: u64) {
-        // A pending entry has no ack yet that a follower could prove.
+        // A pending entry is not acknowledged yet, so a follower proves nothing.
         if let Some(number) = self.waiting.get(&connection).copied()
             && number < self.kept
         {
@@ -109,7 +109,7 @@ impl Window {
         }
     }
 
-    /// A connection has ended; `orderly`: the peer closed it after all our acks, with no error.
+    /// A connection has ended. `orderly`: the peer closed it after all our acknowledgements, without an error.
     pub(super) fn close(&mut self, connection: u64, orderly: bool) {
         if let Some(number) = self.waiting.remove(&connection)
             && orderly
@@ -120,19 +120,20 @@ impl Window {
         }
     }
 
-    /// Orderly closes that the next frame has to hold.
-    pub(super) fn take_closed(&mut self) -> Vec<u64> {
+    /// The orderly closes that the next frame must record.
+    pub(super) fn drain_closed(&mut self) -> Vec<u64> {
         std::mem::take(&mut self.closed)
     }
 
-    /// A frame that held an orderly close was dropped: the next one has to hold it.
+    /// A frame that recorded an orderly close was dropped: the next one must record it.
     pub(super) fn put_back_closed(&mut self, connection: u64) {
         self.closed.push(connection);
     }
 
-    pub(super) fn look_up(&self, key: &Key, identity: Identity, connection: u64) -> Known {
+    /// Looks up a chunk that came in on `connection`.
+    pub(super) fn look_up(&self, key: &Key, identity: Identity, connection: u64) -> Lookup {
         let Some((number, entry)) = self.find(key) else {
-            return Known::New;
+            return Lookup::New;
         };
         let repeat = match identity {
             Identity::Unique => true,
@@ -144,24 +145,24 @@ impl Window {
             }
         };
         match repeat {
-            false => Known::New,
-            true if number < self.kept => Known::Kept,
-            true => Known::Pending,
+            false => Lookup::New,
+            true if number < self.kept => Lookup::Kept,
+            true => Lookup::Pending,
         }
     }
 
-    /// Notes a chunk that is staged, or that a start has found.
+    /// Adds a chunk that is being staged.
     pub(super) fn insert(&mut self, key: Key, identity: Identity, connection: u64, seconds: u32) {
         self.push(Entry {
             key,
             connection,
             seconds,
-            // Only a shared id asks for proof.
+            // Only a shared id needs a proof.
             proved: identity == Identity::Unique,
         });
     }
 
-    /// Notes what a frame or an id file says, at a start.
+    /// Adds what a frame or an id file says, at a start.
     pub(super) fn restore(&mut self, record: &IdRecord) {
         match *record {
             IdRecord::Chunk {
@@ -186,12 +187,12 @@ impl Window {
         self.kept = self.end();
     }
 
-    /// The start is over: no connection from before it is open any more.
-    pub(super) fn restored(&mut self) {
+    /// Ends the start: connections from before it are not open any more.
+    pub(super) fn finish_restore(&mut self) {
         self.waiting.clear();
     }
 
-    /// The entries below this number are kept.
+    /// Notes that the entries below this number are kept.
     pub(super) fn keep(&mut self, end: u64) {
         self.kept = self.kept.max(end.min(self.end()));
     }
@@ -201,12 +202,12 @@ impl Window {
         self.first + self.ring.len() as u64
     }
 
-    /// The number of the oldest entry that is remembered.
+    /// The number of the oldest entry.
     pub(super) fn first(&self) -> u64 {
         self.first
     }
 
-    /// Forgets what is too old and what is too much. Pending entries stay.
+    /// Evicts entries that are too old, and the oldest of too many. Pending entries stay.
     pub(super) fn evict(&mut self, now: Time) {
         let oldest = seconds(now)
             .saturating_sub(u32::try_from(self.bounds.age.as_secs()).unwrap_or(u32::MAX));
@@ -231,7 +232,7 @@ impl Window {
         self.first += 1;
     }
 
-    /// Forgets the entries below the number `end`, because there is no room for them. Pending entries stay.
+    /// Evicts the entries below the number `end` because there is no space for them. Pending entries stay.
     pub(super) fn forget(&mut self, end: u64) {
         while self.first < end.min(self.kept) && !self.ring.is_empty() {
             self.evicted_young += 1;
@@ -239,12 +240,12 @@ impl Window {
         }
     }
 
-    /// Ids that had to go before their age.
+    /// The number of ids that were evicted before their age.
     pub(super) fn evicted_young(&self) -> u64 {
         self.evicted_young
     }
 
-    /// Ids that are remembered.
+    /// The number of entries.
     pub(super) fn len(&self) -> usize {
         self.ring.len()
     }
@@ -253,12 +254,12 @@ impl Window {
         let number = self.end();
         if !entry.proved {
             if self.waiting.len() >= CONNECTIONS_MAX {
-                // In doubt they are stored again: whoever is not known to be broken is no repeat.
+                // Count all as proven: when in doubt their repeats are stored again.
                 for number in std::mem::take(&mut self.waiting).into_values() {
                     self.prove(number);
                 }
             }
-            // What stood there has a follower now, whether its ack was out already or not.
+            // The entry before it has a follower now, acknowledged or not.
             if let Some(before) = self.waiting.insert(entry.connection, number) {
                 self.prove(before);
             }
@@ -269,7 +270,7 @@ impl Window {
 
     fn find(&self, key: &Key) -> Option<(u64, &Entry)> {
         let low_number = *self.map.get(&half(key))?;
-        // The ring is far shorter than 2^32, so the low half of a number stands for one entry.
+        // The ring is far shorter than 2^32, so the low half of a number identifies one entry.
         let offset = low_number.wrapping_sub(low(self.first));
         let number = self.first + u64::from(offset);
         let entry = self.entry(number)?;
@@ -292,7 +293,7 @@ impl Window {
     }
 }
 
-/// A keep time in whole seconds, as the window counts them (until 2106).
+/// A keep time in whole seconds, as the window counts it (until 2106).
 pub(super) fn seconds(time: Time) -> u32 {
     u32::try_from(time.seconds().max(0)).unwrap_or(u32::MAX)
 }

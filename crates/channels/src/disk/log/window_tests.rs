@@ -1,4 +1,4 @@
-//! Cases of the window in which repeats are recognised.
+//! When a chunk counts as a repeat.
 
 use std::time::Duration;
 
@@ -29,10 +29,10 @@ fn kept(window: &mut Window, number: u8, identity: Identity, connection: u64) {
 fn a_second_copy_shares_the_fate_of_the_first() {
     let mut window = window(10);
     window.insert(key(1), UNIQUE, 1, 10);
-    assert_eq!(window.look_up(&key(1), UNIQUE, 2), Known::Pending);
+    assert_eq!(window.look_up(&key(1), UNIQUE, 2), Lookup::Pending);
     window.keep(1);
-    assert_eq!(window.look_up(&key(1), UNIQUE, 2), Known::Kept);
-    assert_eq!(window.look_up(&key(2), UNIQUE, 2), Known::New);
+    assert_eq!(window.look_up(&key(1), UNIQUE, 2), Lookup::Kept);
+    assert_eq!(window.look_up(&key(2), UNIQUE, 2), Lookup::New);
 }
 
 #[test]
@@ -41,36 +41,40 @@ fn a_content_id_is_a_repeat_only_after_its_connection_broke() {
     kept(&mut window, 1, SHARED, 1);
     assert_eq!(
         window.look_up(&key(1), SHARED, 1),
-        Known::New,
+        Lookup::New,
         "the same connection"
     );
-    assert_eq!(window.look_up(&key(1), SHARED, 2), Known::New, "still open");
+    assert_eq!(
+        window.look_up(&key(1), SHARED, 2),
+        Lookup::New,
+        "still open"
+    );
     window.close(1, false);
-    assert_eq!(window.look_up(&key(1), SHARED, 2), Known::Kept);
+    assert_eq!(window.look_up(&key(1), SHARED, 2), Lookup::Kept);
 }
 
 #[test]
-fn an_orderly_close_or_a_follower_proves_that_the_ack_arrived() {
+fn an_orderly_close_or_a_follower_proves_that_the_acknowledgement_arrived() {
     let mut window = window(10);
     kept(&mut window, 1, SHARED, 1);
     window.close(1, true);
-    assert_eq!(window.look_up(&key(1), SHARED, 2), Known::New);
-    assert_eq!(window.take_closed(), [1]);
+    assert_eq!(window.look_up(&key(1), SHARED, 2), Lookup::New);
+    assert_eq!(window.drain_closed(), [1]);
     kept(&mut window, 2, SHARED, 3);
     window.follow(3);
     kept(&mut window, 3, SHARED, 3);
     window.close(3, false);
-    assert_eq!(window.look_up(&key(2), SHARED, 4), Known::New);
-    assert_eq!(window.look_up(&key(3), SHARED, 4), Known::Kept);
+    assert_eq!(window.look_up(&key(2), SHARED, 4), Lookup::New);
+    assert_eq!(window.look_up(&key(3), SHARED, 4), Lookup::Kept);
 }
 
 #[test]
-fn a_close_before_our_ack_proves_nothing() {
+fn a_close_before_our_acknowledgement_proves_nothing() {
     let mut window = window(10);
     window.insert(key(1), SHARED, 1, 10);
     window.close(1, true);
     window.keep(1);
-    assert_eq!(window.look_up(&key(1), SHARED, 2), Known::Kept);
+    assert_eq!(window.look_up(&key(1), SHARED, 2), Lookup::Kept);
 }
 
 #[test]
@@ -89,35 +93,35 @@ fn the_proof_outlives_a_restart() {
         connection: 2,
         seconds: 10,
     });
-    window.restored();
-    assert_eq!(window.look_up(&key(1), SHARED, 9), Known::New, "followed");
+    window.finish_restore();
+    assert_eq!(window.look_up(&key(1), SHARED, 9), Lookup::New, "followed");
     assert_eq!(
         window.look_up(&key(2), SHARED, 9),
-        Known::Kept,
+        Lookup::Kept,
         "broken by us"
     );
-    assert_eq!(window.look_up(&key(3), SHARED, 9), Known::New, "closed");
+    assert_eq!(window.look_up(&key(3), SHARED, 9), Lookup::New, "closed");
 }
 
 #[test]
-fn ids_leave_by_number_and_by_age_and_the_young_ones_are_counted() {
+fn ids_are_evicted_by_number_and_age_and_the_young_ones_are_counted() {
     let mut window = window(2);
     for number in 1..=4 {
         kept(&mut window, number, UNIQUE, 1);
     }
     window.evict(Time::from_parts(20, 0));
     assert_eq!((window.len(), window.evicted_young()), (2, 2));
-    assert_eq!(window.look_up(&key(2), UNIQUE, 1), Known::New);
-    assert_eq!(window.look_up(&key(3), UNIQUE, 1), Known::Kept);
+    assert_eq!(window.look_up(&key(2), UNIQUE, 1), Lookup::New);
+    assert_eq!(window.look_up(&key(3), UNIQUE, 1), Lookup::Kept);
     window.evict(Time::from_parts(111, 0));
     assert_eq!((window.len(), window.evicted_young()), (0, 2));
 }
 
 #[test]
-fn what_is_pending_is_never_evicted() {
+fn pending_ids_are_never_evicted() {
     let mut window = window(1);
     window.insert(key(1), UNIQUE, 1, 0);
     window.insert(key(2), UNIQUE, 1, 0);
     window.evict(Time::from_parts(1_000_000, 0));
-    assert_eq!(window.look_up(&key(1), UNIQUE, 2), Known::Pending);
+    assert_eq!(window.look_up(&key(1), UNIQUE, 2), Lookup::Pending);
 }

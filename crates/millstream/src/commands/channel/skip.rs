@@ -62,7 +62,7 @@ impl Skip {
         // The skipped records are synced; only now the cursor moves.
         let batches = inspect::skip(&HostDisk, path, consumer, last, |_| Ok::<_, Trouble>(()))?;
         Ok(page::print(&format!(
-            "{consumer} was passed over {} records in {} batches, up to {last}; they are in {}\n",
+            "{consumer} skipped {} records in {} batches, up to {last}; they are in {}\n",
             grouped(records),
             grouped(batches),
             self.output.display()
@@ -115,7 +115,7 @@ impl Skip {
             }
         }
         if let Some((count, why)) = &records.refused {
-            let advice = "nothing was passed over; try --format msgpack";
+            let advice = "nothing was skipped; try --format msgpack";
             let text =
                 format!("{count} records cannot be written in this format ({why}): {advice}");
             return Err(Trouble(text));

@@ -66,7 +66,7 @@ fn line(rejected: &Rejected<'_>) -> String {
         Original::Text(original) => fields.push(("record", text(original))),
         Original::Entry(time, record) => {
             fields.extend(time.map(|time| ("event_time", text(&stamp(time)))));
-            // JSON as it stands: all its digits, and fields of the same name.
+            // The unchanged JSON text: all its digits, and fields of the same name.
             fields.push(("record", record));
         }
         Original::Binary(bytes) => {

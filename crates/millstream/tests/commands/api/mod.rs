@@ -100,7 +100,7 @@ fn a_running_instance_reports_its_state() {
     let page = status(&["--api", &format!("127.0.0.1:{api}")]);
     assert_eq!(page.status.code(), Some(1));
     let text = String::from_utf8(page.stderr).unwrap();
-    assert!(text.contains("nobody answers at 127.0.0.1"), "{text}");
+    assert!(text.contains("no instance answers at 127.0.0.1"), "{text}");
 }
 
 #[test]

@@ -1,11 +1,11 @@
-//! Compressed files, as the tools of others read them, and what every file starts with.
+//! Compressed files, as other tools read them, and the header of every file.
 
 use std::{fs, path::Path, process::Command};
 
 use super::{names, options, read, run};
 use crate::rig::{Upstream, lines, packed};
 
-/// What the tool makes of a file: it fails where a stream is not whole.
+/// The output of the tool for a file; it fails if a stream is incomplete.
 fn unpack(tool: &str, path: &Path) -> String {
     let output = Command::new(tool).arg(path).output();
     let output = output.unwrap_or_else(|error| panic!("{tool}: {error}: run `make deps`"));
@@ -23,7 +23,7 @@ fn numbered(count: usize) -> String {
 }
 
 #[test]
-fn what_is_compressed_is_read_by_the_tools_of_others_run_after_run() {
+fn other_tools_read_compressed_files_after_every_run() {
     for (compression, tool, end) in TOOLS {
         for upstream in [Upstream::memory(), Upstream::durable(7)] {
             let directory = tempfile::tempdir().unwrap();
@@ -53,7 +53,7 @@ fn what_is_compressed_is_read_by_the_tools_of_others_run_after_run() {
 }
 
 #[test]
-fn compressed_files_are_rotated_by_the_size_they_have_and_keep_their_ending() {
+fn compressed_files_are_rotated_by_their_compressed_size_and_keep_their_extension() {
     for (compression, tool, end) in TOOLS {
         let directory = tempfile::tempdir().unwrap();
         let upstream = Upstream::durable(7);
@@ -125,7 +125,7 @@ fn zstd_of(file: &mut fs::File, text: &mut Vec<u8>) {
 }
 
 #[test]
-fn a_file_that_was_compressed_in_another_way_is_set_aside() {
+fn a_file_that_was_compressed_in_another_way_is_put_aside() {
     let directory = tempfile::tempdir().unwrap();
     let upstream = Upstream::durable(7);
     let with = |compression: &str| {
@@ -149,7 +149,7 @@ fn a_file_that_was_compressed_in_another_way_is_set_aside() {
 }
 
 #[test]
-fn what_a_kill_has_torn_off_behind_memory_does_not_spoil_what_follows() {
+fn a_piece_torn_by_a_kill_behind_memory_does_not_spoil_what_follows() {
     for (compression, tool, _) in TOOLS {
         let directory = tempfile::tempdir().unwrap();
         let more = format!(r#""format": "raw", "compression": "{compression}""#);
@@ -162,7 +162,7 @@ fn what_a_kill_has_torn_off_behind_memory_does_not_spoil_what_follows() {
         };
         put("1\n");
         let first = fs::read(&path).unwrap();
-        // A whole piece more, and half of another.
+        // Another whole piece, and half of one.
         fs::write(
             &path,
             [&first[..], &first, &first[..first.len() - 5]].concat(),
@@ -174,7 +174,7 @@ fn what_a_kill_has_torn_off_behind_memory_does_not_spoil_what_follows() {
 }
 
 #[test]
-fn a_compressed_file_that_was_cut_by_somebody_is_set_aside_and_what_follows_can_be_read() {
+fn a_compressed_file_cut_by_another_process_is_put_aside_and_what_follows_can_be_read() {
     let directory = tempfile::tempdir().unwrap();
     let more = r#""format": "raw", "compression": "gzip""#;
     let options = options(directory.path(), "a.gz", more);

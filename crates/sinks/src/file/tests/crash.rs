@@ -36,13 +36,13 @@ use crate::{
     rig::lines,
 };
 
-/// What a test does with the disk before a batch is taken.
+/// What a test does to the disk before a batch is taken.
 type Meddle = fn(&SimulatedDisk, usize);
 
-/// A durable channel that asks for a cut every few batches.
+/// A durable channel that asks for a checkpoint every few batches.
 struct Feed {
     batches: Vec<Batch>,
-    cut_every: usize,
+    checkpoint_every: usize,
     meddle: Option<(SimulatedDisk, Meddle)>,
     state: Arc<Mutex<State>>,
 }
@@ -108,19 +108,19 @@ impl Reader for Feed {
             .lock()
             .unwrap()
             .next
-            .is_multiple_of(self.cut_every)
+            .is_multiple_of(self.checkpoint_every)
     }
 }
 
 /// One way to use the sink.
 pub(super) struct Case {
     pub(super) options: &'static str,
-    cut_every: usize,
+    checkpoint_every: usize,
     meddle: Option<Meddle>,
 }
 
 impl Case {
-    /// Numbered lines of three tags, which also grow, in batches.
+    /// Batches of numbered lines of three tags, which grow longer.
     pub(super) fn batches() -> Vec<Batch> {
         let batch = |n: usize| {
             let tag = ["a", "b", "c"][n * n % 3];
@@ -157,7 +157,7 @@ impl Case {
         let meters = Meters::default().of("sink");
         let channel = Feed {
             batches,
-            cut_every: self.cut_every,
+            checkpoint_every: self.checkpoint_every,
             meddle: self.meddle.map(|meddle| (disk.clone(), meddle)),
             state: state.clone(),
         };
@@ -231,7 +231,7 @@ impl Case {
     }
 }
 
-/// What a file holds, as the lines that were sent: the stream is whole, if it is compressed, and so is every record.
+/// The content of a file as the lines that were sent. Asserts that a compressed stream and every record are whole.
 pub(super) fn records(path: &Path, mut bytes: Vec<u8>) -> String {
     let name = path.to_string_lossy().into_owned();
     let codec = [("gz", Codec::Gzip), ("zst", Codec::Zstd)]
@@ -282,7 +282,7 @@ fn bytes_are_none(bytes: &[u8]) -> String {
     String::new()
 }
 
-/// All files below `directory`: the rotated ones of a path in their order, then the path.
+/// All files below `directory`: the rotations of a path in order, then the path.
 pub(super) fn files(disk: &SimulatedDisk, directory: &Path) -> Vec<PathBuf> {
     let mut files = Vec::new();
     for name in disk.list(directory).unwrap() {
@@ -321,47 +321,47 @@ fn difference(found: &BTreeMap<String, String>, expected: &BTreeMap<String, Stri
 
 pub(super) const ONE_FILE: Case = Case {
     options: "{ path: /out/all, format: raw }",
-    cut_every: 2,
+    checkpoint_every: 2,
     meddle: None,
 };
 pub(super) const DIRECTORIES: Case = Case {
     options: "{ path: '/out/x/{tag}/%H', format: raw, open_files: 1 }",
-    cut_every: 3,
+    checkpoint_every: 3,
     meddle: None,
 };
 pub(super) const ROTATED: Case = Case {
     options: "{ path: /out/all, format: raw, rotate: { size: 2KB, records: 11, interval: 4m } }",
-    cut_every: 3,
+    checkpoint_every: 3,
     meddle: None,
 };
 pub(super) const GZIP: Case = Case {
     options: "{ path: '/out/{tag}.log.gz', format: raw, compression: gzip, latest: /link/last }",
-    cut_every: 2,
+    checkpoint_every: 2,
     meddle: None,
 };
 pub(super) const ZSTD_ROTATED: Case = Case {
     options: "{ path: /out/all.zst, format: raw, compression: zstd, dirty_max: 1KB, rotate: { size: 300B, records: 11 } }",
-    cut_every: 3,
+    checkpoint_every: 3,
     meddle: None,
 };
 pub(super) const CSV_ROTATED: Case = Case {
     options: "{ path: /out/all-csv, format: csv, columns: [message], header: true, rotate: { size: 2KB }, latest: /out2/x }",
-    cut_every: 2,
+    checkpoint_every: 2,
     meddle: None,
 };
 const JSON_GZIP_ROTATED: Case = Case {
     options: "{ path: /out/all-json.gz, compression: gzip, rotate: { records: 7 } }",
-    cut_every: 3,
+    checkpoint_every: 3,
     meddle: None,
 };
 const LTSV: Case = Case {
     options: "{ path: /out/all-ltsv, format: ltsv, add: {}, dirty_max: 1KB }",
-    cut_every: 3,
+    checkpoint_every: 3,
     meddle: None,
 };
 const MSGPACK_ZSTD: Case = Case {
     options: "{ path: /out/all-msgpack.zst, format: msgpack, compression: zstd, rotate: { interval: 4m } }",
-    cut_every: 2,
+    checkpoint_every: 2,
     meddle: None,
 };
 const CASES: [Case; 10] = [
@@ -376,10 +376,10 @@ const CASES: [Case; 10] = [
     LTSV,
     MSGPACK_ZSTD,
 ];
-/// Somebody renames the file, after it was committed, and does not sync the directory.
+/// Another process renames the file after it was committed, without syncing the directory.
 const MOVED: Case = Case {
     options: "{ path: /out/all, format: raw }",
-    cut_every: 2,
+    checkpoint_every: 2,
     meddle: Some(|disk, batch| {
         if batch == 5 && disk.metadata(Path::new("/out/all~0")).is_err() {
             let _ = disk.rename(Path::new("/out/all"), Path::new("/out/all~0"));
@@ -387,7 +387,7 @@ const MOVED: Case = Case {
     }),
 };
 
-/// Crashes in each call of a run, in a random one of the next, and lets the third end.
+/// Crashes in each call of a run and in random calls of the next two, then runs to the end.
 fn crash_at_every_step(case: &Case, crash: Crash) {
     for call in 0.. {
         let seed = call ^ 0x5eed;
@@ -417,7 +417,7 @@ fn crash_at_every_step(case: &Case, crash: Crash) {
 }
 
 #[test]
-fn a_file_without_news_is_closed_and_leaves_the_journal_unless_a_rule_remembers_it() {
+fn an_idle_file_is_closed_and_leaves_the_journal_unless_a_rule_needs_it() {
     let open = |rules: Rules| {
         let disk: Arc<dyn Disk> = Arc::new(SimulatedDisk::new(1));
         let reporter = Reporter::new("sink");
@@ -531,7 +531,7 @@ fn failing_calls_at_any_step_lose_and_repeat_nothing_even_when_the_power_fails_n
             let state = Arc::new(Mutex::new(State::default()));
             let mut random = Random::new(seed);
             for round in 0..6 {
-                // Calls of one kind fail twice, at different places: each run comes further than the last.
+                // Calls of one kind fail twice, at different places: each run gets further than the last.
                 disk.crash_at(disk.calls() + 10 + random.below(80));
                 disk.fail(
                     call,

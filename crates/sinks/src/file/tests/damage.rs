@@ -1,4 +1,4 @@
-//! Damage to the journal, on the simulated disk: what was settled stays in the outputs, and every doubt is named.
+//! Damage to the journal, on the simulated disk: settled records stay in the outputs, and every doubt is logged.
 
 use std::{
     collections::BTreeMap,
@@ -65,7 +65,7 @@ fn read(disk: &SimulatedDisk, path: &Path) -> Vec<u8> {
     bytes
 }
 
-/// How often each line stands in the outputs. `torn`: files may end within a record.
+/// How often each line is in the outputs. `torn`: files may end within a record.
 fn count(disk: &SimulatedDisk, torn: bool) -> BTreeMap<String, u32> {
     let mut found = BTreeMap::new();
     for path in files(disk, Path::new("/out")) {
@@ -99,7 +99,7 @@ fn damage_all(disk: &SimulatedDisk, which: u64, damage: Damage) {
     }
 }
 
-/// A stop in order: everything that was taken is committed, so no damage may lose or repeat anything.
+/// After an orderly stop everything is committed, so no damage may lose or repeat anything.
 fn damage_after_a_stop(case: &Case, which: u64, damage: Damage) {
     let what = format!("{}, {damage:?} of {which}", case.options);
     let disk = SimulatedDisk::new(1);
@@ -133,7 +133,7 @@ fn damage_after_a_stop(case: &Case, which: u64, damage: Damage) {
 #[test]
 fn no_flipped_bit_in_the_journal_of_a_stopped_sink_costs_or_repeats_a_record() {
     for case in [ONE_FILE, ROTATED] {
-        // One bit of each field and of each record, whatever stands where.
+        // Bits all over the file, so that every field of every record is hit.
         for at in (0..700).step_by(7) {
             for which in 0..2 {
                 damage_after_a_stop(&case, which, Damage::Flip(at));
@@ -159,7 +159,7 @@ fn no_damage_to_the_journal_of_a_stopped_sink_costs_or_repeats_a_record() {
 }
 
 #[test]
-fn damage_to_the_journal_after_a_crash_loses_nothing_and_what_comes_twice_is_named() {
+fn damage_to_the_journal_after_a_crash_loses_nothing_and_repeats_are_logged() {
     let (mut doubled, mut exact) = (0, 0);
     for seed in 0..600 {
         let case = &[ONE_FILE, DIRECTORIES, ROTATED][seed as usize % 3];
@@ -169,7 +169,7 @@ fn damage_to_the_journal_after_a_crash_loses_nothing_and_what_comes_twice_is_nam
         disk.crash_at(60 + random.below(90));
         let _ = case.run(&disk, &state);
         disk.restart(Crash::Kill);
-        // Before anything was settled, a journal that is gone looks like that of a new sink.
+        // Before anything was settled, a missing journal looks like that of a new sink.
         if state.lock().unwrap().settled == 0 {
             continue;
         }
@@ -198,7 +198,7 @@ fn damage_to_the_journal_after_a_crash_loses_nothing_and_what_comes_twice_is_nam
 }
 
 #[test]
-fn an_old_copy_of_the_journal_cuts_nothing() {
+fn an_old_copy_of_the_journal_truncates_nothing() {
     let disk = SimulatedDisk::new(1);
     let state = Arc::new(Mutex::new(State::default()));
     let mut batches = Case::batches();
@@ -231,9 +231,9 @@ fn read_whole(disk: &SimulatedDisk, path: &Path) -> Vec<u8> {
     bytes
 }
 
-/// The whole data_dir is an old copy, and its channel with it: the journal and the cursor agree, and the outputs know more.
+/// The whole data_dir with its channel is an old copy: journal and cursor agree, and the outputs are newer.
 #[test]
-fn what_no_batch_of_the_channel_explains_is_put_aside() {
+fn a_file_with_bytes_that_no_batch_explains_is_put_aside() {
     let disk = SimulatedDisk::new(1);
     let state = Arc::new(Mutex::new(State::default()));
     let mut batches = Case::batches();

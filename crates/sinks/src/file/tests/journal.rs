@@ -1,4 +1,4 @@
-//! The journal finds what was appended again: over many turns, after a crash at any step, and never a lie after damage.
+//! The journal finds appended changes again, over many turns and after a crash at any step, and notices damage.
 
 use std::{path::Path, sync::Arc};
 
@@ -76,7 +76,7 @@ fn open(disk: &SimulatedDisk) -> (Journal, Table) {
 }
 
 #[test]
-fn what_was_appended_is_found_again_over_many_turns() {
+fn appended_changes_are_found_again_after_many_turns() {
     let disk = SimulatedDisk::new(1);
     // More than a mebibyte of records, so the files take turns.
     let (mut journal, mut table) = open(&disk);
@@ -100,7 +100,7 @@ fn a_table_larger_than_the_file_makes_it_grow() {
 }
 
 #[test]
-fn a_crash_at_any_step_keeps_all_that_append_has_returned_for() {
+fn a_crash_at_any_step_keeps_every_change_that_append_has_returned_for() {
     for seed in 0..60 {
         let mut random = Random::new(seed);
         let disk = SimulatedDisk::new(seed);
@@ -125,7 +125,7 @@ fn a_crash_at_any_step_keeps_all_that_append_has_returned_for() {
 }
 
 #[test]
-fn damage_is_found_wherever_it_is_also_in_the_last_record() {
+fn damage_is_noticed_wherever_it_is_even_in_the_last_record() {
     for seed in 0..400 {
         let mut random = Random::new(seed);
         let disk = SimulatedDisk::new(seed);
@@ -138,7 +138,7 @@ fn damage_is_found_wherever_it_is_also_in_the_last_record() {
         match Journal::open(&disk, Path::new(DIRECTORY), true).unwrap().1 {
             Found::Damage(..) => {}
             Found::Nothing => panic!("seed {seed}: a journal was there"),
-            // The file that does not count may be damaged at will.
+            // Damage to the file that does not count is harmless.
             Found::Records(records) => assert!(decode(&records) == after(20), "seed {seed}"),
         }
     }

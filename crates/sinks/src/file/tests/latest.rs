@@ -33,7 +33,7 @@ fn the_link_leads_to_the_newest_file_and_late_records_do_not_turn_it_back() {
     assert_eq!(read(directory.path(), "web.log"), "b\n");
     assert_eq!(link(directory.path(), "db.log"), "db.1970-01-01.log");
     assert_eq!(read(directory.path(), "web.1970-01-02.log"), "a\nlate\n");
-    // A later run goes on, and leaves nothing of the change behind.
+    // A later run continues, and leaves no temporary link behind.
     upstream.put(entries("web", 3 * DAY, &[("x", "d")]), false);
     run(directory.path(), &options, &upstream);
     assert_eq!(read(directory.path(), "web.log"), "d\n");
@@ -53,7 +53,7 @@ fn a_link_in_another_directory_leads_there_by_the_whole_path_and_survives_rotati
     let options = options.replace(r#""field": "x", "#, "");
     upstream.put(lines("t", "1\n2\n"), false);
     fs::create_dir_all(directory.path().join("out/links")).unwrap();
-    // Left by a run that was killed.
+    // A killed run left it.
     std::os::unix::fs::symlink("nowhere", directory.path().join("out/links/.now.new")).unwrap();
     run(directory.path(), &options, &upstream);
     let path = directory.path().join("out/a.log");
@@ -62,7 +62,7 @@ fn a_link_in_another_directory_leads_there_by_the_whole_path_and_survives_rotati
 }
 
 #[test]
-fn a_file_that_has_the_name_of_the_link_is_left_as_it_is_and_stops_nobody() {
+fn a_file_with_the_name_of_the_link_is_left_alone_and_delivery_continues() {
     let directory = tempfile::tempdir().unwrap();
     let upstream = Upstream::durable(7);
     fs::create_dir(directory.path().join("out")).unwrap();

@@ -1,4 +1,4 @@
-//! What a sink that is faster than its disk takes of the host's memory.
+//! How much memory of the host a sink takes that is faster than its disk.
 
 use std::{
     fs::File,
@@ -16,8 +16,8 @@ use crate::rig::{Upstream, lines};
 const PAGE_BYTES: u64 = 4096;
 const MIB: u64 = 1 << 20;
 
-/// Runs a sink over `total` bytes in batches of `piece`; the pages of its file at the end, and the most bytes that were
-/// seen on their way to the disk.
+/// Runs a sink over `total` bytes in batches of `piece`. Returns the cached pages of its file at the end, and the most dirty bytes
+/// seen.
 fn write(directory: &Path, more: &str, piece: u64, total: u64) -> (Pages, u64) {
     let upstream = Upstream::durable(7);
     let line = "x".repeat(127) + "\n";
@@ -50,11 +50,11 @@ fn write(directory: &Path, more: &str, piece: u64, total: u64) -> (Pages, u64) {
 }
 
 #[test]
-fn what_was_written_leaves_the_page_cache_whether_in_large_pieces_or_small() {
+fn written_data_leaves_the_page_cache_whether_in_large_pieces_or_small() {
     for piece in [MIB, 64 << 10] {
         let directory = tempfile::tempdir().unwrap();
         let (left, _) = write(directory.path(), "", piece, 128 * MIB);
-        // The kernel keeps pages together in pieces of up to 2 MiB; the one that still grows is not let go.
+        // The kernel groups pages in pieces of up to 2 MiB; the one that still grows is not dropped.
         assert!(left.cached * PAGE_BYTES <= 4 * MIB, "{piece}: {left:?}");
         assert_eq!(left.dirty + left.writeback, 0);
     }
@@ -64,12 +64,12 @@ fn what_was_written_leaves_the_page_cache_whether_in_large_pieces_or_small() {
 }
 
 #[test]
-fn no_more_than_dirty_max_is_written_and_not_yet_on_the_disk() {
+fn no_more_than_dirty_max_is_written_and_not_yet_on_disk() {
     for cache in ["keep", "drop"] {
         let directory = tempfile::tempdir().unwrap();
         let more = format!(r#", "cache": "{cache}", "dirty_max": "8MiB""#);
         let (_, most) = write(directory.path(), &more, MIB, 256 * MIB);
-        // One write more, which is what is waited for next, and what stands beside it in its piece.
+        // One more write, which is waited for next, and the rest of its piece.
         assert!(most <= 12 * MIB, "{cache}: {} KiB", most >> 10);
         assert!(most > 0, "nothing was seen");
     }

@@ -1,4 +1,4 @@
-//! What is written, where, and what is rejected; the other files: crashes, rotation, troubles with the disk.
+//! What is written where, and what is rejected. The other files: crashes, rotation, trouble with the disk.
 
 mod compress;
 mod crash;
@@ -35,7 +35,7 @@ fn options(directory: &Path, path: &str, more: &str) -> String {
     )
 }
 
-/// Runs a sink with these options over what stands in `upstream`, to its end.
+/// Runs a sink with these options over the batches in `upstream`, to its end.
 fn run(directory: &Path, options: &str, upstream: &Upstream) -> Rig {
     upstream.close();
     let mut rig = Rig::new(&COMPONENT, options, upstream, &directory.join("state"));
@@ -122,7 +122,7 @@ fn msgpack_is_written_as_it_came() {
 }
 
 #[test]
-fn what_it_takes_is_settled_and_counted() {
+fn every_record_is_settled_and_counted() {
     let directory = tempfile::tempdir().unwrap();
     let upstream = Upstream::memory();
     let receipts: Vec<_> = (0..3)
@@ -230,7 +230,7 @@ fn a_record_without_a_path_or_without_the_field_is_rejected_and_its_neighbours_a
 }
 
 #[test]
-fn the_journal_moves_behind_what_was_rejected_when_that_is_kept() {
+fn the_journal_moves_past_rejected_records_only_when_they_are_kept() {
     let directory = tempfile::tempdir().unwrap();
     let upstream = Upstream::durable(7);
     upstream.put(entries("t", 0, &[("x", "1"), ("y", "2")]), false);
@@ -314,7 +314,7 @@ fn thousands_of_files_are_written_with_few_open() {
 }
 
 #[test]
-fn a_restart_goes_on_after_the_position_in_the_journal_and_not_at_the_cursor() {
+fn a_restart_continues_after_the_position_in_the_journal_and_not_at_the_cursor() {
     let directory = tempfile::tempdir().unwrap();
     let options = options(directory.path(), "a", r#""format": "raw""#);
     let upstream = Upstream::durable(7);

@@ -34,7 +34,7 @@ fn a_rotated_file_is_named_by_keep_time_and_number() {
 }
 
 #[test]
-fn only_rotations_of_the_file_itself_are_recognised() {
+fn only_rotations_of_the_same_file_are_recognized() {
     let cases = [
         ("a.20231114-221320-7", Some(7)),
         ("a.16770921-001243-0", Some(0)),
@@ -78,7 +78,7 @@ fn the_newest_rotations_are_kept() {
 }
 
 #[test]
-fn a_name_that_keep_would_take_for_a_rotation_is_told() {
+fn a_name_that_keep_would_take_for_a_rotation_is_refused() {
     for (path, is_one) in [
         ("/a/x.20200101-000000-1", true),
         ("x.20200101-000000-1.gz", true),
@@ -97,7 +97,7 @@ fn a_name_that_keep_would_take_for_a_rotation_is_told() {
 }
 
 #[test]
-fn a_path_that_cannot_be_a_file_is_told() {
+fn a_path_that_cannot_be_a_file_is_refused() {
     let long = "x".repeat(255);
     let cases = [
         ("/a/b".to_owned(), true, None),

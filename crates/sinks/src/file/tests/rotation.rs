@@ -1,4 +1,4 @@
-//! Rotation by size, records and time; what is kept.
+//! Rotation by size, records and time, and which files are kept.
 
 use std::{fs, time::Duration};
 
@@ -17,7 +17,7 @@ fn at(batch: Batch, seconds: i64) -> Batch {
     }
 }
 
-/// All outputs, the rotated ones in their order first, then the current one.
+/// All outputs: the rotated ones in order, then the current one.
 fn in_order(directory: &std::path::Path, current: &str) -> Vec<String> {
     let mut names = names(directory);
     let number = |name: &String| {
@@ -36,7 +36,7 @@ fn in_order(directory: &std::path::Path, current: &str) -> Vec<String> {
 
 #[test]
 fn a_file_is_rotated_before_a_record_would_make_it_too_large() {
-    // Lines as they are, lines out of packed records, and JSON: shared, encoded.
+    // Lines as they are (shared), lines of packed records, and JSON (both encoded).
     let line = |n: usize| format!("line {n:0width$}\n", width = 1 + n % 7);
     let text: String = (0..150).map(line).collect();
     for (batch, format) in [
@@ -87,7 +87,7 @@ fn a_file_is_rotated_before_a_record_would_make_it_too_large() {
 }
 
 #[test]
-fn a_record_larger_than_the_limit_has_a_file_of_its_own() {
+fn a_record_larger_than_the_limit_gets_its_own_file() {
     let directory = tempfile::tempdir().unwrap();
     let upstream = Upstream::memory();
     let long = "x".repeat(100);
@@ -109,7 +109,7 @@ fn a_record_larger_than_the_limit_has_a_file_of_its_own() {
 }
 
 #[test]
-fn a_file_is_rotated_after_so_many_records_also_across_a_restart() {
+fn a_file_is_rotated_by_its_number_of_records_across_restarts() {
     let directory = tempfile::tempdir().unwrap();
     for format in ["raw", "json"] {
         let upstream = Upstream::durable(7);
@@ -140,7 +140,7 @@ fn a_file_is_rotated_after_so_many_records_also_across_a_restart() {
 }
 
 #[test]
-fn an_interval_goes_by_receive_times_so_that_a_backlog_is_cut_as_in_time() {
+fn an_interval_goes_by_receive_times_so_that_a_backlog_is_divided_as_if_on_time() {
     let directory = tempfile::tempdir().unwrap();
     let upstream = Upstream::durable(7);
     for minute in 0..6 {
@@ -180,7 +180,7 @@ fn an_idle_file_is_rotated_by_the_clock() {
         block_on(async {
             let close = async {
                 tokio::time::sleep(Duration::from_millis(1500)).await;
-                // It is rotated without any news, and the next record makes a new file.
+                // It is rotated without another record, and the next record creates a new file.
                 assert!(
                     matches!(&names(directory.path())[..], [name] if name != "a"),
                     "{rule}"
@@ -232,7 +232,7 @@ fn old_rotations_are_removed_and_nothing_else() {
 }
 
 #[test]
-fn a_file_that_was_there_and_is_full_is_rotated_first() {
+fn an_existing_file_that_is_full_is_rotated_first() {
     let directory = tempfile::tempdir().unwrap();
     fs::create_dir(directory.path().join("out")).unwrap();
     fs::write(directory.path().join("out/a"), "x".repeat(99) + "\n").unwrap();

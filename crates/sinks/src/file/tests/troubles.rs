@@ -1,4 +1,4 @@
-//! What others do to the files, and what the disk does.
+//! Trouble: what other processes and the disk do to the files.
 
 use std::{fs, path::Path, process::Command, time::Duration};
 
@@ -10,7 +10,7 @@ use crate::{
 
 const RAW: &str = r#""format": "raw""#;
 
-/// Runs a sink and, beside it, what happens to its files; then closes the channel.
+/// Runs a sink and `meanwhile` beside it, then closes the channel.
 fn meanwhile(
     directory: &Path,
     options: &str,
@@ -23,7 +23,7 @@ fn meanwhile(
             happens.await;
             upstream.close();
         };
-        // As the supervisor does it.
+        // As the supervisor does.
         let run = async {
             loop {
                 match rig.run().await {
@@ -46,7 +46,7 @@ async fn wait(millis: u64) {
 }
 
 #[test]
-fn a_file_that_was_renamed_is_let_go_and_a_new_one_begun() {
+fn a_renamed_file_is_let_go_and_a_new_one_is_started() {
     for upstream in [Upstream::memory(), Upstream::durable(7)] {
         let directory = tempfile::tempdir().unwrap();
         let out = directory.path().join("out");
@@ -63,7 +63,7 @@ fn a_file_that_was_renamed_is_let_go_and_a_new_one_begun() {
                     "an idle stream has no added latency"
                 );
                 fs::rename(out.join("a"), out.join("a.1")).unwrap();
-                // It still goes to the old one, for we look once a second.
+                // It still goes to the old file, which is checked once a second.
                 upstream.put(lines("t", "2\n"), false);
                 wait(1100).await;
                 upstream.put(lines("t", "3\n"), false);
@@ -77,7 +77,7 @@ fn a_file_that_was_renamed_is_let_go_and_a_new_one_begun() {
 }
 
 #[test]
-fn what_was_not_committed_of_a_file_that_is_removed_is_written_again() {
+fn uncommitted_records_of_a_removed_file_are_written_again() {
     let directory = tempfile::tempdir().unwrap();
     let upstream = Upstream::durable(7);
     let out = directory.path().join("out");
@@ -98,7 +98,7 @@ fn what_was_not_committed_of_a_file_that_is_removed_is_written_again() {
         },
     );
     let text = fs::read_to_string(out.join("t/a")).unwrap();
-    // The cut may have come before the removal was noticed; then 2 is gone with the file.
+    // If the checkpoint came before the removal was noticed, 2 is gone with the file.
     assert!(
         text == "2\n3\n" || text == "3\n" && upstream.settled() == 3,
         "{text:?}"
@@ -106,7 +106,7 @@ fn what_was_not_committed_of_a_file_that_is_removed_is_written_again() {
 }
 
 #[test]
-fn a_file_of_another_writer_is_refused_by_name() {
+fn a_file_locked_by_another_writer_is_refused_by_name() {
     let directory = tempfile::tempdir().unwrap();
     fs::create_dir(directory.path().join("out")).unwrap();
     let path = directory.path().join("out/a");
@@ -133,7 +133,7 @@ fn a_file_of_another_writer_is_refused_by_name() {
 }
 
 #[test]
-fn a_directory_that_cannot_be_made_is_named_and_made_when_it_can_be() {
+fn a_directory_that_cannot_be_created_is_named_and_created_when_possible() {
     for upstream in [Upstream::memory(), Upstream::durable(7)] {
         let directory = tempfile::tempdir().unwrap();
         let out = directory.path().join("out");
@@ -153,7 +153,7 @@ fn a_directory_that_cannot_be_made_is_named_and_made_when_it_can_be() {
 }
 
 #[test]
-fn a_file_that_was_cut_by_somebody_else_is_appended_to_without_a_hole() {
+fn a_file_cut_by_another_process_is_appended_to_without_a_hole() {
     let directory = tempfile::tempdir().unwrap();
     let upstream = Upstream::durable(7);
     let out = directory.path().join("out");
@@ -182,7 +182,7 @@ fn a_file_that_was_cut_by_somebody_else_is_appended_to_without_a_hole() {
     assert_eq!(names(directory.path()).len(), 2);
 }
 
-/// Takes the mount away, also when the test fails.
+/// Unmounts, even when the test fails.
 struct Unmount<'a>(&'a Path);
 
 impl Drop for Unmount<'_> {
@@ -192,7 +192,7 @@ impl Drop for Unmount<'_> {
 }
 
 #[test]
-fn a_full_disk_holds_the_source_and_nothing_is_lost_or_split_when_there_is_room_again() {
+fn a_full_disk_holds_the_source_and_nothing_is_lost_or_split() {
     let directory = tempfile::tempdir().unwrap();
     let out = directory.path().join("out");
     fs::create_dir(&out).unwrap();
@@ -238,7 +238,7 @@ fn a_full_disk_holds_the_source_and_nothing_is_lost_or_split_when_there_is_room_
 }
 
 #[test]
-fn after_a_damaged_journal_nothing_is_cut_and_the_sink_goes_on_in_a_new_file() {
+fn after_a_damaged_journal_nothing_is_truncated_and_the_sink_continues_in_a_new_file() {
     let directory = tempfile::tempdir().unwrap();
     let options = options(directory.path(), "a", RAW);
     let upstream = Upstream::durable(7);
@@ -287,7 +287,7 @@ fn a_journal_of_a_newer_format_is_refused_with_both_numbers() {
 }
 
 #[test]
-fn a_record_whose_path_cannot_be_a_file_is_rejected_and_stops_nobody() {
+fn a_record_whose_path_cannot_be_a_file_is_rejected_and_delivery_continues() {
     let directory = tempfile::tempdir().unwrap();
     fs::create_dir_all(directory.path().join("out/taken")).unwrap();
     let upstream = Upstream::durable(7);
@@ -325,7 +325,7 @@ fn a_record_whose_path_cannot_be_a_file_is_rejected_and_stops_nobody() {
     );
 }
 
-/// Puts a record into the file of each of these names, and one into `a` before and behind them.
+/// Puts a record into the file of each of these names, and one into `a` before and after them.
 fn put_each(upstream: &Upstream, names: &[&str]) {
     let fields: Vec<_> = ["a"].iter().chain(names).chain(&["a"]).copied().collect();
     let fields: Vec<_> = fields.into_iter().map(|name| ("x", name)).collect();
@@ -404,7 +404,7 @@ fn rotation_removes_no_output_whose_name_is_like_that_of_a_rotated_file() {
 }
 
 #[test]
-fn what_is_written_behind_half_a_line_begins_a_new_one() {
+fn records_after_half_a_line_start_a_new_line() {
     for upstream in [Upstream::memory(), Upstream::durable(7)] {
         let directory = tempfile::tempdir().unwrap();
         let out = directory.path().join("out");

@@ -28,7 +28,7 @@ fn sync(leases: &mut Leases) -> u64 {
 }
 
 #[test]
-fn leases_outlive_a_restart_and_the_newest_counts() {
+fn leases_survive_a_restart_and_the_newest_counts() {
     let disk: Arc<dyn Disk> = Arc::new(SimulatedDisk::new(1));
     let mut leases = open(&disk, 7);
     let first = leases.lease(place(1, 0), "a:1");
@@ -48,7 +48,7 @@ fn leases_outlive_a_restart_and_the_newest_counts() {
 }
 
 #[test]
-fn a_file_that_grew_is_written_anew_with_what_counts() {
+fn a_file_that_grew_is_rewritten_without_forgotten_leases() {
     let disk: Arc<dyn Disk> = Arc::new(SimulatedDisk::new(1));
     let mut leases = open(&disk, 7);
     let path = Path::new("/data/sinks/out/leases");
@@ -66,11 +66,11 @@ fn a_file_that_grew_is_written_anew_with_what_counts() {
 }
 
 #[test]
-fn what_is_synced_survives_a_crash_at_any_call() {
+fn synced_leases_survive_a_crash_at_any_call() {
     for seed in 0..300 {
         let disk = SimulatedDisk::new(seed);
         let shared: Arc<dyn Disk> = Arc::new(disk.clone());
-        // Every lease there was for a chunk, and how many of them are durable.
+        // Every lease that was granted, and how many of them are durable.
         let mut made: HashMap<Place, (Vec<&str>, usize)> = HashMap::new();
         for round in 0..4 {
             disk.crash_at(disk.calls() + 3 + (seed * 7 + round * 13) % 29);
@@ -147,7 +147,7 @@ fn a_newer_format_is_refused_with_both_numbers() {
 }
 
 #[test]
-fn a_damaged_record_takes_no_other_with_it_and_is_named() {
+fn a_damaged_record_is_reported_and_harms_no_other_record() {
     let disk: Arc<dyn Disk> = Arc::new(SimulatedDisk::new(1));
     let mut leases = open(&disk, 7);
     let place = |seq| (Position { epoch: 1, seq }, 0);
@@ -170,7 +170,7 @@ fn a_damaged_record_takes_no_other_with_it_and_is_named() {
     let holders = [1, 2, 3].map(|seq| leases.holder(place(seq)));
     assert_eq!(holders, [Some("a:1"), None, Some("a:1")]);
     drop(leases);
-    // A flipped version is damage, too, and no newer format.
+    // A flipped version is damage, too, and not a newer format.
     let file = disk.open(path, Open::Write).unwrap();
     file.write_at(&[IoSlice::new(&[9])], 8).unwrap();
     drop(file);

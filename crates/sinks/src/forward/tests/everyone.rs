@@ -20,7 +20,7 @@ fn numbers(range: std::ops::Range<usize>) -> Vec<String> {
 }
 
 #[test]
-fn every_server_gets_everything_and_a_batch_is_settled_when_all_have_it() {
+fn every_server_gets_everything_and_a_batch_is_settled_when_all_have_acked_it() {
     local(async {
         let [one, two] = [
             Server::start(|_| Act::Ack).await,
@@ -40,7 +40,7 @@ fn every_server_gets_everything_and_a_batch_is_settled_when_all_have_it() {
             slow.act(|_| Act::Ack);
         })
         .await;
-        // A new start sends all of it again, to all, with the same ids.
+        // A new start sends all of it again to all servers, with the same ids.
         run_until(&mut rig, eventually(|| upstream.settled() == 20)).await;
         for server in [&one, &two, &slow] {
             assert_eq!(messages(server), numbers(0..20));
@@ -49,7 +49,7 @@ fn every_server_gets_everything_and_a_batch_is_settled_when_all_have_it() {
 }
 
 #[test]
-fn a_server_that_fails_gets_what_it_missed_and_a_chunk_never_goes_to_another_twice() {
+fn a_server_that_fails_gets_what_it_missed_and_no_other_server_gets_it_twice() {
     local(async {
         let mut seen = 0;
         let failing = Server::start(move |_| {
@@ -79,7 +79,7 @@ fn a_server_that_fails_gets_what_it_missed_and_a_chunk_never_goes_to_another_twi
 }
 
 #[test]
-fn who_joins_gets_all_from_then_on_and_who_leaves_is_not_waited_for() {
+fn a_server_that_joins_gets_everything_from_then_on_and_one_that_leaves_holds_up_nothing() {
     local(async {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("servers.yaml");
@@ -100,7 +100,7 @@ fn who_joins_gets_all_from_then_on_and_who_leaves_is_not_waited_for() {
             eventually(|| two.open() > 0).await;
             let second = upstream.put(packed("t", "1\n"), true);
             eventually(|| settled(&second)).await;
-            // It is gone, and then it is no server any more.
+            // It fails, and then it is no longer a server.
             let gone = two.received();
             drop(two);
             let third = upstream.put(packed("t", "2\n"), true);

@@ -3,13 +3,14 @@
 use super::{server::Act, *};
 use crate::rig::packed;
 
-/// The first frame is treated as `act` says, all others are acked.
+/// Treats the first frame as `act` says and acks all others.
 fn first(act: Act) -> impl FnMut(&Received) -> Act {
     let mut next = Some(act);
     move |_| next.take().unwrap_or(Act::Ack)
 }
 
-/// Three chunks to a server that treats the first as `act` says: all arrive in order, none is settled without its ack.
+/// Sends three chunks to a server that treats the first as `act` says: all arrive in order, and none is settled without its
+/// ack.
 fn comes_through(act: Act, more: &str, resent: bool) {
     local(async {
         let server = Server::start(first(act)).await;
@@ -34,7 +35,7 @@ fn comes_through(act: Act, more: &str, resent: bool) {
 }
 
 #[test]
-fn an_unacknowledged_chunk_is_sent_again() {
+fn a_chunk_without_an_ack_is_resent() {
     comes_through(Act::StoreAndClose, "", true);
     comes_through(Act::Close, "", true);
 }
@@ -45,20 +46,20 @@ fn a_late_ack_is_waited_for() {
 }
 
 #[test]
-fn a_chunk_that_is_never_acked_is_sent_again_on_a_new_connection() {
+fn a_chunk_that_is_never_acked_is_resent_on_a_new_connection() {
     let start = Instant::now();
     comes_through(Act::Silence, r#", "ack_timeout": "200ms""#, true);
     assert!(start.elapsed() >= Duration::from_millis(200));
 }
 
 #[test]
-fn a_wrong_ack_ends_the_connection_and_everything_unacked_is_sent_again() {
+fn a_wrong_ack_ends_the_connection_and_everything_unacked_is_resent() {
     comes_through(Act::AckWrong, "", true);
     comes_through(Act::Babble, "", true);
 }
 
 #[test]
-fn an_ack_that_comes_twice_is_a_wrong_one() {
+fn a_repeated_ack_is_a_wrong_ack() {
     local(async {
         let server = Server::start(first(Act::AckTwice)).await;
         let upstream = Upstream::memory();
@@ -95,7 +96,7 @@ fn a_server_that_closes_after_every_chunk_gets_them_all() {
 }
 
 #[test]
-fn cuts_are_settled_only_when_everything_before_them_is_acked() {
+fn checkpoints_are_settled_only_when_everything_before_them_is_acked() {
     local(async {
         let server = Server::start(|frame| match frame.messages()[0].as_str() {
             "1" => Act::AckLate(Duration::from_millis(400)),
@@ -115,7 +116,7 @@ fn cuts_are_settled_only_when_everything_before_them_is_acked() {
             }
             eventually(|| settled(&receipts[0])).await;
             tokio::time::sleep(Duration::from_millis(100)).await;
-            // 2 and 3 are acked, but 1 stands before them.
+            // 2 and 3 are acked, but 1 is before them.
             assert!(
                 receipts[1..]
                     .iter()
@@ -130,7 +131,7 @@ fn cuts_are_settled_only_when_everything_before_them_is_acked() {
 }
 
 #[test]
-fn a_server_that_is_not_there_yet_is_tried_until_it_is() {
+fn a_server_that_is_not_up_yet_is_retried_until_it_is() {
     local(async {
         let address = Server::start(|_| Act::Ack).await.address;
         tokio::task::yield_now().await;
@@ -180,7 +181,7 @@ fn back_pressure_begins_when_no_server_takes_more() {
 }
 
 #[test]
-fn another_server_takes_over_what_a_failed_one_has_not_acked() {
+fn another_server_gets_what_a_failed_one_has_not_acked() {
     local(async {
         let (bad, good) = (
             Server::start(|_| Act::StoreAndClose).await,
@@ -261,7 +262,7 @@ fn a_standby_works_only_while_others_have_failed() {
 }
 
 #[test]
-fn with_failover_wait_a_chunk_in_doubt_waits_for_its_server_and_others_go_on() {
+fn with_failover_wait_a_chunk_in_doubt_waits_for_its_server_and_other_chunks_do_not() {
     local(async {
         let doubtful = Server::start(|_| Act::StoreAndClose).await;
         let good = Server::start(|_| Act::Ack).await;
@@ -274,7 +275,7 @@ fn with_failover_wait_a_chunk_in_doubt_waits_for_its_server_and_others_go_on() {
                 receipts.push(upstream.put(packed("t", &format!("{number}\n")), true));
             }
             eventually(|| doubtful.connections() > 3).await;
-            // It has begun some; those stay with it, whatever it does.
+            // It has begun some; those stay with it whatever it does.
             let begun: Vec<_> = once_each(&doubtful.received())
                 .iter()
                 .map(|f| f.id.clone())
@@ -316,7 +317,7 @@ fn after_a_restart_the_same_frames_have_the_same_ids_and_bytes() {
 }
 
 #[test]
-fn a_stop_does_not_wait_for_a_server_that_is_not_there_when_a_durable_channel_holds_the_records() {
+fn behind_a_durable_channel_a_stop_does_not_wait_for_a_server_that_is_down() {
     local(async {
         let address = Server::start(|_| Act::Ack).await.address;
         tokio::task::yield_now().await;
@@ -338,7 +339,7 @@ fn a_stop_does_not_wait_for_a_server_that_is_not_there_when_a_durable_channel_ho
 }
 
 #[test]
-fn records_that_nobody_takes_for_too_long_leave_by_the_rejected_port() {
+fn records_that_no_server_takes_in_time_leave_by_the_rejected_port() {
     local(async {
         let address = Server::start(|_| Act::Ack).await.address;
         tokio::task::yield_now().await;
@@ -384,7 +385,7 @@ fn without_acks_what_a_broken_connection_has_not_begun_is_still_sent() {
 }
 
 #[test]
-fn many_small_chunks_under_way_hold_little_memory() {
+fn many_small_chunks_in_flight_hold_little_memory() {
     local(async {
         let server = Server::start(|_| Act::Silence).await;
         let upstream = Upstream::memory();

@@ -1,4 +1,4 @@
-//! What goes over the wire.
+//! The frames on the wire.
 
 use millstream_record::{Batch, Encoding, Values};
 use rmpv::Value;
@@ -6,7 +6,7 @@ use rmpv::Value;
 use super::{server::Act, *};
 use crate::rig::{lines, packed, try_build};
 
-/// Sends one batch with these options and gives the frames that came.
+/// Sends one batch with these options and returns the frames that arrive.
 fn sent(batch: millstream_record::Batch, more: &str) -> Vec<Received> {
     local(async {
         let server = Server::start(|_| Act::Ack).await;
@@ -26,7 +26,7 @@ fn sent(batch: millstream_record::Batch, more: &str) -> Vec<Received> {
 }
 
 #[test]
-fn a_packed_batch_travels_as_it_is() {
+fn a_packed_batch_travels_unchanged() {
     let batch = packed("web.a", "one\ntwo\n");
     let frames = sent(batch.clone(), "");
     assert_eq!(frames.len(), 1);
@@ -114,7 +114,7 @@ fn with_metadata(text: &str) -> [Vec<u8>; 2] {
 }
 
 #[test]
-fn metadata_is_dropped_where_a_receiver_may_refuse_it_and_travels_along_where_it_is_kept() {
+fn metadata_is_dropped_by_default_and_sent_where_it_is_kept() {
     let [one, plain_one] = with_metadata("one");
     let [_, plain_two] = with_metadata("two");
     let mut batch = packed("t", "one\ntwo\n");
@@ -134,13 +134,13 @@ fn metadata_is_dropped_where_a_receiver_may_refuse_it_and_travels_along_where_it
     ] {
         assert_eq!(sent(batch.clone(), more)[0].payload, expected);
     }
-    // What a source knows to be plain is not looked into.
+    // A batch that its source found plain is not searched.
     let known = Batch {
         plain: true,
         ..batch.clone()
     };
     assert_eq!(sent(known, "")[0].payload, batch.body);
-    // Without any, the batch travels as it is.
+    // Without metadata the batch travels unchanged.
     batch.body = expected.into();
     assert_eq!(
         sent(batch.clone(), r#", "metadata": "drop""#)[0].payload,
@@ -149,12 +149,12 @@ fn metadata_is_dropped_where_a_receiver_may_refuse_it_and_travels_along_where_it
 }
 
 #[test]
-fn dropped_metadata_is_counted_and_told_once() {
+fn dropped_metadata_is_counted_and_logged_once() {
     local(async {
         let server = Server::start(|_| Act::Ack).await;
         let upstream = Upstream::memory();
         let [one, _] = with_metadata("one");
-        // `[[time, {}], record]`: nothing is lost with the empty map.
+        // `[[time, {}], record]`: dropping the empty map loses nothing.
         let empty = [&one[..12], b"\x80", &one[21..]].concat();
         let mut batch = packed("t", "one\ntwo\n");
         batch.body = [one, empty].concat().into();
@@ -169,7 +169,7 @@ fn dropped_metadata_is_counted_and_told_once() {
 }
 
 #[test]
-fn payloads_are_compressed_when_asked() {
+fn payloads_are_compressed_as_configured() {
     use millstream_wire::compression::{Codec, Inflated, Inflater};
     for (name, codec) in [("gzip", Codec::Gzip), ("zstd", Codec::Zstd)] {
         let batch = packed("t", &"the same again\n".repeat(1000));
@@ -238,7 +238,7 @@ fn behind_a_durable_channel_every_frame_is_a_chunk_with_an_id_of_its_position() 
 }
 
 #[test]
-fn a_batch_that_is_too_large_for_a_chunk_is_cut_between_records() {
+fn a_batch_that_is_too_large_for_a_chunk_is_split_between_records() {
     let line = "x".repeat(1000);
     let text = format!("{line}\n").repeat(20_000);
     for batch in [lines("t", &text), packed("t", &text)] {
@@ -262,7 +262,7 @@ fn a_batch_that_is_too_large_for_a_chunk_is_cut_between_records() {
 }
 
 #[test]
-fn options_that_cannot_be_are_named() {
+fn wrong_options_are_reported_by_name() {
     for (options, word) in [
         (r#"{}"#, "at least one"),
         (r#"{"servers": []}"#, "at least one"),
@@ -307,7 +307,7 @@ fn options_that_cannot_be_are_named() {
 }
 
 #[test]
-fn values_that_do_not_travel_keep_no_batches_apart() {
+fn batches_with_different_values_share_a_chunk_where_values_are_not_sent() {
     for (more, chunks) in [("", 1), (r#", "peer": "millstream""#, 2)] {
         local(async {
             let server = Server::start(|_| Act::Ack).await;
@@ -330,7 +330,7 @@ fn values_that_do_not_travel_keep_no_batches_apart() {
 }
 
 #[test]
-fn a_tag_that_the_next_millstream_would_refuse_for_ever_is_set_aside() {
+fn a_tag_that_the_next_millstream_would_always_refuse_is_rejected() {
     local(async {
         let server = Server::start(|_| Act::Ack).await;
         let upstream = Upstream::memory();

@@ -1,4 +1,4 @@
-//! Heartbeats: a server that hangs is taken out before records wait for it, and taken in again when it answers.
+//! Heartbeats: a server that hangs gets nothing before records wait for it, and gets its share again when it answers.
 
 use std::{cell::Cell, net::SocketAddr, rc::Rc};
 
@@ -7,7 +7,7 @@ use tokio::net::UdpSocket;
 use super::{server::Act, *};
 use crate::rig::packed;
 
-/// Options of a sink that asks by datagrams, often.
+/// Options of a sink with frequent datagram heartbeats.
 const BY_UDP: &str = r#", "heartbeat": {"by": "udp", "interval": "20ms", "silence": "100ms"}, "batch": {"size": "0"}"#;
 
 /// Answers datagrams as fluentd does, while it may.
@@ -27,7 +27,7 @@ async fn answer(address: SocketAddr) -> Rc<Cell<bool>> {
 }
 
 #[test]
-fn what_a_server_that_hangs_may_have_goes_to_another_long_before_the_timeout() {
+fn chunks_of_a_server_that_hangs_go_to_another_long_before_the_timeout() {
     local(async {
         let (hung, good) = (
             Server::start(|_| Act::Silence).await,
@@ -47,7 +47,7 @@ fn what_a_server_that_hangs_may_have_goes_to_another_long_before_the_timeout() {
             hung.has(5).await;
             answers.set(false);
             eventually(|| receipts.iter().all(settled)).await;
-            // While it is silent nothing is even tried.
+            // While it is silent no connection is attempted.
             let connections = hung.connections();
             let more = upstream.put(packed("t", "10\n"), true);
             eventually(|| settled(&more)).await;
@@ -72,7 +72,7 @@ fn what_a_server_that_hangs_may_have_goes_to_another_long_before_the_timeout() {
 }
 
 #[test]
-fn with_failover_wait_a_server_that_hangs_keeps_what_it_may_have_and_the_rest_goes_on() {
+fn with_failover_wait_only_chunks_that_a_hanging_server_may_have_wait_for_it() {
     local(async {
         let (hung, good) = (
             Server::start(|_| Act::Silence).await,
@@ -107,7 +107,7 @@ fn with_failover_wait_a_server_that_hangs_keeps_what_it_may_have_and_the_rest_go
     });
 }
 
-/// With `failover: wait`, five chunks with a server that says nothing, which `fails` ends, and five with a good one: what
+/// With `failover: wait`: five chunks with a server that does not answer and that `fails` ends, and five with a good one. What
 /// the first may have is given up.
 fn in_doubt_is_given_up(more: &str, fails: impl AsyncFnOnce(Server, Rc<Cell<bool>>)) {
     local(async {
@@ -138,7 +138,7 @@ fn in_doubt_is_given_up(more: &str, fails: impl AsyncFnOnce(Server, Rc<Cell<bool
 }
 
 #[test]
-fn with_failover_wait_what_a_server_may_have_that_is_silent_for_good_is_given_up() {
+fn with_failover_wait_chunks_of_a_server_that_stays_silent_are_given_up() {
     let give_up =
         r#", "retry": {"first": "10ms", "max": "50ms", "timeout": "1s", "give_up": "1s"}"#;
     in_doubt_is_given_up(
@@ -151,7 +151,7 @@ fn with_failover_wait_what_a_server_may_have_that_is_silent_for_good_is_given_up
 }
 
 #[test]
-fn with_failover_wait_what_is_too_old_when_its_server_fails_goes_to_no_other() {
+fn with_failover_wait_an_overdue_chunk_of_a_failed_server_goes_to_no_other() {
     let more = r#", "heartbeat": {"by": "none"}, "batch": {"size": "0"},
         "retry": {"first": "10ms", "max": "50ms", "timeout": "1s", "give_up": "100ms"}"#;
     in_doubt_is_given_up(more, async |hung: Server, _: Rc<Cell<bool>>| {
@@ -180,7 +180,7 @@ fn a_server_that_never_answered_a_datagram_is_not_judged() {
 }
 
 #[test]
-fn a_server_that_is_back_is_tried_at_once_however_long_the_pause_would_be() {
+fn a_server_that_answers_again_is_tried_at_once_however_long_the_back_off_is() {
     local(async {
         let server = Server::start(|_| Act::Ack).await;
         let address = server.address;
@@ -199,7 +199,7 @@ fn a_server_that_is_back_is_tried_at_once_however_long_the_pause_would_be() {
             );
             drop(server);
             let second = upstream.put(packed("t", "1\n"), true);
-            // Long enough to fail and to rest.
+            // Long enough to fail and to back off.
             tokio::time::sleep(Duration::from_millis(300)).await;
             let server = Server::start_on(address, |_| Act::Ack).await;
             eventually(|| settled(&second)).await;

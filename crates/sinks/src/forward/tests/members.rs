@@ -1,4 +1,4 @@
-//! Servers that join and leave while chunks are on their way.
+//! Servers that join and leave while chunks are in flight.
 
 use std::{fs, path::Path};
 
@@ -14,7 +14,7 @@ pub(super) fn looking_at(path: &Path, more: &str) -> String {
     )
 }
 
-/// Writes the list as tools do: another file that takes its place.
+/// Replaces the list as tools do: by another file.
 pub(super) fn list(path: &Path, servers: &[&Server]) {
     let lines: String = servers
         .iter()
@@ -58,7 +58,7 @@ fn a_server_that_joins_gets_its_share() {
 }
 
 #[test]
-fn a_server_that_leaves_finishes_what_it_has_and_gets_no_more() {
+fn a_server_that_leaves_finishes_its_chunks_and_gets_no_more() {
     local(async {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("servers.yaml");
@@ -87,7 +87,7 @@ fn a_server_that_leaves_finishes_what_it_has_and_gets_no_more() {
 }
 
 #[test]
-fn what_a_dead_server_that_leaves_may_have_goes_to_the_others() {
+fn chunks_of_a_dead_server_that_leaves_go_to_the_others() {
     local(async {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("servers.yaml");
@@ -119,7 +119,7 @@ fn a_list_that_cannot_be_read_changes_nothing() {
         let upstream = Upstream::memory();
         let mut rig = rig(&upstream, &looking_at(&file, ""));
         run_until(&mut rig, async {
-            // Not there yet: it waits.
+            // It does not exist yet: the sink waits.
             let first = upstream.put(packed("t", "0\n"), true);
             tokio::time::sleep(Duration::from_millis(50)).await;
             assert_eq!(first.try_outcome(), None);
@@ -154,7 +154,7 @@ fn every_address_of_a_name_is_a_server() {
     });
 }
 
-/// The flow that the tests put into every line.
+/// The flow in every line of these tests.
 fn key(message: &str) -> &str {
     message.split_once(' ').unwrap().0
 }
@@ -190,7 +190,7 @@ fn records_of_a_flow_go_to_one_server_in_order_and_move_together() {
             }
         }
         assert_eq!((records, owner.len()), (9000, 500));
-        // By their addresses, which are others in each run: a third each, give or take 10.
+        // It depends on the addresses, which differ in each run: a third each, plus or minus 10.
         let flows = [0, 1, 2].map(|place| owner.values().filter(|owner| **owner == place).count());
         assert!(flows.iter().all(|flows| *flows > 80), "{flows:?}");
     });
@@ -221,7 +221,7 @@ fn flows_of_a_server_that_fails_move_and_keep_their_order() {
             eventually(|| upstream.settled() == 200).await;
         })
         .await;
-        // What the failing one acked came first; each flow is in order over both.
+        // What the failing server acked came first; each flow is in order over both.
         let frames = [failing.received(), good.received()].concat();
         assert_eq!(once_each(&frames).len(), 200);
         let mut last: HashMap<String, usize> = HashMap::new();
@@ -235,10 +235,10 @@ fn flows_of_a_server_that_fails_move_and_keep_their_order() {
 }
 
 #[test]
-fn with_failover_wait_a_chunk_in_doubt_goes_to_the_same_server_also_after_a_restart() {
+fn with_failover_wait_a_chunk_in_doubt_goes_to_the_same_server_even_after_a_restart() {
     local(async {
         let directory = tempfile::tempdir().unwrap();
-        // It stores and never says so.
+        // It stores and never acks.
         let doubtful = Server::start(|_| Act::Silence).await;
         let good = Server::start(|_| Act::Ack).await;
         let upstream = Upstream::durable(3);
@@ -255,7 +255,7 @@ fn with_failover_wait_a_chunk_in_doubt_goes_to_the_same_server_also_after_a_rest
         .await;
         drop(first);
         let stored = doubtful.received().len();
-        // The next run is told of the good server alone: the other one is not forgotten.
+        // The next start is configured with the good server only: the other one is not forgotten.
         doubtful.act(|_| Act::Ack);
         let mut second = rig(&options(&[&good], r#", "failover": "wait""#));
         run_until(&mut second, async {
@@ -275,7 +275,7 @@ fn with_failover_wait_a_chunk_in_doubt_goes_to_the_same_server_also_after_a_rest
 }
 
 #[test]
-fn with_failover_wait_a_chunk_in_doubt_is_given_up_also_after_a_restart() {
+fn with_failover_wait_a_chunk_in_doubt_can_be_given_up_after_a_restart() {
     local(async {
         let directory = tempfile::tempdir().unwrap();
         let gone = Server::start(|_| Act::Silence).await;
@@ -319,7 +319,7 @@ fn nothing_goes_out_before_its_lease_is_durable() {
             Server::start(|_| Act::Ack).await,
             Server::start(|_| Act::Ack).await,
         ];
-        // The sink's directory cannot be made: a file stands in its place.
+        // The sink's directory cannot be created: a file has its name.
         let taken = directory.path().join("sinks");
         fs::write(&taken, "").unwrap();
         let upstream = Upstream::durable(3);

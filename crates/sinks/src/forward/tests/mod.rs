@@ -19,8 +19,7 @@ use super::COMPONENT;
 use crate::rig::{Rig, Upstream};
 use server::{Received, Server};
 
-/// Runs a test on a thread of its own kind: one runtime, local tasks, and an end after five minutes (a busy
-/// machine is no failure).
+/// Runs a test on one runtime with local tasks, for at most five minutes (a busy machine is no failure).
 fn local<T>(test: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -35,7 +34,7 @@ fn local<T>(test: impl Future<Output = T>) -> T {
     tokio::task::LocalSet::new().block_on(&runtime, test)
 }
 
-/// Options with these servers and short waits; `more` is JSON behind a comma.
+/// Options with these servers and short waits; `more` is JSON that starts with a comma.
 fn options(servers: &[&Server], more: &str) -> String {
     let servers: Vec<_> = servers
         .iter()
@@ -45,7 +44,7 @@ fn options(servers: &[&Server], more: &str) -> String {
     if !more.contains("retry") {
         options += r#", "retry": {"first": "10ms", "max": "50ms", "timeout": "1s"}"#;
     }
-    // So that the connections that are counted are those of records.
+    // So that only connections for records are counted.
     if !more.contains("heartbeat") {
         options += r#", "heartbeat": {"by": "none"}"#;
     }
@@ -56,7 +55,7 @@ fn rig(upstream: &Upstream, options: &str) -> Rig {
     Rig::new(&COMPONENT, options, upstream, "unused".as_ref())
 }
 
-/// Runs the sink until `until` is ready, then kills it where it stands.
+/// Runs the sink until `until` is ready, then drops it.
 async fn run_until<T>(rig: &mut Rig, until: impl Future<Output = T>) -> T {
     tokio::select! {
         ended = rig.run() => panic!("the sink ended: {ended:?}"),
@@ -80,7 +79,7 @@ fn settled(receipt: &Receipt) -> bool {
     receipt.try_outcome() == Some(Ok(()))
 }
 
-/// Checks that the same id always came with the same bytes; gives the frames without those that came again.
+/// Checks that the same id always came with the same bytes; returns the frames without repeats.
 fn once_each(received: &[Received]) -> Vec<&Received> {
     let mut by_id: HashMap<&[u8], &Received> = HashMap::new();
     let mut first = Vec::new();

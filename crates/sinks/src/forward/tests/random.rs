@@ -1,9 +1,9 @@
-//! Whatever servers do, nothing is lost and the same id is the same bytes.
+//! Whatever servers do, nothing is lost and the same id has the same bytes.
 
 use super::{server::Act, *};
 use crate::rig::packed;
 
-/// A generator that a seed repeats (xorshift64*).
+/// A generator that repeats with its seed (xorshift64*).
 #[derive(Clone)]
 struct Random(u64);
 
@@ -36,8 +36,8 @@ fn faulty(mut random: Random) -> impl FnMut(&Received) -> Act + 'static {
 
 const CHUNKS: usize = 150;
 
-/// Sends numbered chunks, some larger than a write, to servers that fail at random; the sink dies now and then too.
-/// Gives what each server has stored.
+/// Sends numbered chunks, some larger than a write, to servers that fail at random; the sink dies now and then, too. Returns
+/// what each server has stored.
 async fn storm(seed: u64, servers: usize, more: &str) -> Vec<Vec<Received>> {
     let directory = tempfile::tempdir().unwrap();
     let mut random = Random(seed);
@@ -55,8 +55,8 @@ async fn storm(seed: u64, servers: usize, more: &str) -> Vec<Vec<Received>> {
     let servers: Vec<_> = started.iter().collect();
     let more = format!(r#", "ack_timeout": "60ms", "in_flight": "1MiB"{more}"#);
     let options = options(&servers, &more);
-    // Each life is longer than the last: nothing is settled before the first cut, which may take all chunks, and on a busy
-    // machine that takes its time.
+    // Each life is longer than the last: nothing is settled before the first checkpoint, which may take all chunks, and on a
+    // busy machine that takes time.
     for restarts in 1.. {
         let mut rig = Rig::new(&COMPONENT, &options, &upstream, directory.path());
         let life = Duration::from_millis(random.below(200 * restarts));
@@ -83,8 +83,8 @@ fn to_one_server_every_chunk_comes_exactly_once_in_order_when_ids_are_remembered
     for seed in 1..=8 {
         let received = local(storm(seed, 1, ""));
         let once = once_each(&received[0]);
-        // A server that drops a frame and goes on with a new connection gets the dropped one first, so the first time
-        // that each is stored is in order.
+        // A server that drops a frame and continues on a new connection gets the dropped one first, so the first copies of all
+        // chunks are in order.
         let numbers: Vec<_> = once.iter().map(|frame| number(frame)).collect();
         assert_eq!(numbers, (0..CHUNKS).collect::<Vec<_>>(), "seed {seed}");
     }
@@ -100,7 +100,7 @@ fn to_several_servers_nothing_is_lost_and_the_same_id_is_the_same_bytes() {
     ] {
         let received = local(storm(seed, 3, more));
         if !more.is_empty() {
-            // What a server may have is asked of that server alone, whatever is killed.
+            // A chunk in doubt goes to the same server only, whatever is killed.
             let mut owners: HashMap<&[u8], usize> = HashMap::new();
             for (server, frames) in received.iter().enumerate() {
                 for frame in frames {
@@ -120,7 +120,7 @@ fn to_several_servers_nothing_is_lost_and_the_same_id_is_the_same_bytes() {
 }
 
 #[test]
-fn behind_memory_every_receipt_is_good_in_the_end_and_nothing_is_lost() {
+fn behind_memory_every_receipt_succeeds_in_the_end_and_nothing_is_lost() {
     for seed in [21, 22, 23] {
         local(async {
             let server = Server::start(faulty(Random(seed))).await;

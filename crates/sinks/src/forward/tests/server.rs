@@ -1,4 +1,4 @@
-//! A forward receiver for tests: it understands whole frames on its own and answers each as the test says.
+//! A forward receiver for tests: it parses whole frames without the code under test and treats each as the test says.
 
 use std::{
     cell::{Cell, RefCell},
@@ -15,12 +15,12 @@ use tokio::{
     task::JoinHandle,
 };
 
-/// What a server does with a frame.
+/// How a server treats a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Act {
     /// Stores and acks it.
     Ack,
-    /// Stores it, acks it after a while, and reads on meanwhile.
+    /// Stores it and acks it after a while; continues to read meanwhile.
     AckLate(Duration),
     /// Stores it and closes the connection without an ack.
     StoreAndClose,
@@ -28,17 +28,17 @@ pub(super) enum Act {
     Close,
     /// Stores and acks it, then closes the connection.
     AckAndClose,
-    /// Stores it and acks another.
+    /// Stores it and acks a different id.
     AckWrong,
     /// Stores it and acks it twice.
     AckTwice,
-    /// Stores it and says nothing.
+    /// Stores it and does not answer.
     Silence,
-    /// Stores it and answers something that is no ack.
+    /// Stores it and answers something that is not an ack.
     Babble,
 }
 
-/// A frame as it came.
+/// A frame as it arrived.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Received {
     pub(super) connection: usize,
@@ -48,7 +48,7 @@ pub(super) struct Received {
     /// The marker of the payload and its bytes.
     pub(super) marker: u8,
     pub(super) payload: Vec<u8>,
-    /// The option map as JSON-like text, for looking at.
+    /// The option map as JSON-like text.
     pub(super) options: rmpv::Value,
 }
 
@@ -82,7 +82,7 @@ pub(super) struct Server {
     task: JoinHandle<()>,
 }
 
-/// Decides what to do about a frame.
+/// Decides how to treat a frame.
 type Decide = dyn FnMut(&Received) -> Act;
 
 struct Shared {
@@ -94,12 +94,12 @@ struct Shared {
 }
 
 impl Server {
-    /// A server on a port of its own that does what `act` says about each frame.
+    /// A server on a free port that treats each frame as `act` says.
     pub(super) async fn start(act: impl FnMut(&Received) -> Act + 'static) -> Self {
         Self::start_on("127.0.0.1:0".parse().unwrap(), act).await
     }
 
-    /// The same on a given port.
+    /// [`Server::start`] on a given port.
     pub(super) async fn start_on(
         address: SocketAddr,
         act: impl FnMut(&Received) -> Act + 'static,
@@ -127,22 +127,22 @@ impl Server {
         self.shared.received.borrow().clone()
     }
 
-    /// Connections so far.
+    /// The number of connections so far.
     pub(super) fn connections(&self) -> usize {
         self.shared.connections.get()
     }
 
-    /// Connections that are open now.
+    /// The number of open connections.
     pub(super) fn open(&self) -> usize {
         self.shared.open.get()
     }
 
-    /// Changes what it does.
+    /// Changes how frames are treated.
     pub(super) fn act(&self, act: impl FnMut(&Received) -> Act + 'static) {
         *self.shared.act.borrow_mut() = Box::new(act);
     }
 
-    /// Returns when `count` frames have come.
+    /// Returns when `count` frames have arrived.
     pub(super) async fn has(&self, count: usize) {
         while self.shared.received.borrow().len() < count {
             self.shared.changed.notified().await;
@@ -157,7 +157,7 @@ impl Drop for Server {
 }
 
 async fn accept(listener: TcpListener, shared: Rc<Shared>) {
-    // Dropped with this task, and its connections with it: the server dies as a process would.
+    // Dropped with this task, which closes its connections: the server dies as a process would.
     let mut connections = tokio::task::JoinSet::new();
     loop {
         let (stream, _) = listener.accept().await.unwrap();

@@ -1,4 +1,4 @@
-//! A server that keeps what it is sent and answers as it is told.
+//! A server that keeps the requests and answers as it is scripted.
 
 use std::{
     collections::HashSet,
@@ -9,10 +9,10 @@ use std::{
     time::Duration,
 };
 
-/// What it answers.
+/// Its answer.
 #[derive(Clone)]
 pub(super) enum Said {
-    /// It closes the connection.
+    /// Closes the connection.
     Nothing,
     Answer {
         status: u16,
@@ -54,7 +54,7 @@ impl Said {
     }
 }
 
-/// A request as it came.
+/// A request as it arrived.
 #[derive(Clone, Debug)]
 pub(super) struct Request {
     pub(super) line: String,

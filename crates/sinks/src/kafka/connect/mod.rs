@@ -1,4 +1,4 @@
-//! `format: connect`: what kafka-connect-fluentd hands to Connect, as Connect's JsonConverter writes it.
+//! `format: connect`: what kafka-connect-fluentd passes to Connect, as Connect's JsonConverter writes it.
 //!
 //! `read -> decode -> send -> keep -> take -> process -> [encode] -> write -> settle`
 //!
@@ -17,8 +17,8 @@
 //! array     array      of its first element's type; with schemas an empty one or one of mixed types is refused
 //! ext                  refused
 //! ```
-//! A key that is no text, and more than 128 levels, are refused too. Refused records leave by `.rejected`; there they end
-//! the connection or the task. Of equal keys the last one counts. Nothing recurses on the depth of a record.
+//! A key that is not text, and more than 128 levels, are refused too. Refused records leave by `.rejected`; the connector ends
+//! its connection or task instead. Of equal keys the last one counts. Nothing recurses on the depth of a record.
 
 mod schema;
 mod text;
@@ -38,14 +38,14 @@ use millstream_wire::{
 use schema::Schemas;
 use tree::{Kind, Tree};
 
-/// Writes records as Connect does. One per task.
+/// Writes records as Connect does. One per lane.
 pub(super) struct Connect {
     schemas: bool,
     tree: Tree,
     writer: Schemas,
     /// A line as a record.
     line: Vec<u8>,
-    /// What is still to be written of a payload.
+    /// What is left to write of a payload.
     steps: Vec<Step>,
 }
 
@@ -79,7 +79,7 @@ impl Connect {
         Some(start..out.len())
     }
 
-    /// Appends a record; `topic` names its schema. After an error `out` is as it was.
+    /// Appends a record; `topic` names its schema. An error leaves `out` unchanged.
     pub(super) fn write(
         &mut self,
         topic: &str,

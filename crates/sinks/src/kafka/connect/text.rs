@@ -1,4 +1,4 @@
-//! Values as the JSON library of Connect (Jackson) writes them.
+//! Writes values as the JSON library of Connect (Jackson) does.
 
 use std::io::Write;
 
@@ -6,13 +6,13 @@ use base64::{Engine, engine::general_purpose::STANDARD};
 
 use super::tree::Kind;
 
-/// Appends a value that is no map and no array.
+/// Appends a value that is neither a map nor an array.
 pub(super) fn scalar(kind: Kind, schemas: bool, bytes: &[u8], out: &mut Vec<u8>) {
     match kind {
         Kind::Nil | Kind::Map | Kind::Array => out.extend_from_slice(b"null"),
         Kind::Bool(true) => out.extend_from_slice(b"true"),
         Kind::Bool(false) => out.extend_from_slice(b"false"),
-        // Writing into a vector cannot fail.
+        // Writing to a vector cannot fail.
         Kind::Int(number) => drop(write!(out, "{number}")),
         Kind::Float(number) => float(number, schemas, out),
         Kind::Text(range) => string(bytes.get(range).unwrap_or_default(), out),
@@ -26,7 +26,7 @@ pub(super) fn scalar(kind: Kind, schemas: bool, bytes: &[u8], out: &mut Vec<u8>)
     }
 }
 
-/// As `Double.toString`: decimals from 0.001 up to 10 million, else one digit before the point and an exponent.
+/// As `Double.toString`: decimals from 0.001 up to 10 million, otherwise one digit before the point and an exponent.
 fn float(number: f64, schemas: bool, out: &mut Vec<u8>) {
     let size = number.abs();
     let written = if !number.is_finite() {
@@ -52,7 +52,7 @@ fn float(number: f64, schemas: bool, out: &mut Vec<u8>) {
     debug_assert!(written.is_ok(), "a vector takes all");
 }
 
-/// Appends a string in quotes. What is not UTF-8 becomes U+FFFD, as Java reads it.
+/// Appends a quoted string. What is not UTF-8 becomes U+FFFD, as Java reads it.
 pub(super) fn string(text: &[u8], out: &mut Vec<u8>) {
     out.push(b'"');
     for chunk in text.utf8_chunks() {

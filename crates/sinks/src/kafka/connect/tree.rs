@@ -1,23 +1,23 @@
-//! The shape of one record: its values and which stands within which, in lists that are used for record after record.
+//! The structure of one record: its values and how they nest, in lists that are reused for every record.
 
 use std::{collections::HashMap, ops::Range};
 
 use millstream_wire::msgpack::{ReadError, Reader};
 
-/// As deep as JSON is read and written elsewhere.
+/// The depth limit of JSON elsewhere in Millstream.
 const DEPTH_MAX: usize = 128;
 
-/// Up to so many fields are compared with each other; more are looked up.
+/// Up to this many fields are compared with each other; more are looked up in a set.
 const FEW_FIELDS: usize = 32;
 
-/// What a value is, with what its text is made of.
+/// The kind of a value, with what its text is made of.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Kind {
     Nil,
     Bool(bool),
     Int(i64),
     Float(f64),
-    /// Where its bytes stand.
+    /// The place of its bytes.
     Text(Range<usize>),
     Bytes(Range<usize>),
     Map,
@@ -26,17 +26,17 @@ pub(super) enum Kind {
 
 struct Node {
     kind: Kind,
-    /// Where the text of its key stands; of an element, that of its array.
+    /// The place of its key's text; for an element, that of its array.
     name: Range<usize>,
-    /// Which part of `order` its children are.
+    /// The range of its children in `order`.
     children: Range<usize>,
 }
 
-/// A map or array that is not closed yet.
+/// A map or array that is not complete.
 struct Open {
     node: usize,
     left: u32,
-    /// Where its children begin in `pending`.
+    /// The start of its children in `pending`.
     first: usize,
 }
 
@@ -44,15 +44,15 @@ struct Open {
 #[derive(Default)]
 pub(super) struct Tree {
     nodes: Vec<Node>,
-    /// The children of every value, those of one beside each other.
+    /// The children of all values; those of one value are adjacent.
     order: Vec<usize>,
-    /// Children of what is open.
+    /// Children of incomplete maps and arrays.
     pending: Vec<usize>,
     open: Vec<Open>,
 }
 
 impl Tree {
-    /// Reads the record that `bytes` begin with; `sorted`: the fields of a map are in the order of their names.
+    /// Reads the record at the start of `bytes`; `sorted`: sorts the fields of maps by name.
     pub(super) fn read(&mut self, bytes: &[u8], sorted: bool) -> Result<(), String> {
         self.nodes.clear();
         self.order.clear();
@@ -85,7 +85,7 @@ impl Tree {
         Ok(())
     }
 
-    /// Reads one value without what is in it.
+    /// Reads one value without its children.
     fn one(&mut self, reader: &mut Reader<'_>, name: Range<usize>) -> Result<(), String> {
         let node = self.nodes.len();
         if node > 0 {
@@ -108,7 +108,7 @@ impl Tree {
         Ok(())
     }
 
-    /// Puts the children of a value beside each other.
+    /// Moves the children of a value next to each other.
     fn close(&mut self, bytes: &[u8], node: usize, first: usize, sorted: bool) {
         let start = self.order.len();
         let is_map = self.kind(node) == Kind::Map;
@@ -129,7 +129,7 @@ impl Tree {
         }
     }
 
-    /// Of children with equal names keeps the last, in the place of the first.
+    /// Of children with equal names keeps the last, at the place of the first.
     fn latest(&mut self, bytes: &[u8], first: usize) {
         let (nodes, fields) = (&self.nodes, self.pending.get(first..).unwrap_or_default());
         let mut places: HashMap<&[u8], usize> = HashMap::new();
@@ -161,19 +161,19 @@ impl Tree {
         self.pending.extend(kept);
     }
 
-    /// How many values there are.
+    /// The number of values.
     pub(super) fn len(&self) -> usize {
         self.nodes.len()
     }
 
-    /// What a value is.
+    /// The kind of a value.
     pub(super) fn kind(&self, node: usize) -> Kind {
         self.nodes
             .get(node)
             .map_or(Kind::Nil, |node| node.kind.clone())
     }
 
-    /// What is directly in it, in order.
+    /// The direct children of a value, in order.
     pub(super) fn children(&self, node: usize) -> &[usize] {
         let range = self.nodes.get(node).map(|node| node.children.clone());
         range
@@ -201,7 +201,7 @@ fn in_java_order(a: &[u8], b: &[u8]) -> std::cmp::Ordering {
     a.encode_utf16().cmp(b.encode_utf16())
 }
 
-/// Reads a value; of a map or array only how much is in it.
+/// Reads a value; of a map or array only its length.
 fn read_kind(reader: &mut Reader<'_>) -> Result<(Kind, u32), String> {
     let torn = |_: ReadError| "no whole MessagePack value".to_owned();
     let kind = match reader.peek().map_err(torn)? {

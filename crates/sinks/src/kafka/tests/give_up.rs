@@ -1,4 +1,4 @@
-//! What is given up: never what is committed, as far as that can be asked.
+//! What is given up: never what is committed, as far as brokers can be asked.
 
 use std::thread;
 
@@ -9,14 +9,14 @@ use crate::kafka::given_up::GivenUp;
 
 const GIVE_UP: &str = r#""retry": {"first": "1ms", "max": "1ms", "timeout": "1ms", "give_up": "20ms"}, "topic": "t", "format": "raw""#;
 
-/// The broker is away for longer than anything waits.
+/// The broker is down for longer than any limit.
 fn away(_: &Broker) -> Result<(), Error> {
     thread::sleep(Duration::from_millis(30));
     Err(Error::new(Kind::Fatal, "nobody is there"))
 }
 
 #[tokio::test]
-async fn what_is_not_taken_for_too_long_is_given_up_if_that_is_wanted() {
+async fn records_that_are_not_accepted_in_time_are_given_up_if_configured() {
     let retry = r#""retry": {"first": "1ms", "max": "1ms", "give_up": "10ms"}"#;
     let options = format!("{retry}, {RAW}");
     let mut bench = exact(&options);
@@ -63,7 +63,7 @@ async fn what_is_not_taken_for_too_long_is_given_up_if_that_is_wanted() {
 }
 
 #[tokio::test]
-async fn what_is_committed_is_not_given_up_though_the_answer_was_lost() {
+async fn committed_records_are_not_given_up_although_the_answer_was_lost() {
     let mut bench = exact(GIVE_UP);
     bench.put("a\nb\n");
     bench.broker.doubt_commit(Kind::Fatal);
@@ -76,7 +76,7 @@ async fn what_is_committed_is_not_given_up_though_the_answer_was_lost() {
 }
 
 #[tokio::test]
-async fn a_start_gives_up_nothing_that_an_earlier_one_has_committed() {
+async fn a_start_gives_up_nothing_that_an_earlier_start_has_committed() {
     let mut bench = exact(GIVE_UP);
     bench.broker.set_position(GROUP, "t", &committed(1, 9));
     bench.put("a\n");
@@ -92,7 +92,7 @@ async fn a_start_gives_up_nothing_that_an_earlier_one_has_committed() {
 }
 
 #[tokio::test]
-async fn while_brokers_are_away_records_are_given_up_all_the_same() {
+async fn records_are_given_up_even_while_brokers_are_down() {
     let mut bench = exact(GIVE_UP);
     bench.put("a\n");
     for _ in 0..100 {
@@ -112,7 +112,7 @@ async fn while_brokers_are_away_records_are_given_up_all_the_same() {
 }
 
 #[tokio::test]
-async fn what_was_given_up_is_not_written_after_a_kill_before_the_cursor_moved() {
+async fn given_up_records_are_not_written_after_a_kill_before_the_cursor_moved() {
     for position in [None, Some(committed(0, 9))] {
         let mut bench = exact(RAW);
         let mut given_up = GivenUp::open(bench._directory.path(), CHANNEL).unwrap();
@@ -129,7 +129,7 @@ async fn what_was_given_up_is_not_written_after_a_kill_before_the_cursor_moved()
 }
 
 #[tokio::test]
-async fn what_comes_when_the_brokers_are_back_is_written_however_long_they_were_away() {
+async fn records_that_come_when_brokers_are_back_are_written_however_long_they_were_down() {
     let mut bench = exact(GIVE_UP);
     for _ in 0..4 {
         bench.broker.on_init(away);
@@ -151,7 +151,7 @@ async fn what_comes_when_the_brokers_are_back_is_written_however_long_they_were_
 }
 
 #[tokio::test]
-async fn behind_memory_what_no_broker_acknowledges_is_given_up_and_what_comes_later_is_not() {
+async fn behind_memory_unacknowledged_records_are_given_up_and_later_ones_are_not() {
     let mut bench = plain(GIVE_UP);
     bench.broker.set_away(true);
     let (upstream, broker) = (bench.upstream.clone(), bench.broker.clone());
@@ -172,7 +172,7 @@ async fn behind_memory_what_no_broker_acknowledges_is_given_up_and_what_comes_la
 }
 
 #[tokio::test]
-async fn behind_memory_what_is_acknowledged_in_time_is_not_given_up() {
+async fn behind_memory_records_that_are_acknowledged_in_time_are_not_given_up() {
     let retry = r#""retry": {"first": "1ms", "max": "1ms", "timeout": "1s", "give_up": "10s"}"#;
     let mut bench = plain(&format!("{retry}, {RAW}"));
     bench.broker.set_away(true);

@@ -1,11 +1,11 @@
-//! Two processes with one position: the one that started last goes on, the other one stops for good.
+//! Two processes with one position: the one that started last continues, the other one stops permanently.
 
 use millstream_kafka::Error;
 
 use super::*;
 
 #[tokio::test]
-async fn a_producer_that_was_fenced_by_a_successor_stops_for_good() {
+async fn a_producer_that_was_fenced_by_a_successor_stops_permanently() {
     let mut bench = exact(RAW);
     bench.put("a\n");
     bench.broker.fail_commit(Kind::Fenced);
@@ -14,7 +14,7 @@ async fn a_producer_that_was_fenced_by_a_successor_stops_for_good() {
         position: Position { epoch: 2, seq: 7 },
         owner: 9,
     };
-    // The successor's commit comes after this one has begun.
+    // The successor commits after this process has begun.
     let broker = bench.broker.clone();
     let group = "millstream-00000000000000000000000000c0ffee-sink";
     broker.on_next_fault(move |broker| broker.set_position(group, "t", &committed.text()));
@@ -53,7 +53,7 @@ async fn a_process_that_had_the_position_does_not_take_it_back_whatever_has_fail
 }
 
 #[tokio::test]
-async fn a_producer_that_only_the_broker_gave_up_goes_on() {
+async fn a_producer_that_only_the_broker_timed_out_continues() {
     let mut bench = exact(RAW);
     bench.put("a\n");
     bench.broker.fail_commit(Kind::Fenced);
@@ -69,7 +69,7 @@ async fn a_zombie_whose_successor_comes_while_it_wakes_up_stops_without_a_claim(
     bench.put("a\n");
     bench.broker.fail_record(Kind::Fatal);
     bench.broker.on_init(|_| Ok(()));
-    // It has looked already, and found itself.
+    // It has checked already, and found itself.
     bench.broker.on_init(|broker| {
         broker.set_position(GROUP, "t", &committed(0, 9));
         Ok(())
@@ -83,11 +83,11 @@ async fn a_zombie_whose_successor_comes_while_it_wakes_up_stops_without_a_claim(
 }
 
 #[tokio::test]
-async fn a_successor_that_a_zombie_has_fenced_goes_on() {
+async fn a_successor_that_a_zombie_has_fenced_continues() {
     let mut bench = exact(RAW);
     bench.broker.set_position(GROUP, "t", &committed(0, 5));
     bench.put("a\n");
-    // Its claim: the zombie is the owner still, or once more.
+    // Its claim: the zombie is the owner still, or again.
     bench.broker.fail_commit(Kind::Fenced);
     bench.upstream.close();
     bench.rig.run().await.unwrap();
@@ -104,7 +104,7 @@ async fn a_start_takes_over_from_whoever_it_finds_first() {
         broker.set_position(GROUP, "t", &committed(0, 5));
         Ok(())
     });
-    // Nobody was seen by then: whoever is found now was there before.
+    // It had seen no owner by then: any owner it finds now was there before.
     bench.upstream.close();
     bench.rig.run().await.unwrap();
     assert_eq!(bench.broker.values(), ["a"]);

@@ -21,7 +21,7 @@ async fn a_record_too_large_for_its_topic_is_rejected_and_its_neighbours_are_not
 }
 
 #[tokio::test]
-async fn no_position_is_committed_before_what_was_rejected_is_kept() {
+async fn no_position_is_committed_before_its_rejects_are_kept() {
     let mut bench = exact(r#""topic": "t.{.message}", "format": "raw""#);
     bench.put("a\nno topic\n");
     bench.upstream.lose_reject();
@@ -39,7 +39,7 @@ fn bad(value: &[u8]) -> bool {
 }
 
 #[tokio::test]
-async fn a_record_that_is_refused_for_good_is_rejected_and_its_neighbours_are_written_once() {
+async fn a_record_that_brokers_refuse_is_rejected_and_its_neighbours_are_written_once() {
     for durable in [true, false] {
         for named in [true, false] {
             for text in [
@@ -72,7 +72,7 @@ async fn a_record_that_is_refused_for_good_is_rejected_and_its_neighbours_are_wr
 }
 
 #[tokio::test]
-async fn records_that_are_refused_for_good_cost_no_pause_and_nobody_is_given_up_with_them() {
+async fn refused_records_cost_no_pause_and_no_other_record_is_given_up() {
     let retry = r#""retry": {"first": "1h", "max": "1h", "timeout": "1s", "give_up": "0s"}"#;
     let options = format!("{retry}, {RAW}");
     for durable in [true, false] {
@@ -91,7 +91,7 @@ async fn records_that_are_refused_for_good_cost_no_pause_and_nobody_is_given_up_
 }
 
 #[tokio::test]
-async fn what_goes_record_by_record_is_committed_batch_by_batch() {
+async fn records_that_are_sent_alone_are_committed_batch_by_batch() {
     let mut bench = exact(RAW);
     bench.broker.refuse(false, bad);
     bench.put("a\n");
@@ -110,7 +110,7 @@ async fn what_goes_record_by_record_is_committed_batch_by_batch() {
 }
 
 #[tokio::test]
-async fn records_go_together_again_once_it_is_known_which_were_bad() {
+async fn records_are_sent_together_again_once_the_bad_ones_are_known() {
     for durable in [true, false] {
         let mut bench = if durable { exact(RAW) } else { plain(RAW) };
         bench.broker.refuse(false, bad);

@@ -1,4 +1,4 @@
-//! What is wrong on the wire, and what becomes of it and of its neighbours.
+//! Bad input: what becomes of it and of its neighbours.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -6,7 +6,7 @@ use millstream_wire::compression::{Codec, compress};
 
 use super::*;
 
-/// The `message` (original bytes) of what was rejected, with its reason.
+/// The `message` (original bytes) of each rejected record, with its reason.
 fn rejected(server: &Server, count: u32) -> Vec<(String, Vec<u8>)> {
     let batches = server.rejected.records(count);
     let body = body(&batches);
@@ -23,7 +23,7 @@ fn rejected(server: &Server, count: u32) -> Vec<(String, Vec<u8>)> {
 }
 
 #[test]
-fn bad_entries_are_set_aside_and_the_good_ones_kept_and_acked() {
+fn bad_entries_are_rejected_and_the_good_ones_kept_and_acked() {
     let taken = Taken::durable();
     let server = serve(&taken, "");
     let mut stream = server.connect();
@@ -65,7 +65,7 @@ fn bad_entries_are_set_aside_and_the_good_ones_kept_and_acked() {
 }
 
 #[test]
-fn what_is_set_aside_counts_as_memory() {
+fn rejected_records_count_as_memory() {
     let taken = Taken::durable();
     let server = serve(&taken, "");
     let mut stream = server.connect();
@@ -74,7 +74,7 @@ fn what_is_set_aside_counts_as_memory() {
     write(&mut stream, &packed("t", &payload, Some("a")));
     expect_acks(&mut stream, &["a"]);
     assert_eq!(rejected(&server, 1)[0].1, bad);
-    // This channel does not copy it, so it is still there.
+    // This channel does not copy the batch, so its memory is still in use.
     let forget = |taken: &Taken| taken.set(|state| state.batches.clear());
     forget(&taken);
     assert!(server.pool.taken_bytes() >= bad.len());
@@ -88,7 +88,7 @@ fn what_is_set_aside_counts_as_memory() {
 }
 
 #[test]
-fn a_bad_message_is_set_aside_and_acked_in_its_turn() {
+fn a_bad_message_is_rejected_and_acked_in_order() {
     let taken = Arc::new(Taken::default());
     let server = serve(&taken, "");
     let mut stream = server.connect();
@@ -117,7 +117,7 @@ fn a_bad_message_is_set_aside_and_acked_in_its_turn() {
 }
 
 #[test]
-fn a_nil_time_is_the_time_of_receipt_and_zero_stays() {
+fn a_nil_time_becomes_the_receive_time_and_zero_stays() {
     let taken = Arc::new(Taken::default());
     let server = serve(&taken, "");
     let mut stream = server.connect();
@@ -142,7 +142,7 @@ fn a_nil_time_is_the_time_of_receipt_and_zero_stays() {
 }
 
 #[test]
-fn a_payload_that_is_cut_is_refused_three_times_and_then_taken_apart() {
+fn an_incomplete_payload_is_refused_three_times_and_then_sorted() {
     let taken = Taken::durable();
     let server = serve(&taken, "poison_after: 3");
     for (name, whole) in [("small", 3), ("large", 5000)] {
@@ -169,7 +169,7 @@ fn a_payload_that_is_cut_is_refused_three_times_and_then_taken_apart() {
 }
 
 #[test]
-fn a_payload_with_a_byte_that_is_no_messagepack_is_poison_too() {
+fn a_payload_with_invalid_messagepack_is_refused_three_times_too() {
     let taken = Taken::durable();
     let server = serve(&taken, "poison_after: 1");
     let rest = [&[0xc1][..], &entries(2..4)].concat();
@@ -185,7 +185,7 @@ fn a_payload_with_a_byte_that_is_no_messagepack_is_poison_too() {
 }
 
 #[test]
-fn what_cannot_be_decompressed_is_poison_and_leaves_whole() {
+fn a_payload_that_cannot_be_decompressed_is_refused_and_then_rejected_whole() {
     let taken = Taken::durable();
     let server = serve(&taken, "poison_after: 1, limits: { decompressed: 100KB }");
     let mut gzip = Vec::new();
@@ -218,7 +218,7 @@ fn what_cannot_be_decompressed_is_poison_and_leaves_whole() {
 }
 
 #[test]
-fn poison_without_an_id_is_taken_apart_at_once() {
+fn a_bad_payload_without_an_id_is_sorted_at_once() {
     let taken = Arc::new(Taken::default());
     let server = serve(&taken, "");
     let mut stream = server.connect();
@@ -233,7 +233,7 @@ fn poison_without_an_id_is_taken_apart_at_once() {
 }
 
 #[test]
-fn metrics_of_fluent_bit_are_set_aside() {
+fn metrics_of_fluent_bit_are_rejected() {
     let taken = Arc::new(Taken::default());
     let server = serve(&taken, "");
     let mut stream = server.connect();
@@ -249,7 +249,7 @@ fn metrics_of_fluent_bit_are_set_aside() {
 }
 
 #[test]
-fn a_frame_cut_by_the_end_of_the_connection_is_neither_kept_nor_acked() {
+fn a_frame_cut_off_by_the_end_of_the_connection_is_neither_kept_nor_acked() {
     let taken = Arc::new(Taken::default());
     let server = serve(&taken, "");
     let frames = [
@@ -326,7 +326,7 @@ fn a_frame_above_the_limit_closes_the_connection() {
 
 #[test]
 fn damaged_bytes_never_stop_the_server_nor_keep_its_memory() {
-    // A panic of a connection is caught and ends only the connection, so it has to be listened for.
+    // A panic is caught and ends only its connection, so the test needs a hook to see it.
     static PANICS: AtomicUsize = AtomicUsize::new(0);
     let before = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
@@ -351,7 +351,7 @@ fn damaged_bytes_never_stop_the_server_nor_keep_its_memory() {
         message("t", 2, Some("m")),
     ]
     .concat();
-    // Any sequence will do, as long as it is the same in each run.
+    // Any sequence works that is the same in each run.
     let mut seed = 1u64;
     let mut random = |below: usize| {
         seed = seed
@@ -369,7 +369,7 @@ fn damaged_bytes_never_stop_the_server_nor_keep_its_memory() {
         let mut stream = server.connect();
         let _ = stream.write_all(&bytes);
         let _ = stream.shutdown(std::net::Shutdown::Write);
-        // Acks as far as it goes; in the end the server closes.
+        // Reads acks until the server closes the connection.
         let mut answers = Vec::new();
         let _ = stream.read_to_end(&mut answers);
     }

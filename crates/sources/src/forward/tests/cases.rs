@@ -1,4 +1,4 @@
-//! Every mode, as clients send it.
+//! Every mode of the protocol, as clients use it.
 
 use std::{net::UdpSocket, os::unix::net::UnixStream};
 
@@ -11,7 +11,7 @@ use millstream_wire::{
 use super::*;
 
 #[test]
-fn every_mode_is_taken_byte_for_byte_and_acked() {
+fn every_mode_is_kept_byte_for_byte_and_acked() {
     let taken = Taken::durable();
     let server = serve(&taken, "");
     let mut stream = server.connect();
@@ -83,7 +83,7 @@ fn a_batch_says_whether_its_records_are_without_metadata() {
 }
 
 #[test]
-fn a_tag_of_the_configuration_may_hold_the_senders() {
+fn a_configured_tag_may_contain_the_senders_tag() {
     let taken = Taken::durable();
     let server = serve(&taken, r#""tag": "edge.{tag}.{peer}""#);
     let mut stream = server.connect();
@@ -98,7 +98,7 @@ fn a_tag_of_the_configuration_may_hold_the_senders() {
 }
 
 #[test]
-fn frames_in_pieces_and_pipelined_are_all_taken_in_order() {
+fn fragmented_and_pipelined_frames_are_all_kept_in_order() {
     let taken = Arc::new(Taken::default());
     let server = serve(&taken, "");
     let mut stream = server.connect();
@@ -173,7 +173,7 @@ fn small_messages_are_gathered_and_each_keeps_its_id() {
 }
 
 #[test]
-fn equal_bytes_have_equal_origins_on_two_connections_of_different_number() {
+fn equal_chunks_on_two_connections_differ_only_in_the_connection_of_their_origin() {
     let taken = Taken::durable();
     let server = serve(&taken, "");
     let frame = packed("t", &entries(0..5000), Some("same"));
@@ -199,7 +199,7 @@ fn equal_bytes_have_equal_origins_on_two_connections_of_different_number() {
 }
 
 #[test]
-fn a_frame_larger_than_the_read_buffer_is_taken_in_every_form() {
+fn a_frame_larger_than_the_read_buffer_is_accepted_in_every_form() {
     let taken = Arc::new(Taken::default());
     let server = serve(&taken, "");
     let mut stream = server.connect();
@@ -282,10 +282,10 @@ fn another_millstream_sends_lines_and_values() {
 }
 
 #[test]
-fn a_unix_socket_speaks_the_whole_protocol_and_goes_with_the_source() {
+fn a_unix_socket_speaks_the_whole_protocol_and_is_removed_with_the_source() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("forward.sock");
-    // A socket that a dead process left behind.
+    // A dead process left its socket behind.
     drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
     let taken = Arc::new(Taken::default());
     let server = serve_at(&taken, &format!("unix://{}", path.display()), "");
@@ -305,7 +305,7 @@ fn a_unix_socket_speaks_the_whole_protocol_and_goes_with_the_source() {
 }
 
 #[test]
-fn any_datagram_is_answered_with_one_zero() {
+fn every_datagram_is_answered_with_one_zero() {
     let server = serve(&Arc::new(Taken::default()), "");
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     socket.set_read_timeout(Some(PATIENCE)).unwrap();

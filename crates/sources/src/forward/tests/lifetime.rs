@@ -1,8 +1,8 @@
-//! Acks in order and only when kept, back-pressure, limits, and the end.
+//! Acks in order and only when kept, back-pressure, limits, and the end of connections.
 
 use super::*;
 
-/// Nothing comes for a while.
+/// Whether nothing comes for a while.
 fn is_silent(stream: &mut TcpStream) -> bool {
     stream
         .set_read_timeout(Some(Duration::from_millis(150)))
@@ -20,7 +20,7 @@ fn acks_come_in_order_and_only_when_the_batch_is_kept() {
     let mut stream = server.connect();
     for (number, id) in ["a", "b", "c"].iter().enumerate() {
         write(&mut stream, &message("t", number as u64, Some(id)));
-        // Reading goes on while acks are due.
+        // Reading continues while acks are due.
         taken.records(number as u32 + 1);
     }
     let mut held = std::mem::take(&mut taken.state.lock().unwrap().held);
@@ -33,7 +33,7 @@ fn acks_come_in_order_and_only_when_the_batch_is_kept() {
 }
 
 #[test]
-fn a_chunk_that_is_lost_on_its_way_is_never_acked() {
+fn a_chunk_that_is_dropped_on_its_way_is_never_acked() {
     let taken = Taken::durable();
     taken.set(|state| state.holding = true);
     let server = serve(&taken, "");
@@ -52,7 +52,7 @@ fn a_chunk_that_is_lost_on_its_way_is_never_acked() {
 }
 
 #[test]
-fn reading_stops_when_there_is_no_room_and_acks_still_go() {
+fn reading_stops_without_room_and_acks_are_still_written() {
     let taken = Arc::new(Taken::default());
     taken.set(|state| state.holding = true);
     let server = serve(&taken, "");
@@ -64,7 +64,7 @@ fn reading_stops_when_there_is_no_room_and_acks_still_go() {
     let frame = packed("t", &entries(0..2000), None);
     let since = Instant::now();
     let (mut written, mut last) = (0usize, Instant::now());
-    // The sockets' own buffers fill, then nothing more goes.
+    // The buffers of the sockets fill up, then writing blocks.
     while last.elapsed() < Duration::from_millis(500) {
         assert!(
             since.elapsed() < PATIENCE,
@@ -129,7 +129,7 @@ fn a_close_before_the_ack_is_not_orderly() {
 }
 
 #[test]
-fn a_connection_that_breaks_for_a_lost_chunk_is_noted_and_one_without_ids_is_not() {
+fn a_connection_broken_by_a_dropped_chunk_is_noted_and_one_without_ids_is_not() {
     let taken = Taken::durable();
     taken.set(|state| state.holding = true);
     let server = serve(&taken, "");
@@ -217,7 +217,7 @@ fn a_peer_that_sends_a_payload_slowly_is_not_silent() {
     let server = serve(&taken, "limits: { idle: 1s }");
     let mut stream = server.connect();
     let chunk = packed("t", &entries(0..4000), Some("a"));
-    // Far less than a wake-up waits for, for longer than two limits.
+    // Far fewer bytes than a wake-up waits for, for longer than two timeouts.
     for part in chunk.chunks(chunk.len() / 12 + 1) {
         write(&mut stream, part);
         std::thread::sleep(Duration::from_millis(250));
@@ -238,7 +238,7 @@ fn a_peer_that_falls_silent_within_a_payload_is_closed() {
 }
 
 #[test]
-fn many_single_writes_are_all_taken_in_order_whatever_the_pauses() {
+fn many_single_writes_are_all_kept_in_order_whatever_the_pauses() {
     for gather in ["1ms", "0"] {
         let taken = Arc::new(Taken::default());
         let server = serve(&taken, &format!("gather: {gather}"));
@@ -253,13 +253,13 @@ fn many_single_writes_are_all_taken_in_order_whatever_the_pauses() {
             }
         }
         assert_eq!(body(&taken.records(5000)), entries(0..5000));
-        // The connection is still open: nothing waited for its end.
+        // The connection is still open: the acks did not wait for its end.
         drop(stream);
     }
 }
 
 #[test]
-fn options_that_cannot_be_meant_are_told() {
+fn options_that_make_no_sense_are_reported() {
     let problems = |text: &str| {
         let node = Node::parse("test", text).unwrap();
         let problems = Forward::new(&node).err().unwrap_or_default();
@@ -287,7 +287,7 @@ fn options_that_cannot_be_meant_are_told() {
 }
 
 #[test]
-fn a_busy_client_that_begins_to_ask_for_acks_gets_them() {
+fn a_busy_client_that_starts_to_ask_for_acks_gets_them() {
     let taken = Arc::new(Taken::default());
     let server = serve(&taken, "gather: 5ms");
     let mut stream = server.connect();

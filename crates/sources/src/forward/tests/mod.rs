@@ -1,4 +1,4 @@
-//! A server on a port of its own, what it sent on, and clients that write bytes.
+//! A source on a free port, the channel behind it, and clients that write bytes.
 
 mod bad_input;
 mod cases;
@@ -32,7 +32,7 @@ use super::Forward;
 /// Long enough for a busy machine.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A channel that shows what it was given.
+/// A channel that shows what was put into it.
 #[derive(Default)]
 struct Taken {
     state: Mutex<State>,
@@ -92,18 +92,18 @@ impl Taken {
         change(&mut self.state.lock().unwrap());
     }
 
-    /// Waits until `ready` says so.
+    /// Waits until `ready` holds.
     fn wait(&self, what: &str, ready: impl Fn(&State) -> bool) -> std::sync::MutexGuard<'_, State> {
         let state = self.state.lock().unwrap();
         let (state, late) = self
             .changed
             .wait_timeout_while(state, PATIENCE, |state| !ready(state))
             .unwrap();
-        assert!(!late.timed_out(), "waited in vain for {what}");
+        assert!(!late.timed_out(), "timed out waiting for {what}");
         state
     }
 
-    /// Everything, once it has so many records.
+    /// All batches, once they have this many records.
     fn records(&self, count: u32) -> Vec<Batch> {
         let what = format!("{count} records");
         let state = self.wait(&what, |state| records(&state.batches) >= count);
@@ -120,7 +120,7 @@ fn records(batches: &[Batch]) -> u32 {
     batches.iter().map(|batch| batch.count).sum()
 }
 
-/// All bodies, one behind the other.
+/// All bodies, one after the other.
 fn body(batches: &[Batch]) -> Vec<u8> {
     batches
         .iter()
@@ -162,7 +162,7 @@ fn outlet(taken: &Arc<Taken>, meters: &NodeMeters, rejected: bool) -> Outlet {
     Outlet::new(vec![edge], meters, rejected)
 }
 
-/// A server at a free port, with further options.
+/// A source on a free port, with more options.
 fn serve(taken: &Arc<Taken>, options: &str) -> Server {
     serve_at(taken, "tcp://127.0.0.1:0", options)
 }
@@ -241,14 +241,14 @@ impl Server {
     }
 }
 
-/// Reads until so many bytes are there.
+/// Reads this many bytes.
 fn read(stream: &mut impl Read, count: usize) -> Vec<u8> {
     let mut bytes = vec![0; count];
     stream.read_exact(&mut bytes).expect("the server answers");
     bytes
 }
 
-/// Whether the server has closed, with nothing before it.
+/// Whether the server closes the connection without sending anything.
 fn is_closed(stream: &mut TcpStream) -> bool {
     match stream.read(&mut [0; 64]) {
         Ok(count) => count == 0,
@@ -318,7 +318,7 @@ fn ack(chunk: &str) -> Vec<u8> {
     out
 }
 
-/// The acks of these chunks come, in this order.
+/// Asserts that the acks of these chunks come, in this order.
 fn expect_acks(stream: &mut impl Read, chunks: &[&str]) {
     let expected: Vec<u8> = chunks.iter().flat_map(|chunk| ack(chunk)).collect();
     assert_eq!(read(stream, expected.len()), expected, "{chunks:?}");

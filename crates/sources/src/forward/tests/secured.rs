@@ -1,4 +1,4 @@
-//! The shared key, users, networks, TLS beneath: who is let in, and what becomes of the others.
+//! Authentication: the shared key, users, networks, and TLS.
 
 use millstream_testkit::Authority;
 use millstream_wire::forward::handshake::{Ping, Pong, digest, read_helo, read_pong, write_ping};
@@ -7,7 +7,7 @@ use super::*;
 
 const AUTH: &str = "auth: { hostname: agg, shared_key: secret }";
 
-/// What a sender answers a HELO with.
+/// The PING with which a sender answers a HELO.
 struct Sender<'a> {
     key: &'a str,
     user: &'a str,
@@ -29,7 +29,7 @@ fn receive(stream: &mut impl Read, is_whole: impl Fn(&[u8]) -> bool) -> Vec<u8> 
     bytes
 }
 
-/// Shakes hands as far as the PONG; what is sent behind the PING at once besides.
+/// Does the handshake up to the PONG, and sends `behind` together with the PING.
 fn greet(
     stream: &mut (impl Read + Write),
     sender: &Sender<'_>,
@@ -76,11 +76,11 @@ fn greet(
 }
 
 #[test]
-fn a_sender_with_the_key_is_let_in_and_what_it_sent_with_its_ping_is_not_lost() {
+fn a_sender_with_the_key_is_accepted_and_bytes_behind_its_ping_are_not_lost() {
     let taken = Taken::durable();
     let server = serve(&taken, AUTH);
     let mut stream = server.connect();
-    // A whole chunk, and the beginning of the next, in one segment with the PING.
+    // A whole chunk and the beginning of the next one, in one segment with the PING.
     let mut behind = packed("t", &entries(0..10), Some("a"));
     let next = packed("t", &entries(10..900), Some("b"));
     behind.extend_from_slice(&next[..100]);
@@ -93,7 +93,7 @@ fn a_sender_with_the_key_is_let_in_and_what_it_sent_with_its_ping_is_not_lost() 
 }
 
 #[test]
-fn a_wrong_key_gets_the_pong_with_the_reason_and_nothing_behind_it_is_taken() {
+fn a_wrong_key_gets_the_reason_in_a_pong_and_nothing_after_it_is_used() {
     let taken = Taken::durable();
     let server = serve(&taken, AUTH);
     let mut stream = server.connect();
@@ -106,7 +106,7 @@ fn a_wrong_key_gets_the_pong_with_the_reason_and_nothing_behind_it_is_taken() {
         greet(&mut stream, &wrong, &behind).unwrap_err(),
         "shared_key mismatch"
     );
-    // Also not what comes later, before the connection is closed for good.
+    // Neither are bytes that come later, before the connection is closed.
     let _ = stream.write_all(&packed("t", &entries(0..10), Some("b")));
     assert!(is_closed(&mut stream));
     server.wait("connections_unauthenticated", 1);
@@ -140,7 +140,7 @@ fn users_must_have_their_password_and_come_from_their_network() {
 }
 
 #[test]
-fn who_comes_from_no_known_network_is_denied_where_nobody_may_be_anonymous() {
+fn a_sender_outside_the_known_networks_is_refused_unless_anonymous_is_allowed() {
     let taken = Taken::durable();
     let auth = "auth: { hostname: agg, anonymous: false, clients: [{ network: 10.0.0.0/8, shared_key: secret }] }";
     let server = serve(&taken, auth);
@@ -149,7 +149,7 @@ fn who_comes_from_no_known_network_is_denied_where_nobody_may_be_anonymous() {
 }
 
 #[test]
-fn what_is_no_ping_is_refused_at_once_and_never_read_further() {
+fn bytes_that_are_not_a_ping_are_refused_at_once_and_nothing_more_is_read() {
     let taken = Taken::durable();
     let server = serve(&taken, AUTH);
     // A frame, JSON, another protocol, a PING that is too long.
@@ -177,7 +177,7 @@ fn what_is_no_ping_is_refused_at_once_and_never_read_further() {
 }
 
 #[test]
-fn who_does_not_answer_in_time_is_closed_and_heartbeats_are_no_failures() {
+fn a_peer_without_a_ping_in_time_is_closed_and_heartbeats_are_not_failures() {
     let taken = Taken::durable();
     let server = serve(&taken, &format!("{AUTH}, limits: {{ handshake: 300ms }}"));
     let mut silent = server.connect();
@@ -186,7 +186,7 @@ fn who_does_not_answer_in_time_is_closed_and_heartbeats_are_no_failures() {
         drop(server.connect());
     }
     let since = Instant::now();
-    // One byte after the other of a good beginning does not move the deadline.
+    // Sending a good beginning byte by byte does not move the deadline.
     for byte in b"\x96\xa4PING\xda\x7f\xff" {
         if slow.write_all(&[*byte]).is_err() || since.elapsed() > PATIENCE {
             break;
@@ -203,7 +203,7 @@ fn who_does_not_answer_in_time_is_closed_and_heartbeats_are_no_failures() {
 }
 
 #[test]
-fn under_tls_everything_is_as_without() {
+fn tls_changes_nothing_about_the_protocol() {
     let directory = tempfile::tempdir().unwrap();
     let authority = Authority::new("root");
     authority.write_root(directory.path(), "ca");
@@ -239,12 +239,12 @@ fn under_tls_everything_is_as_without() {
     write(&mut stream, &packed("t", &entries(2000..20_000), Some("b")));
     expect_acks(&mut stream, &["b"]);
     assert!(body(&taken.records(20_000)) == entries(0..20_000));
-    // Silence is closed, with an end that TLS knows.
+    // A silent connection is closed, with an orderly end of TLS.
     assert_eq!(stream.read(&mut [0; 1]).unwrap(), 0);
 }
 
 #[test]
-fn secrets_are_not_shown_and_a_key_that_protects_nothing_is_refused() {
+fn secrets_are_not_printed_and_a_key_that_protects_nothing_is_refused() {
     let read = |auth: &str| {
         let text = format!("{{ listen: \"tcp://a\", auth: {auth} }}");
         Forward::new(&Node::parse("test", &text).unwrap())

@@ -1,89 +1,106 @@
-//! Lines that belong together: all from one that matches to the next (framing `multiline`).
+//! Joins lines: a record is all lines from one that matches up to the next (framing `multiline`).
 //!
 //! `read -> [decode] -> send -> keep -> take -> process -> encode -> write -> settle`
 //!
-//! What is unfinished are the whole lines of a record, each with its newline, and a line whose end is not there yet. A record
-//! may come in many small writes, so each looks at what it brings and at the line that goes on, not at the lines before. That
-//! is why the `Framer` of other sources is not used here: it is shown a record from its start on each time.
+//! The unfinished bytes are the whole lines of a record, each with its newline, and a partial line. A record may arrive in many
+//! small writes, so each write looks at its own bytes and at the line that it continues, and not at the lines before. That is why
+//! this does not use the `Framer` of other sources, which reads a record from its start each time.
 //!
-//! A line is looked at when it is whole. One that is longer than a record may be is cut before that, else a writer without
-//! newlines would take any memory.
+//! A line is matched when it is whole. One that is longer than a record may be is cut before that; otherwise a writer that sends
+//! no newline would take any amount of memory.
 
 use std::{borrow::Cow, ops::Range};
 
 use regex::bytes::Regex;
 
-use super::{Cut, Cutter, Next, Records, Rest};
+use super::{
+    boundaries::Boundaries,
+    cuttings::{Cuttings, Fate, Mode, Records},
+};
 use crate::framing::{self, TooLong};
 
-/// A cut that is being made. Positions are those of what was unfinished and what was written, as one text.
+/// Cuttings in the making. Positions count in the unfinished and the written bytes as one text.
 pub(super) struct Joined<'a> {
-    cutter: &'a Cutter,
+    boundaries: &'a Boundaries,
     start: &'a Regex,
     tail: &'a [u8],
     data: &'a [u8],
-    /// Where the record begins, and the line.
+    /// Where the current record begins.
     record: usize,
+    /// Where the current line begins.
     line: usize,
     records: Vec<Vec<u8>>,
-    cut: Cut,
+    cuttings: Cuttings,
 }
 
 impl<'a> Joined<'a> {
-    /// Cuts what was written behind what is unfinished.
-    pub(super) fn cut(cutter: &Cutter, start: &Regex, data: &[u8]) -> Cut {
-        // A record that is as long as it may be, and a line that may begin the next one.
-        let unfinished_max = cutter.how.line_max.saturating_mul(2).saturating_add(1);
-        let bytes = cutter.tail.len() + data.len();
-        let is_passed_over = cutter.next.within_line && cutter.next.rest != Rest::Record;
-        if bytes <= unfinished_max && !is_passed_over && memchr::memrchr(b'\n', data).is_none() {
-            return Cut {
+    /// Cuts what was written behind the unfinished bytes.
+    pub(super) fn cut(
+        boundaries: &Boundaries,
+        start: &Regex,
+        (tail, mode): (&[u8], Mode),
+        data: &[u8],
+    ) -> Cuttings {
+        // The longest record, and a line that may begin the next one.
+        let unfinished_max = boundaries.line_max.saturating_mul(2).saturating_add(1);
+        let bytes = tail.len() + data.len();
+        let is_skipped = mode.within_line && mode.fate != Fate::Record;
+        if bytes <= unfinished_max && !is_skipped && memchr::memrchr(b'\n', data).is_none() {
+            return Cuttings {
                 unfinished: bytes,
-                ..Cut::none(cutter.next)
+                ..Cuttings::none(mode)
             };
         }
-        let mut joined = Joined::new(cutter, start, &cutter.tail, data);
+        let mut joined = Joined::new(boundaries, start, (tail, mode), data);
         joined.whole_lines();
-        if bytes - joined.record > unfinished_max || joined.is_passed_over() {
+        if bytes - joined.record > unfinished_max || joined.is_skipped() {
             joined.line(bytes, false);
         }
-        let mut cut = joined.finish();
-        cut.unfinished = bytes - joined.record;
-        cut.took_tail = !cutter.tail.is_empty() && joined.record > 0;
-        cut
+        let mut cuttings = joined.finish();
+        cuttings.unfinished = bytes - joined.record;
+        cuttings.took_tail = !tail.is_empty() && joined.record > 0;
+        cuttings
     }
 
-    /// Cuts what is unfinished when nothing follows. An earlier run may have left it under other rules, so all is looked at.
-    pub(super) fn end(cutter: &Cutter, start: &Regex) -> Cut {
-        let bytes = cutter.tail.len();
-        let mut joined = Joined::new(cutter, start, &[], &cutter.tail);
+    /// Cuts the unfinished bytes at the end of the file. Reads all of them: an earlier run may have left them under other rules.
+    pub(super) fn end(
+        boundaries: &Boundaries,
+        start: &Regex,
+        (tail, mode): (&[u8], Mode),
+    ) -> Cuttings {
+        let bytes = tail.len();
+        let mut joined = Joined::new(boundaries, start, (&[], mode), tail);
         joined.whole_lines();
         if joined.line < bytes {
-            // It ends here: a line, as if its newline were there.
+            // The end of the file ends the line.
             joined.line(bytes, true);
         }
         joined.end_record();
-        let cut = joined.finish();
-        Cut {
-            next: Next::default(),
-            ..cut
+        let cuttings = joined.finish();
+        Cuttings {
+            mode: Mode::default(),
+            ..cuttings
         }
     }
 
-    fn new(cutter: &'a Cutter, start: &'a Regex, tail: &'a [u8], data: &'a [u8]) -> Self {
+    fn new(
+        boundaries: &'a Boundaries,
+        start: &'a Regex,
+        (tail, mut mode): (&'a [u8], Mode),
+        data: &'a [u8],
+    ) -> Self {
         let line = millstream_wire::lines::whole(tail);
-        let mut next = cutter.next;
-        // Its end has come.
-        next.within_line &= line == 0;
+        // The line whose beginning had left has ended.
+        mode.within_line &= line == 0;
         Self {
-            cutter,
+            boundaries,
             start,
             tail,
             data,
             record: 0,
             line,
             records: Vec::new(),
-            cut: Cut::none(next),
+            cuttings: Cuttings::none(mode),
         }
     }
 
@@ -94,47 +111,47 @@ impl<'a> Joined<'a> {
         }
     }
 
-    fn is_passed_over(&self) -> bool {
-        self.cut.next.within_line && self.cut.next.rest != Rest::Record
+    fn is_skipped(&self) -> bool {
+        self.cuttings.mode.within_line && self.cuttings.mode.fate != Fate::Record
     }
 
-    /// A line that ends here; not `whole`: no more of it is waited for.
+    /// Handles a line that ends at `end`. Not `whole`: the line continues, but is too long to wait for its end.
     fn line(&mut self, end: usize, whole: bool) {
-        let next = self.cut.next;
-        if !next.within_line && self.start.is_match(&self.text(self.line..end)) {
+        let mode = self.cuttings.mode;
+        if !mode.within_line && self.start.is_match(&self.text(self.line..end)) {
             self.end_record();
-            (self.record, self.cut.next.rest) = (self.line, Rest::Record);
+            (self.record, self.cuttings.mode.fate) = (self.line, Fate::Record);
         }
-        match self.cut.next.rest {
-            Rest::Record if end - self.record > self.cutter.how.line_max => self.too_long(end),
-            Rest::Rejected => self.reject(self.line..end),
-            Rest::Record | Rest::Dropped => {}
+        match self.cuttings.mode.fate {
+            Fate::Record if end - self.record > self.boundaries.line_max => self.too_long(end),
+            Fate::Rejected => self.reject(self.line..end),
+            Fate::Record | Fate::Dropped => {}
         }
         self.line = end + usize::from(whole);
-        self.cut.next.within_line = !whole;
-        if self.cut.next.rest != Rest::Record {
+        self.cuttings.mode.within_line = !whole;
+        if self.cuttings.mode.fate != Fate::Record {
             self.record = self.line;
         }
     }
 
-    /// The record in front of the line is whole.
+    /// Ends the record in front of the current line.
     fn end_record(&mut self) {
-        if self.cut.next.rest == Rest::Record && self.record < self.line {
+        if self.cuttings.mode.fate == Fate::Record && self.record < self.line {
             // Without its last newline.
             let record = self.text(self.record..self.line - 1).into_owned();
             self.records.push(record);
         }
     }
 
-    /// The record is too long with the line that ends here.
+    /// Handles a record that is too long with the line that ends at `end`.
     fn too_long(&mut self, end: usize) {
-        let line_max = self.cutter.how.line_max;
-        self.cut.too_long += 1;
-        match self.cutter.how.too_long {
-            // A piece ends between lines where it can.
+        let line_max = self.boundaries.line_max;
+        self.cuttings.too_long += 1;
+        match self.boundaries.too_long {
+            // End the piece between two lines where possible.
             TooLong::Split if self.record < self.line && end - self.line <= line_max => {
                 self.end_record();
-                // An empty line is no piece.
+                // An empty line makes no piece.
                 let is_empty = end == self.line;
                 self.record = self.line + usize::from(is_empty);
             }
@@ -150,19 +167,19 @@ impl<'a> Joined<'a> {
                 let text = self.text(self.record..end.min(self.record + line_max + 1));
                 let piece = text[..framing::piece(&text, line_max)].to_vec();
                 self.records.push(piece);
-                self.cut.next.rest = Rest::Dropped;
+                self.cuttings.mode.fate = Fate::Dropped;
             }
             TooLong::Reject => {
                 self.reject(self.record..end);
-                self.cut.next.rest = Rest::Rejected;
+                self.cuttings.mode.fate = Fate::Rejected;
             }
         }
     }
 
     fn reject(&mut self, range: Range<usize>) {
         let text = self.text(range);
-        let pieces = text.chunks(self.cutter.how.line_max);
-        self.cut.rejected.extend(pieces.map(<[u8]>::to_vec));
+        let pieces = text.chunks(self.boundaries.line_max);
+        self.cuttings.rejected.extend(pieces.map(<[u8]>::to_vec));
     }
 
     fn text(&self, range: Range<usize>) -> Cow<'a, [u8]> {
@@ -176,11 +193,11 @@ impl<'a> Joined<'a> {
         }
     }
 
-    fn finish(&mut self) -> Cut {
-        let mut cut = std::mem::replace(&mut self.cut, Cut::none(Next::default()));
+    fn finish(&mut self) -> Cuttings {
+        let mut cuttings = std::mem::replace(&mut self.cuttings, Cuttings::none(Mode::default()));
         if !self.records.is_empty() {
-            cut.records = Records::Any(std::mem::take(&mut self.records));
+            cuttings.records = Records::Separate(std::mem::take(&mut self.records));
         }
-        cut
+        cuttings
     }
 }

@@ -1,240 +1,155 @@
-//! From bytes as they are written to records: what is whole, and what is left of an unfinished line.
+//! Cuts written bytes into records, and holds the unfinished bytes behind the last whole one.
 //!
 //! `read -> [decode] -> send -> keep -> take -> process -> encode -> write -> settle`
 //!
-//! Pure: one cutter for each open file, so lines of several writers never mix. Where whole lines stand in the buffer that
-//! was read into, they stay there: an unfinished line from before is put right in front of them. Cutting changes nothing in
-//! the cutter; what was unfinished leaves it when the records that it became part of have been taken ([`Cutter::pass`]).
+//! Each open file has a cutter of its own, so lines of several writers never mix. Whole lines stay in the buffer that they were
+//! read into: an unfinished line of earlier writes is put right in front of them. Cutting does not change the cutter. The
+//! unfinished bytes leave it when the next hop has the records that they became part of ([`Cutter::advance`]).
 
+mod boundaries;
+mod cuttings;
 mod joined;
 #[cfg(test)]
 mod tests;
 
-use std::{ops::Range, sync::Arc, time::Duration};
+use std::{ops::Range, sync::Arc};
 
 use millstream_wire::lines;
-use regex::bytes::Regex;
-use schemars::JsonSchema;
-use serde::Deserialize;
 
-use crate::framing::{self, Found, Multiline, TooLong};
+pub(super) use boundaries::{Boundaries, Framing, RecordEnd};
+pub(super) use cuttings::{Cuttings, Mode, Records};
+
+use crate::framing::{self, Scanned, TooLong};
+use cuttings::Fate;
 use joined::Joined;
 
-/// Where a record ends.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub(super) enum Framing {
-    /// At every newline; what is unfinished when the file is closed is a line, too.
-    #[default]
-    Lines,
-    /// What one `write` wrote is a record (the system divides writes of more than 1 MiB).
-    Write,
-    /// What was written from open to close is a record.
-    File,
-    /// Lines from one that matches to the next.
-    Multiline(Multiline),
-}
+/// Room in front of the data in a buffer, in bytes, for an unfinished line of earlier writes.
+pub(super) const HEADROOM: usize = 4096;
 
-/// Where a record ends, as it is checked.
+/// The state of a cutter before records left.
 #[derive(Debug)]
-pub(super) enum End {
-    Line,
-    Write,
-    File,
-    /// In front of a line that matches, or when nothing follows for so long.
-    Start(Regex, Duration),
-}
-
-impl Framing {
-    /// The error says what is wrong with the regular expression.
-    pub(super) fn check(&self) -> Result<End, String> {
-        Ok(match self {
-            Self::Lines => End::Line,
-            Self::Write => End::Write,
-            Self::File => End::File,
-            Self::Multiline(lines) => End::Start(lines.start()?, lines.wait.as_duration()),
-        })
-    }
-}
-
-/// How records are cut.
-#[derive(Debug)]
-pub(super) struct How {
-    pub end: End,
-    pub line_max: usize,
-    pub too_long: TooLong,
-}
-
-impl How {
-    /// How long one waits for more lines of a record.
-    pub(super) fn wait(&self) -> Option<Duration> {
-        match &self.end {
-            End::Start(_, wait) => Some(*wait),
-            End::Line | End::Write | End::File => None,
-        }
-    }
-}
-
-/// What becomes of the bytes up to the next end of a record.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Rest {
-    /// They are a record.
-    #[default]
-    Record,
-    /// They belong to one that was truncated.
-    Dropped,
-    /// They belong to one that is rejected.
-    Rejected,
-}
-
-/// Records that were found.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum Records {
-    /// None.
-    None,
-    /// Whole lines that stand in the buffer.
-    InPlace(Range<usize>),
-    /// Whole lines.
-    Lines(Vec<u8>),
-    /// Records that may hold newlines.
-    Any(Vec<Vec<u8>>),
-}
-
-/// What becomes of some bytes.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct Cut {
-    pub records: Records,
-    /// Pieces of records that are too long and are rejected.
-    pub rejected: Vec<Vec<u8>>,
-    /// How many were too long.
-    pub too_long: u64,
-    /// What was unfinished before becomes part of the records, or is dropped with what it belongs to.
-    pub took_tail: bool,
-    /// So many of the last bytes are unfinished.
-    pub unfinished: usize,
-    /// How it goes on behind what is cut.
-    pub next: Next,
-}
-
-/// How it goes on.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Next {
-    pub rest: Rest,
-    /// Where lines are joined: what is unfinished goes on with a line whose beginning has left.
-    pub within_line: bool,
-}
-
-/// How it was before something passed.
-#[derive(Debug)]
-pub(super) struct Before {
+pub(super) struct CutterBefore {
     tail: Vec<u8>,
-    next: Next,
+    mode: Mode,
 }
 
-/// The records of one open file.
+/// Cuts what is written through one open file.
 #[derive(Debug)]
 pub(super) struct Cutter {
-    how: Arc<How>,
-    /// What is unfinished.
+    boundaries: Arc<Boundaries>,
+    /// The unfinished bytes.
     tail: Vec<u8>,
-    next: Next,
+    mode: Mode,
 }
 
 impl Cutter {
-    pub(super) fn new(how: Arc<How>) -> Self {
+    pub(super) fn new(boundaries: Arc<Boundaries>) -> Self {
         Self {
-            how,
+            boundaries,
             tail: Vec::new(),
-            next: Next::default(),
+            mode: Mode::default(),
         }
     }
 
-    /// What is unfinished.
+    /// Continues with the unfinished bytes of an earlier run.
+    pub(super) fn with_tail(mut self, tail: Vec<u8>) -> Self {
+        self.tail = tail;
+        self
+    }
+
+    /// The unfinished bytes.
     pub(super) fn tail(&self) -> &[u8] {
         &self.tail
     }
 
-    /// Cuts the bytes that stand in `data` of the buffer; what stands before them there may be written over.
-    pub(super) fn cut(&self, buffer: &mut [u8], data: Range<usize>) -> Cut {
-        match &self.how.end {
-            End::Line => self.cut_lines(buffer, data),
-            End::Write | End::File => self.cut_bytes(&buffer[data]),
-            End::Start(start, _) => Joined::cut(self, start, &buffer[data]),
+    /// Cuts the bytes in `data` of the buffer. May overwrite the bytes in front of them.
+    pub(super) fn cut(&self, buffer: &mut [u8], data: Range<usize>) -> Cuttings {
+        match &self.boundaries.end {
+            RecordEnd::Line => self.cut_lines(buffer, data),
+            RecordEnd::Write | RecordEnd::File => self.cut_bytes(&buffer[data]),
+            RecordEnd::Start(start, _) => Joined::cut(
+                &self.boundaries,
+                start,
+                (&self.tail, self.mode),
+                &buffer[data],
+            ),
         }
     }
 
-    /// Nothing followed for as long as one waits: whole lines are a record, without the next start.
-    pub(super) fn cut_quiet(&self) -> Cut {
-        let whole = match self.how.end {
-            End::Start(..) => lines::whole(&self.tail),
-            End::Line | End::Write | End::File => 0,
+    /// Cuts joined lines that nothing has followed for long enough: all whole lines are a record.
+    pub(super) fn cut_quiet(&self) -> Cuttings {
+        let whole = match self.boundaries.end {
+            RecordEnd::Start(..) => lines::whole(&self.tail),
+            RecordEnd::Line | RecordEnd::Write | RecordEnd::File => 0,
         };
-        let mut cut = Cut::none(self.next);
-        cut.unfinished = self.tail.len() - whole;
+        let mut cuttings = Cuttings::none(self.mode);
+        cuttings.unfinished = self.tail.len() - whole;
         if let Some(record) = self.tail[..whole].strip_suffix(b"\n") {
-            cut.records = Records::Any(vec![record.to_vec()]);
-            cut.took_tail = true;
+            cuttings.records = Records::Separate(vec![record.to_vec()]);
+            cuttings.took_tail = true;
         }
-        cut
+        cuttings
     }
 
-    /// The file is closed: what is unfinished is a record.
-    pub(super) fn cut_end(&self) -> Cut {
-        let mut cut = match &self.how.end {
-            End::Start(start, _) => Joined::end(self, start),
-            _ if self.tail.is_empty() => Cut::none(Next::default()),
-            End::Line => Cut {
+    /// Cuts the unfinished bytes when the file is closed.
+    pub(super) fn cut_end(&self) -> Cuttings {
+        let mut cuttings = match &self.boundaries.end {
+            RecordEnd::Start(start, _) => {
+                Joined::end(&self.boundaries, start, (&self.tail, self.mode))
+            }
+            _ if self.tail.is_empty() => Cuttings::none(Mode::default()),
+            RecordEnd::Line => Cuttings {
                 records: Records::Lines([&self.tail[..], b"\n"].concat()),
-                ..Cut::none(Next::default())
+                ..Cuttings::none(Mode::default())
             },
-            End::Write | End::File => Cut {
-                records: Records::Any(vec![self.tail.clone()]),
-                ..Cut::none(Next::default())
+            RecordEnd::Write | RecordEnd::File => Cuttings {
+                records: Records::Separate(vec![self.tail.clone()]),
+                ..Cuttings::none(Mode::default())
             },
         };
-        cut.took_tail = !self.tail.is_empty();
-        cut
+        cuttings.took_tail = !self.tail.is_empty();
+        cuttings
     }
 
-    /// What was unfinished goes with what was cut, all but its last `kept` bytes.
-    pub(super) fn pass(&mut self, kept: usize, next: Next) -> Before {
-        let kept = match self.tail.len() - kept {
-            // Often a small write behind a long record: nothing is moved.
+    /// The records have left, and with them all unfinished bytes but the last `stay`.
+    pub(super) fn advance(&mut self, stay: usize, mode: Mode) -> CutterBefore {
+        let stay = match self.tail.len() - stay {
+            // A small write behind a long record: nothing is moved.
             0 => std::mem::take(&mut self.tail),
-            left => self.tail.split_off(left),
+            leaves => self.tail.split_off(leaves),
         };
-        Before {
-            tail: std::mem::replace(&mut self.tail, kept),
-            next: std::mem::replace(&mut self.next, next),
+        CutterBefore {
+            tail: std::mem::replace(&mut self.tail, stay),
+            mode: std::mem::replace(&mut self.mode, mode),
         }
     }
 
-    /// What has passed was not taken after all.
-    pub(super) fn back(&mut self, mut before: Before) {
+    /// The records that left were not kept.
+    pub(super) fn rewind(&mut self, mut before: CutterBefore) {
         before.tail.append(&mut self.tail);
-        (self.tail, self.next) = (before.tail, before.next);
+        (self.tail, self.mode) = (before.tail, before.mode);
     }
 
-    /// More is unfinished.
+    /// Adds unfinished bytes.
     pub(super) fn extend(&mut self, bytes: &[u8]) {
         self.tail.extend_from_slice(bytes);
     }
 
-    /// The last bytes never came.
+    /// Removes the last unfinished bytes.
     pub(super) fn shorten(&mut self, bytes: usize) {
         self.tail.truncate(self.tail.len() - bytes);
     }
 
-    fn cut_lines(&self, buffer: &mut [u8], data: Range<usize>) -> Cut {
-        let line_max = self.how.line_max;
+    fn cut_lines(&self, buffer: &mut [u8], data: Range<usize>) -> Cuttings {
+        let line_max = self.boundaries.line_max;
         let bytes = self.tail.len() + data.len();
         if bytes <= line_max
-            && self.next.rest == Rest::Record
+            && self.mode.fate == Fate::Record
             && memchr::memrchr(b'\n', &buffer[data.clone()]).is_none()
         {
-            return Cut {
+            return Cuttings {
                 unfinished: bytes,
-                ..Cut::none(Next::default())
+                ..Cuttings::none(Mode::default())
             };
         }
         if self.tail.len() > data.start {
@@ -243,139 +158,121 @@ impl Cutter {
         let start = data.start - self.tail.len();
         buffer[start..data.start].copy_from_slice(&self.tail);
         let text = &buffer[start..data.end];
-        if self.next.rest == Rest::Record
-            && let Found::Lines(bytes) = framing::find(text, line_max)
-            && framing::find(&text[bytes..], line_max) == Found::Partial
+        if self.mode.fate == Fate::Record
+            && let Scanned::Lines(bytes) = framing::scan(text, line_max)
+            && framing::scan(&text[bytes..], line_max) == Scanned::Partial
         {
-            return Cut {
+            return Cuttings {
                 records: Records::InPlace(start..start + bytes),
                 took_tail: !self.tail.is_empty(),
                 unfinished: text.len() - bytes,
-                ..Cut::none(Next::default())
+                ..Cuttings::none(Mode::default())
             };
         }
         self.cut_copy(text)
     }
 
-    /// Lines of which some may be too long.
-    fn cut_copy(&self, text: &[u8]) -> Cut {
-        let line_max = self.how.line_max;
-        let mut cut = Cut::none(self.next);
+    /// Cuts lines of which some may be too long.
+    fn cut_copy(&self, text: &[u8]) -> Cuttings {
+        let line_max = self.boundaries.line_max;
+        let mut cuttings = Cuttings::none(self.mode);
         let mut lines = Vec::new();
         let mut at = 0;
         while at < text.len() {
-            if cut.next.rest != Rest::Record {
-                at += self.pass_over(&text[at..], &mut cut);
+            if cuttings.mode.fate != Fate::Record {
+                at += self.skip(&text[at..], &mut cuttings);
                 continue;
             }
-            match framing::find(&text[at..], line_max) {
-                Found::Partial => {
-                    cut.unfinished = text.len() - at;
+            match framing::scan(&text[at..], line_max) {
+                Scanned::Partial => {
+                    cuttings.unfinished = text.len() - at;
                     break;
                 }
-                Found::Lines(bytes) => {
+                Scanned::Lines(bytes) => {
                     lines.extend_from_slice(&text[at..at + bytes]);
                     at += bytes;
                 }
-                Found::TooLong => {
+                Scanned::TooLong => {
                     let piece = &text[at..at + framing::piece(&text[at..], line_max)];
                     at += piece.len();
-                    if self.too_long(piece, &mut cut) {
+                    if self.too_long(piece, &mut cuttings) {
                         lines.extend_from_slice(piece);
                         lines.push(b'\n');
                     }
                 }
             }
         }
-        // Unless all of it is unfinished still.
-        cut.took_tail = !self.tail.is_empty() && cut.unfinished < text.len();
+        // Unless all of the text is still unfinished.
+        cuttings.took_tail = !self.tail.is_empty() && cuttings.unfinished < text.len();
         if !lines.is_empty() {
-            cut.records = Records::Lines(lines);
+            cuttings.records = Records::Lines(lines);
         }
-        cut
+        cuttings
     }
 
-    /// What becomes of the first piece of a record that is too long; whether the piece is a record.
-    fn too_long(&self, piece: &[u8], cut: &mut Cut) -> bool {
-        cut.too_long += 1;
-        cut.next.rest = match self.how.too_long {
-            TooLong::Split => Rest::Record,
-            TooLong::Truncate => Rest::Dropped,
-            TooLong::Reject => Rest::Rejected,
+    /// Handles the first piece of a record that is too long; returns whether the piece is a record.
+    fn too_long(&self, piece: &[u8], cuttings: &mut Cuttings) -> bool {
+        cuttings.too_long += 1;
+        cuttings.mode.fate = match self.boundaries.too_long {
+            TooLong::Split => Fate::Record,
+            TooLong::Truncate => Fate::Dropped,
+            TooLong::Reject => Fate::Rejected,
         };
-        if cut.next.rest == Rest::Rejected {
-            cut.rejected.push(piece.to_vec());
+        if cuttings.mode.fate == Fate::Rejected {
+            cuttings.rejected.push(piece.to_vec());
         }
-        cut.next.rest != Rest::Rejected
+        cuttings.mode.fate != Fate::Rejected
     }
 
-    /// Passes over bytes of a line that is too long; how many.
-    fn pass_over(&self, text: &[u8], cut: &mut Cut) -> usize {
-        let part = &text[..text.len().min(self.how.line_max)];
+    /// Skips bytes of a line that is too long; returns how many.
+    fn skip(&self, text: &[u8], cuttings: &mut Cuttings) -> usize {
+        let part = &text[..text.len().min(self.boundaries.line_max)];
         let end = memchr::memchr(b'\n', part);
         let part = &part[..end.unwrap_or(part.len())];
-        if cut.next.rest == Rest::Rejected && !part.is_empty() {
-            cut.rejected.push(part.to_vec());
+        if cuttings.mode.fate == Fate::Rejected && !part.is_empty() {
+            cuttings.rejected.push(part.to_vec());
         }
         if end.is_some() {
-            cut.next.rest = Rest::Record;
+            cuttings.mode.fate = Fate::Record;
         }
         part.len() + usize::from(end.is_some())
     }
 
-    /// Records of bytes: what one write or one file holds.
-    fn cut_bytes(&self, data: &[u8]) -> Cut {
-        let mut cut = Cut::none(self.next);
+    /// Cuts the bytes of one write or one file.
+    fn cut_bytes(&self, data: &[u8]) -> Cuttings {
+        let mut cuttings = Cuttings::none(self.mode);
         let mut records = Vec::new();
         let mut tail = &self.tail[..];
         let mut left = data;
-        cut.unfinished = tail.len();
+        cuttings.unfinished = tail.len();
         while !left.is_empty() {
-            let (part, behind) = left.split_at(left.len().min(self.how.line_max - tail.len()));
+            let (part, behind) =
+                left.split_at(left.len().min(self.boundaries.line_max - tail.len()));
             left = behind;
-            match cut.next.rest {
-                Rest::Record if left.is_empty() => cut.unfinished = tail.len() + part.len(),
-                Rest::Record => {
+            match cuttings.mode.fate {
+                Fate::Record if left.is_empty() => cuttings.unfinished = tail.len() + part.len(),
+                Fate::Record => {
                     let piece = [std::mem::take(&mut tail), part].concat();
-                    cut.unfinished = 0;
-                    if self.too_long(&piece, &mut cut) {
+                    cuttings.unfinished = 0;
+                    if self.too_long(&piece, &mut cuttings) {
                         records.push(piece);
                     }
                 }
-                Rest::Dropped => {}
-                Rest::Rejected => cut.rejected.push(part.to_vec()),
+                Fate::Dropped => {}
+                Fate::Rejected => cuttings.rejected.push(part.to_vec()),
             }
         }
-        cut.took_tail = !self.tail.is_empty() && tail.is_empty();
-        if matches!(self.how.end, End::Write) {
-            cut.next.rest = Rest::Record;
-            if cut.unfinished > 0 {
-                records.push(data[data.len() - cut.unfinished..].to_vec());
-                cut.unfinished = 0;
+        cuttings.took_tail = !self.tail.is_empty() && tail.is_empty();
+        if matches!(self.boundaries.end, RecordEnd::Write) {
+            cuttings.mode.fate = Fate::Record;
+            if cuttings.unfinished > 0 {
+                records.push(data[data.len() - cuttings.unfinished..].to_vec());
+                cuttings.unfinished = 0;
             }
         }
         if !records.is_empty() {
-            cut.records = Records::Any(records);
+            cuttings.records = Records::Separate(records);
         }
-        cut
-    }
-
-    /// Goes on with what an earlier run has left.
-    pub(super) fn with_tail(mut self, tail: Vec<u8>) -> Self {
-        self.tail = tail;
-        self
-    }
-}
-
-impl Cut {
-    fn none(next: Next) -> Self {
-        Self {
-            records: Records::None,
-            rejected: Vec::new(),
-            too_long: 0,
-            took_tail: false,
-            unfinished: 0,
-            next,
-        }
+        cuttings
     }
 }

@@ -1,19 +1,19 @@
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
 
 use super::*;
-use crate::framing::{Charset, Ending, Framed, Framer};
+use crate::framing::{Charset, Ending, Framed, Framer, Multiline};
 
-fn how(framing: Framing, line_max: usize, too_long: TooLong) -> Arc<How> {
-    Arc::new(How {
+fn boundaries(framing: Framing, line_max: usize, too_long: TooLong) -> Arc<Boundaries> {
+    Arc::new(Boundaries {
         end: framing.check().unwrap(),
         line_max,
         too_long,
     })
 }
 
-/// A digit begins a record.
+/// Joined lines: a digit begins a record.
 fn stacks() -> Framing {
     Framing::Multiline(Multiline {
         start: r"^\d".to_owned(),
@@ -21,23 +21,23 @@ fn stacks() -> Framing {
     })
 }
 
-/// Feeds pieces behind `room` bytes of room; all records, and what was rejected.
-fn run(how: Arc<How>, room: usize, pieces: &[&str]) -> (Vec<String>, Vec<String>) {
-    let mut cutter = Cutter::new(how);
+/// Writes pieces behind `room` bytes of headroom; returns all records, and what was rejected.
+fn run(boundaries: Arc<Boundaries>, room: usize, pieces: &[&str]) -> (Vec<String>, Vec<String>) {
+    let mut cutter = Cutter::new(boundaries);
     let (mut records, mut rejected) = (Vec::new(), Vec::new());
     let mut take = |buffer: &[u8], found: Records| match found {
         Records::None => {}
         Records::InPlace(range) => records.extend(split(&buffer[range])),
         Records::Lines(lines) => records.extend(split(&lines)),
-        Records::Any(all) => records.extend(texts(&all)),
+        Records::Separate(all) => records.extend(texts(&all)),
     };
     for piece in pieces {
         let mut buffer = vec![b'#'; room];
         buffer.extend_from_slice(piece.as_bytes());
         let data = room..buffer.len();
-        let cut = feed(&mut cutter, &mut buffer, data);
-        take(&buffer, cut.records);
-        rejected.extend(texts(&cut.rejected));
+        let cuttings = feed(&mut cutter, &mut buffer, data);
+        take(&buffer, cuttings.records);
+        rejected.extend(texts(&cuttings.rejected));
     }
     let last = cutter.cut_end();
     take(&[], last.records);
@@ -50,13 +50,13 @@ fn texts(all: &[Vec<u8>]) -> impl Iterator<Item = String> {
         .map(|one| String::from_utf8_lossy(one).into_owned())
 }
 
-/// Cuts, and takes what comes of it.
-fn feed(cutter: &mut Cutter, buffer: &mut [u8], data: Range<usize>) -> Cut {
-    let cut = cutter.cut(buffer, data.clone());
-    let new = cut.unfinished.min(data.len());
-    cutter.pass(cut.unfinished - new, cut.next);
+/// Cuts a write, and advances.
+fn feed(cutter: &mut Cutter, buffer: &mut [u8], data: Range<usize>) -> Cuttings {
+    let cuttings = cutter.cut(buffer, data.clone());
+    let new = cuttings.unfinished.min(data.len());
+    cutter.advance(cuttings.unfinished - new, cuttings.mode);
     cutter.extend(&buffer[data.end - new..data.end]);
-    cut
+    cuttings
 }
 
 fn split(lines: &[u8]) -> Vec<String> {
@@ -68,7 +68,7 @@ fn split(lines: &[u8]) -> Vec<String> {
 #[test]
 fn lines_are_joined_over_writes_with_room_in_the_buffer_and_without() {
     for room in [0, 3, 100] {
-        let lines = how(Framing::Lines, 100, TooLong::Split);
+        let lines = boundaries(Framing::Lines, 100, TooLong::Split);
         let pieces = ["a", "b\ncd", "", "\r\n\0x\n\n", "end"];
         let (records, _) = run(lines, room, &pieces);
         assert_eq!(
@@ -83,7 +83,7 @@ fn lines_are_joined_over_writes_with_room_in_the_buffer_and_without() {
 fn a_line_that_is_too_long_is_split_truncated_or_rejected() {
     let pieces = ["a\nbcdef", "ghij", "k\nl\n"];
     for room in [0, 100] {
-        let lines = |too_long| run(how(Framing::Lines, 4, too_long), room, &pieces);
+        let lines = |too_long| run(boundaries(Framing::Lines, 4, too_long), room, &pieces);
         assert_eq!(
             lines(TooLong::Split).0,
             ["a\n", "bcde\n", "fghi\n", "jk\n", "l\n"]
@@ -98,7 +98,8 @@ fn a_line_that_is_too_long_is_split_truncated_or_rejected() {
 #[test]
 fn a_write_or_a_file_is_a_record() {
     let pieces = ["a\nb", "c"];
-    let records = |framing, line_max, too_long| run(how(framing, line_max, too_long), 0, &pieces);
+    let records =
+        |framing, line_max, too_long| run(boundaries(framing, line_max, too_long), 0, &pieces);
     assert_eq!(records(Framing::Write, 9, TooLong::Split).0, ["a\nb", "c"]);
     assert_eq!(
         records(Framing::Write, 2, TooLong::Split).0,
@@ -115,62 +116,65 @@ fn a_write_or_a_file_is_a_record() {
 }
 
 #[test]
-fn it_is_known_whether_the_unfinished_part_was_taken() {
-    let mut cutter = Cutter::new(how(Framing::Lines, 10, TooLong::Split));
+fn cuttings_say_whether_they_took_unfinished_bytes() {
+    let mut cutter = Cutter::new(boundaries(Framing::Lines, 10, TooLong::Split));
     let mut fed = |text: &[u8]| {
         let mut buffer = text.to_vec();
         let data = 0..buffer.len();
-        let cut = feed(&mut cutter, &mut buffer, data);
-        (cut.took_tail, cutter.tail().to_vec())
+        let cuttings = feed(&mut cutter, &mut buffer, data);
+        (cuttings.took_tail, cutter.tail().to_vec())
     };
     assert_eq!(fed(b"a\n"), (false, b"".to_vec()));
     assert_eq!(fed(b"b"), (false, b"b".to_vec()));
     assert_eq!(fed(b"c"), (false, b"bc".to_vec()));
     assert_eq!(fed(b"\nd"), (true, b"d".to_vec()));
     assert_eq!(fed(b"0123456789"), (true, b"9".to_vec()));
-    // A character is not cut, so part of what was unfinished may stay.
+    // A character is never divided, so part of what was unfinished may stay.
     assert_eq!(fed(b"12345678\xc3"), (false, b"912345678\xc3".to_vec()));
     assert_eq!(fed(b"\xa9"), (true, b"\xc3\xa9".to_vec()));
 }
 
 #[test]
-fn what_has_passed_comes_back_if_it_was_not_taken() {
-    let mut cutter = Cutter::new(how(Framing::Lines, 10, TooLong::Truncate));
+fn records_that_were_not_kept_are_unfinished_again() {
+    let mut cutter = Cutter::new(boundaries(Framing::Lines, 10, TooLong::Truncate));
     let mut buffer = *b"....goes on";
     feed(&mut cutter, &mut buffer, 4..11);
-    let cut = cutter.cut(&mut buffer.clone(), 4..11);
-    assert_eq!((cut.unfinished, cut.next.rest), (0, Rest::Dropped));
-    assert_eq!(cutter.tail(), b"goes on");
-    let before = cutter.pass(0, cut.next);
-    assert_eq!((cutter.tail(), cutter.next.rest), (&b""[..], Rest::Dropped));
-    cutter.back(before);
+    let cuttings = cutter.cut(&mut buffer.clone(), 4..11);
     assert_eq!(
-        (cutter.tail(), cutter.next.rest),
-        (&b"goes on"[..], Rest::Record)
+        (cuttings.unfinished, cuttings.mode.fate),
+        (0, Fate::Dropped)
+    );
+    assert_eq!(cutter.tail(), b"goes on");
+    let before = cutter.advance(0, cuttings.mode);
+    assert_eq!((cutter.tail(), cutter.mode.fate), (&b""[..], Fate::Dropped));
+    cutter.rewind(before);
+    assert_eq!(
+        (cutter.tail(), cutter.mode.fate),
+        (&b"goes on"[..], Fate::Record)
     );
 }
 
-/// What a text becomes that is written in pieces of `bytes`.
-fn joined(how: &Arc<How>, text: &str, bytes: usize) -> (Vec<String>, String) {
-    let mut cutter = Cutter::new(how.clone());
+/// Writes a text in pieces of `bytes` bytes; returns the records, and what was rejected.
+fn joined(boundaries: &Arc<Boundaries>, text: &str, bytes: usize) -> (Vec<String>, String) {
+    let mut cutter = Cutter::new(boundaries.clone());
     let (mut records, mut rejected) = (Vec::new(), Vec::new());
-    let mut take = |cut: Cut| {
-        if let Records::Any(all) = cut.records {
+    let mut take = |cuttings: Cuttings| {
+        if let Records::Separate(all) = cuttings.records {
             records.extend(texts(&all));
         }
-        rejected.extend(cut.rejected.concat());
+        rejected.extend(cuttings.rejected.concat());
     };
     for piece in text.as_bytes().chunks(bytes) {
         let mut buffer = piece.to_vec();
         let before = cutter.tail().len();
-        let cut = feed(&mut cutter, &mut buffer, 0..piece.len());
+        let cuttings = feed(&mut cutter, &mut buffer, 0..piece.len());
         assert_eq!(
-            cut.took_tail,
-            before > 0 && cut.unfinished < before + piece.len()
+            cuttings.took_tail,
+            before > 0 && cuttings.unfinished < before + piece.len()
         );
-        // What a writer can make us hold.
-        assert!(cutter.tail().len() <= 2 * how.line_max + 1);
-        take(cut);
+        // The most memory that a writer can take.
+        assert!(cutter.tail().len() <= 2 * boundaries.line_max + 1);
+        take(cuttings);
     }
     take(cutter.cut_end());
     let rejected = String::from_utf8_lossy(&rejected).into_owned();
@@ -187,13 +191,17 @@ fn lines_are_joined_up_to_the_next_start_wherever_the_writes_end() {
         "3 three\n  at b",
         "4 four",
     ];
-    let how = how(stacks(), 100, TooLong::Split);
+    let boundaries = boundaries(stacks(), 100, TooLong::Split);
     for middle in 0..text.len() {
         let (one, two) = text.split_at(middle);
-        assert_eq!(run(how.clone(), 7, &[one, "", two]).0, expected, "{middle}");
+        assert_eq!(
+            run(boundaries.clone(), 7, &[one, "", two]).0,
+            expected,
+            "{middle}"
+        );
     }
     for bytes in 1..text.len() {
-        assert_eq!(joined(&how, text, bytes).0, expected, "{bytes}");
+        assert_eq!(joined(&boundaries, text, bytes).0, expected, "{bytes}");
     }
 }
 
@@ -201,7 +209,7 @@ fn lines_are_joined_up_to_the_next_start_wherever_the_writes_end() {
 fn a_joined_record_that_is_too_long_is_split_at_lines_truncated_or_rejected() {
     let text = "1 a\nbbbb\ncccc\n2 ok\n3 dddddddddddd\ne\n4 ok\n";
     for bytes in 1..text.len() {
-        let run = |too_long| joined(&how(stacks(), 9, too_long), text, bytes);
+        let run = |too_long| joined(&boundaries(stacks(), 9, too_long), text, bytes);
         let split = ["1 a\nbbbb", "cccc", "2 ok", "3 ddddddd", "ddddd\ne", "4 ok"];
         assert_eq!(run(TooLong::Split).0, split, "{bytes}");
         let truncated = ["1 a\nbbbb\n", "2 ok", "3 ddddddd", "4 ok"];
@@ -213,12 +221,12 @@ fn a_joined_record_that_is_too_long_is_split_at_lines_truncated_or_rejected() {
 }
 
 #[test]
-fn a_line_of_which_the_beginning_has_left_is_no_start() {
+fn a_line_whose_beginning_has_left_starts_no_record() {
     let long = "x".repeat(30);
     for too_long in [TooLong::Split, TooLong::Truncate, TooLong::Reject] {
-        let how = how(stacks(), 10, too_long);
+        let boundaries = boundaries(stacks(), 10, too_long);
         let pieces = ["1 a\n", &long, "2 goes on\nb\n", "3 c\n"];
-        let (records, rejected) = run(how, 0, &pieces);
+        let (records, rejected) = run(boundaries, 0, &pieces);
         let all = records.concat() + &rejected.concat();
         assert_eq!(records.last().unwrap(), "3 c");
         assert!(
@@ -233,16 +241,16 @@ fn a_line_of_which_the_beginning_has_left_is_no_start() {
 }
 
 #[test]
-fn whole_lines_are_a_record_when_nothing_follows_and_a_partial_one_stays() {
-    let mut cutter = Cutter::new(how(stacks(), 100, TooLong::Split));
+fn whole_lines_are_a_record_when_nothing_follows_and_a_partial_line_stays() {
+    let mut cutter = Cutter::new(boundaries(stacks(), 100, TooLong::Split));
     let mut quiet = |text: &[u8]| {
         let mut buffer = text.to_vec();
         feed(&mut cutter, &mut buffer, 0..text.len());
-        let cut = cutter.cut_quiet();
-        assert_eq!(cut.took_tail, cut.records != Records::None);
-        cutter.pass(cut.unfinished, cut.next);
-        let found = match cut.records {
-            Records::Any(all) => texts(&all).collect(),
+        let cuttings = cutter.cut_quiet();
+        assert_eq!(cuttings.took_tail, cuttings.records != Records::None);
+        cutter.advance(cuttings.unfinished, cuttings.mode);
+        let found = match cuttings.records {
+            Records::Separate(all) => texts(&all).collect(),
             _ => Vec::new(),
         };
         (found, String::from_utf8_lossy(cutter.tail()).into_owned())
@@ -256,18 +264,18 @@ fn whole_lines_are_a_record_when_nothing_follows_and_a_partial_one_stays() {
     assert_eq!(quiet(b""), (vec![], " at".to_owned()));
     assert_eq!(quiet(b" c\n\n"), (one(" at c\n"), String::new()));
     assert_eq!(quiet(b"2 d\n"), (one("2 d"), String::new()));
-    // Other framings wait for no more.
-    let mut lines = Cutter::new(how(Framing::File, 100, TooLong::Split));
+    // Other framings do not wait.
+    let mut lines = Cutter::new(boundaries(Framing::File, 100, TooLong::Split));
     feed(&mut lines, &mut b"a\n".to_vec(), 0..2);
     assert_eq!(lines.cut_quiet().records, Records::None);
 }
 
 #[test]
-fn a_record_that_grows_by_small_writes_is_not_searched_each_time() {
+fn a_record_that_grows_by_small_writes_is_not_read_again_for_each() {
     let line_max = 4 << 20;
-    let mut cutter = Cutter::new(how(stacks(), line_max, TooLong::Split));
+    let mut cutter = Cutter::new(boundaries(stacks(), line_max, TooLong::Split));
     let started = Instant::now();
-    // Lines, and a long line: looked at from its start each time, this would be some 500 GB.
+    // Lines, and a long line. Reading each from its start for every write would read 500 GB.
     for text in ["at one.place.of.many\n", "no newline"] {
         for _ in 0..150_000 {
             let mut buffer = text.as_bytes().to_vec();
@@ -280,7 +288,7 @@ fn a_record_that_grows_by_small_writes_is_not_searched_each_time() {
 
 proptest! {
     #[test]
-    fn however_it_is_written_records_are_those_of_the_framer(
+    fn however_it_is_written_a_text_gives_the_records_of_the_framer(
         lines in prop::collection::vec("[0-9 ]?[0-9a-z\u{20ac}]{0,40}", 0..30),
         end in "[0-9a-z]{0,30}",
         bytes in 1..60_usize,
@@ -303,8 +311,8 @@ proptest! {
         }
         let pieces = out.rejected.iter().flat_map(|piece| piece.bytes.clone());
         let rejected = String::from_utf8(pieces.collect()).unwrap();
-        let found = joined(&how(stacks(), 12, too_long), &text, bytes);
-        // Which newlines of what is rejected are told is left open.
+        let found = joined(&boundaries(stacks(), 12, too_long), &text, bytes);
+        // The two may differ in which newlines of rejected records they report.
         prop_assert_eq!(found.0, expected);
         prop_assert_eq!(found.1.replace('\n', ""), rejected.replace('\n', ""));
     }

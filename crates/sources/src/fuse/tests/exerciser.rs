@@ -1,4 +1,4 @@
-//! A file-system exerciser: random calls on the mount and on a real directory, which must answer alike.
+//! A file-system exerciser: random calls on the mount and on a real directory must give the same results.
 
 use std::{
     fs, io,
@@ -15,9 +15,9 @@ use crate::rig::Downstream;
 
 /// Calls of one run.
 const CALLS: usize = 6000;
-/// Names in every directory, so that they meet.
+/// The number of names per directory: few, so that calls meet.
 const NAMES: u64 = 5;
-/// No file grows beyond what can be read again.
+/// The largest size of a file in bytes: all of it can be read back.
 const SIZE_MAX: u64 = 40_000;
 
 /// A file or directory at most two directories deep.
@@ -28,7 +28,7 @@ fn path(random: &mut Random) -> PathBuf {
         .collect()
 }
 
-/// What `stat` says, without what file systems may differ in.
+/// What `stat` shows, without the fields in which file systems may differ.
 fn stat(path: &Path) -> io::Result<String> {
     let found = fs::symlink_metadata(path)?;
     let size = if found.is_dir() { 0 } else { found.len() };
@@ -48,7 +48,7 @@ fn names(path: &Path) -> io::Result<String> {
     Ok(format!("{names:?}"))
 }
 
-/// One call, the same for both.
+/// A call that is made on both.
 #[derive(Clone, Debug)]
 enum Call {
     Write(PathBuf, u32, Vec<u8>, u64),
@@ -122,7 +122,7 @@ impl Call {
     }
 }
 
-/// Writes as programs do: anew, at the end, into the middle, or only if it is new.
+/// Writes as programs do: truncates, appends, overwrites, or creates a new file.
 fn write(path: &Path, how: u32, data: &[u8], offset: u64) -> io::Result<String> {
     let mut options = fs::File::options();
     let mut file = match how {
@@ -142,7 +142,7 @@ fn write(path: &Path, how: u32, data: &[u8], offset: u64) -> io::Result<String> 
 }
 
 #[test]
-fn the_mount_answers_as_a_file_system_does() {
+fn the_mount_behaves_like_a_file_system() {
     let rig = Rig::new(
         Downstream::durable(),
         r#", "recent": { "file": "64KiB", "all": "64MiB" }"#,
@@ -161,6 +161,6 @@ fn the_mount_answers_as_a_file_system_does() {
         assert_eq!(ours, theirs, "SEED={seed}, call {number}: {call:?}");
         worked += usize::from(ours.is_ok());
     }
-    // The names are few enough that many calls find something to do.
+    // Many calls succeed, because there are few names.
     assert!(worked > CALLS / 5, "{worked}");
 }

@@ -1,26 +1,26 @@
-//! Writes that fail, and what becomes of what other writes have given.
+//! Writes that fail lose no bytes that other writes have given.
 
 use std::process::Child;
 
 use super::*;
 
-/// A fatal signal for a child that waits in a write; returns when it is gone.
+/// Kills a child that waits in a write; returns when it is gone.
 fn kill(mut child: Child) {
-    // It may not have come to its write yet.
+    // It may not have reached its write yet.
     thread::sleep(Duration::from_millis(300));
     child.kill().unwrap();
     child.wait().unwrap();
 }
 
 impl Rig {
-    /// A program that writes `text` through a copy of an open file.
+    /// Starts a program that writes `text` through a duplicate of an open file.
     pub(super) fn writes(file: &fs::File, text: &str) -> Child {
         let mut command = Command::new("printf");
         let command = command.arg(text).stdout(file.try_clone().unwrap());
         command.spawn().unwrap()
     }
 
-    /// What a run after a crash would find.
+    /// The unfinished lines that a start after a crash would find.
     pub(super) fn left(&self) -> Vec<String> {
         let copy = tempfile::tempdir().unwrap();
         let name = "unfinished";
@@ -45,7 +45,7 @@ impl Rig {
 }
 
 #[test]
-fn a_write_that_finds_no_room_fails_if_it_should() {
+fn with_when_full_fail_a_write_that_finds_no_room_fails() {
     let rig = Rig::new(Downstream::durable(), r#", "when_full": "fail""#);
     let mut file = rig.append("f");
     file.write_all(b"AAA").unwrap();
@@ -67,14 +67,14 @@ fn a_write_that_finds_no_room_fails_if_it_should() {
 }
 
 #[test]
-fn what_is_only_slow_does_not_fail() {
+fn a_slow_sync_and_a_slow_command_fail_no_write() {
     let copies = tempfile::tempdir().unwrap();
     let place = copies.path().display();
     let options = format!(
         r#", "when_full": "fail", "rules": [{{ "path": "exec", "exec": ["sh", "-c", "sleep 3; cat > {place}/out"] }}]"#
     );
     let rig = Rig::new(Downstream::durable(), &options);
-    // A sync, and a command behind a full pipe.
+    // A slow sync, then a command behind a full pipe.
     let mut file = rig.append("f");
     rig.downstream.hold();
     let writes = thread::spawn(move || file.write_all(b"x\n"));
@@ -92,16 +92,16 @@ fn what_is_only_slow_does_not_fail() {
 }
 
 #[test]
-fn a_writer_that_is_killed_takes_nothing_of_others_with_it() {
+fn a_killed_writer_takes_no_bytes_of_others_with_it() {
     let rig = Rig::new(Downstream::durable(), "");
     let mut file = rig.append("f");
     file.write_all(b"AAA").unwrap();
-    // It waits for room.
+    // The child waits for room.
     rig.downstream.set_full(true);
     kill(Rig::writes(&file, "never\n"));
     rig.downstream.set_full(false);
     file.write_all(b"BBB\nCC").unwrap();
-    // It waits for the answer: the channel has it.
+    // The child waits for the answer: the channel has its batch.
     rig.downstream.hold();
     kill(Rig::writes(&file, "DDD\nnever"));
     file.write_all(b"EE").unwrap();
@@ -111,7 +111,7 @@ fn a_writer_that_is_killed_takes_nothing_of_others_with_it() {
 }
 
 #[test]
-fn what_was_not_kept_is_unfinished_again() {
+fn bytes_that_were_not_kept_are_unfinished_again() {
     let rig = Rig::new(Downstream::durable(), "");
     let mut file = rig.append("f");
     file.write_all(b"AAA").unwrap();
@@ -122,7 +122,7 @@ fn what_was_not_kept_is_unfinished_again() {
     rig.downstream.drop_held();
     assert_eq!(writes.join().unwrap().unwrap_err().raw_os_error(), Some(5));
     file.write_all(b"DDD").unwrap();
-    // A crash may divide a line here: what was given to the channel may be there.
+    // A crash may divide the line here: the channel may have kept the first part.
     assert_eq!(rig.left(), ["AAA", "DDD"]);
     file.write_all(b"E\n").unwrap();
     assert_eq!(rig.lines(), ["AAADDDE"]);
@@ -130,14 +130,14 @@ fn what_was_not_kept_is_unfinished_again() {
 }
 
 #[test]
-fn what_the_journal_has_no_room_for_is_not_taken() {
+fn bytes_that_the_journal_has_no_room_for_are_not_accepted() {
     let mut rig = Rig::new(Downstream::durable(), "");
     rig.stop();
     let state = rig.directory.path().join("state");
     let small = ["-t", "tmpfs", "-o", "size=256k", "tmpfs"];
     let mounted = Command::new("mount").args(small).arg(&state).status();
     if !mounted.unwrap().success() {
-        eprintln!("left out: only root can make a small disk");
+        eprintln!("skipped: only root can make a small disk");
         return;
     }
     rig.start("");
@@ -145,7 +145,7 @@ fn what_the_journal_has_no_room_for_is_not_taken() {
     file.write_all(b"AAA").unwrap();
     let filler = state.join("filler");
     assert!(fs::write(&filler, vec![0; 1 << 20]).is_err());
-    // What the channel has kept is taken, the rest is not.
+    // The line that the channel has kept is accepted, the unfinished one is not.
     let long = [b'C'; 8192];
     let text = [b"BBB\n", &long[..]].concat();
     assert_eq!(file.write(&text).unwrap(), 4);

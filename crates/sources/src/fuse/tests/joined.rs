@@ -1,8 +1,8 @@
-//! Lines that are joined: on a mount, at its stops and crashes, and below it.
+//! Joined lines: on a mount, at stops and crashes, and in files below it.
 
 use super::*;
 
-/// A digit begins a record, which is taken as whole after this time.
+/// Options for joined lines: a digit begins a record, and `wait` ends it.
 fn stacks(wait: &str) -> String {
     format!(r#", "framing": {{"multiline": {{"start": "^\\d", "wait": "{wait}"}}}}"#)
 }
@@ -75,7 +75,7 @@ fn rules_join_filter_and_copy() {
         .unwrap();
     rig.append("plain").write_all(b"Error\n at\n").unwrap();
     rig.stop();
-    // Files that no rule names are lines as ever.
+    // A file that no rule matches is shipped line by line.
     let batches = rig.downstream.batches();
     assert!(batches.iter().any(|batch| batch.body == "Error\n at\n"));
     let copy = |name: &str| fs::read_to_string(copies.path().join(name)).unwrap_or_default();
@@ -85,7 +85,7 @@ fn rules_join_filter_and_copy() {
 }
 
 #[test]
-fn what_is_too_long_is_counted_and_can_leave_by_the_other_port() {
+fn records_that_are_too_long_are_counted_and_rejected() {
     let options = stacks("1h") + r#", "line_max": "9B", "too_long": "reject""#;
     let rig = Rig::new(Downstream::durable(), &options);
     let mut file = rig.append("f");
@@ -113,7 +113,7 @@ fn what_is_too_long_is_counted_and_can_leave_by_the_other_port() {
 }
 
 #[test]
-fn after_a_while_whole_lines_are_a_record_and_a_partial_one_waits() {
+fn after_the_wait_whole_lines_are_a_record_and_a_partial_line_stays() {
     for to in [Downstream::memory(), Downstream::durable()] {
         let rig = Rig::new(to, &stacks("1500ms"));
         let mut file = rig.append("f");
@@ -139,13 +139,13 @@ fn after_a_while_whole_lines_are_a_record_and_a_partial_one_waits() {
 }
 
 #[test]
-fn a_kill_at_any_moment_loses_and_doubles_nothing() {
+fn a_kill_at_any_moment_loses_and_repeats_nothing() {
     let rig = Rig::new(Downstream::durable(), &stacks("500ms"));
     let mut file = rig.append("f");
     file.write_all(b"1 one\n at").unwrap();
     file.write_all(b" a\n2 t").unwrap();
     assert_eq!(rig.left(), ["1 one\n at a\n2 t"]);
-    // The channel has the record, and nobody has heard of it: what stays is there all the same.
+    // The channel has the record but has not answered: the bytes that stay are in the journal all the same.
     rig.downstream.hold();
     let mut other = file.try_clone().unwrap();
     let writes = thread::spawn(move || other.write_all(b"wo\n"));
@@ -154,7 +154,7 @@ fn a_kill_at_any_moment_loses_and_doubles_nothing() {
     rig.downstream.settle();
     writes.join().unwrap().unwrap();
     assert_eq!(rig.left(), ["2 two\n"]);
-    // The same where it leaves after a while.
+    // The same where a record leaves after the wait.
     file.write_all(b" at b\n at").unwrap();
     rig.downstream.hold();
     until("it has left", || rig.messages().len() == 2);
@@ -170,16 +170,16 @@ fn a_kill_at_any_moment_loses_and_doubles_nothing() {
 }
 
 #[test]
-fn a_write_waits_for_what_leaves_before_it_and_can_be_killed() {
+fn a_write_waits_for_a_record_that_leaves_before_it_and_can_be_killed() {
     let rig = Rig::new(Downstream::durable(), &stacks("100ms"));
     let mut file = rig.append("f");
     rig.downstream.set_full(true);
     file.write_all(b"1 one\n at a\n at").unwrap();
-    // By now it waits for room.
+    // By now the record waits for room.
     thread::sleep(Duration::from_millis(400));
     let mut child = Rig::writes(&file, "never\n");
     thread::sleep(Duration::from_millis(300));
-    // Others are served.
+    // Other files are served.
     fs::metadata(rig.path("f")).unwrap();
     rig.append("g").write_all(b"3 g").unwrap();
     let killed = Instant::now();
@@ -201,7 +201,7 @@ fn a_write_waits_for_what_leaves_before_it_and_can_be_killed() {
 }
 
 #[test]
-fn a_close_waits_for_what_leaves_before_it() {
+fn a_close_waits_for_a_record_that_leaves_before_it() {
     let rig = Rig::new(Downstream::durable(), &stacks("100ms"));
     let mut file = rig.append("f");
     rig.downstream.set_full(true);
@@ -216,7 +216,7 @@ fn a_close_waits_for_what_leaves_before_it() {
 }
 
 #[test]
-fn what_left_after_a_while_and_was_not_kept_is_unfinished_again() {
+fn a_record_that_left_after_the_wait_and_was_not_kept_is_unfinished_again() {
     let rig = Rig::new(Downstream::durable(), &stacks("2s"));
     let mut file = rig.append("f");
     file.write_all(b"1 one\n at a\n at").unwrap();
@@ -231,7 +231,7 @@ fn what_left_after_a_while_and_was_not_kept_is_unfinished_again() {
 }
 
 #[test]
-fn a_write_fails_in_time_behind_what_finds_no_room() {
+fn a_write_fails_in_time_behind_a_record_that_finds_no_room() {
     let options = stacks("100ms") + r#", "when_full": "fail""#;
     let rig = Rig::new(Downstream::durable(), &options);
     let mut file = rig.append("f");
@@ -242,7 +242,7 @@ fn a_write_fails_in_time_behind_what_finds_no_room() {
     let refused = file.write_all(b"2 two\n").unwrap_err();
     assert_eq!(refused.kind(), io::ErrorKind::StorageFull);
     assert!(started.elapsed() < Duration::from_secs(10));
-    // What finds no room without a writer is no write that was refused.
+    // The record that found no room is not counted as a refused write.
     assert_eq!(rig.running.as_ref().unwrap().meter("writes_refused"), 1);
     rig.downstream.set_full(false);
     rig.until_messages(&["1 one"]);
@@ -251,13 +251,13 @@ fn a_write_fails_in_time_behind_what_finds_no_room() {
 }
 
 #[test]
-fn fsync_keeps_what_is_unfinished_behind_memory() {
+fn behind_memory_fsync_keeps_the_unfinished_line() {
     let rig = Rig::new(Downstream::memory(), &stacks("1h"));
     let mut file = rig.append("f");
     file.write_all(b"1 one\n at a\n2 t").unwrap();
     file.sync_all().unwrap();
     assert_eq!(rig.left(), ["1 one\n at a\n2 t"]);
-    // What stays is not unknown between the two.
+    // The bytes that stay are in the journal in between, too.
     file.write_all(b"wo\n").unwrap();
     assert_eq!(rig.left(), ["1 one\n at a\n", "2 t"]);
     file.sync_all().unwrap();
@@ -268,7 +268,7 @@ fn fsync_keeps_what_is_unfinished_behind_memory() {
 }
 
 #[test]
-fn what_was_written_below_is_joined_also_while_it_is_written() {
+fn lines_of_files_below_are_joined_even_while_they_are_written() {
     let mut rig = Rig::new(Downstream::durable(), &stacks("500ms"));
     rig.stop();
     fs::write(rig.path("a.log"), "1 one\n at a\n2 two\n at b").unwrap();
@@ -277,7 +277,7 @@ fn what_was_written_below_is_joined_also_while_it_is_written() {
     rig.start(&stacks("500ms"));
     until("it is read", || rig.messages().len() >= 3);
     assert_eq!(rig.messages(), ["1 one\n at a", "2 two\n at b", "3 three"]);
-    // What is shipped of a file that is still written is not shipped again.
+    // The part that was shipped of a file that is still being written is not shipped again.
     rig.stop();
     rig.start(&stacks("500ms"));
     open.write_all(b" c\n at d\n").unwrap();

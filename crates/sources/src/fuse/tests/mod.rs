@@ -1,4 +1,4 @@
-//! The source on a real mount, in front of a channel that the test holds in its hands.
+//! The source on a real mount, in front of a channel that the test controls.
 
 mod exerciser;
 mod failures;
@@ -17,7 +17,7 @@ use std::{
 use super::*;
 use crate::rig::{Downstream, Running, try_build, until};
 
-/// A mount in a directory of its own.
+/// A mount in a temporary directory.
 struct Rig {
     directory: tempfile::TempDir,
     downstream: Downstream,
@@ -127,7 +127,7 @@ fn the_last_line_is_sent_at_close_and_lines_of_several_writers_stay_whole() {
 }
 
 #[test]
-fn a_copy_of_an_open_file_goes_on_with_its_line() {
+fn a_duplicated_descriptor_continues_the_unfinished_line() {
     let rig = Rig::new(Downstream::durable(), "");
     let script = "(printf a; printf 'b\\nc'; printf d) > f; printf 'e' >> f";
     let status = Command::new("sh")
@@ -147,7 +147,7 @@ fn a_write_returns_when_its_lines_are_kept() {
         let writes = thread::spawn(move || file.write_all(b"x\n"));
         thread::sleep(Duration::from_millis(300));
         assert!(!writes.is_finished());
-        // Others are served meanwhile.
+        // Other requests are served meanwhile.
         fs::metadata(rig.path("f")).unwrap();
         fs::create_dir(rig.path("directory")).unwrap();
         rig.downstream.settle();
@@ -156,7 +156,7 @@ fn a_write_returns_when_its_lines_are_kept() {
 }
 
 #[test]
-fn a_fatal_signal_gets_a_waiting_writer_out_and_no_other_does() {
+fn only_a_fatal_signal_interrupts_a_waiting_writer() {
     let rig = Rig::new(Downstream::durable(), "");
     rig.downstream.hold();
     let script = "trap : USR1; echo one > f; echo two > g";
@@ -180,7 +180,7 @@ fn a_fatal_signal_gets_a_waiting_writer_out_and_no_other_does() {
     child.wait().unwrap();
     assert!(killed.elapsed() < Duration::from_secs(5));
     assert_eq!(rig.lines(), ["one"]);
-    // The same where the fatal signal is the first.
+    // The same if the fatal signal is the first one.
     let mut child = Command::new("sh")
         .args(["-c", "echo three > h"])
         .current_dir(rig.mount())
@@ -220,7 +220,7 @@ fn rules_filter_rewrite_and_frame() {
 }
 
 #[test]
-fn a_line_that_is_too_long_leaves_as_it_is_told() {
+fn a_line_that_is_too_long_is_rejected_with_the_reason() {
     let rig = Rig::new(
         Downstream::durable(),
         r#", "line_max": "4B", "too_long": "reject""#,
@@ -272,7 +272,7 @@ fn the_last_bytes_can_be_read_again() {
 }
 
 #[test]
-fn fsync_waits_until_it_is_settled_behind_memory() {
+fn behind_memory_fsync_waits_until_everything_is_settled() {
     let rig = Rig::new(Downstream::memory(), "");
     let mut file = rig.append("f");
     rig.downstream.hold();
@@ -293,11 +293,11 @@ fn fsync_waits_until_it_is_settled_behind_memory() {
 }
 
 #[test]
-fn what_was_written_below_is_shipped_and_removed_even_if_it_is_still_written() {
+fn files_below_are_shipped_and_removed_even_if_they_are_still_being_written() {
     let mut rig = Rig::new(Downstream::durable(), "");
     fs::create_dir(rig.path("app")).unwrap();
     rig.stop();
-    // The directory of the mount is there without it.
+    // The directory that was made in the mount exists without the mount.
     fs::write(rig.path("app/a.log"), "below\nits end").unwrap();
     let mut open = rig.append("b.log");
     open.write_all(b"open 1\nop").unwrap();
@@ -323,7 +323,7 @@ fn what_was_written_below_is_shipped_and_removed_even_if_it_is_still_written() {
 }
 
 #[test]
-fn with_once_what_stands_there_is_shipped() {
+fn with_once_the_files_below_are_shipped() {
     let directory = tempfile::tempdir().unwrap();
     let mount = directory.path().join("mnt");
     fs::create_dir(&mount).unwrap();
@@ -341,7 +341,7 @@ fn with_once_what_stands_there_is_shipped() {
 }
 
 #[test]
-fn unmounted_by_somebody_it_fails_so_that_it_is_mounted_again() {
+fn an_unmount_by_another_program_fails_the_source_so_that_it_mounts_again() {
     let mut rig = Rig::new(Downstream::durable(), "");
     rig.append("f").write_all(b"a\nb").unwrap();
     let status = Command::new("umount")
@@ -355,7 +355,7 @@ fn unmounted_by_somebody_it_fails_so_that_it_is_mounted_again() {
 }
 
 #[test]
-fn two_do_not_mount_the_same_place() {
+fn two_sources_cannot_mount_the_same_directory() {
     let rig = Rig::new(Downstream::durable(), "");
     let options = format!("{{\"mount\": {:?}}}", rig.mount());
     let other = tempfile::tempdir().unwrap();
@@ -383,8 +383,8 @@ fn wrong_options_are_refused_with_the_reason() {
     assert!(problem(r#"{"mount": "m", "umask": "99"}"#).contains("octal"));
     assert!(problem(r#"{"mount": "m", "line_max": 0}"#).contains("line_max"));
     let rule = |rule: &str| problem(&format!(r#"{{"mount": "m", "rules": [{rule}]}}"#));
-    assert!(rule(r#"{"path": "a[", "tag": "x"}"#).contains("no path pattern"));
-    assert!(rule(r#"{"path": "a", "allow": "("}"#).contains("no regular expression"));
+    assert!(rule(r#"{"path": "a[", "tag": "x"}"#).contains("not a path pattern"));
+    assert!(rule(r#"{"path": "a", "allow": "("}"#).contains("not a regular expression"));
     assert!(rule(r#"{"path": []}"#).contains("names no file"));
     assert!(rule(r#"{"path": "a", "tag": "{.field}"}"#).contains("field"));
     let start = r#""framing": {"multiline": {"start": "("}}"#;
@@ -392,9 +392,9 @@ fn wrong_options_are_refused_with_the_reason() {
         r#"{{"mount": "m", {start}, "rules": [{{"path": "a"}}]}}"#
     ));
     assert_eq!(
-        why.matches("`start` is no regular expression").count(),
+        why.matches("`start` is not a regular expression").count(),
         1,
         "{why}"
     );
-    assert!(rule(&format!(r#"{{"path": "a", {start}}}"#)).contains("`start` is no regular"));
+    assert!(rule(&format!(r#"{{"path": "a", {start}}}"#)).contains("`start` is not a regular"));
 }

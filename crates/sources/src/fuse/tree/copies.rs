@@ -1,36 +1,38 @@
-//! Copies of files within the mount, as `logrotate` makes them with `copytruncate` and `compress`.
+//! Recognises copies of files within the mount, as `logrotate` makes them with `copytruncate` and `compress`.
 //!
-//! What such a copy holds was shipped when it was written to the original. A file is a copy as long as all of its bytes are those that
-//! could be read at the same place of another, whose name it extends by a suffix (`app.log.1` of `app.log`) and which the process that
-//! writes has read lately: a program that begins two logs alike reads neither. A compressed copy holds other bytes: its first ones tell.
+//! The bytes of a copy were shipped when they were written to the original. A file is a copy as long as all of its bytes can be
+//! read at the same offsets of another file, if its name extends the other's by a suffix (`app.log.1` of `app.log`) and the
+//! writing process has read the other one lately. A program that begins two logs alike reads neither. A compressed copy has
+//! other bytes; it is recognised by its first ones.
 
-use std::os::unix::ffi::OsStrExt;
+use std::{collections::VecDeque, os::unix::ffi::OsStrExt};
 
 use rustix::io::Errno;
 
-use super::{Kind, Tree};
+use super::node::Nodes;
 use crate::compressed::is_compressed;
 
-/// So many files and who read them are remembered: several programs may copy at a time.
-const READ_LATELY_MAX: usize = 16;
+/// The most recent reads that are remembered: several programs may copy at a time.
+const READS_MAX: usize = 16;
 
-/// Whether what stands in a file is a copy.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Whether a file is a copy.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum CopyState {
     /// Nothing was written yet.
-    Open,
-    /// All of it stands in this file, too.
+    #[default]
+    Unknown,
+    /// All of its bytes are in this node, too.
     Of(u64),
-    /// It is another file, compressed.
+    /// It is a compressed copy.
     Compressed,
-    /// It is none.
+    /// It is no copy.
     No,
 }
 
-/// What was written.
+/// What a write to the mount brings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in super::super) enum Wrote {
-    /// Something to ship.
+pub(in crate::fuse) enum WriteKind {
+    /// Data to ship.
     New,
     /// The first bytes of a copy.
     CopyBegins,
@@ -38,53 +40,63 @@ pub(in super::super) enum Wrote {
     Copy,
 }
 
-impl Tree {
-    /// A thread has read from a file.
-    pub(in crate::fuse) fn was_read(&mut self, number: u64, thread: u32) {
-        let read = (number, thread);
-        if self.read_lately.front() != Some(&read) {
-            self.read_lately.retain(|other| *other != read);
-            self.read_lately.truncate(READ_LATELY_MAX - 1);
-            self.read_lately.push_front(read);
+/// The files that were read lately and the threads that read them, the last one first.
+#[derive(Debug, Default)]
+pub(super) struct RecentReads(VecDeque<(u64, u32)>);
+
+impl RecentReads {
+    /// Notes that a thread has read from a file.
+    pub(super) fn note(&mut self, node: u64, thread: u32) {
+        let read = (node, thread);
+        if self.0.front() != Some(&read) {
+            self.0.retain(|other| *other != read);
+            self.0.truncate(READS_MAX - 1);
+            self.0.push_front(read);
         }
     }
 
-    /// What is being written to a file, before it is. `is_writer` says whether a thread is of the process that writes.
-    pub(super) fn compare(
-        &mut self,
+    /// Judges a write before it is made: the file's new state, and what the write brings. `is_writer` says whether a thread
+    /// belongs to the writing process.
+    pub(super) fn judge(
+        &self,
+        nodes: &Nodes,
         number: u64,
         offset: u64,
         data: &[u8],
         is_writer: impl Fn(u32) -> bool,
-    ) -> Result<Wrote, Errno> {
-        let Kind::File { size, copy, .. } = &self.get(number)?.kind else {
-            return Err(Errno::BADF);
-        };
-        let is_first = *size == 0 && offset == 0;
-        let follows = *size == offset;
-        let now = match *copy {
-            CopyState::Open if is_first && !data.is_empty() => self.begins(number, data, is_writer),
-            CopyState::Of(other) if follows && self.holds(other, offset, data) => {
+    ) -> Result<(CopyState, WriteKind), Errno> {
+        let file = nodes.file(number)?;
+        let size = file.content.size();
+        let is_first = size == 0 && offset == 0;
+        let state = match file.copy {
+            CopyState::Unknown if is_first && !data.is_empty() => {
+                self.first(nodes, number, data, is_writer)
+            }
+            CopyState::Of(other) if size == offset && holds(nodes, other, offset, data) => {
                 CopyState::Of(other)
             }
             CopyState::Compressed => CopyState::Compressed,
             _ => CopyState::No,
         };
-        if let Kind::File { copy, .. } = &mut self.get_mut(number)?.kind {
-            *copy = now;
-        }
-        Ok(match now {
-            CopyState::Open | CopyState::No => Wrote::New,
-            CopyState::Of(_) | CopyState::Compressed if is_first => Wrote::CopyBegins,
-            CopyState::Of(_) | CopyState::Compressed => Wrote::Copy,
-        })
+        let kind = match state {
+            CopyState::Unknown | CopyState::No => WriteKind::New,
+            CopyState::Of(_) | CopyState::Compressed if is_first => WriteKind::CopyBegins,
+            CopyState::Of(_) | CopyState::Compressed => WriteKind::Copy,
+        };
+        Ok((state, kind))
     }
 
-    /// What a file is whose first bytes these are.
-    fn begins(&self, number: u64, data: &[u8], is_writer: impl Fn(u32) -> bool) -> CopyState {
-        let originals = self.read_lately.iter();
-        let mut originals = originals
-            .filter(|(other, thread)| self.extends(number, *other) && is_writer(*thread))
+    /// The state of a file that begins with these bytes.
+    fn first(
+        &self,
+        nodes: &Nodes,
+        number: u64,
+        data: &[u8],
+        is_writer: impl Fn(u32) -> bool,
+    ) -> CopyState {
+        let reads = self.0.iter();
+        let mut originals = reads
+            .filter(|(other, thread)| extends(nodes, number, *other) && is_writer(*thread))
             .map(|(other, _)| *other);
         if is_compressed(data) {
             return match originals.next() {
@@ -92,33 +104,49 @@ impl Tree {
                 None => CopyState::No,
             };
         }
-        let is_original = |other: &u64| self.holds(*other, 0, data);
+        let is_original = |other: &u64| holds(nodes, *other, 0, data);
         originals
             .find(is_original)
             .map_or(CopyState::No, CopyState::Of)
     }
+}
 
-    /// Whether the name of a file is that of `other` with a suffix.
-    fn extends(&self, number: u64, other: u64) -> bool {
-        let name = |number| Some(self.get(number).ok()?.place.as_ref()?.1.as_bytes());
-        let suffix = name(number).zip(name(other));
-        let suffix = suffix.and_then(|(name, other)| name.strip_prefix(other));
-        number != other
-            && suffix.is_some_and(|suffix| {
-                suffix
-                    .first()
-                    .is_some_and(|byte| !byte.is_ascii_alphanumeric())
-            })
-    }
+/// Whether the name of a file is that of `other` with a suffix.
+fn extends(nodes: &Nodes, number: u64, other: u64) -> bool {
+    let name = |number| Some(nodes.get(number).ok()?.place.as_ref()?.1.as_bytes());
+    let suffix = name(number).zip(name(other));
+    let suffix = suffix.and_then(|(name, other)| name.strip_prefix(other));
+    number != other
+        && suffix.is_some_and(|suffix| {
+            suffix
+                .first()
+                .is_some_and(|byte| !byte.is_ascii_alphanumeric())
+        })
+}
 
-    /// Whether these bytes can be read from a file.
-    fn holds(&self, number: u64, offset: u64, data: &[u8]) -> bool {
-        match self.get(number).map(|node| &node.kind) {
-            Ok(Kind::File { size, window, .. }) => {
-                let end = offset.saturating_add(data.len() as u64);
-                end <= *size && window.read(offset, end).is_some_and(|there| there == data)
-            }
-            _ => false,
+/// Whether these bytes can be read from a file.
+fn holds(nodes: &Nodes, number: u64, offset: u64, data: &[u8]) -> bool {
+    nodes
+        .file(number)
+        .is_ok_and(|file| file.content.holds(offset, data))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_are_remembered_once_each_and_not_for_ever() {
+        let mut reads = RecentReads::default();
+        for node in 0..100 {
+            reads.note(node, 1);
+            reads.note(node, 1);
+            reads.note(7, 2);
         }
+        assert_eq!(reads.0.len(), READS_MAX);
+        assert_eq!(
+            reads.0.iter().take(2).collect::<Vec<_>>(),
+            [&(7, 2), &(99, 1)]
+        );
     }
 }

@@ -1,218 +1,386 @@
-//! The tree of names below the mount point: directories, files with the size that was written, links. All in memory.
+//! The tree of names below the mount point: directories, symbolic links, and files with the size that was written. All of it
+//! is in memory.
 //!
-//! Pure: it is told the time and what is asked, and never waits. The kernel checks permissions (`default_permissions`) and
-//! most of what may not be; what it cannot know is checked here. What is written goes through elsewhere; of each file the
-//! tree keeps the size and the last bytes (contents.rs, window.rs). Changes of names are in names.rs.
+//! The tree does no I/O and reads no clock. The kernel checks permissions (`default_permissions`) and most of what is forbidden;
+//! this checks what the kernel cannot know. Written data passes elsewhere; of each file the tree keeps the last bytes.
 
-mod contents;
+mod content;
 mod copies;
-mod names;
+mod node;
 #[cfg(test)]
 mod tests;
-mod window;
 
 use std::{
-    collections::{BTreeMap, HashMap, VecDeque},
-    ffi::OsString,
+    ffi::OsStr,
     os::unix::ffi::OsStrExt,
-    path::PathBuf,
+    path::{Path, PathBuf},
 };
 
-use copies::CopyState;
-pub(super) use copies::Wrote;
 use millstream_record::Time;
 use millstream_wire::fuse::{Attributes, Entries, ROOT, SetAttributes, TimeSet};
 use rustix::io::Errno;
 
-use window::Window;
+use content::SIZE_MAX;
+pub(super) use copies::WriteKind;
+use copies::{CopyState, RecentReads};
+use node::{Directory, File, Kind, Node, Nodes};
 
 pub(super) const TYPE_MASK: u32 = 0o170_000;
 pub(super) const DIRECTORY: u32 = 0o040_000;
 pub(super) const FILE: u32 = 0o100_000;
 pub(super) const LINK: u32 = 0o120_000;
-/// Programs that look at it write in pieces of this size: one request each.
+/// `st_blksize` of files. Programs that follow it write in pieces of this size, each of which is one request.
 const BLOCK_BYTES: u32 = 1 << 20;
-/// Names are told apart from the two that every directory has by their nodes' numbers.
-const FIRST_NODE: u64 = 16;
-/// As many files are remembered. Beyond it those are forgotten that are not open and were written longest ago.
+/// The most nodes. Beyond it, the files that are not open and were written longest ago are forgotten.
 pub(super) const NODES_MAX: usize = 100_000;
-/// The longest name.
+/// The longest name, in bytes.
 pub(super) const NAME_BYTES_MAX: usize = 255;
+/// `renameat2(2)`: the new name must be free.
+const NO_REPLACE: u32 = 1;
 
-/// How much of what was written can be read again.
+/// How much of the written data can be read back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Recent {
-    /// Of each file.
+    /// Bytes of each file, at least.
     pub file: usize,
-    /// Of all together.
+    /// Bytes of all files together, at most.
     pub all: usize,
 }
 
-/// Whom new nodes belong to.
+/// The owner and permissions of new nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Owner {
-    /// Everybody's nodes get this user.
+    /// `None`: the user that makes the node.
     pub uid: Option<u32>,
-    /// And this group.
+    /// `None`: the group of the process that makes the node.
     pub gid: Option<u32>,
     /// Permissions that no node gets.
     pub umask: u32,
 }
 
-/// Who makes a node.
+/// The user and group that make a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Who {
     pub uid: u32,
     pub gid: u32,
 }
 
-/// What a node is.
-#[derive(Debug)]
-enum Kind {
-    Directory(Directory),
-    File {
-        size: u64,
-        window: Window,
-        copy: CopyState,
-    },
-    Link(OsString),
-}
-
-/// The names in a directory, by name and in the order of their nodes, in which they are listed.
-#[derive(Debug, Default)]
-struct Directory {
-    by_name: BTreeMap<OsString, u64>,
-    by_node: BTreeMap<u64, OsString>,
-}
-
-#[derive(Debug)]
-struct Node {
-    kind: Kind,
-    /// The directory it stands in, and its name there. None: the root, or removed.
-    place: Option<(u64, OsString)>,
-    mode: u32,
-    uid: u32,
-    gid: u32,
-    /// Last read, write, change.
-    times: [Time; 3],
-    /// How often the kernel has it in mind.
-    lookups: u64,
-    /// How often it is open.
-    opens: u32,
-}
-
-impl Node {
-    fn is_directory(&self) -> bool {
-        matches!(self.kind, Kind::Directory(_))
-    }
-
-    fn wrote(&mut self, now: Time) {
-        self.times[1] = now;
-        self.times[2] = now;
-    }
-}
-
 /// The tree.
 #[derive(Debug)]
 pub(super) struct Tree {
-    nodes: HashMap<u64, Node>,
-    next_node: u64,
+    nodes: Nodes,
     owner: Owner,
     recent: Recent,
-    /// Bytes in all windows.
+    /// The bytes that the windows of all files hold.
     recent_bytes: usize,
-    /// Files that were read lately, by which thread, the last one first: what it writes elsewhere may be a copy of them.
-    read_lately: VecDeque<(u64, u32)>,
+    reads: RecentReads,
 }
 
 impl Tree {
-    /// An empty one.
+    /// A tree with nothing but its root.
     pub(super) fn new(owner: Owner, recent: Recent, who: Who, mode: u32, now: Time) -> Self {
-        let mut tree = Self {
-            nodes: HashMap::new(),
-            next_node: FIRST_NODE,
+        let root = Kind::Directory(Directory::default());
+        Self {
+            nodes: Nodes::new(ROOT, node(owner, root, mode, who, now)),
             owner,
             recent,
             recent_bytes: 0,
-            read_lately: VecDeque::new(),
-        };
-        let root = tree.node(Kind::Directory(Directory::default()), None, mode, who, now);
-        tree.nodes.insert(ROOT, root);
-        tree
+            reads: RecentReads::default(),
+        }
     }
 
-    fn node(
-        &self,
-        kind: Kind,
-        place: Option<(u64, OsString)>,
+    /// The number of nodes.
+    pub(super) fn len(&self) -> usize {
+        self.nodes.len()
+    }
+
+    // Names.
+
+    /// Looks a name up, for which the kernel takes a reference to the node.
+    pub(super) fn lookup(&mut self, directory: u64, name: &[u8]) -> Result<Attributes, Errno> {
+        let number = self.nodes.find(directory, OsStr::from_bytes(name))?;
+        self.nodes.get_mut(number)?.lookups += 1;
+        self.attributes(number)
+    }
+
+    /// Makes a directory, a file or (with `target`) a symbolic link, to which the kernel takes a reference.
+    pub(super) fn make(
+        &mut self,
+        directory: u64,
+        name: &[u8],
         mode: u32,
+        target: Option<&[u8]>,
         who: Who,
         now: Time,
-    ) -> Node {
-        Node {
-            kind,
-            place,
-            mode: mode & 0o7777 & !self.owner.umask,
-            uid: self.owner.uid.unwrap_or(who.uid),
-            gid: self.owner.gid.unwrap_or(who.gid),
-            times: [now; 3],
-            lookups: 0,
-            opens: 0,
+    ) -> Result<Attributes, Errno> {
+        check(name)?;
+        let kind = match mode & TYPE_MASK {
+            DIRECTORY => Kind::Directory(Directory::default()),
+            FILE | 0 => Kind::File(File::default()),
+            LINK => Kind::Link(OsStr::from_bytes(target.unwrap_or_default()).to_owned()),
+            // Data in pipes, sockets and devices would not pass through here.
+            _ => return Err(Errno::PERM),
+        };
+        let name = OsStr::from_bytes(name);
+        match self.nodes.find(directory, name) {
+            Ok(_) => return Err(Errno::EXIST),
+            Err(Errno::NOENT) => {}
+            Err(error) => return Err(error),
+        }
+        // A directory that was removed while a process was in it takes no new names.
+        if directory != ROOT && self.nodes.get(directory)?.place.is_none() {
+            return Err(Errno::NOENT);
+        }
+        if self.nodes.len() >= NODES_MAX {
+            self.forget_files();
+        }
+        let mut node = node(self.owner, kind, mode, who, now);
+        node.lookups = 1;
+        let number = self.nodes.add(node);
+        self.link(number, directory, name, now)?;
+        self.attributes(number)
+    }
+
+    /// Makes a directory by its path, if the directory above exists. The kernel takes no reference.
+    pub(super) fn make_path(&mut self, path: &Path, mode: u32, who: Who, now: Time) {
+        let mut above = ROOT;
+        let mut parts = path.iter().peekable();
+        while let Some(part) = parts.next() {
+            let made = match parts.peek() {
+                Some(_) => self.lookup(above, part.as_bytes()),
+                None => self.make(above, part.as_bytes(), mode, None, who, now),
+            };
+            let Ok(made) = made else { return };
+            self.forget(made.node, 1);
+            above = made.node;
         }
     }
 
-    fn get(&self, node: u64) -> Result<&Node, Errno> {
-        self.nodes.get(&node).ok_or(Errno::STALE)
+    /// Removes the name of a file or symbolic link.
+    pub(super) fn unlink(&mut self, directory: u64, name: &[u8], now: Time) -> Result<(), Errno> {
+        let number = self.nodes.find(directory, OsStr::from_bytes(name))?;
+        if self.nodes.get(number)?.is_directory() {
+            return Err(Errno::ISDIR);
+        }
+        self.remove(number, now)
     }
 
-    fn get_mut(&mut self, node: u64) -> Result<&mut Node, Errno> {
-        self.nodes.get_mut(&node).ok_or(Errno::STALE)
+    /// Removes an empty directory.
+    pub(super) fn remove_directory(
+        &mut self,
+        directory: u64,
+        name: &[u8],
+        now: Time,
+    ) -> Result<(), Errno> {
+        let number = self.nodes.find(directory, OsStr::from_bytes(name))?;
+        if !self.nodes.directory(number)?.by_name.is_empty() {
+            return Err(Errno::NOTEMPTY);
+        }
+        self.remove(number, now)
     }
 
-    fn directory(&self, node: u64) -> Result<&Directory, Errno> {
-        match &self.get(node)?.kind {
-            Kind::Directory(directory) => Ok(directory),
-            _ => Err(Errno::NOTDIR),
+    /// Renames a node, replacing the one that has the new name.
+    pub(super) fn rename(
+        &mut self,
+        from: (u64, &[u8]),
+        to: (u64, &[u8]),
+        flags: u32,
+        now: Time,
+    ) -> Result<(), Errno> {
+        check(to.1)?;
+        if flags & !NO_REPLACE != 0 {
+            return Err(Errno::INVAL);
+        }
+        let number = self.nodes.find(from.0, OsStr::from_bytes(from.1))?;
+        if self.nodes.is_within(to.0, number) {
+            return Err(Errno::INVAL);
+        }
+        let name = OsStr::from_bytes(to.1);
+        match self.nodes.find(to.0, name) {
+            Ok(other) if other == number => return Ok(()),
+            Ok(_) if flags & NO_REPLACE != 0 => return Err(Errno::EXIST),
+            Ok(other) => self.replace(other, self.nodes.get(number)?.is_directory(), now)?,
+            Err(Errno::NOENT) => {}
+            Err(error) => return Err(error),
+        }
+        self.unlink_node(number, now)?;
+        self.link(number, to.0, name, now)
+    }
+
+    /// Removes the node whose name another one gets.
+    fn replace(&mut self, other: u64, by_directory: bool, now: Time) -> Result<(), Errno> {
+        match (&self.nodes.get(other)?.kind, by_directory) {
+            (Kind::Directory(_), false) => return Err(Errno::ISDIR),
+            (Kind::Directory(directory), true) if !directory.by_name.is_empty() => {
+                return Err(Errno::NOTEMPTY);
+            }
+            (Kind::Directory(_), true) => {}
+            (_, true) => return Err(Errno::NOTDIR),
+            (_, false) => {}
+        }
+        self.remove(other, now)
+    }
+
+    /// Whether a directory has this name.
+    pub(super) fn is_directory(&self, directory: u64, name: &[u8]) -> bool {
+        let number = self.nodes.find(directory, OsStr::from_bytes(name));
+        number.is_ok_and(|number| self.nodes.directory(number).is_ok())
+    }
+
+    /// The path of a node below the mount point; `None` if it was removed.
+    pub(super) fn path(&self, number: u64) -> Option<PathBuf> {
+        let mut parts = Vec::new();
+        let mut at = number;
+        while at != ROOT {
+            let (above, name) = self.nodes.get(at).ok()?.place.as_ref()?;
+            parts.push(name);
+            at = *above;
+        }
+        Some(parts.into_iter().rev().collect())
+    }
+
+    /// The names in a directory behind `offset`, which is the number of the last node that was listed.
+    pub(super) fn list(&self, number: u64, offset: u64, bytes: u32) -> Result<Vec<u8>, Errno> {
+        let directory = self.nodes.directory(number)?;
+        let above = self.nodes.get(number)?.place.as_ref();
+        let above = above.map_or(ROOT, |(above, _)| *above);
+        let mut entries = Entries::new(bytes);
+        let own = [(1, number, &b"."[..]), (2, above, b"..")];
+        let mut fits = own
+            .iter()
+            .filter(|(next, ..)| *next > offset)
+            .all(|(next, node, name)| entries.add(*node, *next, DIRECTORY, name));
+        for (node, name) in directory.by_node.range(offset.max(2) + 1..) {
+            let mode = match self.nodes.get(*node).map(|node| &node.kind) {
+                Ok(Kind::Directory(_)) => DIRECTORY,
+                Ok(Kind::Link(_)) => LINK,
+                _ => FILE,
+            };
+            fits = fits && entries.add(*node, *node, mode, name.as_bytes());
+            if !fits {
+                break;
+            }
+        }
+        Ok(entries.finish())
+    }
+
+    /// Puts a node into a directory.
+    fn link(&mut self, number: u64, into: u64, name: &OsStr, now: Time) -> Result<(), Errno> {
+        let directory = self.nodes.directory_mut(into)?;
+        directory.by_name.insert(name.to_owned(), number);
+        directory.by_node.insert(number, name.to_owned());
+        self.nodes.get_mut(into)?.touch(now);
+        let node = self.nodes.get_mut(number)?;
+        node.place = Some((into, name.to_owned()));
+        node.times[2] = now;
+        Ok(())
+    }
+
+    /// Takes a node out of its directory.
+    fn unlink_node(&mut self, number: u64, now: Time) -> Result<(), Errno> {
+        let Some((from, name)) = self.nodes.get_mut(number)?.place.take() else {
+            return Err(Errno::NOENT);
+        };
+        let directory = self.nodes.directory_mut(from)?;
+        directory.by_name.remove(&name);
+        directory.by_node.remove(&number);
+        self.nodes.get_mut(from)?.touch(now);
+        self.nodes.get_mut(number)?.times[2] = now;
+        Ok(())
+    }
+
+    /// Takes a node out of its directory, and drops it if nothing else needs it.
+    fn remove(&mut self, number: u64, now: Time) -> Result<(), Errno> {
+        self.unlink_node(number, now)?;
+        self.drop_if_unused(number);
+        Ok(())
+    }
+
+    /// Forgets a tenth of the files: those that are not open and were written longest ago.
+    fn forget_files(&mut self) {
+        let closed = self.nodes.iter().filter(|(number, node)| {
+            *number != ROOT && node.opens == 0 && !node.is_directory() && node.place.is_some()
+        });
+        let mut closed: Vec<_> = closed
+            .map(|(number, node)| (node.times[1], number))
+            .collect();
+        closed.sort_unstable();
+        for (written, number) in closed.into_iter().take(NODES_MAX / 10) {
+            // With the file's own time as the time of its directory, which programs watch.
+            let _ = self.remove(number, written);
         }
     }
 
-    fn directory_mut(&mut self, node: u64) -> Result<&mut Directory, Errno> {
-        match &mut self.get_mut(node)?.kind {
-            Kind::Directory(directory) => Ok(directory),
-            _ => Err(Errno::NOTDIR),
+    // References.
+
+    /// A file is opened. It stays even if its name is removed.
+    pub(super) fn open(&mut self, number: u64) -> Result<(), Errno> {
+        let node = self.nodes.get_mut(number)?;
+        match node.kind {
+            Kind::File(_) => {
+                node.opens += 1;
+                Ok(())
+            }
+            Kind::Directory(_) => Err(Errno::ISDIR),
+            Kind::Link(_) => Err(Errno::LOOP),
         }
     }
+
+    /// An open file is closed.
+    pub(super) fn close(&mut self, number: u64) {
+        if let Ok(node) = self.nodes.get_mut(number) {
+            node.opens = node.opens.saturating_sub(1);
+        }
+        self.drop_if_unused(number);
+    }
+
+    /// The kernel drops this many references to a node.
+    pub(super) fn forget(&mut self, number: u64, lookups: u64) {
+        if let Ok(node) = self.nodes.get_mut(number) {
+            node.lookups = node.lookups.saturating_sub(lookups);
+        }
+        self.drop_if_unused(number);
+    }
+
+    fn drop_if_unused(&mut self, number: u64) {
+        if number != ROOT
+            && self.nodes.get(number).is_ok_and(Node::is_unused)
+            && let Some(node) = self.nodes.remove(number)
+            && let Kind::File(file) = node.kind
+        {
+            self.recent_bytes -= file.content.held();
+        }
+    }
+
+    // Attributes.
 
     /// What `stat` shows of a node.
     pub(super) fn attributes(&self, number: u64) -> Result<Attributes, Errno> {
-        let node = self.get(number)?;
+        let node = self.nodes.get(number)?;
         let (kind, size, links) = match &node.kind {
             Kind::Directory(directory) => {
-                let below = directory.by_node.keys().filter_map(|n| self.nodes.get(n));
-                let directories = below.filter(|node| node.is_directory()).count();
-                (
-                    DIRECTORY,
-                    4096,
-                    2 + u32::try_from(directories).unwrap_or(u32::MAX),
-                )
+                let below = directory.by_node.keys();
+                let directories = below.filter(|node| self.nodes.directory(**node).is_ok());
+                let directories = u32::try_from(directories.count()).unwrap_or(u32::MAX);
+                (DIRECTORY, 4096, directories.saturating_add(2))
             }
-            Kind::File { size, .. } => (FILE, *size, 1),
+            Kind::File(file) => (FILE, file.content.size(), 1),
             Kind::Link(target) => (LINK, target.len() as u64, 1),
         };
-        let removed = node.place.is_none() && number != ROOT;
+        let is_removed = node.place.is_none() && number != ROOT;
         Ok(Attributes {
             node: number,
             size,
             times: node.times.map(|time| (time.seconds(), time.subsec_nanos())),
             mode: kind | node.mode,
-            links: if removed { 0 } else { links },
+            links: if is_removed { 0 } else { links },
             uid: node.uid,
             gid: node.gid,
             block_bytes: BLOCK_BYTES,
         })
     }
 
-    /// Changes what is asked; what `stat` shows then.
+    /// Changes attributes; returns what `stat` shows then.
     pub(super) fn set(
         &mut self,
         number: u64,
@@ -223,7 +391,7 @@ impl Tree {
             self.resize(number, size, now)?;
         }
         let umask = self.owner.umask;
-        let node = self.get_mut(number)?;
+        let node = self.nodes.get_mut(number)?;
         let time = |set: TimeSet| match set {
             TimeSet::Now => now,
             TimeSet::At(seconds, nanos) => Time::from_parts(seconds, nanos.min(999_999_999)),
@@ -239,99 +407,140 @@ impl Tree {
         self.attributes(number)
     }
 
-    /// What a link points to.
+    /// The target of a symbolic link.
     pub(super) fn target(&self, number: u64) -> Result<&[u8], Errno> {
-        match &self.get(number)?.kind {
+        match &self.nodes.get(number)?.kind {
             Kind::Link(target) => Ok(target.as_bytes()),
             _ => Err(Errno::INVAL),
         }
     }
 
-    /// The names in a directory behind `offset`, which is the number of the last node that was listed.
-    pub(super) fn list(&self, number: u64, offset: u64, bytes: u32) -> Result<Vec<u8>, Errno> {
-        let directory = self.directory(number)?;
-        let above = self.get(number)?.place.as_ref();
-        let above = above.map_or(ROOT, |(above, _)| *above);
-        let mut entries = Entries::new(bytes);
-        let own = [(1, number, &b"."[..]), (2, above, b"..")];
-        let mut fits = own
-            .iter()
-            .filter(|(next, ..)| *next > offset)
-            .all(|(next, node, name)| entries.add(*node, *next, DIRECTORY, name));
-        for (node, name) in directory.by_node.range(offset.max(2) + 1..) {
-            let mode = match self.nodes.get(node).map(|node| &node.kind) {
-                Some(Kind::Directory(_)) => DIRECTORY,
-                Some(Kind::Link(_)) => LINK,
-                _ => FILE,
+    // Content.
+
+    /// Truncates or extends a file.
+    pub(super) fn resize(&mut self, number: u64, to: u64, now: Time) -> Result<(), Errno> {
+        if to > SIZE_MAX {
+            return Err(Errno::FBIG);
+        }
+        let node = self.nodes.get_mut(number)?;
+        let Kind::File(file) = &mut node.kind else {
+            return Err(if node.is_directory() {
+                Errno::ISDIR
+            } else {
+                Errno::INVAL
+            });
+        };
+        let before = file.content.held();
+        file.content.resize(to);
+        if to == 0 {
+            file.copy = CopyState::Unknown;
+        }
+        self.recent_bytes = self.recent_bytes + file.content.held() - before;
+        node.touch(now);
+        Ok(())
+    }
+
+    /// Makes a file at least this long, as `fallocate` does.
+    pub(super) fn extend(&mut self, number: u64, to: u64, now: Time) -> Result<(), Errno> {
+        if self.nodes.file(number)?.content.size() < to {
+            self.resize(number, to, now)?;
+        }
+        Ok(())
+    }
+
+    /// Notes a write to a file; returns what it brings. Of a `masked` write only the newlines can be read back. `is_writer` says
+    /// whether a thread belongs to the writing process.
+    pub(super) fn write(
+        &mut self,
+        number: u64,
+        offset: u64,
+        data: &[u8],
+        masked: bool,
+        is_writer: impl Fn(u32) -> bool,
+        now: Time,
+    ) -> Result<WriteKind, Errno> {
+        if offset.saturating_add(data.len() as u64) > SIZE_MAX {
+            return Err(Errno::FBIG);
+        }
+        let (copy, kind) = self
+            .reads
+            .judge(&self.nodes, number, offset, data, is_writer)?;
+        let node = self.nodes.get_mut(number)?;
+        let Kind::File(file) = &mut node.kind else {
+            return Err(Errno::BADF);
+        };
+        file.copy = copy;
+        let before = file.content.held();
+        file.content.write(offset, data, masked, self.recent.file);
+        self.recent_bytes = self.recent_bytes + file.content.held() - before;
+        node.touch(now);
+        if self.recent_bytes > self.recent.all {
+            self.drop_windows();
+        }
+        Ok(kind)
+    }
+
+    /// Drops the windows of the files that were written longest ago, until a quarter of the memory for them is free.
+    fn drop_windows(&mut self) {
+        let files = self.nodes.iter().filter_map(|(number, node)| {
+            let Kind::File(file) = &node.kind else {
+                return None;
             };
-            fits = fits && entries.add(*node, *node, mode, name.as_bytes());
-            if !fits {
+            (file.content.held() > 0).then_some((node.times[1], number))
+        });
+        let mut files: Vec<_> = files.collect();
+        files.sort_unstable();
+        for (_, number) in files {
+            if self.recent_bytes <= self.recent.all / 4 * 3 {
                 break;
             }
+            if let Ok(node) = self.nodes.get_mut(number)
+                && let Kind::File(file) = &mut node.kind
+            {
+                self.recent_bytes -= file.content.held();
+                file.content.drop_window();
+            }
         }
-        Ok(entries.finish())
     }
 
-    /// Where a node stands below the mount point; None if it was removed.
-    pub(super) fn path(&self, number: u64) -> Option<PathBuf> {
-        let mut parts = Vec::new();
-        let mut at = number;
-        while at != ROOT {
-            let (above, name) = self.nodes.get(&at)?.place.as_ref()?;
-            parts.push(name);
-            at = *above;
-        }
-        Some(parts.into_iter().rev().collect())
+    /// Notes that a thread has read from a file.
+    pub(super) fn was_read(&mut self, number: u64, thread: u32) {
+        self.reads.note(number, thread);
     }
 
-    /// A file is opened; it stays even if its name goes.
-    pub(super) fn open(&mut self, number: u64) -> Result<(), Errno> {
-        let node = self.get_mut(number)?;
-        match node.kind {
-            Kind::File { .. } => {
-                node.opens += 1;
-                Ok(())
+    /// Reads what is still there of a file. ENODATA: it was written too long ago.
+    pub(super) fn read(&self, number: u64, offset: u64, bytes: u32) -> Result<Vec<u8>, Errno> {
+        match &self.nodes.get(number)?.kind {
+            Kind::File(file) => {
+                let read = file.content.read(offset, u64::from(bytes));
+                read.ok_or(Errno::NODATA)
             }
             Kind::Directory(_) => Err(Errno::ISDIR),
-            Kind::Link(_) => Err(Errno::LOOP),
+            Kind::Link(_) => Err(Errno::INVAL),
         }
     }
+}
 
-    /// It is closed.
-    pub(super) fn close(&mut self, number: u64) {
-        if let Some(node) = self.nodes.get_mut(&number) {
-            node.opens = node.opens.saturating_sub(1);
-        }
-        self.drop_if_unused(number);
+fn node(owner: Owner, kind: Kind, mode: u32, who: Who, now: Time) -> Node {
+    Node {
+        kind,
+        place: None,
+        mode: mode & 0o7777 & !owner.umask,
+        uid: owner.uid.unwrap_or(who.uid),
+        gid: owner.gid.unwrap_or(who.gid),
+        times: [now; 3],
+        lookups: 0,
+        opens: 0,
     }
+}
 
-    /// The kernel has forgotten a node so many times.
-    pub(super) fn forget(&mut self, number: u64, lookups: u64) {
-        if let Some(node) = self.nodes.get_mut(&number) {
-            node.lookups = node.lookups.saturating_sub(lookups);
-        }
-        self.drop_if_unused(number);
-    }
-
-    fn drop_if_unused(&mut self, number: u64) {
-        let unused = |node: &Node| node.place.is_none() && node.lookups == 0 && node.opens == 0;
-        if number != ROOT && self.nodes.get(&number).is_some_and(unused) {
-            self.remove_node(number);
-        }
-    }
-
-    fn remove_node(&mut self, number: u64) {
-        if let Some(Node {
-            kind: Kind::File { window, .. },
-            ..
-        }) = self.nodes.remove(&number)
-        {
-            self.recent_bytes -= window.len();
-        }
-    }
-
-    /// How many nodes there are.
-    pub(super) fn len(&self) -> usize {
-        self.nodes.len()
+fn check(name: &[u8]) -> Result<(), Errno> {
+    let reserved: [&[u8]; 3] = [b"", b".", b".."];
+    if name.len() > NAME_BYTES_MAX {
+        Err(Errno::NAMETOOLONG)
+    } else if reserved.contains(&name) || name.contains(&b'/') {
+        Err(Errno::INVAL)
+    } else {
+        Ok(())
     }
 }

@@ -1,9 +1,11 @@
+//! The tree through its public methods.
+
 use super::*;
 
 const WHO: Who = Who { uid: 7, gid: 8 };
 const NOW: Time = Time(5_000_000_000);
 
-/// One process with one thread.
+/// The writing process has one thread.
 fn is_writer(thread: u32) -> bool {
     thread == 1
 }
@@ -24,7 +26,7 @@ fn directory(tree: &mut Tree, above: u64, name: &str) -> u64 {
 }
 
 fn names(tree: &Tree, directory: u64) -> Vec<String> {
-    let names = tree.directory(directory).unwrap().by_name.keys();
+    let names = tree.nodes.directory(directory).unwrap().by_name.keys();
     names
         .map(|name| name.to_string_lossy().into_owned())
         .collect()
@@ -37,7 +39,7 @@ fn a_rename_replaces_a_file_but_no_full_directory() {
     tree.rename((ROOT, b"a"), (ROOT, b"b"), 0, NOW).unwrap();
     assert_eq!(names(&tree, ROOT), ["b"]);
     assert_eq!(tree.path(a), Some("b".into()));
-    // Its name is gone, and the kernel still has it in mind.
+    // The replaced file has no name, but the kernel still has a reference to it.
     assert_eq!(tree.attributes(b).unwrap().links, 0);
     tree.forget(b, 1);
     assert_eq!(tree.attributes(b), Err(Errno::STALE));
@@ -61,7 +63,7 @@ fn a_rename_replaces_a_file_but_no_full_directory() {
 }
 
 #[test]
-fn a_listing_goes_on_where_it_was_while_names_go() {
+fn a_listing_continues_where_it_was_while_names_are_removed() {
     let mut tree = tree();
     for n in 0..20 {
         file(&mut tree, ROOT, &format!("file-{n:02}"));
@@ -91,20 +93,20 @@ fn a_listing_goes_on_where_it_was_while_names_go() {
 }
 
 #[test]
-fn the_size_is_what_was_written_and_the_last_bytes_can_be_read() {
+fn a_file_has_the_size_that_was_written_and_its_last_bytes_can_be_read() {
     let mut tree = tree();
     let node = file(&mut tree, ROOT, "a");
     let read = |tree: &Tree, from, bytes| tree.read(node, from, bytes);
-    tree.wrote(node, 0, b"0123456789", false, is_writer, NOW)
+    tree.write(node, 0, b"0123456789", false, is_writer, NOW)
         .unwrap();
-    tree.wrote(node, 10, b"abcdef", false, is_writer, NOW)
+    tree.write(node, 10, b"abcdef", false, is_writer, NOW)
         .unwrap();
     assert_eq!(tree.attributes(node).unwrap().size, 16);
     assert_eq!(read(&tree, 8, 100), Ok(b"89abcdef".to_vec()));
     assert_eq!(read(&tree, 12, 2), Ok(b"cd".to_vec()));
     assert_eq!(read(&tree, 0, 4), Err(Errno::NODATA));
     assert_eq!(read(&tree, 16, 4), Ok(Vec::new()));
-    tree.wrote(node, 14, b"XYZ", false, is_writer, NOW).unwrap();
+    tree.write(node, 14, b"XYZ", false, is_writer, NOW).unwrap();
     assert_eq!(read(&tree, 10, 10), Ok(b"abcdXYZ".to_vec()));
     tree.resize(node, 12, NOW).unwrap();
     tree.resize(node, 14, NOW).unwrap();
@@ -112,20 +114,20 @@ fn the_size_is_what_was_written_and_the_last_bytes_can_be_read() {
     tree.resize(node, 0, NOW).unwrap();
     assert_eq!(read(&tree, 0, 10), Ok(Vec::new()));
     assert_eq!(
-        tree.wrote(node, u64::MAX, b"x", false, is_writer, NOW),
+        tree.write(node, u64::MAX, b"x", false, is_writer, NOW),
         Err(Errno::FBIG)
     );
 }
 
 #[test]
-fn windows_of_all_files_together_are_bounded() {
+fn the_readable_bytes_of_all_files_together_are_bounded() {
     let mut tree = tree();
     let nodes: Vec<_> = (0..40)
         .map(|n| file(&mut tree, ROOT, &n.to_string()))
         .collect();
     for (n, node) in nodes.iter().enumerate() {
         let now = Time(n as i64);
-        tree.wrote(*node, 0, b"01234567", false, is_writer, now)
+        tree.write(*node, 0, b"01234567", false, is_writer, now)
             .unwrap();
         assert!(tree.recent_bytes <= 100);
     }
@@ -176,33 +178,33 @@ fn permissions_and_owners_follow_the_options() {
 }
 
 #[test]
-fn of_what_is_masked_only_the_newlines_can_be_read() {
+fn only_the_newlines_of_masked_writes_can_be_read() {
     let mut tree = tree();
     let node = file(&mut tree, ROOT, "a");
-    tree.wrote(node, 0, b"key=1\nab", true, is_writer, NOW)
+    tree.write(node, 0, b"key=1\nab", true, is_writer, NOW)
         .unwrap();
     assert_eq!(tree.read(node, 0, 8), Ok(b"*****\n**".to_vec()));
-    // Of what is longer than a window the last bytes are there.
-    tree.wrote(node, 8, b"0123456789\nx", true, is_writer, NOW)
+    // Of a write that is longer than the window, the last bytes are there.
+    tree.write(node, 8, b"0123456789\nx", true, is_writer, NOW)
         .unwrap();
     assert_eq!(tree.read(node, 17, 3), Ok(b"*\n*".to_vec()));
 }
 
 #[test]
-fn a_copy_is_told_by_its_name_and_its_bytes_as_long_as_they_are_equal() {
+fn a_copy_is_recognised_by_its_name_and_its_bytes_as_long_as_they_are_equal() {
     let mut tree = tree();
     let original = file(&mut tree, ROOT, "a.log");
-    tree.wrote(original, 0, b"one\ntwo\n", false, is_writer, NOW)
+    tree.write(original, 0, b"one\ntwo\n", false, is_writer, NOW)
         .unwrap();
     let mut write = |name: &str, reader: u32, parts: &[(u64, &[u8])]| {
         let node = file(&mut tree, ROOT, name);
         tree.was_read(original, reader);
         let wrote = parts
             .iter()
-            .map(|(offset, data)| tree.wrote(node, *offset, data, false, is_writer, NOW));
+            .map(|(offset, data)| tree.write(node, *offset, data, false, is_writer, NOW));
         wrote.map(Result::unwrap).collect::<Vec<_>>()
     };
-    use Wrote::{Copy, CopyBegins, New};
+    use WriteKind::{Copy, CopyBegins, New};
     let whole: &[(u64, &[u8])] = &[(0, b"one\n"), (4, b"two\n")];
     assert_eq!(
         write("a.log.0", 2, whole),

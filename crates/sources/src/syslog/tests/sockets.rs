@@ -192,7 +192,7 @@ fn long_lines_and_lines_without_header_leave_as_was_asked() {
         records(&running.rejected).len() == 4
     });
     let reasons = field(&running.rejected, "reason");
-    assert_eq!(reasons[0], "a message has no header of syslog");
+    assert_eq!(reasons[0], "a message has no syslog header");
     assert_eq!(reasons[1], "a message is longer than line_max");
     let peers = field(&running.rejected, "peer");
     assert!(peers.iter().all(|peer| peer.starts_with("127.0.0.1")));

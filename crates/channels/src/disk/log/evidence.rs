@@ -1,0 +1,83 @@
+//! Finding out what is missing of a channel, from its segments, cursors and record.
+
+use millstream_record::Position;
+
+use super::{
+    ChannelId,
+    losses::{Loss, Missing},
+    record::Summary,
+};
+
+/// The frames that exist of a log, and how far it went according to other files.
+pub(super) struct Evidence {
+    pub(super) channel: ChannelId,
+    /// The position of the oldest frame, or of the next one in an empty log; `None` without a segment.
+    pub(super) oldest: Option<Position>,
+    /// The newest position.
+    pub(super) newest: Position,
+    /// Gaps between them: after, to.
+    pub(super) gaps: Vec<(Position, Position)>,
+    /// The lowest and the highest position of all cursors.
+    pub(super) cursors: Option<(Position, Position)>,
+    pub(super) known: Option<Summary>,
+}
+
+impl Evidence {
+    /// Where the log ended at least.
+    pub(super) fn end(&self) -> Position {
+        let known = self.known.filter(|known| known.channel == self.channel);
+        let known = known.map_or(self.newest, |known| known.end);
+        let cursors = self.cursors.map_or(self.newest, |(_, highest)| highest);
+        self.newest.max(known).max(cursors)
+    }
+
+    /// Unless every batch is synced, a power cut may lose batches that consumers have settled already. That is not a loss to
+    /// report. If it has happened, returns how far they had settled, and lowers the cursors to the end of the log.
+    pub(super) fn forgive_unsynced(&mut self, clean: bool) -> Option<Position> {
+        let (_, highest) = self.cursors.as_mut()?;
+        if clean || *highest <= self.newest {
+            return None;
+        }
+        Some(std::mem::replace(highest, self.newest))
+    }
+
+    /// The losses that this shows.
+    pub(super) fn losses(&self) -> Vec<Loss> {
+        let of_this = self.known.filter(|known| known.channel == self.channel);
+        let known = of_this.unwrap_or(Summary::of(self.channel));
+        let mut losses = Vec::new();
+        let mut add = |missing, after: Position, to: Position| {
+            losses.push(Loss {
+                missing,
+                channel: self.channel,
+                after,
+                to,
+                records: known.records_in(to.seq.saturating_sub(after.seq)),
+            });
+        };
+        // Segments up to the lowest cursor may have been released.
+        let released = self.cursors.map(|(lowest, _)| lowest);
+        if let (Some(oldest), Some(released)) = (self.oldest, released)
+            && oldest > released
+            && oldest.seq > released.seq + 1
+        {
+            add(Missing::Oldest, released, oldest.before());
+        }
+        for (after, to) in &self.gaps {
+            // A power cut may bring back a released segment without the one behind it.
+            let after = released.unwrap_or_default().max(*after);
+            // Sequence numbers continue over epochs.
+            if to.seq > after.seq {
+                add(Missing::Middle, after, *to);
+            }
+        }
+        let end = self.end();
+        if self.oldest.is_some() && end > self.newest {
+            add(Missing::Newest, self.newest, end);
+        } else if self.oldest.is_none() && end > Position::default() {
+            let after = released.unwrap_or(known.settled);
+            add(Missing::Newest, after.min(end), end);
+        }
+        losses
+    }
+}

@@ -1,0 +1,145 @@
+//! The table of tailed files: up to which byte the channel holds each of them.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use millstream_record::{FileId, FileOrigin};
+
+type Offsets = HashMap<FileId, u64, foldhash::fast::RandomState>;
+
+/// The most files in the table: 40 MB at the head of every segment, far below the limit of a head. Beyond it the files
+/// that were created first are forgotten; if they still exist they are read again.
+const FILES_MAX: usize = 1_000_000;
+
+/// The next byte of every tailed file, as frames in three stages of their life say: staged, written and kept.
+#[derive(Debug, Default)]
+pub(super) struct FileTable {
+    /// Frames that are staged and not yet written.
+    staged: Offsets,
+    /// Frames that are written. The head of the next segment holds this table.
+    written: Offsets,
+    /// Frames that are kept. Sources read it from other threads.
+    kept: KeptFiles,
+}
+
+/// The next byte of every tailed file, as far as it is kept; shared with other threads.
+#[derive(Clone, Debug, Default)]
+pub(super) struct KeptFiles(Arc<Mutex<Offsets>>);
+
+impl KeptFiles {
+    pub(super) fn lock(&self) -> MutexGuard<'_, Offsets> {
+        // No holder can panic halfway through a change, so a poisoned lock guards whole data.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl FileTable {
+    /// The first byte of `file` that no frame holds, staged frames included.
+    pub(super) fn next(&self, file: &FileId) -> Option<u64> {
+        let staged = self.staged.get(file);
+        staged.or_else(|| self.written.get(file)).copied()
+    }
+
+    /// The number of files in the head of the next segment.
+    pub(super) fn len(&self) -> usize {
+        self.written.len()
+    }
+
+    /// The table of kept files, to share with other threads.
+    pub(super) fn kept(&self) -> &KeptFiles {
+        &self.kept
+    }
+
+    /// Adds the table from the head of a segment.
+    pub(super) fn restore(&mut self, files: &[(FileId, u64)]) {
+        self.written.extend(files.iter().copied());
+    }
+
+    /// Ends a recovery: everything that was restored is kept.
+    pub(super) fn keep_restored(&mut self) {
+        self.kept.lock().extend(&self.written);
+    }
+
+    /// Notes a frame with this origin that is staged.
+    pub(super) fn stage(&mut self, origin: &FileOrigin) {
+        self.staged.insert(origin.file, origin.next);
+    }
+
+    /// Whether a staged frame advances this file.
+    pub(super) fn is_staged(&self, file: &FileId) -> bool {
+        self.staged.contains_key(file)
+    }
+
+    /// Notes that no frame is staged any more.
+    pub(super) fn clear_staged(&mut self) {
+        self.staged.clear();
+    }
+
+    /// Notes a frame with this origin that is written; returns the offset before it.
+    pub(super) fn write(&mut self, origin: &FileOrigin) -> Option<u64> {
+        let before = self.written.insert(origin.file, origin.next);
+        if self.written.len() > FILES_MAX {
+            self.forget_older_half();
+        }
+        before
+    }
+
+    fn forget_older_half(&mut self) {
+        let mut births: Vec<i64> = self.written.keys().map(|file| file.birth).collect();
+        let middle = births.len() / 2;
+        let (_, median, _) = births.select_nth_unstable(middle);
+        let median = *median;
+        self.written.retain(|file, _| file.birth > median);
+    }
+
+    /// Takes back frames that turned out not to be durable: each file with its offset before the frame, in the order of
+    /// the frames.
+    pub(super) fn undo(&mut self, advanced: Vec<(FileId, Option<u64>)>) {
+        for (file, before) in advanced.into_iter().rev() {
+            match before {
+                Some(next) => self.written.insert(file, next),
+                None => self.written.remove(&file),
+            };
+        }
+    }
+
+    /// All written entries, sorted, so that equal runs write equal bytes.
+    pub(super) fn sorted(&self) -> Vec<(FileId, u64)> {
+        let entries = self.written.iter().map(|(file, next)| (*file, *next));
+        let mut all: Vec<_> = entries.collect();
+        all.sort_unstable();
+        all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn origin(inode: u64, begin: u64, next: u64) -> FileOrigin {
+        let file = FileId {
+            device: 1,
+            inode,
+            birth: 5,
+            head: 9,
+        };
+        FileOrigin { file, begin, next }
+    }
+
+    #[test]
+    fn a_staged_offset_counts_until_it_is_written_and_a_failed_sync_takes_it_back() {
+        let mut table = FileTable::default();
+        let (first, second) = (origin(1, 0, 10), origin(1, 10, 25));
+        assert_eq!(table.write(&first), None);
+        table.stage(&second);
+        assert_eq!(table.next(&second.file), Some(25));
+        table.clear_staged();
+        assert_eq!(table.next(&second.file), Some(10));
+        let before = table.write(&second);
+        assert_eq!(table.sorted(), [(second.file, 25)]);
+        table.undo(vec![(first.file, None), (second.file, before)]);
+        assert_eq!(table.next(&second.file), None);
+    }
+}

@@ -1,0 +1,67 @@
+//! The options of a log, and its id.
+
+use std::{fmt, time::Duration};
+
+use super::Dedupe;
+
+/// The random id of a channel: 128 bits, created with the channel.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct ChannelId(pub [u8; 16]);
+
+impl fmt::Display for ChannelId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for ChannelId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// When written frames are synced, and so what *kept* means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sync {
+    /// Kept means that fdatasync has returned: it survives a power cut.
+    Batch,
+    /// Kept means written: it survives SIGKILL. A power cut loses what was written within this time.
+    Every(Duration),
+    /// Kept means written. Only closed segments are synced.
+    Never,
+}
+
+/// The options of a log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// When to sync.
+    pub sync: Sync,
+    /// The most bytes of all segments together, used or waiting to be reused.
+    pub size_max: u64,
+    /// Bytes of one segment.
+    pub segment_bytes: u64,
+    /// The most bytes of kept batches to hold in memory for readers that follow closely.
+    pub hot_bytes: usize,
+    /// The window in which repeats are recognized.
+    pub dedupe: Dedupe,
+}
+
+/// Bytes of a segment: large enough that rolling (two syncs and a rename) does not matter, small enough that disk space
+/// comes back while a reader follows.
+pub const SEGMENT_BYTES: u64 = 64 << 20;
+
+/// Bytes of the smallest segment on a nearly full disk, unless one group takes more.
+pub const SEGMENT_BYTES_LEAST: u64 = 256 << 10;
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            sync: Sync::Batch,
+            size_max: 10 << 30,
+            segment_bytes: SEGMENT_BYTES,
+            // A queue holds 2-4 MiB, so that a batch is still in the CPU's cache when the reader gets it.
+            hot_bytes: 4 << 20,
+            dedupe: Dedupe::default(),
+        }
+    }
+}

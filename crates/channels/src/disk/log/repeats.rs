@@ -1,0 +1,194 @@
+//! Recognizing repeated chunks: the window of chunk ids in memory, and the id files that make it outlive segments and
+//! restarts.
+
+use std::collections::{HashSet, VecDeque};
+
+use millstream_record::{ChunkOrigin, Origin, Tag};
+
+use super::{
+    ChannelId, Dedupe, Error,
+    directory::LogDirectory,
+    frame::Head,
+    ids::{IdRecord, ids_name, read_ids, write_ids},
+    key::{Identity, Key, Keys, identity},
+    window::{Lookup, Window, seconds},
+};
+
+/// A set of chunk keys.
+pub(super) type KeySet = HashSet<Key, foldhash::fast::RandomState>;
+
+/// The chunk ids of one channel.
+pub(super) struct Repeats {
+    keys: Keys,
+    pub(super) window: Window,
+    /// The id files, the oldest first: the number of the segment, and the window's number after the last id of the file.
+    id_files: VecDeque<(u64, u64)>,
+    /// Chunks that came again and were not stored a second time.
+    pub(super) count: u64,
+}
+
+/// The decision about a chunk.
+pub(super) enum Admission {
+    /// Store it. The id is missing if an earlier part of the group brought it.
+    New(Option<(Key, IdRecord)>),
+    /// The chunk is kept already.
+    Kept,
+    /// The first copy is staged and not kept yet.
+    Pending,
+}
+
+impl Repeats {
+    pub(super) fn new(channel: ChannelId, bounds: Dedupe) -> Self {
+        Self {
+            keys: Keys::new(channel.0),
+            window: Window::new(bounds),
+            id_files: VecDeque::new(),
+            count: 0,
+        }
+    }
+
+    /// Looks a chunk up and adds its id if it is new. This is one step because the writer alone owns the window. `earlier`
+    /// holds the keys of earlier parts of the same group: a chunk may have become several parts.
+    pub(super) fn admit(
+        &mut self,
+        chunk: &ChunkOrigin,
+        tag: &Tag,
+        seconds: u32,
+        earlier: &KeySet,
+    ) -> Admission {
+        let key = self.keys.key(chunk, tag);
+        if earlier.contains(&key) {
+            return Admission::New(None);
+        }
+        let identity = identity(&chunk.id);
+        self.window.follow(chunk.connection);
+        match self.window.look_up(&key, identity, chunk.connection) {
+            Lookup::Kept => Admission::Kept,
+            Lookup::Pending => Admission::Pending,
+            Lookup::New => {
+                self.window.insert(key, identity, chunk.connection, seconds);
+                let record = IdRecord::Chunk {
+                    key,
+                    connection: chunk.connection,
+                    seconds,
+                    proved: identity == Identity::Unique,
+                };
+                Admission::New(Some((key, record)))
+            }
+        }
+    }
+
+    /// The ids of the chunks in a frame, and the closes that it records.
+    pub(super) fn ids_of(&mut self, head: &Head) -> Vec<IdRecord> {
+        let seconds = seconds(head.keep_time);
+        let closed = head.closed.iter().map(|connection| IdRecord::Closed {
+            connection: *connection,
+            seconds,
+        });
+        let chunks = head.origins.iter().filter_map(|origin| match origin {
+            Origin::Chunk(chunk) => Some(IdRecord::Chunk {
+                key: self.keys.key(chunk, &head.tag),
+                connection: chunk.connection,
+                seconds,
+                proved: identity(&chunk.id) == Identity::Unique,
+            }),
+            Origin::File(_) => None,
+        });
+        closed.chain(chunks).collect()
+    }
+
+    /// Writes the id file of a segment that was closed.
+    pub(super) fn write_file(
+        &mut self,
+        directory: &LogDirectory,
+        segment: u64,
+        ids: &[IdRecord],
+    ) -> Result<(), Error> {
+        let path = directory.join(&ids_name(segment));
+        write_ids(&*directory.disk, &path, &directory.channel, segment, ids)
+            .map_err(|error| Error::disk("writing the ids of a segment", &path, error))?;
+        self.add_file(segment);
+        Ok(())
+    }
+
+    /// Reads the id file of a segment; `None` if it is missing or damaged.
+    pub(super) fn read_file(
+        &self,
+        directory: &LogDirectory,
+        segment: u64,
+    ) -> Result<Option<Vec<IdRecord>>, Error> {
+        let path = directory.join(&ids_name(segment));
+        read_ids(&*directory.disk, &path, &directory.channel, segment)
+            .map_err(|error| Error::disk("reading ids", &path, error))
+    }
+
+    /// Notes that the ids up to the newest one are in the id file of this segment.
+    pub(super) fn add_file(&mut self, segment: u64) {
+        self.id_files.push_back((segment, self.window.end()));
+    }
+
+    /// Removes the id files whose ids have all left the window.
+    pub(super) fn remove_old_files(&mut self, directory: &LogDirectory) -> Result<(), Error> {
+        while let Some((segment, end)) = self.id_files.front().copied() {
+            if end > self.window.first() {
+                break;
+            }
+            let path = directory.join(&ids_name(segment));
+            directory
+                .disk
+                .remove(&path)
+                .map_err(|error| Error::disk("removing an id file", &path, error))?;
+            self.id_files.pop_front();
+        }
+        Ok(())
+    }
+
+    /// Forgets the ids of the oldest id file to make space on a full disk. Ids younger than their age are counted
+    /// (`evicted_young_ids`). Returns false if there is no id file.
+    pub(super) fn forget_oldest_file(&mut self, directory: &LogDirectory) -> Result<bool, Error> {
+        let Some((_, end)) = self.id_files.front().copied() else {
+            return Ok(false);
+        };
+        self.window.forget(end);
+        self.remove_old_files(directory)?;
+        Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use millstream_testkit::SimulatedDisk;
+
+    use super::*;
+    use crate::disk::log::tests::{batch, directory, names};
+
+    #[test]
+    fn ids_on_disk_are_removed_when_they_left_the_window() {
+        let disk = SimulatedDisk::new(1);
+        let directory = directory(&disk);
+        let mut repeats = Repeats::new(directory.channel, Dedupe::default());
+        for segment in 1..=2 {
+            let batch = batch(segment, 10);
+            let Some(Origin::Chunk(chunk)) = batch.origins.first() else {
+                panic!("a batch has a chunk")
+            };
+            let admitted = repeats.admit(chunk, &batch.tag, 5, &KeySet::default());
+            let Admission::New(Some((_, id))) = admitted else {
+                panic!("it is new")
+            };
+            repeats.window.keep(repeats.window.end());
+            let again = repeats.admit(chunk, &batch.tag, 5, &KeySet::default());
+            assert!(matches!(again, Admission::Kept));
+            repeats.write_file(&directory, segment, &[id]).unwrap();
+            assert_eq!(
+                repeats.read_file(&directory, segment).unwrap(),
+                Some(vec![id])
+            );
+        }
+        let files = || names(&disk).iter().filter(|n| n.ends_with(".ids")).count();
+        repeats.remove_old_files(&directory).unwrap();
+        assert_eq!(files(), 2);
+        assert!(repeats.forget_oldest_file(&directory).unwrap());
+        assert_eq!((files(), repeats.window.evicted_young()), (1, 1));
+    }
+}

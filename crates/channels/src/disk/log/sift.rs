@@ -1,0 +1,284 @@
+//! Sifting: what of a group the channel does not hold yet.
+//!
+//! `read -> decode -> send -> [keep] -> read back -> encode -> write -> settle`
+//!
+//! A sender that lost an acknowledgement sends a chunk again, and a source that restarts reads a file from before the
+//! point up to which the channel holds it. Such repeats are cut out of the batch before it is staged.
+
+use bytes::{Bytes, BytesMut};
+use millstream_record::{Batch, ChunkOrigin, Encoding, FileOrigin, Origin, Values};
+
+use super::{
+    Error,
+    file_table::FileTable,
+    frame::HEAD_BYTES_MAX,
+    ids::IdRecord,
+    key::Key,
+    repeats::{Admission, KeySet, Repeats},
+};
+
+/// The most bytes of a group. One chunk of a peer has at most 256 MiB after decompression.
+const GROUP_BYTES_MAX: u64 = 1 << 30;
+
+/// A piece of a body that is kept already.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct KnownPiece {
+    start: u32,
+    end: u32,
+    records: u32,
+}
+
+/// The new parts of a group.
+#[derive(Default)]
+pub(super) struct Sifted {
+    /// The new parts, each with the ids of its chunks.
+    pub(super) parts: Vec<(Batch, Vec<IdRecord>)>,
+    /// The origins of the new parts that are parts of files.
+    pub(super) files: Vec<FileOrigin>,
+    /// Something in the group repeats a frame that is staged and not yet kept.
+    pub(super) is_pending: bool,
+}
+
+/// Sifts the parts of one group.
+pub(super) struct Sifter<'a> {
+    repeats: &'a mut Repeats,
+    files: &'a FileTable,
+    /// The keep time of the group.
+    seconds: u32,
+    /// Keys of the chunks that earlier parts of the group bring.
+    earlier: KeySet,
+    /// Keys of the chunks that the current part brings.
+    keys: Vec<Key>,
+    sifted: Sifted,
+}
+
+impl<'a> Sifter<'a> {
+    pub(super) fn new(repeats: &'a mut Repeats, files: &'a FileTable, seconds: u32) -> Self {
+        Self {
+            repeats,
+            files,
+            seconds,
+            earlier: KeySet::default(),
+            keys: Vec::new(),
+            sifted: Sifted::default(),
+        }
+    }
+
+    pub(super) fn sift(mut self, group: Vec<Batch>) -> Sifted {
+        for batch in group {
+            let mut ids = Vec::new();
+            if let Some(batch) = self.sift_batch(batch, &mut ids) {
+                self.sifted.parts.push((batch, ids));
+            }
+            self.earlier.extend(self.keys.drain(..));
+        }
+        self.sifted
+    }
+
+    /// Cuts out of one batch what is kept already; `None` if nothing is left.
+    fn sift_batch(&mut self, mut batch: Batch, ids: &mut Vec<IdRecord>) -> Option<Batch> {
+        if batch.origins.is_empty() {
+            return Some(batch);
+        }
+        let mut known = Vec::new();
+        let mut origins = Vec::with_capacity(batch.origins.len());
+        for origin in std::mem::take(&mut batch.origins) {
+            match origin {
+                Origin::Chunk(chunk) if self.is_new(&chunk, &batch, ids) => {
+                    origins.push(Origin::Chunk(chunk));
+                }
+                Origin::Chunk(ChunkOrigin {
+                    start,
+                    end,
+                    records,
+                    ..
+                }) => known.push(KnownPiece {
+                    start,
+                    end,
+                    records,
+                }),
+                Origin::File(file) => match self.sift_file(&file, &batch) {
+                    FilePart::New => {
+                        self.sifted.files.push(file);
+                        origins.push(Origin::File(file));
+                    }
+                    FilePart::NewFrom(begin, piece) => {
+                        known.push(piece);
+                        self.sifted.files.push(file);
+                        origins.push(Origin::File(FileOrigin { begin, ..file }));
+                    }
+                    FilePart::Known => return None,
+                },
+            }
+        }
+        let nothing_is_new = !known.is_empty() && origins.is_empty();
+        batch.origins = origins;
+        if !known.is_empty() {
+            cut_out(&mut batch, &mut known);
+        }
+        (!nothing_is_new || !batch.is_empty()).then_some(batch)
+    }
+
+    fn is_new(&mut self, chunk: &ChunkOrigin, batch: &Batch, ids: &mut Vec<IdRecord>) -> bool {
+        let (seconds, earlier) = (self.seconds, &self.earlier);
+        match self.repeats.admit(chunk, &batch.tag, seconds, earlier) {
+            Admission::New(id) => {
+                if let Some((key, id)) = id {
+                    self.keys.push(key);
+                    ids.push(id);
+                }
+                return true;
+            }
+            Admission::Pending => self.sifted.is_pending = true,
+            Admission::Kept => {}
+        }
+        self.repeats.count += 1;
+        false
+    }
+
+    fn sift_file(&mut self, file: &FileOrigin, batch: &Batch) -> FilePart {
+        let Some(next) = self.files.next(&file.file) else {
+            return FilePart::New;
+        };
+        // A batch without a byte sets the offset: the file was found, or it was truncated.
+        if (batch.is_empty() && file.begin == file.next) || file.begin >= next {
+            return FilePart::New;
+        }
+        if file.next <= next {
+            self.sifted.is_pending |= self.files.is_staged(&file.file);
+            return FilePart::Known;
+        }
+        known_piece(next - file.begin, file, batch)
+            .map_or(FilePart::New, |piece| FilePart::NewFrom(next, piece))
+    }
+}
+
+/// How much of a part of a file is new.
+enum FilePart {
+    New,
+    /// It is new from this byte of the file on; the piece before is kept already.
+    NewFrom(u64, KnownPiece),
+    Known,
+}
+
+/// The first `bytes` bytes of a batch that holds a part of a file. `None` if they are not whole lines of the file as it is
+/// on disk: then it is unknown which records are kept, and a duplicate is better than a loss.
+fn known_piece(bytes: u64, file: &FileOrigin, batch: &Batch) -> Option<KnownPiece> {
+    if batch.encoding != Encoding::Lines || batch.body.len() as u64 != file.next - file.begin {
+        return None;
+    }
+    let piece = batch.body.get(..usize::try_from(bytes).ok()?)?;
+    if !piece.ends_with(b"\n") {
+        return None;
+    }
+    let lines = piece.iter().filter(|byte| **byte == b'\n').count();
+    Some(KnownPiece {
+        start: 0,
+        end: u32::try_from(piece.len()).ok()?,
+        records: u32::try_from(lines).ok()?,
+    })
+}
+
+/// Removes pieces from a body, and moves the origins behind them.
+fn cut_out(batch: &mut Batch, known: &mut [KnownPiece]) {
+    known.sort_unstable();
+    let mut body = BytesMut::with_capacity(batch.len());
+    let mut at = 0;
+    for piece in known.iter() {
+        if let Some(new) = batch.body.get(at..piece.start as usize) {
+            body.extend_from_slice(new);
+        }
+        at = at.max((piece.end as usize).min(batch.body.len()));
+        batch.count = batch.count.saturating_sub(piece.records);
+    }
+    body.extend_from_slice(&batch.body[at..]);
+    // Origins and pieces are both in the order of the body.
+    let mut known = known.iter().peekable();
+    let mut removed = 0;
+    for origin in &mut batch.origins {
+        if let Origin::Chunk(chunk) = origin {
+            while let Some(piece) = known.next_if(|piece| piece.end <= chunk.start) {
+                removed += piece.end - piece.start;
+            }
+            chunk.start = chunk.start.saturating_sub(removed);
+            chunk.end = chunk.end.saturating_sub(removed);
+        }
+    }
+    batch.body = Bytes::from(body);
+}
+
+/// Refuses a group that is too large to store, or with a head that could be written and never read again.
+pub(super) fn check_size(group: &[Batch]) -> Result<(), Error> {
+    let (mut bytes, mut head_max) = (0, 0);
+    for batch in group {
+        let origins: usize = batch.origins.iter().map(origin_bytes).sum();
+        let head = batch.tag.as_str().len() + values_bytes(&batch.values) + origins;
+        bytes += (batch.len() + head) as u64;
+        head_max = head_max.max(head);
+    }
+    if bytes > GROUP_BYTES_MAX {
+        return Err(Error::TooLarge { bytes });
+    }
+    if head_max > HEAD_BYTES_MAX / 2 {
+        let bytes = head_max as u64;
+        return Err(Error::TooLarge { bytes });
+    }
+    Ok(())
+}
+
+/// At least the bytes that an origin takes in a head.
+fn origin_bytes(origin: &Origin) -> usize {
+    match origin {
+        Origin::Chunk(chunk) => 64 + chunk.id.len(),
+        Origin::File(_) => 64,
+    }
+}
+
+fn values_bytes(values: &Values) -> usize {
+    let values = values.iter();
+    values
+        .map(|(name, value)| name.len() + value.len() + 8)
+        .sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use millstream_record::FileId;
+
+    use super::*;
+    use crate::disk::log::{ChannelId, Dedupe, tests::batch};
+
+    #[test]
+    fn a_file_that_is_read_from_an_earlier_byte_continues_where_the_channel_ends() {
+        let file = FileId {
+            device: 1,
+            inode: 2,
+            birth: 3,
+            head: 4,
+        };
+        let origin = |begin, next| FileOrigin { file, begin, next };
+        let mut files = FileTable::default();
+        files.write(&origin(0, 4));
+        let mut repeats = Repeats::new(ChannelId([1; 16]), Dedupe::default());
+        let mut sift = |begin, body: &'static [u8], encoding| {
+            let part = Batch {
+                body: Bytes::from_static(body),
+                count: 3,
+                encoding,
+                origins: vec![Origin::File(origin(begin, begin + body.len() as u64))],
+                ..batch(0, 8)
+            };
+            let mut sifted = Sifter::new(&mut repeats, &files, 0).sift(vec![part]);
+            sifted.parts.pop().map(|(part, _)| (part.body, part.count))
+        };
+        let new = |body: &'static [u8], count| Some((Bytes::from_static(body), count));
+        let lines = Encoding::Lines;
+        assert_eq!(sift(0, b"a\nb\nc\n", lines), new(b"c\n", 1));
+        assert_eq!(sift(0, b"a\nb\n", lines), None);
+        assert_eq!(sift(4, b"c\nd\n", lines), new(b"c\nd\n", 3));
+        // A cut in the middle of a line, and records that are not the bytes of the file, are stored whole.
+        assert_eq!(sift(1, b"\nb2c\n", lines), new(b"\nb2c\n", 3));
+        let packed = Encoding::Packed;
+        assert_eq!(sift(0, b"a\nb\nc\n", packed), new(b"a\nb\nc\n", 3));
+    }
+}

@@ -1,0 +1,262 @@
+//! Frames in memory: numbered, encoded, and waiting to be written or published.
+
+use std::collections::{VecDeque, vec_deque};
+
+use bytes::Bytes;
+use millstream_record::{Batch, FileOrigin, Origin, Position, Time};
+
+use super::{
+    frame::{ALIGNMENT, Kind, Stamp, encode_head},
+    ids::IdRecord,
+    window::seconds,
+};
+
+/// A frame in memory.
+pub(super) struct StagedFrame {
+    pub(super) head: Vec<u8>,
+    pub(super) body: Bytes,
+    pub(super) position: Position,
+    pub(super) ends_group: bool,
+    pub(super) ids: Vec<IdRecord>,
+    pub(super) files: Vec<FileOrigin>,
+    /// The batch that consumers will see; `None` if they have seen it already.
+    pub(super) batch: Option<Batch>,
+    /// Once this frame is kept, so are the entries of the window below this number.
+    pub(super) window_end: u64,
+}
+
+impl StagedFrame {
+    pub(super) fn bytes(&self) -> u64 {
+        (self.head.len() as u64 + self.body.len() as u64).next_multiple_of(ALIGNMENT)
+    }
+}
+
+/// The space that a group takes in a segment.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct GroupSize {
+    pub(super) bytes: u64,
+    pub(super) ids: usize,
+}
+
+/// Staged frames that were given up.
+#[derive(Default)]
+pub(super) struct Dropped {
+    pub(super) records: u64,
+    /// Orderly closes of connections that the frames would have recorded.
+    pub(super) closed: Vec<u64>,
+}
+
+/// The frames that are not published yet, and the numbers for the next one.
+pub(super) struct Staging {
+    epoch: u32,
+    next_seq: u64,
+    /// The newest keep time.
+    keep_time: Time,
+    /// Not written yet.
+    staged: VecDeque<StagedFrame>,
+    /// Written to the open segment and not published.
+    written: Vec<StagedFrame>,
+}
+
+impl Staging {
+    /// `next` is the position of the first frame.
+    pub(super) fn new(next: Position, keep_time: Time) -> Self {
+        Self {
+            epoch: next.epoch,
+            next_seq: next.seq,
+            keep_time,
+            staged: VecDeque::new(),
+            written: Vec::new(),
+        }
+    }
+
+    pub(super) fn keep_time(&self) -> Time {
+        self.keep_time
+    }
+
+    /// Advances the keep time to `now`; it never goes back.
+    pub(super) fn advance(&mut self, now: Time) -> Time {
+        self.keep_time = self.keep_time.max(now);
+        self.keep_time
+    }
+
+    /// The position of the next frame that is staged.
+    fn next_position(&self) -> Position {
+        Position {
+            epoch: self.epoch,
+            seq: self.next_seq,
+        }
+    }
+
+    /// The position of the next frame that is written.
+    pub(super) fn first_position(&self) -> Position {
+        let first = self.staged.front();
+        first.map_or(self.next_position(), |frame| frame.position)
+    }
+
+    /// The seq of the last frame that was staged.
+    pub(super) fn last_seq(&self) -> u64 {
+        self.next_seq - 1
+    }
+
+    /// Stages the parts of a group. Its first frame records that the connections `closed` were closed in order.
+    pub(super) fn stage(
+        &mut self,
+        parts: Vec<(Batch, Vec<IdRecord>)>,
+        mut closed: Vec<u64>,
+        window_end: u64,
+    ) {
+        let count = u32::try_from(parts.len()).unwrap_or(u32::MAX);
+        let seconds = seconds(self.keep_time);
+        for (part, (batch, mut ids)) in (0..count).zip(parts) {
+            let stamp = Stamp {
+                kind: Kind::Batch,
+                position: self.next_position(),
+                keep_time: self.keep_time,
+                part,
+                parts: count,
+            };
+            self.next_seq += 1;
+            let mut head = Vec::new();
+            encode_head(&mut head, &stamp, Some(&batch), &closed);
+            let closed = closed.drain(..).map(|connection| IdRecord::Closed {
+                connection,
+                seconds,
+            });
+            ids.splice(0..0, closed);
+            self.staged.push_back(StagedFrame {
+                head,
+                body: batch.body.clone(),
+                position: stamp.position,
+                ends_group: part + 1 == count,
+                ids,
+                files: files_of(&batch.origins),
+                batch: Some(batch),
+                window_end,
+            });
+        }
+    }
+
+    /// The stamp of an end mark behind the last frame.
+    pub(super) fn end_stamp(&self, kind: Kind) -> Stamp {
+        Stamp {
+            kind,
+            position: self.next_position(),
+            keep_time: self.keep_time,
+            part: 0,
+            parts: 1,
+        }
+    }
+
+    /// Whether no frame waits to be written.
+    pub(super) fn is_empty(&self) -> bool {
+        self.staged.is_empty()
+    }
+
+    /// Whether frames are written and not published.
+    pub(super) fn has_unpublished(&self) -> bool {
+        !self.written.is_empty()
+    }
+
+    /// Bytes that wait to be written.
+    pub(super) fn bytes(&self) -> u64 {
+        self.staged.iter().map(StagedFrame::bytes).sum()
+    }
+
+    /// Bytes that are written and not published.
+    pub(super) fn unpublished_bytes(&self) -> u64 {
+        self.written.iter().map(StagedFrame::bytes).sum()
+    }
+
+    /// The size of the first group. Groups are always staged whole.
+    pub(super) fn first_group(&self) -> Option<GroupSize> {
+        let mut group = GroupSize { bytes: 0, ids: 0 };
+        for frame in &self.staged {
+            group.bytes += frame.bytes();
+            group.ids += frame.ids.len();
+            if frame.ends_group {
+                return Some(group);
+            }
+        }
+        None
+    }
+
+    /// The frames that wait to be written.
+    pub(super) fn staged(&self) -> vec_deque::Iter<'_, StagedFrame> {
+        self.staged.iter()
+    }
+
+    pub(super) fn staged_mut(&mut self) -> vec_deque::IterMut<'_, StagedFrame> {
+        self.staged.iter_mut()
+    }
+
+    /// Notes that the first `count` frames are written, and returns them.
+    pub(super) fn mark_written(&mut self, count: usize) -> &[StagedFrame] {
+        let before = self.written.len();
+        self.written.extend(self.staged.drain(..count));
+        &self.written[before..]
+    }
+
+    /// Removes the written frames to publish them.
+    pub(super) fn drain_written(&mut self) -> std::vec::Drain<'_, StagedFrame> {
+        self.written.drain(..)
+    }
+
+    /// Stages again what was written to a segment that failed: `published` frames that were read back, and those that were
+    /// not published yet.
+    pub(super) fn restage(&mut self, published: Vec<StagedFrame>) {
+        let frames = published.into_iter().chain(self.written.drain(..));
+        let mut frames: VecDeque<_> = frames.collect();
+        frames.append(&mut self.staged);
+        self.staged = frames;
+    }
+
+    /// Drops the staged frames after `kept`. Frames that are staged again after a failed sync are kept already and stay.
+    pub(super) fn drop_after(&mut self, kept: Position) -> Dropped {
+        let mut dropped = Dropped::default();
+        while let Some(frame) = self
+            .staged
+            .pop_back_if(|frame| frame.position.seq > kept.seq)
+        {
+            self.next_seq = frame.position.seq;
+            dropped.records += frame.batch.map_or(0, |batch| u64::from(batch.count));
+            let closed = frame.ids.iter().filter_map(|id| match id {
+                IdRecord::Closed { connection, .. } => Some(*connection),
+                IdRecord::Chunk { .. } => None,
+            });
+            dropped.closed.extend(closed);
+        }
+        dropped
+    }
+}
+
+/// The origins that are parts of files.
+pub(super) fn files_of(origins: &[Origin]) -> Vec<FileOrigin> {
+    let files = origins.iter().filter_map(|origin| match origin {
+        Origin::File(file) => Some(*file),
+        Origin::Chunk(_) => None,
+    });
+    files.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::disk::log::tests::batch;
+
+    #[test]
+    fn frames_that_were_not_durable_are_staged_again_in_order_and_only_new_ones_are_dropped() {
+        let mut staging = Staging::new(Position { epoch: 2, seq: 7 }, Time(0));
+        for number in 0..3 {
+            staging.stage(vec![(batch(number, 10), Vec::new())], vec![number], 0);
+        }
+        assert_eq!(staging.mark_written(2).len(), 2);
+        assert_eq!(staging.first_position(), Position { epoch: 2, seq: 9 });
+        staging.restage(Vec::new());
+        let order: Vec<u64> = staging.staged().map(|frame| frame.position.seq).collect();
+        assert_eq!(order, [7, 8, 9]);
+        let dropped = staging.drop_after(Position { epoch: 2, seq: 7 });
+        assert_eq!((dropped.records, dropped.closed), (2, vec![2, 1]));
+        assert_eq!((staging.last_seq(), staging.is_empty()), (7, false));
+    }
+}

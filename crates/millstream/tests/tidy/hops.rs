@@ -1,0 +1,136 @@
+//! The table "The line, hop by hop" in ARCHITECTURE.md: its functions exist, and they are no longer than it says.
+
+use std::{collections::BTreeSet, fs};
+
+use crate::tree::root;
+
+/// Limits on the whole line: files, and lines of functions.
+const FILES_MAX: usize = 20;
+const LINES_MAX: usize = 1600;
+
+/// A row of the table: functions of one file, and their lines together.
+struct Row {
+    file: String,
+    functions: Vec<String>,
+    lines: usize,
+}
+
+/// The words in backticks.
+fn quoted(cell: &str) -> Vec<String> {
+    cell.split('`')
+        .skip(1)
+        .step_by(2)
+        .map(str::to_owned)
+        .collect()
+}
+
+fn rows() -> Vec<Row> {
+    let text = fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();
+    let (_, table) = text
+        .split_once("## The line, hop by hop")
+        .expect("ARCHITECTURE.md lists the functions of the line");
+    let table = table.split("\n## ").next().unwrap_or_default();
+    let rows = table.lines().filter_map(|line| {
+        let cells: Vec<&str> = line.split('|').map(str::trim).collect();
+        let [_, _, file, functions, lines, _] = cells[..] else {
+            return None;
+        };
+        Some(Row {
+            file: quoted(file).pop()?,
+            functions: quoted(functions),
+            lines: lines.parse().ok()?,
+        })
+    });
+    rows.collect()
+}
+
+fn indent(line: &str) -> usize {
+    line.len() - line.trim_start().len()
+}
+
+/// The lines of the block that begins with `lines[0]`.
+fn block<'t>(lines: &'t [&'t str]) -> &'t [&'t str] {
+    let depth = indent(lines[0]);
+    let is_end = |line: &&str| indent(line) == depth && line.trim_start().starts_with('}');
+    let end = match lines[0].ends_with('}') {
+        true => 0,
+        false => lines.iter().position(is_end).unwrap_or(lines.len() - 1),
+    };
+    &lines[..=end]
+}
+
+/// Whether a line begins the function `name`.
+fn begins(line: &str, name: &str) -> bool {
+    let line = line.trim_start();
+    let Some((before, rest)) = line.split_once("fn ") else {
+        return false;
+    };
+    let is_head = before
+        .split_whitespace()
+        .all(|word| word.starts_with("pub") || ["async", "const"].contains(&word) || word.ends_with(')'));
+    is_head && rest.strip_prefix(name).is_some_and(|rest| rest.starts_with(['(', '<']))
+}
+
+/// The number of lines of `function` (`name`, or `Type::name`) in `text`.
+fn length(text: &str, function: &str) -> Option<usize> {
+    let lines: Vec<&str> = text.lines().collect();
+    let find = |lines: &[&str], name: &str, depth: usize| {
+        let at = lines
+            .iter()
+            .position(|line| indent(line) == depth && begins(line, name))?;
+        Some(block(&lines[at..]).len())
+    };
+    let Some((kind, name)) = function.split_once("::") else {
+        return find(&lines, function, 0);
+    };
+    let is_impl = |line: &str| {
+        let head = line.strip_prefix("impl").map(|rest| rest.trim_end_matches(" {"));
+        let of = head.and_then(|head| head.rsplit(' ').next());
+        of.and_then(|of| of.split('<').next()) == Some(kind)
+    };
+    let starts = lines.iter().enumerate().filter(|(_, line)| is_impl(line));
+    starts
+        .filter_map(|(at, _)| find(block(&lines[at..]), name, 4))
+        .next()
+}
+
+#[test]
+fn the_functions_of_the_line_are_those_of_the_architecture_and_not_longer() {
+    let rows = rows();
+    assert!(rows.len() >= 15, "the table of the line has only {} rows", rows.len());
+    let mut wrong = Vec::new();
+    for row in &rows {
+        let Ok(text) = fs::read_to_string(root().join(&row.file)) else {
+            wrong.push(format!("{} does not exist", row.file));
+            continue;
+        };
+        let mut sum = 0;
+        for function in &row.functions {
+            match length(&text, function) {
+                Some(lines) => sum += lines,
+                None => wrong.push(format!("{} has no function `{function}`", row.file)),
+            }
+        }
+        if sum > row.lines {
+            wrong.push(format!("{}: {sum} lines, the table says {}", row.file, row.lines));
+        }
+    }
+    assert!(wrong.is_empty(), "ARCHITECTURE.md:\n{}", wrong.join("\n"));
+    let files: BTreeSet<&str> = rows.iter().map(|row| &*row.file).collect();
+    let lines: usize = rows.iter().map(|row| row.lines).sum();
+    assert!(
+        files.len() <= FILES_MAX && lines <= LINES_MAX,
+        "the line has {lines} lines in {} files; at most {LINES_MAX} in {FILES_MAX}",
+        files.len()
+    );
+}
+
+#[test]
+fn the_length_of_a_function_is_found_by_its_type_and_name() {
+    let text = "impl<'a> Display for Two<'a> {\n    fn run(\n        &self,\n    ) {\n    }\n}\n\nimpl One {\n    \
+                pub(super) async fn run<T>() {\n        work();\n    }\n}\n\nfn run() {}\n";
+    assert_eq!(length(text, "Two::run"), Some(4));
+    assert_eq!(length(text, "One::run"), Some(3));
+    assert_eq!(length(text, "run"), Some(1));
+    assert_eq!(length(text, "One::stop"), None);
+}

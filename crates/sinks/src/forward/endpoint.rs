@@ -1,0 +1,147 @@
+//! One server as a lane knows it: the chunks it was given, what the cluster wants of it, and what heartbeats say.
+//!
+//! The cluster gives and asks, the link connects, the connection writes and reads: all three share this, and none of them
+//! knows another.
+
+use std::{
+    cell::{Cell, RefCell},
+    rc::Rc,
+};
+
+use millstream_pipeline::{
+    meters::{Meter, NodeMeters},
+    report::Reporter,
+};
+use tokio::sync::Notify;
+
+use super::{
+    chunk::Chunk,
+    heart::Pulse,
+    hub::Hub,
+    settings::Settings,
+    standing::{Standing, Working},
+    window::Window,
+};
+
+/// The meters of all servers.
+#[derive(Clone, Debug)]
+pub(super) struct ServerMeters {
+    pub(super) chunks_sent: Meter,
+    pub(super) chunks_acked: Meter,
+    pub(super) chunks_resent: Meter,
+    pub(super) connections_open: Meter,
+    pub(super) connections_failed: Meter,
+    pub(super) heartbeats_unanswered: Meter,
+}
+
+impl ServerMeters {
+    pub(super) fn new(meters: &NodeMeters) -> Self {
+        Self {
+            chunks_sent: meters.counter("chunks_sent"),
+            chunks_acked: meters.counter("chunks_acked"),
+            chunks_resent: meters.counter("chunks_resent"),
+            connections_open: meters.gauge("connections_open"),
+            connections_failed: meters.counter("connections_failed"),
+            heartbeats_unanswered: meters.counter("heartbeats_unanswered"),
+        }
+    }
+}
+
+/// What the servers of a lane share.
+pub(super) struct Common {
+    pub(super) settings: Settings,
+    pub(super) hub: Rc<Hub>,
+    pub(super) working: Rc<Working>,
+    pub(super) meters: ServerMeters,
+    pub(super) reporter: Reporter,
+}
+
+/// One server.
+pub(super) struct Endpoint {
+    pub(super) address: String,
+    pub(super) common: Rc<Common>,
+    pub(super) window: RefCell<Window>,
+    pub(super) standing: Standing,
+    wanted: Cell<bool>,
+    pulse: Cell<Pulse>,
+    /// It has begun to answer heartbeats again: the next connection attempt need not wait.
+    hurry: Cell<bool>,
+    wake: Notify,
+}
+
+impl Endpoint {
+    pub(super) fn new(address: &str, wanted: bool, common: Rc<Common>) -> Self {
+        let needed = common.settings.needs_each();
+        let (working, reporter) = (common.working.clone(), common.reporter.clone());
+        Self {
+            address: address.to_owned(),
+            window: RefCell::default(),
+            standing: Standing::new(address, needed, working, reporter),
+            common,
+            wanted: Cell::new(wanted),
+            pulse: Cell::default(),
+            hurry: Cell::new(false),
+            wake: Notify::new(),
+        }
+    }
+
+    /// Sets whether it takes part.
+    pub(super) fn want(&self, wanted: bool) {
+        if self.wanted.replace(wanted) != wanted {
+            self.wake();
+        }
+    }
+
+    /// Whether it takes part.
+    pub(super) fn is_wanted(&self) -> bool {
+        self.wanted.get()
+    }
+
+    /// Gives it a chunk to send.
+    pub(super) fn give(&self, chunk: Chunk) {
+        self.window.borrow_mut().push(chunk);
+        self.wake();
+    }
+
+    /// Leases up to `serial` are durable: their chunks may go out.
+    pub(super) fn leased(&self, serial: u64) {
+        self.window.borrow_mut().leased(serial);
+        self.wake();
+    }
+
+    /// Notes what heartbeats have found out.
+    pub(super) fn note_pulse(&self, pulse: Pulse) {
+        let before = self.pulse.replace(pulse);
+        if before != pulse {
+            // A return counts even if the server is silent again before the link looks.
+            self.hurry
+                .set(self.hurry.get() || pulse.returns != before.returns);
+            self.wake();
+        }
+    }
+
+    /// Whether it has answered heartbeats and does not any more.
+    pub(super) fn is_silent(&self) -> bool {
+        self.pulse.get().silent
+    }
+
+    /// Whether it has begun to answer again since the last call.
+    pub(super) fn take_hurry(&self) -> bool {
+        self.hurry.take()
+    }
+
+    /// Wakes the link.
+    pub(super) fn wake(&self) {
+        self.wake.notify_one();
+    }
+
+    /// Returns after the next [`Endpoint::wake`].
+    pub(super) async fn woken(&self) {
+        self.wake.notified().await;
+    }
+
+    /// A chunk is finished.
+    pub(super) fn finish(&self, chunk: &Chunk) {
+        self.common.hub.finish(chunk.number);
+    }
+}

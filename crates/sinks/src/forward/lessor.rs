@@ -1,0 +1,90 @@
+//! Grants leases for chunks, and makes them durable on another thread.
+//!
+//! Where leases are kept (`failover: wait` behind a durable channel), a chunk goes out only after the lease that names its server
+//! is durable. Many leases share a sync; only one sync is in flight. Elsewhere nothing is leased and nothing waits.
+
+use std::{future::pending, sync::Arc};
+
+use millstream_pipeline::failure::Failure;
+use millstream_record::Position;
+use millstream_sys::disk::File;
+use tokio::task::{JoinHandle, spawn_blocking};
+
+use super::{chunk::Chunk, leases::Leases};
+
+/// A sync in flight: the number up to which it makes leases durable, and its task, which returns the file to write next.
+type Syncing = (u64, JoinHandle<Result<Arc<dyn File>, Failure>>);
+
+/// The leases of a lane, if it keeps any.
+pub(super) struct Lessor {
+    leases: Option<Leases>,
+    syncing: Option<Syncing>,
+    /// Leases up to this number are durable.
+    durable: u64,
+}
+
+impl Lessor {
+    pub(super) fn new(leases: Option<Leases>) -> Self {
+        Self {
+            leases,
+            syncing: None,
+            durable: 0,
+        }
+    }
+
+    /// Leases up to this number are durable.
+    pub(super) fn durable(&self) -> u64 {
+        self.durable
+    }
+
+    /// The server that may have a chunk since before the sink started.
+    pub(super) fn holder(&self, chunk: &Chunk) -> Option<String> {
+        // A chunk that was leased since then and is back at the hub was not begun: no server has it.
+        let leases = self.leases.as_ref().filter(|_| chunk.lease == 0)?;
+        leases.holder(chunk.place?).map(str::to_owned)
+    }
+
+    /// Leases a chunk to a server, or notes that the server may have it already.
+    pub(super) fn lease(&mut self, chunk: &mut Chunk, server: &str) {
+        let (Some(leases), Some(place)) = (&mut self.leases, chunk.place) else {
+            return;
+        };
+        if chunk.lease == 0 && leases.holder(place).is_some() {
+            chunk.begun = true;
+        } else {
+            chunk.lease = leases.lease(place, server);
+        }
+    }
+
+    /// Forgets the leases of everything up to and including `position`.
+    pub(super) fn settled(&mut self, position: Position) {
+        if let Some(leases) = &mut self.leases {
+            leases.settle(position);
+        }
+    }
+
+    /// Starts a sync of new leases, unless one is in flight.
+    pub(super) fn begin_sync(&mut self) {
+        if self.syncing.is_none()
+            && let Some(sync) = self.leases.as_mut().and_then(Leases::sync)
+        {
+            self.syncing = Some((sync.serial, spawn_blocking(move || sync.run())));
+        }
+    }
+
+    /// Returns when the sync in flight is done: the number up to which leases are durable. Waits for ever if there is none. Can be
+    /// dropped and called again.
+    pub(super) async fn synced(&mut self) -> Result<u64, Failure> {
+        let Some((serial, task)) = &mut self.syncing else {
+            return pending().await;
+        };
+        let panicked = |panic| Failure::us(format!("a sync of leases panicked: {panic}"));
+        let file = task.await.map_err(panicked)??;
+        self.durable = *serial;
+        self.syncing = None;
+        if let Some(leases) = &mut self.leases {
+            leases.synced(file);
+        }
+        Ok(self.durable)
+    }
+}

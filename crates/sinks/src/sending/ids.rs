@@ -1,0 +1,103 @@
+//! The ids by which receivers recognise a resend: chunks of `forward`, requests of `http`.
+//!
+//! Behind a durable channel an id is `CHANNEL.EPOCH.SEQ.PART.CRC`: the channel's id (32 hex digits), the frame's position, the
+//! number of the part, and the CRC-32C of the part's stored bytes (8 hex digits). How a frame is split into parts depends on
+//! its bytes alone, so the same bytes have the same id after a restart, and different bytes (when frames are split
+//! differently) have a different one. Behind memory an id is `RANDOM-COUNTER`: what is not settled when the process ends comes
+//! again from its source, and any id will do.
+
+use std::fmt::Write;
+
+use crc_fast::CrcAlgorithm;
+use millstream_pipeline::failure::Failure;
+use millstream_record::Position;
+use rustix::rand::{GetRandomFlags, getrandom};
+
+/// Makes ids.
+#[derive(Debug)]
+pub(crate) enum Ids {
+    /// From positions in the durable channel with this id.
+    Durable(u128),
+    /// From a random number and a counter.
+    Memory {
+        /// Differs from that of every other start.
+        random: u128,
+        /// The number of the last id.
+        last: u64,
+    },
+}
+
+impl Ids {
+    /// For parts of frames of this durable channel, or of batches from memory.
+    pub(super) fn new(channel: Option<u128>) -> Result<Self, Failure> {
+        if let Some(channel) = channel {
+            return Ok(Self::Durable(channel));
+        }
+        let mut random = [0; 16];
+        // Up to 256 bytes come whole or not at all (getrandom(2)).
+        getrandom(&mut random, GetRandomFlags::empty()).map_err(|error| {
+            Failure::us(format!("the system gave no random number for ids: {error}"))
+        })?;
+        Ok(Self::Memory {
+            random: u128::from_ne_bytes(random),
+            last: 0,
+        })
+    }
+
+    /// The id of a part. `stored` are its bytes as the channel holds them, or as they are sent.
+    pub(crate) fn next(
+        &mut self,
+        position: Option<Position>,
+        part: usize,
+        stored: &[u8],
+    ) -> String {
+        let mut text = String::with_capacity(96);
+        // Writing to a String cannot fail.
+        let _ = match self {
+            Self::Durable(channel) => {
+                let position = position.unwrap_or_default();
+                let crc = crc_fast::checksum(CrcAlgorithm::Crc32Iscsi, stored);
+                write!(text, "{channel:032x}.{position}.{part}.{crc:08x}")
+            }
+            Self::Memory { random, last } => {
+                *last += 1;
+                write!(text, "{random:032x}-{last}")
+            }
+        };
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn behind_a_durable_channel_an_id_depends_on_position_and_bytes_alone() {
+        let position = Some(Position { epoch: 3, seq: 41 });
+        let id = |part, stored: &[u8]| {
+            let mut ids = Ids::new(Some(0xab)).unwrap();
+            ids.next(position, part, stored)
+        };
+        // CRC-32C's check value (RFC 3720 and the catalogue of CRCs).
+        assert_eq!(
+            id(0, b"123456789"),
+            "000000000000000000000000000000ab.3.41.0.e3069283"
+        );
+        assert_eq!(id(1, b"x"), id(1, b"x"));
+        assert_ne!(id(1, b"x"), id(1, b"y"));
+        assert_ne!(id(0, b"x"), id(1, b"x"));
+    }
+
+    #[test]
+    fn behind_memory_ids_never_repeat_and_never_look_like_durable_ones() {
+        let (mut one, mut other) = (Ids::new(None).unwrap(), Ids::new(None).unwrap());
+        let ids = [
+            one.next(None, 0, b""),
+            one.next(None, 0, b""),
+            other.next(None, 0, b""),
+        ];
+        assert!(ids[0] != ids[1] && ids[0] != ids[2]);
+        assert!(ids.iter().all(|id| !id.contains('.')));
+    }
+}

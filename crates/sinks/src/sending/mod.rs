@@ -1,0 +1,34 @@
+//! What every sink that sends over a network shares; a sink adds its codec and its connection.
+//!
+//! ```text
+//! inlet -> Lane::next -> [codec] -> Lane::begin -> [connection] -> Lane::finish -> Lane::settle
+//!                                                      |
+//!                                                   Outage: back-off, give up, condition
+//! ```
+//! - [`Lane`]: the inlet, the batches in flight, the checkpoints that wait for them, rejects, and the age of the oldest record
+//!   ([`Lateness`]).
+//! - [`Outage`]: what to do about a destination that fails. [`Backoff`]: how long to wait.
+//! - [`Retry`], [`Batching`]: the options that all these sinks have.
+//! - [`parts`] splits large batches, always at the same records. [`Ids`] names what is sent, so that a resend has the same id.
+//!
+//! The lane promises that a checkpoint is settled only when everything sent before it is finished (acknowledged or rejected),
+//! and that checkpoints are settled in their order.
+
+mod backoff;
+mod ids;
+mod lane;
+mod lateness;
+mod ledger;
+mod options;
+mod outage;
+mod parts;
+mod refused;
+
+pub(crate) use backoff::Backoff;
+pub(crate) use ids::Ids;
+pub(crate) use lane::{Input, Lane};
+pub(crate) use lateness::Lateness;
+pub(crate) use options::{Batching, Retry};
+pub(crate) use outage::{Outage, Then};
+pub(crate) use parts::parts;
+pub(crate) use refused::{Refused, by_reason};

@@ -1,0 +1,49 @@
+//! Splits batches between records, always at the same places.
+
+use std::ops::Range;
+
+use millstream_record::Batch;
+
+/// The parts of a batch, each as large as `fits` (bytes, records) allows, and at least one record.
+pub(crate) fn parts(batch: Batch, fits: impl Fn(usize, usize) -> bool) -> Vec<Batch> {
+    if fits(batch.len(), batch.count as usize) {
+        return vec![batch];
+    }
+    let part = |range: Range<usize>, records: usize| Batch {
+        body: batch.body.slice(range),
+        count: u32::try_from(records).unwrap_or(u32::MAX),
+        origins: Vec::new(),
+        tag: batch.tag.clone(),
+        values: batch.values.clone(),
+        ..batch
+    };
+    let mut parts = Vec::new();
+    let (mut start, mut records) = (0, 0);
+    for (range, _) in millstream_wire::record::records(&batch) {
+        if records > 0 && !fits(range.end - start, records + 1) {
+            parts.push(part(start..range.start, records));
+            (start, records) = (range.start, 0);
+        }
+        records += 1;
+    }
+    parts.push(part(start..batch.len(), records));
+    parts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rig::lines;
+
+    #[test]
+    fn parts_together_are_the_batch_and_a_large_record_is_a_part_alone() {
+        let batch = lines("t", "a\nbb\ncccccccc\nd\n");
+        let parts = parts(batch.clone(), |bytes, _| bytes <= 5);
+        let texts: Vec<&[u8]> = parts.iter().map(|part| &part.body[..]).collect();
+        assert_eq!(texts, [&b"a\nbb\n"[..], b"cccccccc\n", b"d\n"]);
+        assert_eq!(
+            parts.iter().map(|part| part.count).sum::<u32>(),
+            batch.count
+        );
+    }
+}

@@ -1,0 +1,23 @@
+//! The server that messages go to.
+
+use std::{sync::Arc, time::Duration};
+
+use millstream_net::{ClientTls, Remote};
+
+/// Where a connection goes, and how it is made.
+pub(super) struct Target {
+    pub(super) url: Remote,
+    pub(super) tls: Option<Arc<ClientTls>>,
+    /// The time limit for a connection attempt.
+    pub(super) timeout: Duration,
+}
+
+impl Target {
+    /// The port if the URL names none.
+    pub(super) fn port(&self) -> u16 {
+        match self.tls {
+            Some(_) => 6514,
+            None => 514,
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! Why a connection ends, and what is reported of it.
+
+use super::endpoint::Endpoint;
+use crate::connection::Unanswered;
+
+/// Why a connection ends.
+pub(super) enum End {
+    /// The peer closed it between two calls.
+    Closed,
+    /// The peer closed it within a call.
+    Cut,
+    /// It is time to stop.
+    Stopped,
+    /// The peer was silent for too long.
+    Idle,
+    /// What the peer sent is not the protocol.
+    Refused(String),
+    /// There is no memory for a call.
+    NoMemory,
+    /// The peer does not continue a call.
+    Slow,
+    /// The connection broke.
+    Broken,
+    /// Answers cannot or must not be written.
+    Unanswered(Unanswered),
+}
+
+/// Counts and reports the end of a connection, unless it is ordinary.
+pub(super) fn report(end: &End, peer: &str, endpoint: &Endpoint) {
+    let (reporter, meters) = (&endpoint.context.reporter, &endpoint.meters);
+    match end {
+        End::Closed | End::Stopped | End::Idle | End::Broken => {}
+        End::Cut => {
+            meters.calls_cut.add(1);
+            let text = format_args!(
+                "{peer} closed the connection within a call; nothing of the call is kept"
+            );
+            reporter.warn("cut", text);
+        }
+        End::Refused(reason) => {
+            meters.connections_refused.add(1);
+            let text = format_args!("{peer}: {reason}; connection closed");
+            reporter.warn("refused", text);
+        }
+        End::NoMemory => {
+            meters.connections_refused.add(1);
+            let text =
+                format_args!("{peer}: no memory for its call (memory_max); connection closed");
+            reporter.warn("memory", text);
+        }
+        End::Slow => {
+            meters.connections_refused.add(1);
+            let text = format_args!(
+                "{peer}: too few bytes per second within a call (limits.progress); connection closed"
+            );
+            reporter.warn("slow", text);
+        }
+        End::Unanswered(Unanswered::Write(error)) => {
+            let text = format_args!("cannot answer {peer}: {error}");
+            reporter.info("unanswered", text);
+        }
+        End::Unanswered(Unanswered::Unsettled) => {
+            let text = format_args!(
+                "{peer}: a batch was lost within Millstream and is not answered; its agent sends it again"
+            );
+            reporter.warn("unsettled", text);
+        }
+    }
+}

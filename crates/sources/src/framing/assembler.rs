@@ -1,0 +1,238 @@
+//! Records that are being joined from lines, and the policy for those that are too long.
+
+use millstream_record::{Encoding, Time};
+use millstream_wire::{cri, lines};
+
+use super::{framed::Framed, options::TooLong, plain::piece};
+
+/// How records are made and written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Form {
+    /// A line each, written as a line.
+    Line,
+    /// Partial lines of a container, written with time and stream.
+    Cri,
+    /// Lines joined by newlines, written with a time.
+    Joined,
+}
+
+impl Form {
+    /// How the records of a body are encoded.
+    pub(super) fn encoding(self) -> Encoding {
+        match self {
+            Self::Line => Encoding::Lines,
+            Self::Cri | Self::Joined => Encoding::Packed,
+        }
+    }
+}
+
+/// Joins lines to records.
+#[derive(Debug)]
+pub(super) struct Assembler {
+    form: Form,
+    line_max: usize,
+    too_long: TooLong,
+    /// At most one for each stream of a container, otherwise at most one.
+    pending: Vec<PendingRecord>,
+}
+
+/// A record whose end was not seen yet.
+#[derive(Debug)]
+struct PendingRecord {
+    stream: Vec<u8>,
+    time: Time,
+    text: Vec<u8>,
+    lines: usize,
+    /// It is longer than `line_max`.
+    too_long: bool,
+}
+
+impl Clone for Assembler {
+    /// An assembler for another text.
+    fn clone(&self) -> Self {
+        Self {
+            pending: Vec::new(),
+            ..*self
+        }
+    }
+}
+
+impl Assembler {
+    pub(super) fn new(form: Form, line_max: usize, too_long: TooLong) -> Self {
+        Self {
+            form,
+            line_max,
+            too_long,
+            pending: Vec::new(),
+        }
+    }
+
+    pub(super) fn form(&self) -> Form {
+        self.form
+    }
+
+    pub(super) fn line_max(&self) -> usize {
+        self.line_max
+    }
+
+    pub(super) fn too_long(&self) -> TooLong {
+        self.too_long
+    }
+
+    /// Whether no record is pending.
+    pub(super) fn is_empty(&self) -> bool {
+        self.pending.is_empty()
+    }
+
+    /// Forgets what is pending.
+    pub(super) fn clear(&mut self) {
+        self.pending.clear();
+    }
+
+    /// The pending record of a stream.
+    pub(super) fn of_stream(&self, stream: &[u8]) -> Option<usize> {
+        self.pending.iter().position(|open| open.stream == stream)
+    }
+
+    /// Begins a record.
+    pub(super) fn begin(&mut self, time: Time, stream: &[u8]) -> usize {
+        self.pending.push(PendingRecord {
+            stream: stream.to_vec(),
+            time,
+            text: Vec::new(),
+            lines: 0,
+            too_long: false,
+        });
+        self.pending.len() - 1
+    }
+
+    /// Adds a line to a record, or as much of it as `line_max` and `too_long` allow.
+    pub(super) fn add(&mut self, at: usize, line: &[u8], out: &mut Framed) {
+        let is_joined = self.form == Form::Joined;
+        let Some(record) = self.pending.get_mut(at) else {
+            return;
+        };
+        let begins_anew =
+            self.too_long == TooLong::Split && record.too_long && record.text.is_empty();
+        if is_joined && record.lines > 0 && !begins_anew {
+            record.text.push(b'\n');
+        }
+        record.lines += 1;
+        record.text.extend_from_slice(line);
+        let is_over = record.too_long && self.too_long != TooLong::Split;
+        if record.text.len() <= self.line_max && !is_over {
+            return;
+        }
+        let was_too_long = std::mem::replace(&mut record.too_long, true);
+        match self.too_long {
+            TooLong::Truncate if was_too_long => {
+                let kept = record.text.len() - line.len() - usize::from(is_joined);
+                record.text.truncate(kept);
+            }
+            TooLong::Truncate => {
+                let kept = piece(&record.text, self.line_max);
+                record.text.truncate(kept);
+            }
+            TooLong::Reject => {
+                out.reject(&record.text, self.line_max, true);
+                record.text.clear();
+            }
+            TooLong::Split => self.split(at, line.len(), out),
+        }
+    }
+
+    /// Writes as much of a record as is too long; the last line has `line_bytes` bytes.
+    fn split(&mut self, at: usize, line_bytes: usize, out: &mut Framed) {
+        let Some(record) = self.pending.get_mut(at) else {
+            return;
+        };
+        let (mut text, stream, time) = (
+            std::mem::take(&mut record.text),
+            record.stream.clone(),
+            record.time,
+        );
+        let mut begin = 0;
+        // The lines before the last one become a record, so that it is split between lines.
+        let is_joined = self.form == Form::Joined;
+        if is_joined && line_bytes <= self.line_max && text.len() > line_bytes {
+            let before = text.len() - line_bytes - 1;
+            self.write(time, &stream, &text[..before], out);
+            begin = before + 1;
+        }
+        while text.len() - begin > self.line_max {
+            let end = begin + piece(&text[begin..], self.line_max);
+            self.write(time, &stream, &text[begin..end], out);
+            begin = end;
+        }
+        text.drain(..begin);
+        if let Some(record) = self.pending.get_mut(at) {
+            record.text = text;
+        }
+    }
+
+    /// A record is complete.
+    pub(super) fn finish(&mut self, at: usize, out: &mut Framed) {
+        let record = self.pending.remove(at);
+        out.too_long += u32::from(record.too_long);
+        let is_gone =
+            record.too_long && (self.too_long == TooLong::Reject || record.text.is_empty());
+        if !is_gone {
+            self.write(record.time, &record.stream, &record.text, out);
+        }
+    }
+
+    /// All records are complete.
+    pub(super) fn finish_all(&mut self, out: &mut Framed) {
+        while !self.is_empty() {
+            self.finish(0, out);
+        }
+    }
+
+    /// Finishes all records although more of them follows. Returns the stream of the last one that is too long.
+    pub(super) fn cut_all(&mut self, out: &mut Framed) -> Option<Vec<u8>> {
+        let mut cut = None;
+        while let Some(record) = self.pending.first() {
+            if record.too_long {
+                cut = Some(record.stream.clone());
+            }
+            self.finish(0, out);
+        }
+        cut
+    }
+
+    fn write(&self, time: Time, stream: &[u8], text: &[u8], out: &mut Framed) {
+        out.count = out.count.saturating_add(1);
+        match self.form {
+            Form::Line => {
+                out.body.extend_from_slice(text);
+                out.body.push(b'\n');
+            }
+            Form::Cri => cri::write_entry(&mut out.body, time, stream, text),
+            Form::Joined => lines::write_entry(&mut out.body, time, text),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_that_is_too_long_is_split_between_lines() {
+        let mut assembler = Assembler::new(Form::Line, 4, TooLong::Split);
+        let mut out = Framed::default();
+        let at = assembler.begin(Time(0), b"");
+        assembler.add(at, b"abcdefghij", &mut out);
+        assembler.finish(at, &mut out);
+        assert_eq!((&out.body[..], out.count), (&b"abcd\nefgh\nij\n"[..], 3));
+        assert_eq!(out.too_long, 1);
+        let mut joined = Assembler::new(Form::Joined, 4, TooLong::Split);
+        let mut out = Framed::default();
+        let at = joined.begin(Time(0), b"");
+        joined.add(at, b"ab", &mut out);
+        joined.add(at, b"cd", &mut out);
+        assert_eq!(out.count, 1, "`ab` is a record, `cd` is pending");
+        assert!(joined.cut_all(&mut out).is_some() && joined.is_empty());
+        assert_eq!(out.count, 2);
+    }
+}

@@ -1,0 +1,39 @@
+//! What a text became.
+
+/// Why a line is rejected that does not have the form of its framing.
+pub(crate) const NOT_FRAMED: &str = "a line that is not in the format of container runtimes";
+
+/// What a text became.
+#[derive(Debug, Default)]
+pub(crate) struct Framed {
+    /// The records, encoded as [`super::Framer::encoding`] says.
+    pub body: Vec<u8>,
+    /// The number of records.
+    pub count: u32,
+    /// The number of records longer than `line_max`.
+    pub too_long: u32,
+    /// The number of lines with bytes that are invalid in the encoding of the text.
+    pub garbled: u32,
+    /// What leaves by the port `NAME.rejected`.
+    pub rejected: Vec<Rejected>,
+}
+
+/// A piece of a record that is rejected, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Rejected {
+    /// Its text.
+    pub bytes: Vec<u8>,
+    /// It is longer than `line_max`; otherwise it does not have the form of the framing.
+    pub too_long: bool,
+}
+
+impl Framed {
+    /// Rejects a text in pieces of at most `line_max` bytes.
+    pub(super) fn reject(&mut self, text: &[u8], line_max: usize, too_long: bool) {
+        let pieces = text.chunks(line_max.max(1)).map(|piece| Rejected {
+            bytes: piece.to_vec(),
+            too_long,
+        });
+        self.rejected.extend(pieces);
+    }
+}

@@ -1,0 +1,62 @@
+//! The options `framing`, `line_max` and `too_long`.
+
+use millstream_config::{Period, Size};
+use regex::bytes::Regex;
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+/// The default of `line_max`.
+pub(crate) const LINE_MAX: Size = Size::mib(1);
+/// The largest `line_max`: a line fits in one buffer.
+pub(crate) const LINE_MAX_LARGEST: Size = Size::gib(1);
+
+/// Where a record ends.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Framing {
+    /// At every newline.
+    #[default]
+    Lines,
+    /// As container runtimes write logs: `TIME STREAM F TEXT`. Partial lines (`P`) are joined; time and stream become those
+    /// of the record.
+    Cri,
+    /// Before every line that matches a regular expression.
+    Multiline(Multiline),
+}
+
+/// Which lines belong together.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Multiline {
+    /// Regular expression that matches the first line of every record, such as `^\\d{4}-`. It runs in linear time.
+    pub start: String,
+    /// Time without a further line after which the last record is complete.
+    #[serde(default = "wait")]
+    pub wait: Period,
+}
+
+impl Multiline {
+    /// The expression that matches the first line of every record, or what is wrong with it.
+    pub(crate) fn start(&self) -> Result<Regex, String> {
+        Regex::new(&self.start)
+            .map_err(|error| format!("`start` is not a regular expression: {error}"))
+    }
+}
+
+/// Programs write the lines of a stack trace within milliseconds of each other.
+fn wait() -> Period {
+    Period::secs(1)
+}
+
+/// What happens to a line longer than `line_max`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum TooLong {
+    /// It becomes several records of at most `line_max` bytes.
+    #[default]
+    Split,
+    /// Its first `line_max` bytes become a record; the rest is dropped and counted.
+    Truncate,
+    /// It leaves by the port `NAME.rejected`, in pieces of at most `line_max` bytes.
+    Reject,
+}

@@ -1,0 +1,68 @@
+//! Whole lines, without looking at each of them.
+
+use millstream_wire::lines;
+
+/// What is at the start of a text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Scanned {
+    /// Whole lines of this many bytes in total, none of them too long.
+    Lines(usize),
+    /// A line of more than `line_max` bytes.
+    TooLong,
+    /// A line whose end is missing.
+    Partial,
+}
+
+/// Finds what is at the start of `text`, where lines have at most `line_max` bytes without their newlines.
+pub(crate) fn scan(text: &[u8], line_max: usize) -> Scanned {
+    let mut end = 0;
+    while text.len() - end > line_max {
+        // No line between two newlines this close to each other is too long: most lines are never looked at.
+        match lines::cut(&text[end..], line_max.saturating_add(1)) {
+            0 if end == 0 => return Scanned::TooLong,
+            // The next line is too long: the next scan begins with it.
+            0 => return Scanned::Lines(end),
+            whole => end += whole,
+        }
+    }
+    match end + lines::whole(&text[end..]) {
+        0 => Scanned::Partial,
+        whole => Scanned::Lines(whole),
+    }
+}
+
+/// How many bytes of `text`, which has more than `line_max`, become a piece: `line_max`, or up to three fewer so that no
+/// UTF-8 character is cut.
+pub(crate) fn piece(text: &[u8], line_max: usize) -> usize {
+    let starts = |at: &usize| text.get(*at).is_none_or(|byte| byte & 0xc0 != 0x80);
+    let near = (line_max.saturating_sub(3).max(1)..=line_max).rev();
+    near.clone().find(starts).unwrap_or(line_max)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whole_lines_are_found_up_to_the_first_that_is_too_long() {
+        assert_eq!(scan(b"", 4), Scanned::Partial);
+        assert_eq!(scan(b"abc", 4), Scanned::Partial);
+        assert_eq!(scan(b"abcd", 4), Scanned::Partial);
+        assert_eq!(scan(b"abcde", 4), Scanned::TooLong);
+        assert_eq!(scan(b"abcd\n", 4), Scanned::Lines(5));
+        assert_eq!(scan(b"abcde\n", 4), Scanned::TooLong);
+        assert_eq!(scan(b"a\nbc\n\nd", 4), Scanned::Lines(6));
+        assert_eq!(scan(b"a\nabcde\nb\n", 4), Scanned::Lines(2));
+        assert_eq!(scan(b"a\nb\nabcd\nab", 4), Scanned::Lines(9));
+        assert_eq!(scan(b"a\nb\nabcd\nabcde", 4), Scanned::Lines(9));
+    }
+
+    #[test]
+    fn a_piece_ends_between_characters() {
+        assert_eq!(piece(b"abcdef", 4), 4);
+        assert_eq!(piece("ab\u{20ac}d".as_bytes(), 4), 2);
+        assert_eq!(piece("a\u{1f600}b".as_bytes(), 4), 1);
+        assert_eq!(piece(&[0x80; 9], 4), 4);
+        assert_eq!(piece("\u{20ac}".as_bytes(), 1), 1);
+    }
+}

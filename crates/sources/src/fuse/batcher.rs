@@ -1,0 +1,133 @@
+//! Makes batches of the records of one open file.
+//!
+//! `read -> [decode] -> send -> keep -> take -> process -> encode -> write -> settle`
+
+use std::{ops::Range, sync::Arc};
+
+use bytes::Bytes;
+use millstream_pipeline::{meters::Meter, reject};
+use millstream_record::{Batch, Buffer, Encoding, Tag, Time, Values};
+use millstream_wire::{
+    lines,
+    msgpack::{write_array_len, write_bin, write_map_len, write_str, write_time},
+};
+
+use super::{cutter::Records, rules::Rule};
+
+/// Records of at most this size, in bytes, are copied out of the buffer they were read into. The buffer has room for the
+/// largest request: a few lines must not hold the memory of many.
+const COPY_BYTES_MAX: usize = 256 << 10;
+
+/// What the batches of one open file have in common.
+pub(super) struct Batcher {
+    node: Arc<str>,
+    tag: Tag,
+    rule: Arc<Rule>,
+    filtered: Meter,
+}
+
+impl Batcher {
+    pub(super) fn new(node: Arc<str>, tag: Tag, rule: Arc<Rule>, filtered: Meter) -> Self {
+        Self {
+            node,
+            tag,
+            rule,
+            filtered,
+        }
+    }
+
+    /// The batch of these records; `None` if the rule lets none through. Takes the buffer if the records stay in it.
+    pub(super) fn batch(
+        &self,
+        records: Records,
+        buffer: &mut Option<Buffer>,
+        values: Arc<Values>,
+    ) -> Option<Batch> {
+        let filter = &self.rule.filter;
+        let (body, count, encoding) = match records {
+            Records::None => return None,
+            Records::Separate(records) => {
+                let (body, count) = self.packed(&records)?;
+                (body, count, Encoding::Packed)
+            }
+            Records::Lines(text) if filter.is_empty() => {
+                let count = lines::count(&text);
+                (text.into(), count, Encoding::Lines)
+            }
+            Records::Lines(text) => self.filtered(&text)?,
+            Records::InPlace(range) if !filter.is_empty() => {
+                let text = buffer.as_ref().and_then(|buffer| buffer.get(range));
+                self.filtered(text.unwrap_or_default())?
+            }
+            Records::InPlace(range) => {
+                let body = share(buffer, range);
+                let count = lines::count(&body);
+                (body, count, Encoding::Lines)
+            }
+        };
+        Some(self.envelope(body, count, encoding, values))
+    }
+
+    /// The batch of rejected pieces; `None` if there are none.
+    pub(super) fn rejected(&self, pieces: &[Vec<u8>], values: &Arc<Values>) -> Option<Batch> {
+        (!pieces.is_empty()).then(|| {
+            let line_max = self.rule.boundaries.line_max;
+            let reason = format!("it is longer than line_max ({line_max} bytes)");
+            let from = self.envelope(Bytes::new(), 0, Encoding::Lines, values.clone());
+            let pieces = pieces.iter().map(Vec::as_slice);
+            reject::batch(&self.node, &from, pieces, &reason)
+        })
+    }
+
+    fn filtered(&self, text: &[u8]) -> Option<(Bytes, u32, Encoding)> {
+        let filtered = self.rule.filter.lines(text);
+        self.filtered.add(u64::from(filtered.dropped));
+        (filtered.left > 0).then(|| (filtered.text.into(), filtered.left, Encoding::Lines))
+    }
+
+    /// Records that may hold newlines, as `{"message": record}`.
+    fn packed(&self, records: &[Vec<u8>]) -> Option<(Bytes, u32)> {
+        let (mut body, mut count) = (Vec::new(), 0);
+        let now = Time::now();
+        for record in records {
+            let Some(record) = self.rule.filter.record(record) else {
+                self.filtered.add(1);
+                continue;
+            };
+            write_array_len(&mut body, 2);
+            write_time(&mut body, now);
+            write_map_len(&mut body, 1);
+            write_str(&mut body, b"message");
+            match std::str::from_utf8(&record) {
+                Ok(text) => write_str(&mut body, text.as_bytes()),
+                Err(_) => write_bin(&mut body, &record),
+            }
+            count += 1;
+        }
+        (count > 0).then(|| (body.into(), count))
+    }
+
+    fn envelope(&self, body: Bytes, count: u32, encoding: Encoding, values: Arc<Values>) -> Batch {
+        Batch {
+            tag: self.tag.clone(),
+            plain: false,
+            encoding,
+            body,
+            count,
+            received: Time::now(),
+            values,
+            origins: Vec::new(),
+        }
+    }
+}
+
+/// The bytes in `range` of a buffer. Takes the buffer if they are too large to copy.
+fn share(buffer: &mut Option<Buffer>, range: Range<usize>) -> Bytes {
+    match buffer.take_if(|_| range.len() > COPY_BYTES_MAX) {
+        Some(buffer) => buffer.freeze().slice(range),
+        None => {
+            let bytes = buffer.as_ref().and_then(|buffer| buffer.get(range));
+            Bytes::copy_from_slice(bytes.unwrap_or_default())
+        }
+    }
+}

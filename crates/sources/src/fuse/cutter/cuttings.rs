@@ -1,0 +1,65 @@
+//! What cutting gives: records, rejected pieces, and how to continue.
+
+use std::ops::Range;
+
+/// What happens to the bytes up to the end of the record that they belong to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(in crate::fuse) enum Fate {
+    /// They become a record.
+    #[default]
+    Record,
+    /// They are dropped: their record was truncated.
+    Dropped,
+    /// They are rejected with their record.
+    Rejected,
+}
+
+/// Whole records.
+#[derive(Debug, PartialEq, Eq)]
+pub(in crate::fuse) enum Records {
+    None,
+    /// Lines in this range of the buffer.
+    InPlace(Range<usize>),
+    /// Lines.
+    Lines(Vec<u8>),
+    /// Records that may hold newlines.
+    Separate(Vec<Vec<u8>>),
+}
+
+/// What the unfinished and the new bytes were cut into.
+#[derive(Debug, PartialEq, Eq)]
+pub(in crate::fuse) struct Cuttings {
+    pub records: Records,
+    /// Pieces of rejected records.
+    pub rejected: Vec<Vec<u8>>,
+    /// The number of records that were too long.
+    pub too_long: u64,
+    /// Some bytes that were unfinished before are now in a record, or dropped with theirs.
+    pub took_tail: bool,
+    /// How many of the last bytes are unfinished.
+    pub unfinished: usize,
+    /// How to read the bytes that follow.
+    pub mode: Mode,
+}
+
+/// How a cutter reads the next bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(in crate::fuse) struct Mode {
+    pub fate: Fate,
+    /// With joined lines: the unfinished bytes continue a line whose beginning has left.
+    pub within_line: bool,
+}
+
+impl Cuttings {
+    /// No records, and nothing unfinished.
+    pub(super) fn none(mode: Mode) -> Self {
+        Self {
+            records: Records::None,
+            rejected: Vec::new(),
+            too_long: 0,
+            took_tail: false,
+            unfinished: 0,
+            mode,
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! The batches of one open file that were sent to memory and are not settled.
+//!
+//! `read -> decode -> [send] -> keep -> take -> process -> encode -> write -> settle`
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use millstream_record::Batch;
+use rustix::io::Errno;
+use tokio::sync::Mutex;
+
+use super::{config::WhenFull, shipper::Shipper};
+use crate::flight::Flight;
+
+/// The batches in flight of one open file.
+#[derive(Default)]
+pub(super) struct InFlight {
+    flight: Mutex<Flight<()>>,
+    /// The file was synced before, so it will be again: consumers should answer soon.
+    synced: AtomicBool,
+    /// A batch was dropped, and no `fsync` has returned an error for it yet.
+    lost: AtomicBool,
+}
+
+impl InFlight {
+    /// Sends a batch when there is room for it, and calls `sent` before the next batch or sync.
+    pub(super) async fn send(
+        &self,
+        shipper: &Shipper,
+        batch: Batch,
+        when_full: WhenFull,
+        sent: impl FnOnce(),
+    ) -> Result<(), Errno> {
+        let mut flight = self.flight.lock().await;
+        if flight.collect().is_err() {
+            self.report_lost(shipper);
+        }
+        if flight.is_full() {
+            shipper.in_time(flight.answered(), when_full).await?;
+        }
+        let awaited = flight.is_half_full() || self.synced.load(Ordering::Relaxed);
+        let send = shipper.context.outlet.send(batch, awaited);
+        let receipt = shipper.in_time(send, when_full).await?;
+        sent();
+        flight.push(receipt, ());
+        Ok(())
+    }
+
+    /// Waits until every batch is settled, then calls `settled` before the next batch is sent. EIO: a batch was dropped
+    /// since the last sync.
+    pub(super) async fn sync<T>(
+        &self,
+        shipper: &Shipper,
+        settled: impl FnOnce() -> Result<T, Errno>,
+    ) -> Result<T, Errno> {
+        self.synced.store(true, Ordering::Relaxed);
+        let mut flight = self.flight.lock().await;
+        if flight.land().await.is_err() {
+            self.report_lost(shipper);
+        }
+        if self.lost.swap(false, Ordering::Relaxed) {
+            return Err(Errno::IO);
+        }
+        settled()
+    }
+
+    /// Waits until every batch is settled; EIO if one was dropped.
+    pub(super) async fn land(&self) -> Result<(), Errno> {
+        let landed = self.flight.lock().await.land().await;
+        landed.map_err(|_| Errno::IO)
+    }
+
+    fn report_lost(&self, shipper: &Shipper) {
+        self.lost.store(true, Ordering::Relaxed);
+        let text = "lines were dropped before they were settled and cannot be read again";
+        shipper.context.reporter.error("lost", text);
+    }
+}

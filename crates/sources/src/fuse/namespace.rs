@@ -1,0 +1,236 @@
+//! Requests about names, attributes and what can be read again. The tree in memory answers them at once.
+
+use std::{
+    ffi::OsStr,
+    os::unix::ffi::OsStrExt,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use millstream_record::Time;
+use millstream_wire::fuse::{
+    self, Attributes, FileSystem, Header, Operation, SetAttributes, capability,
+};
+use rustix::io::Errno;
+
+use super::{
+    below::Below,
+    tree::{DIRECTORY, LINK, NAME_BYTES_MAX, NODES_MAX, TYPE_MASK, Tree, Who},
+};
+
+/// How long the kernel may cache an answer, in seconds. It sees every change itself, except that old files are forgotten.
+pub(super) const VALID_SECONDS: u64 = 1;
+/// The largest write that the kernel may send, in bytes: its own limit is 256 pages.
+pub(super) const WRITE_BYTES_MAX: u32 = 1 << 20;
+/// The capabilities that are requested, as far as the kernel offers them.
+const CAPABILITIES: u32 = capability::ATOMIC_O_TRUNC
+    | capability::BIG_WRITES
+    | capability::PARALLEL_DIROPS
+    | capability::MAX_PAGES
+    | capability::HANDLE_KILLPRIV_V2;
+/// `fallocate(2)`: the size stays.
+const KEEP_SIZE: u32 = 1;
+/// The operation LINK. Refused: a file has one path, which decides its rule.
+const HARD_LINK: u32 = 13;
+/// The free blocks that `statfs` shows. The real limit is the room of the channel behind, and of all after it.
+const FREE_BLOCKS: u64 = 1 << 28;
+const BLOCK_BYTES: u32 = 4096;
+
+/// The body of an answer.
+pub(super) type Body = Result<Vec<u8>, Errno>;
+
+/// The names below the mount point, and the plain directory below, whose directories follow them.
+pub(super) struct Namespace {
+    tree: Mutex<Tree>,
+    below: Arc<Below>,
+}
+
+impl Namespace {
+    pub(super) fn new(tree: Tree, below: Arc<Below>) -> Self {
+        Self {
+            tree: Mutex::new(tree),
+            below,
+        }
+    }
+
+    /// The tree. No method of it can panic between two changes, so a poisoned lock guards consistent data.
+    pub(super) fn tree(&self) -> MutexGuard<'_, Tree> {
+        self.tree.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// FORGET and BATCH_FORGET, which take no answer.
+    pub(super) fn forget(&self, node: u64, operation: Operation<'_>) {
+        let mut tree = self.tree();
+        match operation {
+            Operation::Forget { lookups } => tree.forget(node, lookups),
+            Operation::BatchForget(all) => {
+                for (node, lookups) in all {
+                    tree.forget(node, lookups);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// The answer to a request; ENOSYS for one that is not about names.
+    pub(super) fn answer(&self, header: Header, operation: Operation<'_>) -> Body {
+        let node = header.node;
+        match operation {
+            Operation::Init { major, flags, .. } => init(major, flags),
+            Operation::Lookup { name } => entry(self.tree().lookup(node, name)),
+            Operation::GetAttributes => attributes(self.tree().attributes(node)),
+            Operation::SetAttributes(set) => self.set(node, &set),
+            Operation::ReadLink => Ok(self.tree().target(node)?.to_vec()),
+            Operation::SymLink { name, target } => {
+                entry(self.make(header, name, LINK | 0o777, Some(target)))
+            }
+            Operation::MakeNode { name, mode } => entry(self.make(header, name, mode, None)),
+            Operation::MakeDirectory { name, mode } => {
+                let made = self.make(header, name, DIRECTORY | mode & 0o7777, None)?;
+                self.directory_made(made.node);
+                entry(Ok(made))
+            }
+            Operation::Unlink { name } => {
+                self.tree().unlink(node, name, Time::now())?;
+                Ok(Vec::new())
+            }
+            Operation::RemoveDirectory { name } => self.remove_directory(node, name),
+            Operation::Rename {
+                name,
+                to_node,
+                to_name,
+                flags,
+            } => self.rename((node, name), (to_node, to_name), flags),
+            Operation::Read { offset, size, .. } => {
+                let mut tree = self.tree();
+                tree.was_read(node, header.thread);
+                tree.read(node, offset, size)
+            }
+            Operation::Statistics => Ok(self.statistics()),
+            Operation::OpenDirectory => Ok(fuse::opened(0, 0)),
+            Operation::ReadDirectory { offset, size } => self.tree().list(node, offset, size),
+            Operation::ReleaseDirectory | Operation::SyncDirectory | Operation::Destroy => {
+                Ok(Vec::new())
+            }
+            Operation::Allocate {
+                offset,
+                length,
+                mode,
+                ..
+            } => self.allocate(node, offset, length, mode),
+            Operation::Other(HARD_LINK) => Err(Errno::PERM),
+            _ => Err(Errno::NOSYS),
+        }
+    }
+
+    /// Makes a file, a directory or (with `target`) a symbolic link.
+    pub(super) fn make(
+        &self,
+        header: Header,
+        name: &[u8],
+        mode: u32,
+        target: Option<&[u8]>,
+    ) -> Result<Attributes, Errno> {
+        let who = Who {
+            uid: header.uid,
+            gid: header.gid,
+        };
+        let now = Time::now();
+        self.tree().make(header.node, name, mode, target, who, now)
+    }
+
+    fn set(&self, node: u64, set: &SetAttributes) -> Body {
+        let shown = self.tree().set(node, set, Time::now());
+        if shown.is_ok() && (set.mode.is_some() || set.uid.is_some() || set.gid.is_some()) {
+            self.directory_changed(node);
+        }
+        attributes(shown)
+    }
+
+    /// Makes a new directory below, too, for programs that write while nothing is mounted.
+    fn directory_made(&self, node: u64) {
+        let path = self.tree().path(node);
+        if let Some(path) = path {
+            self.below.make_directory(&path, 0o700);
+            self.directory_changed(node);
+        }
+    }
+
+    fn directory_changed(&self, node: u64) {
+        let tree = self.tree();
+        let shown = tree.attributes(node);
+        let path = tree.path(node);
+        drop(tree);
+        if let (Ok(shown), Some(path)) = (shown, path)
+            && shown.mode & TYPE_MASK == DIRECTORY
+            && node != fuse::ROOT
+        {
+            let (uid, gid) = (shown.uid, shown.gid);
+            self.below.change_directory(&path, shown.mode, uid, gid);
+        }
+    }
+
+    fn remove_directory(&self, above: u64, name: &[u8]) -> Body {
+        let mut tree = self.tree();
+        tree.remove_directory(above, name, Time::now())?;
+        let above = tree.path(above);
+        drop(tree);
+        if let Some(above) = above {
+            self.below
+                .remove_directory(&above.join(OsStr::from_bytes(name)));
+        }
+        Ok(Vec::new())
+    }
+
+    fn rename(&self, from: (u64, &[u8]), to: (u64, &[u8]), flags: u32) -> Body {
+        let mut tree = self.tree();
+        let is_directory = tree.is_directory(from.0, from.1);
+        let paths = tree.path(from.0).zip(tree.path(to.0));
+        tree.rename(from, to, flags, Time::now())?;
+        drop(tree);
+        if let Some((above, into)) = paths.filter(|_| is_directory) {
+            self.below.rename_directory(
+                &above.join(OsStr::from_bytes(from.1)),
+                &into.join(OsStr::from_bytes(to.1)),
+            );
+        }
+        Ok(Vec::new())
+    }
+
+    fn allocate(&self, node: u64, offset: u64, length: u64, mode: u32) -> Body {
+        match mode {
+            0 => {
+                let end = offset.checked_add(length).ok_or(Errno::FBIG)?;
+                self.tree().extend(node, end, Time::now())?;
+                Ok(Vec::new())
+            }
+            KEEP_SIZE => Ok(Vec::new()),
+            _ => Err(Errno::OPNOTSUPP),
+        }
+    }
+
+    fn statistics(&self) -> Vec<u8> {
+        let nodes = NODES_MAX as u64;
+        fuse::statistics(&FileSystem {
+            block_bytes: BLOCK_BYTES,
+            blocks: (FREE_BLOCKS, FREE_BLOCKS),
+            nodes: (nodes, nodes.saturating_sub(self.tree().len() as u64)),
+            name_bytes_max: NAME_BYTES_MAX as u32,
+        })
+    }
+}
+
+fn init(major: u32, offered: u32) -> Body {
+    if major != fuse::MAJOR {
+        return Err(Errno::PROTO);
+    }
+    let page = u32::try_from(rustix::param::page_size()).unwrap_or(BLOCK_BYTES);
+    Ok(fuse::init(offered & CAPABILITIES, WRITE_BYTES_MAX, page))
+}
+
+fn entry(of: Result<Attributes, Errno>) -> Body {
+    Ok(fuse::entry(&of?, VALID_SECONDS))
+}
+
+fn attributes(of: Result<Attributes, Errno>) -> Body {
+    Ok(fuse::attributes(&of?, VALID_SECONDS))
+}

@@ -1,0 +1,251 @@
+//! An open file: sends what is written through it, syncs it, and sends its end when it is closed.
+//!
+//! `read -> decode -> [send] -> keep -> take -> process -> encode -> write -> settle`
+//!
+//! Behind a durable channel a `write` is answered when its whole lines are kept and its unfinished one is in the journal: both
+//! survive SIGKILL. Behind memory it is answered when the next hop has room for it. `fsync` syncs the channel and the journal,
+//! or waits until the sinks have settled everything.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use millstream_pipeline::threads::in_lane;
+use millstream_record::Batch;
+use rustix::io::Errno;
+use tokio::sync::{OwnedMutexGuard, TryLockError};
+
+use super::{
+    config::WhenFull, in_flight::InFlight, journal::Left, parcel::Parcel, rules::Rule,
+    shipper::Shipper, stream::Stream, tee::Tee,
+};
+
+/// The exclusive right to change what is unfinished of a file with joined lines.
+pub(super) type Turn = OwnedMutexGuard<()>;
+
+/// One open file: what one `open` gave, until its last copy is closed.
+pub(super) struct OpenFile {
+    node: u64,
+    shipper: Arc<Shipper>,
+    /// What is written through it; `None` if it is open for reading only.
+    writing: Option<Writing>,
+}
+
+/// The writing side of an open file.
+struct Writing {
+    stream: Mutex<Stream>,
+    rule: Arc<Rule>,
+    tee: Option<Arc<Tee>>,
+    /// With joined lines: the kernel lets one write at a time into a file, but joined lines also leave without a write.
+    turns: Option<Arc<tokio::sync::Mutex<()>>>,
+    /// Behind memory: what was sent and is not settled.
+    in_flight: InFlight,
+}
+
+impl OpenFile {
+    /// A file of the mount that is opened for reading only.
+    pub(super) fn to_read(shipper: &Arc<Shipper>, node: u64) -> Self {
+        Self {
+            node,
+            shipper: shipper.clone(),
+            writing: None,
+        }
+    }
+
+    /// A file of the mount that is opened for writing.
+    pub(super) fn to_write(shipper: &Arc<Shipper>, node: u64, path: &str) -> Self {
+        Self::new(shipper, node, Stream::new(shipper, path))
+    }
+
+    /// A real file whose content is sent as if it were written to the mount.
+    pub(super) fn of_file(shipper: &Arc<Shipper>, path: &str) -> Self {
+        Self::new(shipper, 0, Stream::of_file(shipper, path))
+    }
+
+    /// A file that an earlier run left with an unfinished line.
+    pub(super) fn recovered(shipper: &Arc<Shipper>, left: Left) -> Self {
+        Self::new(shipper, 0, Stream::recovered(shipper, left))
+    }
+
+    fn new(shipper: &Arc<Shipper>, node: u64, stream: Stream) -> Self {
+        let rule = stream.rule().clone();
+        Self {
+            node,
+            shipper: shipper.clone(),
+            writing: Some(Writing {
+                tee: shipper.tee(&rule, stream.path()),
+                turns: rule.boundaries.wait().map(|_| Arc::default()),
+                in_flight: InFlight::default(),
+                stream: Mutex::new(stream),
+                rule,
+            }),
+        }
+    }
+
+    /// The file's number in the tree.
+    pub(super) fn node(&self) -> u64 {
+        self.node
+    }
+
+    /// The rule that it follows; EBADF if it is open for reading only.
+    pub(super) fn rule(&self) -> Result<&Rule, Errno> {
+        Ok(&self.writing()?.rule)
+    }
+
+    /// Its stream; EBADF if it is open for reading only.
+    pub(super) fn stream(&self) -> Result<MutexGuard<'_, Stream>, Errno> {
+        Ok(self.writing()?.stream())
+    }
+
+    /// Whether its lines are joined.
+    pub(super) fn joins(&self) -> bool {
+        self.turns().is_some()
+    }
+
+    /// Waits for its turn; `None` if it needs none.
+    pub(super) async fn turn(&self) -> Option<Turn> {
+        Some(self.turns()?.clone().lock_owned().await)
+    }
+
+    /// Its turn, or an error if another task has it.
+    pub(super) fn try_turn(&self) -> Result<Option<Turn>, TryLockError> {
+        let turns = self.turns().cloned();
+        turns.map(tokio::sync::Mutex::try_lock_owned).transpose()
+    }
+
+    fn turns(&self) -> Option<&Arc<tokio::sync::Mutex<()>>> {
+        self.writing.as_ref()?.turns.as_ref()
+    }
+
+    fn writing(&self) -> Result<&Writing, Errno> {
+        self.writing.as_ref().ok_or(Errno::BADF)
+    }
+
+    /// Sends a parcel; returns how many bytes of its write can be acknowledged, once they can be. Any thread may have read the
+    /// write, but a file always sends into the same lane, which keeps its order.
+    pub(super) async fn send(&self, parcel: Parcel, when_full: WhenFull) -> Result<usize, Errno> {
+        let writing = self.writing()?;
+        let lanes = self.shipper.context.threads.count() as u64;
+        let lane = usize::try_from(self.node % lanes).unwrap_or(0);
+        in_lane(lane, writing.send(&self.shipper, parcel, when_full)).await
+    }
+
+    /// `fsync`: makes everything that was written durable, or waits until it is settled.
+    pub(super) async fn sync(&self) -> Result<(), Errno> {
+        let shipper = &self.shipper;
+        let is_journaled = if shipper.durable {
+            let receipt = shipper.context.outlet.sync();
+            receipt.await.map_err(|_| Errno::IO)?;
+            true
+        } else {
+            let Ok(writing) = self.writing() else {
+                return Ok(());
+            };
+            let settled = || {
+                let mut stream = writing.stream();
+                stream.line().settled()?;
+                stream.journal_unfinished()
+            };
+            writing.in_flight.sync(shipper, settled).await?
+        };
+        if is_journaled {
+            shipper.unfinished.sync().await?;
+        }
+        Ok(())
+    }
+
+    /// The last copy is closed: sends what is unfinished.
+    pub(super) async fn finish(&self) -> Result<(), Errno> {
+        let Ok(writing) = self.writing() else {
+            return Ok(());
+        };
+        let shipper = &self.shipper;
+        let _turn = self.turn().await;
+        let parcel = writing.stream().finish()?;
+        self.send(parcel, WhenFull::Block).await?;
+        // The journal must hold a line until the batch that it became part of is kept.
+        if shipper.durable && writing.stream().line().is_in_doubt() {
+            let receipt = shipper.context.outlet.sync();
+            receipt.await.map_err(|_| Errno::IO)?;
+        }
+        let place = writing.stream().line().release();
+        if let Some(place) = place {
+            if !shipper.durable {
+                writing.in_flight.land().await?;
+                shipper.unfinished.note_settled(place)?;
+            }
+            shipper.unfinished.end(place);
+        }
+        Ok(())
+    }
+
+    /// Behind memory, waits until everything that was sent is settled.
+    pub(super) async fn land(&self) -> Result<(), Errno> {
+        self.writing()?.in_flight.land().await
+    }
+}
+
+impl Writing {
+    /// The stream. No method of it can panic between two changes, so a poisoned lock guards consistent data.
+    fn stream(&self) -> MutexGuard<'_, Stream> {
+        self.stream.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn send(
+        &self,
+        shipper: &Shipper,
+        mut parcel: Parcel,
+        when_full: WhenFull,
+    ) -> Result<usize, Errno> {
+        if let Some(rejected) = parcel.rejected.take() {
+            let rejects = &shipper.context.rejects;
+            let receipt = shipper.put(rejects, rejected, when_full).await?;
+            shipper.kept(rejects, receipt, when_full).await?;
+        }
+        let Some(batch) = parcel.batch.take() else {
+            let mut stream = self.stream();
+            stream.line().dropped(parcel.leaves)?;
+            stream.advance(&parcel);
+            return stream.accept_unfinished(&parcel);
+        };
+        let is_copied = self.tee.is_some() || self.rule.exec.is_some();
+        let copy = is_copied.then(|| batch.clone());
+        if shipper.durable {
+            self.keep(shipper, batch, &parcel, when_full).await?;
+        } else {
+            let sent = || drop(self.stream().advance(&parcel));
+            let in_flight = &self.in_flight;
+            in_flight.send(shipper, batch, when_full, sent).await?;
+        }
+        let accepted = self.stream().accept_unfinished(&parcel);
+        if let Some(copy) = copy {
+            shipper.copy(self.tee.clone(), &self.rule, copy).await;
+        }
+        accepted
+    }
+
+    /// Sends a batch to a durable channel and waits until it is kept. If the caller stops waiting in between, whatever was
+    /// unfinished counts as sent.
+    async fn keep(
+        &self,
+        shipper: &Shipper,
+        batch: Batch,
+        parcel: &Parcel,
+        when_full: WhenFull,
+    ) -> Result<(), Errno> {
+        let outlet = &shipper.context.outlet;
+        let receipt = shipper.put(outlet, batch, when_full).await?;
+        let before = {
+            let mut stream = self.stream();
+            stream.line().set_in_doubt();
+            stream.advance(parcel)
+        };
+        let kept = shipper.kept(outlet, receipt, when_full).await;
+        let mut stream = self.stream();
+        match kept {
+            Ok(()) => stream.line().kept(parcel.leaves),
+            Err(Errno::IO) => stream.rewind(before),
+            // It may still be kept.
+            Err(_) => {}
+        }
+        kept
+    }
+}

@@ -1,0 +1,167 @@
+//! What all open files of a node send through: the outlets, the journal, the copies, and how long a write may wait for room.
+//!
+//! `read -> decode -> [send] -> keep -> take -> process -> encode -> write -> settle`
+
+use std::{io, path::PathBuf, sync::Arc, time::Duration};
+
+use millstream_pipeline::{
+    condition::{Condition, Trouble},
+    delivery::Receipt,
+    failure::Failure,
+    meters::Meter,
+    node::SourceContext,
+    outlet::Outlet,
+};
+use millstream_record::Batch;
+use rustix::io::Errno;
+use tokio::time::timeout;
+
+use super::{
+    config::{Options, WhenFull},
+    exec::Commands,
+    journal::{Journal, Left, Opened},
+    rules::Rule,
+    tee::Tee,
+    unfinished::Unfinished,
+};
+
+/// How long a write waits for room before it fails, with `when_full: fail`.
+const FAIL_AFTER: Duration = Duration::from_secs(1);
+
+/// The node's own meters, beside those of every source.
+#[derive(Clone)]
+pub(super) struct Meters {
+    pub too_long: Meter,
+    pub filtered: Meter,
+    pub refused: Meter,
+    pub open: Meter,
+    pub copies_failed: Meter,
+    pub copied: Meter,
+}
+
+/// What all open files of a node share.
+pub(super) struct Shipper {
+    pub options: Arc<Options>,
+    pub context: SourceContext,
+    /// Whether the channels behind are durable.
+    pub durable: bool,
+    pub unfinished: Arc<Unfinished>,
+    pub meters: Meters,
+    commands: Commands,
+    /// Raised while lines that may be damaged wait for an operator.
+    _missing: Condition,
+}
+
+impl Shipper {
+    /// Opens the journal; returns with it the lines that an earlier run left unfinished.
+    pub(super) fn open(
+        options: Arc<Options>,
+        context: SourceContext,
+    ) -> Result<(Arc<Self>, Vec<Left>), Failure> {
+        let durable = context.outlet.is_durable();
+        let origins = context.outlet.file_origins().unwrap_or_default();
+        let kept = |file: &_| {
+            let origin = origins.iter().find(|(known, _)| known == file);
+            origin.map(|(_, next)| *next)
+        };
+        let Opened {
+            journal,
+            left,
+            mended,
+            doubtful,
+        } = Journal::open(&context.directory, kept)?;
+        if let Some(mended) = mended {
+            context.reporter.error("damage", mended);
+        }
+        let missing = context.reporter.condition("missing");
+        if let Some(doubtful) = doubtful {
+            missing.raise(Trouble::Losing, doubtful);
+        }
+        let meters = Meters {
+            too_long: context.meters.counter("lines_too_long"),
+            filtered: context.meters.counter("records_filtered"),
+            refused: context.meters.counter("writes_refused"),
+            open: context.meters.gauge("open_files"),
+            copies_failed: context.meters.counter("copies_failed"),
+            copied: context.meters.counter("copied_bytes"),
+        };
+        let shipper = Self {
+            durable,
+            unfinished: Arc::new(Unfinished::new(journal, durable, &context)),
+            commands: Commands::new(context.reporter.clone(), meters.copies_failed.clone()),
+            meters,
+            _missing: missing,
+            options,
+            context,
+        };
+        Ok((Arc::new(shipper), left))
+    }
+
+    /// Hands a batch to an outlet once it has room. If the caller stops waiting before that, nothing is sent.
+    pub(super) async fn put(
+        &self,
+        outlet: &Outlet,
+        batch: Batch,
+        when_full: WhenFull,
+    ) -> Result<Receipt, Errno> {
+        if when_full == WhenFull::Fail {
+            self.in_time(outlet.has_room(), when_full).await?;
+        }
+        self.in_time(outlet.send(batch, true), when_full).await
+    }
+
+    /// Waits until a batch is kept. EIO: it is not. ENOSPC: the outlet has become full, and may still keep the batch.
+    pub(super) async fn kept(
+        &self,
+        outlet: &Outlet,
+        receipt: Receipt,
+        when_full: WhenFull,
+    ) -> Result<(), Errno> {
+        let full = async {
+            match when_full {
+                WhenFull::Block => std::future::pending().await,
+                WhenFull::Fail => outlet.is_full_after(FAIL_AFTER).await,
+            }
+        };
+        tokio::select! {
+            biased;
+            kept = receipt => kept.map_err(|_| Errno::IO),
+            () = full => Err(Errno::NOSPC),
+        }
+    }
+
+    /// Waits for room as long as `when_full` allows.
+    pub(super) async fn in_time<T>(
+        &self,
+        room: impl Future<Output = T>,
+        when_full: WhenFull,
+    ) -> Result<T, Errno> {
+        match when_full {
+            WhenFull::Block => Ok(room.await),
+            WhenFull::Fail => timeout(FAIL_AFTER, room).await.map_err(|_| Errno::NOSPC),
+        }
+    }
+
+    /// The copy file of a file in the mount, if its rule names one.
+    pub(super) fn tee(&self, rule: &Rule, path: &str) -> Option<Arc<Tee>> {
+        let tee = rule.tee.as_ref()?;
+        let copy = tee.render(&self.context.name, path, &self.context.host);
+        Some(Arc::new(Tee::new(PathBuf::from(copy))))
+    }
+
+    /// Copies a batch to the file and the command of a rule. A failure is counted and logged, and fails no writer.
+    pub(super) async fn copy(&self, tee: Option<Arc<Tee>>, rule: &Rule, batch: Batch) {
+        if let Some(tee) = tee {
+            let body = batch.clone();
+            let written = tokio::task::spawn_blocking(move || tee.write(&body)).await;
+            if let Err(error) = written.unwrap_or_else(|panic| Err(io::Error::other(panic))) {
+                self.meters.copies_failed.add(1);
+                let text = format_args!("cannot write a copy: {error}");
+                self.context.reporter.error("tee", text);
+            }
+        }
+        if let Some(words) = &rule.exec {
+            self.commands.send(words, &batch).await;
+        }
+    }
+}

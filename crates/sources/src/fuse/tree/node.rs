@@ -1,0 +1,181 @@
+//! The nodes of a tree: directories, files and symbolic links, by number.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    ffi::{OsStr, OsString},
+};
+
+use millstream_record::Time;
+use rustix::io::Errno;
+
+use super::{content::Content, copies::CopyState};
+
+/// Numbers of nodes begin here. In listings they stand behind the two names that every directory has.
+const FIRST_NODE: u64 = 16;
+
+/// What a node is.
+#[derive(Debug)]
+pub(super) enum Kind {
+    Directory(Directory),
+    File(File),
+    /// A symbolic link to this target.
+    Link(OsString),
+}
+
+#[derive(Debug, Default)]
+pub(super) struct File {
+    pub content: Content,
+    pub copy: CopyState,
+}
+
+/// The names in a directory: by name, and in the order of their nodes, in which they are listed.
+#[derive(Debug, Default)]
+pub(super) struct Directory {
+    pub by_name: BTreeMap<OsString, u64>,
+    pub by_node: BTreeMap<u64, OsString>,
+}
+
+#[derive(Debug)]
+pub(super) struct Node {
+    pub kind: Kind,
+    /// Its directory, and its name in there. `None`: the root, or removed.
+    pub place: Option<(u64, OsString)>,
+    pub mode: u32,
+    pub uid: u32,
+    pub gid: u32,
+    /// The times of the last read, write and change.
+    pub times: [Time; 3],
+    /// The number of references that the kernel holds.
+    pub lookups: u64,
+    /// The number of times it is open.
+    pub opens: u32,
+}
+
+impl Node {
+    pub(super) fn is_directory(&self) -> bool {
+        matches!(self.kind, Kind::Directory(_))
+    }
+
+    /// Notes that its content has changed.
+    pub(super) fn touch(&mut self, now: Time) {
+        self.times[1] = now;
+        self.times[2] = now;
+    }
+
+    /// Whether no name, no reference and no open file needs it any more.
+    pub(super) fn is_unused(&self) -> bool {
+        self.place.is_none() && self.lookups == 0 && self.opens == 0
+    }
+}
+
+/// All nodes, by number.
+#[derive(Debug)]
+pub(super) struct Nodes {
+    nodes: HashMap<u64, Node>,
+    next: u64,
+}
+
+impl Nodes {
+    /// A table with this root only.
+    pub(super) fn new(number: u64, root: Node) -> Self {
+        Self {
+            nodes: HashMap::from([(number, root)]),
+            next: FIRST_NODE,
+        }
+    }
+
+    pub(super) fn add(&mut self, node: Node) -> u64 {
+        let number = self.next;
+        self.next += 1;
+        self.nodes.insert(number, node);
+        number
+    }
+
+    pub(super) fn remove(&mut self, number: u64) -> Option<Node> {
+        self.nodes.remove(&number)
+    }
+
+    pub(super) fn get(&self, number: u64) -> Result<&Node, Errno> {
+        self.nodes.get(&number).ok_or(Errno::STALE)
+    }
+
+    pub(super) fn get_mut(&mut self, number: u64) -> Result<&mut Node, Errno> {
+        self.nodes.get_mut(&number).ok_or(Errno::STALE)
+    }
+
+    pub(super) fn directory(&self, number: u64) -> Result<&Directory, Errno> {
+        match &self.get(number)?.kind {
+            Kind::Directory(directory) => Ok(directory),
+            _ => Err(Errno::NOTDIR),
+        }
+    }
+
+    pub(super) fn directory_mut(&mut self, number: u64) -> Result<&mut Directory, Errno> {
+        match &mut self.get_mut(number)?.kind {
+            Kind::Directory(directory) => Ok(directory),
+            _ => Err(Errno::NOTDIR),
+        }
+    }
+
+    pub(super) fn file(&self, number: u64) -> Result<&File, Errno> {
+        match &self.get(number)?.kind {
+            Kind::File(file) => Ok(file),
+            _ => Err(Errno::BADF),
+        }
+    }
+
+    /// The node that a directory has under a name.
+    pub(super) fn find(&self, directory: u64, name: &OsStr) -> Result<u64, Errno> {
+        let names = &self.directory(directory)?.by_name;
+        names.get(name).copied().ok_or(Errno::NOENT)
+    }
+
+    /// Whether `node` is `directory` or below it.
+    pub(super) fn is_within(&self, node: u64, directory: u64) -> bool {
+        let mut at = node;
+        loop {
+            if at == directory {
+                return true;
+            }
+            match self.nodes.get(&at).and_then(|node| node.place.as_ref()) {
+                Some((above, _)) => at = *above,
+                None => return false,
+            }
+        }
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u64, &Node)> {
+        self.nodes.iter().map(|(number, node)| (*number, node))
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.nodes.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_not_reused_and_wrong_kinds_are_refused() {
+        let node = |kind| Node {
+            kind,
+            place: None,
+            mode: 0,
+            uid: 0,
+            gid: 0,
+            times: [Time(0); 3],
+            lookups: 0,
+            opens: 0,
+        };
+        let mut nodes = Nodes::new(1, node(Kind::Directory(Directory::default())));
+        let file = nodes.add(node(Kind::File(File::default())));
+        assert!(nodes.file(file).is_ok() && nodes.directory(1).is_ok());
+        assert_eq!(nodes.file(1).unwrap_err(), Errno::BADF);
+        assert_eq!(nodes.directory(file).unwrap_err(), Errno::NOTDIR);
+        assert!(nodes.remove(file).unwrap().is_unused());
+        assert_eq!(nodes.get(file).unwrap_err(), Errno::STALE);
+        assert_ne!(nodes.add(node(Kind::File(File::default()))), file);
+    }
+}

@@ -1,0 +1,293 @@
+//! Unfinished lines: the bytes behind the last whole record of each open file.
+//!
+//! `read -> decode -> [send] -> keep -> take -> process -> encode -> write -> settle`
+//!
+//! Their bytes are in the stream's cutter. This module bounds the memory that they take together, and holds what the journal
+//! has of each, so that a crash does not lose bytes that a `write` has acknowledged.
+
+use std::{
+    io,
+    path::PathBuf,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use millstream_pipeline::{node::SourceContext, report::Reporter};
+use millstream_record::{FileOrigin, Origin};
+use rustix::io::Errno;
+
+use super::journal::{Identity, Journal};
+
+/// The part of `memory_max` that all unfinished lines together may take: one in this many bytes.
+const MEMORY_PART: usize = 8;
+/// An unfinished line up to this size is always accepted, in bytes. Beyond it the bound on all of them counts.
+const FREE_BYTES: usize = 4 << 10;
+
+/// The unfinished lines of all open files.
+pub(super) struct Unfinished {
+    journal: Mutex<Journal>,
+    identity: Identity,
+    /// The channel behind is durable: its origins say after a crash which generations it has kept.
+    durable: bool,
+    bytes: AtomicUsize,
+    bytes_max: usize,
+    directory: PathBuf,
+    reporter: Reporter,
+}
+
+/// A generation of unfinished bytes in the journal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    pub slot: u32,
+    pub generation: u64,
+}
+
+impl Unfinished {
+    pub(super) fn new(journal: Journal, durable: bool, context: &SourceContext) -> Self {
+        Self {
+            identity: journal.identity(),
+            journal: Mutex::new(journal),
+            durable,
+            bytes: AtomicUsize::new(0),
+            bytes_max: context.pool.bytes_max() / MEMORY_PART,
+            directory: context.directory.clone(),
+            reporter: context.reporter.clone(),
+        }
+    }
+
+    /// Notes that everything below the place's generation is settled. Only needed behind memory: a durable channel knows.
+    pub(super) fn note_settled(&self, place: Place) -> Result<(), Errno> {
+        let noted = self.journal().note_done(place.slot, place.generation);
+        noted.map_err(|error| self.failed(&error))
+    }
+
+    /// Frees the slot of a closed file.
+    pub(super) fn end(&self, place: Place) {
+        self.journal().end(place.slot, place.generation);
+    }
+
+    /// Makes everything in the journal durable.
+    pub(super) async fn sync(&self) -> Result<(), Errno> {
+        let file = self.journal().file();
+        let synced = tokio::task::spawn_blocking(move || file.sync_data()).await;
+        let synced = synced.unwrap_or_else(|panic| Err(io::Error::other(panic)));
+        synced.map_err(|error| self.failed(&error))
+    }
+
+    /// The journal. No method of it can panic between two changes, so a poisoned lock guards consistent data.
+    fn journal(&self) -> MutexGuard<'_, Journal> {
+        self.journal.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Logs that the journal cannot be written; returns the error for the writer.
+    fn failed(&self, error: &io::Error) -> Errno {
+        let text = format_args!(
+            "cannot write an unfinished line to {}: {error}; the writer gets this error",
+            self.directory.display()
+        );
+        self.reporter.error("journal", text);
+        Errno::from_io_error(error).unwrap_or(Errno::IO)
+    }
+}
+
+/// The unfinished line of one open file.
+pub(super) struct UnfinishedLine {
+    all: Arc<Unfinished>,
+    /// The bytes that are unfinished now.
+    bytes: usize,
+    /// How many of them, from the first on, are in the journal.
+    journaled: usize,
+    /// Where further bytes go in the journal. Each parcel that takes unfinished bytes gets a generation of its own, whether
+    /// it is sent or not: several channels may disagree on whether they kept it.
+    place: Option<Place>,
+    /// The generation in which the unfinished bytes begin.
+    since: u64,
+    /// It is unknown whether the last parcel was kept, because its writer gave up waiting.
+    in_doubt: bool,
+}
+
+/// The state of an [`UnfinishedLine`] before a parcel left.
+#[derive(Debug)]
+pub(super) struct LineBefore {
+    bytes: usize,
+    journaled: usize,
+    since: u64,
+}
+
+impl UnfinishedLine {
+    pub(super) fn new(all: Arc<Unfinished>) -> Self {
+        Self {
+            all,
+            bytes: 0,
+            journaled: 0,
+            place: None,
+            since: 0,
+            in_doubt: false,
+        }
+    }
+
+    /// A line of an earlier run: all its `bytes` are in the journal.
+    pub(super) fn recovered(all: Arc<Unfinished>, place: Place, bytes: usize) -> Self {
+        let mut line = Self::new(all);
+        line.journaled = bytes;
+        line.place = Some(place);
+        line.since = place.generation;
+        line.set_bytes(bytes);
+        line
+    }
+
+    /// Whether the line may take this many bytes.
+    pub(super) fn may_take(&self, bytes: usize) -> bool {
+        let more = bytes.saturating_sub(self.bytes);
+        let all = || self.all.bytes.load(Ordering::Relaxed).saturating_add(more);
+        more == 0 || bytes <= FREE_BYTES || all() <= self.all.bytes_max
+    }
+
+    /// Begins a generation before a parcel leaves with all unfinished bytes but the last `stay`; returns the generation that
+    /// leaves, if the journal has any of it. The bytes that stay move to the new generation before the parcel is sent: the
+    /// channel that keeps the parcel declares the old generation done.
+    pub(super) fn begin_generation(&mut self, stay: usize) -> Result<Option<Place>, Errno> {
+        let Some(leaves) = self.place else {
+            return Ok(None);
+        };
+        let generation = leaves.generation + 1;
+        let journaled = self.journaled_of_last(stay);
+        if journaled > 0 {
+            let parted = self.all.journal().part(leaves.slot, generation, journaled);
+            parted.map_err(|error| self.all.failed(&error))?;
+        }
+        self.place = Some(Place {
+            generation,
+            ..leaves
+        });
+        Ok(Some(leaves))
+    }
+
+    /// The origin of a batch that takes a generation, for a channel that remembers it.
+    pub(super) fn origin(&self, leaves: Place) -> Option<Origin> {
+        self.all.durable.then(|| {
+            Origin::File(FileOrigin {
+                file: self.all.identity.file(leaves.slot),
+                begin: leaves.generation,
+                next: leaves.generation + 1,
+            })
+        })
+    }
+
+    /// A parcel has left with all but the last `stay` bytes.
+    pub(super) fn advance(&mut self, leaves: Option<Place>, stay: usize) -> LineBefore {
+        let before = LineBefore {
+            bytes: self.bytes,
+            journaled: self.journaled,
+            since: self.since,
+        };
+        if let Some(place) = leaves {
+            self.since = place.generation + 1;
+            self.journaled = self.journaled_of_last(stay);
+        }
+        self.set_bytes(stay);
+        before
+    }
+
+    /// The parcel that left was not kept.
+    pub(super) fn rewind(&mut self, before: &LineBefore) {
+        self.set_bytes(before.bytes);
+        (self.since, self.journaled) = (before.since, before.journaled);
+    }
+
+    /// A parcel was handed to a durable channel, whose answer is still to come.
+    pub(super) fn set_in_doubt(&mut self) {
+        self.in_doubt = true;
+    }
+
+    pub(super) fn is_in_doubt(&self) -> bool {
+        self.in_doubt
+    }
+
+    /// A durable channel has kept a parcel, and so everything that was sent before it.
+    pub(super) fn kept(&mut self, leaves: Option<Place>) {
+        self.in_doubt = false;
+        if let Some(place) = leaves {
+            self.all.journal().done(place.slot, place.generation + 1);
+        }
+    }
+
+    /// A parcel left with nothing to send, so no channel can tell that it did.
+    pub(super) fn dropped(&self, leaves: Option<Place>) -> Result<(), Errno> {
+        match leaves {
+            Some(place) => self.all.note_settled(Place {
+                generation: place.generation + 1,
+                ..place
+            }),
+            None => Ok(()),
+        }
+    }
+
+    /// The line grows by this many bytes.
+    pub(super) fn grow(&mut self, bytes: usize) {
+        self.set_bytes(self.bytes + bytes);
+    }
+
+    /// Writes to the journal what it lacks of the unfinished bytes of the file at `path`.
+    pub(super) fn write(&mut self, path: &str, unfinished: &[u8]) -> Result<(), Errno> {
+        if unfinished.len() <= self.journaled {
+            return Ok(());
+        }
+        let mut journal = self.all.journal();
+        let written = (|| {
+            let place = match self.place {
+                Some(place) => place,
+                None => {
+                    let (slot, generation) = journal.begin(path)?;
+                    self.since = generation;
+                    *self.place.insert(Place { slot, generation })
+                }
+            };
+            journal.append(place.slot, place.generation, &unfinished[self.journaled..])
+        })();
+        drop(journal);
+        written.map_err(|error| self.all.failed(&error))?;
+        self.journaled = unfinished.len();
+        Ok(())
+    }
+
+    /// Behind memory: everything that was sent is settled.
+    pub(super) fn settled(&self) -> Result<(), Errno> {
+        match self.place {
+            Some(place) => self.all.note_settled(Place {
+                generation: self.since,
+                ..place
+            }),
+            None => Ok(()),
+        }
+    }
+
+    /// Gives up the place in the journal, which [`Unfinished::end`] frees.
+    pub(super) fn release(&mut self) -> Option<Place> {
+        self.place.take()
+    }
+
+    /// How many of the last `stay` bytes are in the journal.
+    fn journaled_of_last(&self, stay: usize) -> usize {
+        self.journaled
+            .saturating_sub(self.bytes.saturating_sub(stay))
+    }
+
+    fn set_bytes(&mut self, bytes: usize) {
+        let all = &self.all.bytes;
+        if bytes >= self.bytes {
+            all.fetch_add(bytes - self.bytes, Ordering::Relaxed);
+        } else {
+            all.fetch_sub(self.bytes - bytes, Ordering::Relaxed);
+        }
+        self.bytes = bytes;
+    }
+}
+
+impl Drop for UnfinishedLine {
+    fn drop(&mut self) {
+        self.set_bytes(0);
+    }
+}

@@ -1,0 +1,96 @@
+//! The options of the source `syslog`.
+
+use millstream_config::{OneOrMany, Period, Size};
+use millstream_net::{Limits, Listen, Tls};
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use crate::framing::{LINE_MAX, TooLong};
+
+/// Holds a burst of a few thousand datagrams.
+const RECEIVE_BUFFER: Size = Size::mib(8);
+
+/// Options of the source `syslog`.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Config {
+    /// Addresses to listen on: `udp://ADDRESS:PORT`, `tcp://ADDRESS:PORT` (default port of both: 514), `relp://ADDRESS:PORT`,
+    /// `unix:///PATH` (stream) and `unixgram:///PATH` (datagrams, such as `/dev/log`); one or a list.
+    pub(super) listen: OneOrMany<Listen>,
+    /// Tag of the records: a text, or a template of `{host}` and `{peer}` (both the address of the sender). Default: the name
+    /// of the node, which is also used for batches with datagrams of several senders.
+    #[serde(default)]
+    pub(super) tag: Option<String>,
+    /// How the messages of a stream are separated.
+    #[serde(default)]
+    pub(super) framing: Framing,
+    /// Longest message in bytes.
+    #[serde(default = "line_max")]
+    pub(super) line_max: Size,
+    /// What happens to a longer message. Each piece of a split message has its header.
+    #[serde(default)]
+    pub(super) too_long: TooLong,
+    /// What happens to a line without a syslog header.
+    #[serde(default)]
+    pub(super) unparsed: Unparsed,
+    /// Time zone of timestamps without one (RFC 3164): a name such as `Europe/Berlin`, or `local` for the zone of this machine.
+    /// Default: the top-level `timezone`.
+    #[serde(default = "timezone")]
+    pub(super) timezone: String,
+    /// Pause before the next read of a busy socket that delivers few messages per read. It saves wake-ups and delays a record
+    /// by at most this time. Idle streams and RELP are never delayed. 0: no pause.
+    #[serde(default = "gather")]
+    pub(super) gather: Period,
+    /// Size of the kernel's receive buffer of each datagram socket. Without the capability to exceed it, the limit is
+    /// `net.core.rmem_max`.
+    #[serde(default = "receive_buffer")]
+    pub(super) receive_buffer: Size,
+    /// Limits for each peer; `line_max` takes the place of `frame`. An idle connection without RELP is closed only within a
+    /// message, or if it never sent one: a sender that gets no answers would lose the next message.
+    #[serde(default)]
+    pub(super) limits: Limits,
+    /// TLS on all stream sockets: a name from the top-level `tls`, or a block.
+    #[serde(default)]
+    pub(super) tls: Tls,
+}
+
+/// How the messages of a stream are separated.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Framing {
+    /// By octet count if a message begins with a number and a space, otherwise at a newline.
+    #[default]
+    Auto,
+    /// By octet count.
+    Octets,
+    /// At newlines.
+    Lines,
+}
+
+/// What happens to a line without a syslog header.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Unparsed {
+    /// It becomes a record: the whole line as `message`, with the receive time.
+    #[default]
+    Keep,
+    /// It leaves by the port `NAME.rejected`.
+    Reject,
+}
+
+fn line_max() -> Size {
+    LINE_MAX
+}
+
+fn timezone() -> String {
+    "UTC".to_owned()
+}
+
+/// One clock tick, as network cards moderate their interrupts.
+fn gather() -> Period {
+    Period::millis(1)
+}
+
+fn receive_buffer() -> Size {
+    RECEIVE_BUFFER
+}

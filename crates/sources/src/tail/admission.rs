@@ -1,0 +1,424 @@
+//! Which of the files that a walk finds get a reader, and where it begins.
+
+use std::{
+    collections::{HashMap, HashSet},
+    fs, io,
+    sync::Arc,
+    time::Instant,
+};
+
+use millstream_pipeline::report::Reporter;
+use millstream_record::Time;
+use millstream_sys::disk::read_at;
+
+use super::{
+    begin::{Begin, Beginning, GzipBegin},
+    common::Common,
+    ends::Ended,
+    gzip::{self, Form},
+    heads::Likeness,
+    identity::{
+        HEAD_BYTES_MAX, Inode, Mark, Stat, begins_as, file_id, generation, head_key, read_file_id,
+        read_start,
+    },
+    known::{Known, Past, Verdict},
+    options::{Compressed, Start},
+    scan::FoundFile,
+    tracked::{Previous, Tracked},
+};
+use crate::compressed::is_compressed;
+
+/// The files that have a reader.
+pub(super) type Files = HashMap<Inode, Arc<Tracked>>;
+
+/// Decides which files get a reader.
+pub(super) struct Admission {
+    common: Arc<Common>,
+    reporter: Reporter,
+    /// What is known of files without a reader.
+    pub known: Known,
+    /// An earlier run has left positions: what they do not name is new.
+    had_run: bool,
+    /// The first walk of this run is not over.
+    first: bool,
+    /// When the last walk began. During the first walk, that of an earlier run.
+    ran: Option<Time>,
+    /// The compressed files with nothing more to read, and their lengths.
+    inflated: HashMap<Inode, u64>,
+    /// A compressed file waits until its original is read.
+    deferred: bool,
+    /// The last file that the current walk could not open, and why.
+    refused: Option<String>,
+}
+
+impl Admission {
+    pub(super) fn new(
+        common: Arc<Common>,
+        reporter: Reporter,
+        known: Known,
+        had_run: bool,
+        ran: Option<Time>,
+    ) -> Self {
+        Self {
+            common,
+            reporter,
+            known,
+            had_run,
+            first: true,
+            ran,
+            inflated: HashMap::new(),
+            deferred: false,
+            refused: None,
+        }
+    }
+
+    /// Whether the first walk of this run is not over.
+    pub(super) fn is_first(&self) -> bool {
+        self.first
+    }
+
+    /// When the last walk began.
+    pub(super) fn ran(&self) -> Option<Time> {
+        self.ran
+    }
+
+    /// Whether a compressed file waits until its original is read.
+    pub(super) fn is_deferred(&self) -> bool {
+        self.deferred
+    }
+
+    /// What a walk found that began at `ran`: decides for each file without a reader.
+    pub(super) fn admit(
+        &mut self,
+        found: Vec<FoundFile>,
+        files: &Files,
+        ran: Time,
+    ) -> Vec<Beginning> {
+        let seen: HashSet<_> = found.iter().map(|found| found.stat.inode).collect();
+        self.inflated.retain(|inode, _| seen.contains(inode));
+        self.deferred = false;
+        self.refused = None;
+        let mut beginnings = Vec::new();
+        for found in found {
+            self.known.touch(found.stat.inode);
+            if !files.contains_key(&found.stat.inode) {
+                beginnings.extend(self.begin(&found, files));
+            }
+        }
+        self.first = false;
+        self.ran = Some(ran);
+        beginnings
+    }
+
+    /// Why the last walk could not open a file.
+    pub(super) fn refused(&self) -> Option<&str> {
+        self.refused.as_deref()
+    }
+
+    /// A reader has ended.
+    pub(super) fn readmit(&mut self, ended: &Ended, tracked: Option<&Tracked>) {
+        if let Some(len) = ended.compressed {
+            self.inflated.insert(ended.inode, len);
+        }
+        if let (Some(tracked), Some((id, mark))) = (tracked, ended.left_at) {
+            self.known.set(id, mark, &tracked.state().path);
+        }
+    }
+
+    /// Whether this is the first walk of the first run.
+    fn is_first_start(&self) -> bool {
+        self.first && !self.had_run
+    }
+
+    /// Where the reading of a file without a reader begins. None if it is not to be read, or cannot be read now.
+    fn begin(&mut self, found: &FoundFile, files: &Files) -> Option<Beginning> {
+        if self.was_never_seen(found) {
+            self.known.expect(found.stat.inode, &found.path);
+        }
+        let past = self.known.find(found.stat.inode);
+        // A rotated name is read for the rest of a known file, or for all of one that was never seen.
+        let is_gz = found
+            .path
+            .extension()
+            .is_some_and(|extension| extension == "gz");
+        if !found.matches && !is_gz && past.is_none_or(|past| past.offset == found.stat.len) {
+            return None;
+        }
+        if past.is_none() && self.is_too_old(&found.stat)
+            || self.inflated.get(&found.stat.inode) == Some(&found.stat.len)
+        {
+            return None;
+        }
+        let file = fs::File::open(&found.path);
+        let beginning = match file.and_then(|file| self.judge(&file, found, files)) {
+            Ok(beginning) => beginning?,
+            Err(error) => {
+                let path = found.path.display();
+                self.refused = Some(format!("cannot read {path}: {error}; retrying"));
+                return None;
+            }
+        };
+        self.remember_former(&beginning.tracked);
+        if found.matches {
+            // If it is renamed before its first batch is sent, the next run still finds it.
+            self.known.expect(found.stat.inode, &found.path);
+        }
+        Some(beginning)
+    }
+
+    /// Whether a file with a rotated name was created after the source last ran: then it was rotated before any walk could
+    /// find it under the matching name. Unknown, so false, without a birth time.
+    fn was_never_seen(&self, found: &FoundFile) -> bool {
+        let birth = found.stat.inode.birth;
+        self.first && !found.matches && birth != 0 && self.ran.is_some_and(|ran| birth > ran.0)
+    }
+
+    /// Whether a file is older than `ignore_older`. One that the first start begins at its end never is: what is appended is
+    /// new.
+    fn is_too_old(&self, stat: &Stat) -> bool {
+        let options = &self.common.options;
+        let to_end = self.is_first_start() && options.start == Start::End;
+        !options.ignore_older.is_zero() && !to_end && stat.age() > options.ignore_older
+    }
+
+    /// Where the reading of a compressed file begins.
+    fn judge_gzip(
+        &mut self,
+        file: &fs::File,
+        stat: &Stat,
+        found: &FoundFile,
+        start: &[u8],
+        files: &Files,
+    ) -> io::Result<Option<Beginning>> {
+        let begins = |begin| {
+            let tracked = Tracked::new(stat.inode, found.path.clone(), None);
+            if !found.matches {
+                tracked.state().rotated = Some(Instant::now());
+            }
+            Ok(Some(Beginning::new(tracked, Begin::Gzip(begin), stat)))
+        };
+        let past = self.known.find(stat.inode);
+        let is_wanted = found.matches || past.is_some_and(Past::is_unsent);
+        let sent = past.filter(|past| !past.is_unsent());
+        if let Some(past) = sent.filter(|past| begins_as(&past.id, start)) {
+            if !gzip::is_read(file, stat.len, past.offset)? {
+                let place = gzip::Candidate {
+                    offset: past.offset,
+                    mark: past.mark,
+                };
+                return begins(GzipBegin {
+                    id: Some(past.id),
+                    candidates: vec![place],
+                    only_candidates: false,
+                });
+            }
+            self.inflated.insert(stat.inode, stat.len);
+            return Ok(None);
+        }
+        let text = gzip::first_line(file, HEAD_BYTES_MAX)?;
+        let head = head_key(&file_id(stat.inode, 0, &text));
+        let is_source = |tracked: &Arc<Tracked>| tracked.is_source_of(head, &found.path);
+        if !text.is_empty()
+            && (files.values().any(is_source) || self.will_read(found, head, files)?)
+        {
+            // Its original is still being read, or will be.
+            self.deferred = true;
+            return Ok(None);
+        }
+        let mut places = self.common.heads.former(head);
+        places.extend(self.known.alike(head));
+        // Without a mark, a file that begins alike may be another one: a duplicate is better than a loss.
+        places.retain(|place| place.mark.is_some_and(|mark| mark.offset > 0));
+        places.sort_by_key(|place| std::cmp::Reverse(place.offset));
+        let to_end = self.is_first_start() && self.common.options.start == Start::End;
+        let is_read = !places.is_empty() || is_wanted && !to_end;
+        if !is_read || self.common.options.compressed == Compressed::Skip {
+            self.inflated.insert(stat.inode, stat.len);
+            return Ok(None);
+        }
+        begins(GzipBegin {
+            id: None,
+            candidates: places,
+            only_candidates: !is_wanted,
+        })
+    }
+
+    /// Whether the original of a compressed file still has its name and will get a reader. A compressor removes the original
+    /// last, so while it is there a later walk may find it, whatever this one has seen.
+    fn will_read(&self, found: &FoundFile, head: u64, files: &Files) -> io::Result<bool> {
+        let plain = found.path.with_extension("");
+        let Some(stat) = Stat::at(&plain).ok().filter(|stat| stat.is_file) else {
+            return Ok(false);
+        };
+        let is_wanted = match self.known.find(stat.inode) {
+            Some(past) => past.offset < stat.len,
+            None => self.common.options.patterns.matches(&plain) && !self.is_too_old(&stat),
+        };
+        if plain == found.path || !is_wanted || files.contains_key(&stat.inode) {
+            return Ok(false);
+        }
+        let Ok(file) = fs::File::open(&plain) else {
+            return Ok(false);
+        };
+        Ok(head_key(&file_id(stat.inode, 0, &read_start(&file)?)) == head)
+    }
+
+    fn judge(
+        &mut self,
+        file: &fs::File,
+        found: &FoundFile,
+        files: &Files,
+    ) -> io::Result<Option<Beginning>> {
+        let stat = Stat::of(file)?;
+        if stat.inode != found.stat.inode {
+            // Another file has the name by now: the next scan decides.
+            self.common.scan_wanted.notify_one();
+            return Ok(None);
+        }
+        let start = read_start(file)?;
+        match gzip::form(&start, stat.len, &found.path) {
+            Form::Plain => {}
+            Form::Gzip => return self.judge_gzip(file, &stat, found, &start, files),
+            Form::Unfinished => return Ok(None),
+        }
+        let begins = |begin, previous| {
+            let tracked = Tracked::new(stat.inode, found.path.clone(), previous);
+            Some(Beginning::new(tracked, begin, &stat))
+        };
+        let at_first_start = self.is_first_start();
+        let is_unsent = self.known.find(stat.inode).is_some_and(Past::is_unsent);
+        if is_unsent && !found.matches {
+            return self.begin_unseen(file, &stat, found, &start);
+        }
+        Ok(match self.known.judge(file, &stat)? {
+            Verdict::Continues(id, mark) => {
+                let beginning = begins(Begin::At(id, mark), None);
+                if let Some(beginning) = beginning.as_ref().filter(|_| !found.matches) {
+                    beginning.tracked.state().rotated = Some(Instant::now());
+                }
+                beginning
+            }
+            _ if !found.matches => None,
+            Verdict::New if at_first_start && self.common.options.start == Start::End => {
+                begins(self.begin_at_end(file, &stat)?, None)
+            }
+            Verdict::New => {
+                let appeared = !at_first_start;
+                begins(
+                    Begin::Fresh {
+                        generation: 0,
+                        appeared,
+                    },
+                    None,
+                )
+            }
+            Verdict::Replaced(past) => {
+                let begin = Begin::Fresh {
+                    generation: generation(&past.id).wrapping_add(1),
+                    appeared: false,
+                };
+                begins(begin, Some(Previous::from(&past)))
+            }
+        })
+    }
+
+    /// Makes copies recognizable of what a file held before it was truncated, where only earlier runs have read it.
+    fn remember_former(&mut self, tracked: &Arc<Tracked>) {
+        let mut state = tracked.state();
+        let former = self.known.remove_former(tracked.inode);
+        for past in former.iter().rev() {
+            state.previous.push_front(Previous::from(past));
+        }
+        let ids: Vec<_> = state.previous.iter().map(|previous| previous.id).collect();
+        drop(state);
+        for id in ids {
+            self.common.heads.put(&id, tracked);
+        }
+    }
+
+    /// Where the reading begins of a file with a rotated name of which nothing was sent: at its start, unless it is a copy.
+    fn begin_unseen(
+        &mut self,
+        file: &fs::File,
+        stat: &Stat,
+        found: &FoundFile,
+        start: &[u8],
+    ) -> io::Result<Option<Beginning>> {
+        if is_compressed(start) {
+            let text = format_args!(
+                "{} was never read and cannot be read: it is compressed, but not by gzip; to get its lines, decompress it \
+                 to a name that `paths` matches",
+                found.path.display()
+            );
+            self.reporter.warn("compressed", text);
+            self.inflated.insert(stat.inode, stat.len);
+            return Ok(None);
+        }
+        if self.is_copy_of_original(file, stat, found)? {
+            let end = Mark::read(file, stat.len)?.unwrap_or_default();
+            let id = read_file_id(file, stat.inode, 0)?;
+            self.known.set(id, end, &found.path);
+            return Ok(None);
+        }
+        let tracked = Tracked::new(stat.inode, found.path.clone(), None);
+        tracked.state().rotated = Some(Instant::now());
+        let mut begin = Begin::Fresh {
+            generation: 0,
+            appeared: false,
+        };
+        if let Likeness::CopyUpTo(offset) = self.common.heads.likeness(&tracked, file, stat.len)?
+            && let Some(mark) = Mark::read(file, offset)?.filter(|mark| mark.offset > 0)
+        {
+            self.common.signal.announcing();
+            begin = Begin::Announce(read_file_id(file, stat.inode, 0)?, mark);
+        }
+        Ok(Some(Beginning::new(tracked, begin, stat)))
+    }
+
+    /// Whether a file whose name this one extends is older and begins with all of it: then this one is a copy, and the lines
+    /// are read from the original. A rotated file, in contrast, is older than the file that has its name now.
+    fn is_copy_of_original(
+        &self,
+        file: &fs::File,
+        stat: &Stat,
+        found: &FoundFile,
+    ) -> io::Result<bool> {
+        let id = read_file_id(file, stat.inode, 0)?;
+        for path in self.common.options.patterns.originals(&found.path) {
+            let Ok(original) = fs::File::open(&path) else {
+                continue;
+            };
+            let there = Stat::of(&original)?;
+            if there.inode.birth != 0
+                && there.inode.birth < stat.inode.birth
+                && begins_as(&id, &read_start(&original)?)
+                && Mark::read(&original, stat.len)? == Mark::read(file, stat.len)?
+            {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Begins at the start of the line that is being written at the end of the file.
+    fn begin_at_end(&self, file: &fs::File, stat: &Stat) -> io::Result<Begin> {
+        let window = stat.len.min(self.common.options.line_max as u64 + 1);
+        let mut last = Vec::new();
+        read_at(file, &mut last, window as usize, stat.len - window)?;
+        let offset = match memchr::memrchr(b'\n', &last) {
+            Some(newline) => stat.len - window + newline as u64 + 1,
+            None if window == stat.len => 0,
+            None => stat.len,
+        };
+        Ok(match Mark::read(file, offset)? {
+            Some(mark) if offset > 0 => {
+                self.common.signal.announcing();
+                Begin::Announce(read_file_id(file, stat.inode, 0)?, mark)
+            }
+            _ => Begin::Fresh {
+                generation: 0,
+                appeared: false,
+            },
+        })
+    }
+}

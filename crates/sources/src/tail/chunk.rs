@@ -1,0 +1,97 @@
+//! The bytes of one read, with those before them that prove that the file is still the same.
+
+use std::{fs, io};
+
+use bytes::Bytes;
+use millstream_record::Buffer;
+use millstream_sys::disk::read_at;
+
+use super::identity::Mark;
+use crate::flight::share;
+
+/// Bytes that were read at a mark.
+pub(super) struct Chunk {
+    buffer: Buffer,
+    /// Bytes at the start of the buffer that stand before the mark.
+    covered: usize,
+    /// Where the text starts in the file.
+    at: u64,
+}
+
+impl Chunk {
+    /// Memory that reading `bytes` bytes at `mark` takes. The last line of a file may need a newline.
+    pub(super) fn memory(mark: Mark, bytes: usize) -> usize {
+        mark.covered() + bytes + 1
+    }
+
+    /// Reads at most `bytes` bytes at `mark`. None if the bytes before the mark have changed.
+    pub(super) fn read(
+        file: &fs::File,
+        mut buffer: Buffer,
+        mark: Mark,
+        bytes: usize,
+    ) -> io::Result<Option<Self>> {
+        let covered = mark.covered();
+        read_at(
+            file,
+            &mut buffer,
+            covered + bytes,
+            mark.offset - covered as u64,
+        )?;
+        let is_same = buffer
+            .get(..covered)
+            .is_some_and(|before| mark.fits(before));
+        Ok(is_same.then_some(Self {
+            buffer,
+            covered,
+            at: mark.offset,
+        }))
+    }
+
+    /// What was read.
+    pub(super) fn text(&self) -> &[u8] {
+        &self.buffer[self.covered..]
+    }
+
+    /// The mark behind the first `bytes` bytes of the text.
+    pub(super) fn mark(&self, bytes: usize) -> Mark {
+        Mark::new(self.at + bytes as u64, &self.buffer[..self.covered + bytes])
+    }
+
+    /// The first `bytes` bytes of the text: whole lines. Keeps the buffer unless they are few.
+    pub(super) fn into_lines(self, bytes: usize) -> Bytes {
+        share(self.buffer, self.covered..self.covered + bytes)
+    }
+
+    /// The first `bytes` bytes of the text as a line, which lacks its newline.
+    pub(super) fn into_line(mut self, bytes: usize) -> Bytes {
+        self.buffer.truncate(self.covered + bytes);
+        self.buffer.push(b'\n');
+        self.into_lines(bytes + 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use millstream_record::Pool;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn bytes_are_read_only_behind_the_content_that_the_mark_covers() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("a");
+        fs::write(&path, "one\ntwo\nthree").unwrap();
+        let file = fs::File::open(&path).unwrap();
+        let pool = Pool::new(1 << 20);
+        let mark = Mark::read(&file, 4).unwrap().unwrap();
+        let buffer = pool.reserve(Chunk::memory(mark, 9)).await;
+        let chunk = Chunk::read(&file, buffer, mark, 9).unwrap().unwrap();
+        assert_eq!(chunk.text(), b"two\nthree");
+        assert_eq!(chunk.mark(4), Mark::read(&file, 8).unwrap().unwrap());
+        assert_eq!(chunk.into_line(9), &b"two\nthree\n"[..]);
+        fs::write(&path, "new\ntwo\nthree").unwrap();
+        let buffer = pool.reserve(Chunk::memory(mark, 9)).await;
+        assert!(Chunk::read(&file, buffer, mark, 9).unwrap().is_none());
+    }
+}

@@ -1,0 +1,88 @@
+//! What the readers of a source share with each other and with its run.
+
+use std::sync::Arc;
+
+use millstream_pipeline::{
+    meters::{Meter, NodeMeters},
+    tables::Table,
+};
+use tokio::sync::{Notify, Semaphore};
+
+use super::{
+    ends::Ends, gzip::AT_ONCE, heads::Heads, options::Options, signal::StoreSignal, watch::Alarms,
+};
+
+/// What the readers of a source share.
+pub(super) struct Common {
+    pub options: Arc<Options>,
+    /// A durable channel keeps the positions.
+    pub durable: bool,
+    pub heads: Heads,
+    /// None where the kernel sends no notifications.
+    pub alarms: Option<Alarms>,
+    pub signal: Arc<StoreSignal>,
+    /// Notified when a reader does not find its file under its name.
+    pub scan_wanted: Notify,
+    /// A permit for each file that is being decompressed.
+    pub inflating: Arc<Semaphore>,
+    pub ends: Arc<Ends>,
+    pub meters: TailMeters,
+}
+
+impl Common {
+    pub(super) fn new(
+        options: Arc<Options>,
+        durable: bool,
+        alarms: Option<Alarms>,
+        meters: &NodeMeters,
+    ) -> Self {
+        Self {
+            options,
+            durable,
+            heads: Heads::default(),
+            alarms,
+            signal: Arc::default(),
+            scan_wanted: Notify::new(),
+            inflating: Arc::new(Semaphore::new(AT_ONCE)),
+            ends: Arc::default(),
+            meters: TailMeters::new(meters),
+        }
+    }
+}
+
+/// The metrics of a source.
+pub(super) struct TailMeters {
+    /// Unread bytes of all files.
+    pub lag: Meter,
+    /// Unread bytes of the file that is furthest behind.
+    pub lag_max: Meter,
+    /// The files that are furthest behind.
+    pub lags: Table,
+    pub open_files: Meter,
+    pub truncated: Meter,
+    pub too_long: Meter,
+    pub read_errors: Meter,
+    /// Lines that held bytes invalid in the encoding of the text.
+    pub garbled: Meter,
+    /// Bytes of holes that were skipped.
+    pub holes: Meter,
+    /// Files that were removed or renamed.
+    pub done: Meter,
+}
+
+impl TailMeters {
+    fn new(meters: &NodeMeters) -> Self {
+        Self {
+            lag: meters.gauge("lag_bytes"),
+            lag_max: meters.gauge("lag_bytes_max"),
+            lags: meters.table("file_lag_bytes", "path"),
+            open_files: meters.gauge("open_files"),
+            truncated: meters.counter("files_truncated"),
+            too_long: meters.counter("lines_too_long"),
+            read_errors: meters.counter("read_errors"),
+            garbled: meters.counter("lines_garbled"),
+            holes: meters.counter("hole_bytes"),
+            done: meters.counter("files_done"),
+        }
+    }
+}

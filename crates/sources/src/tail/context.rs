@@ -1,0 +1,40 @@
+//! What one reader works with: its file, its source and the signal to stop.
+
+use std::{sync::Arc, time::Duration};
+
+use millstream_pipeline::{node::SourceContext, stop::Stop};
+use millstream_record::Buffer;
+
+use super::{common::Common, tracked::Tracked};
+
+/// What one reader works with.
+pub(super) struct FileContext {
+    pub common: Arc<Common>,
+    pub source: SourceContext,
+    pub stop: Stop,
+    pub tracked: Arc<Tracked>,
+}
+
+impl FileContext {
+    /// Sleeps for `time`, or until it is time to stop.
+    pub(super) async fn pause(&mut self, time: Duration) {
+        tokio::select! {
+            () = tokio::time::sleep(time) => {}
+            () = self.stop.stopped() => {}
+        }
+    }
+
+    /// Waits for a buffer. None when it is time to stop: memory may be short because nothing drains any more.
+    pub(super) async fn reserve(&mut self, bytes: usize) -> Option<Buffer> {
+        tokio::select! {
+            biased;
+            buffer = self.source.pool.reserve(bytes) => Some(buffer),
+            () = self.stop.stopped() => None,
+        }
+    }
+
+    /// The path of the file, for messages.
+    pub(super) fn path(&self) -> String {
+        self.tracked.state().path.display().to_string()
+    }
+}

@@ -1,0 +1,58 @@
+//! Whether a new file is the copy of one that was truncated (`copytruncate`).
+
+use std::{fs, io, time::Duration};
+
+use tokio::time::Instant;
+
+use super::{
+    context::FileContext,
+    heads::Likeness,
+    identity::{Mark, Stat},
+};
+
+/// How long a file that ends as another one begins is held back: it may become its copy.
+const COPY_WAIT: Duration = Duration::from_secs(10);
+/// How often such a file is checked.
+const COPY_LOOK: Duration = Duration::from_millis(20);
+
+/// What a new file turned out to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Copied {
+    /// No copy: all of it is read.
+    No,
+    /// A copy of what was already read up to this mark.
+    UpTo(Mark),
+    /// It is time to stop. Nothing is sent of what may be a copy.
+    Stopped,
+}
+
+/// Compares a new file of `len` bytes with those that begin alike; waits while it may become a copy of one.
+pub(super) async fn find_original(
+    context: &mut FileContext,
+    file: &fs::File,
+    mut len: u64,
+) -> io::Result<Copied> {
+    let mut quiet = Instant::now();
+    while !context.stop.is_stopped() && quiet.elapsed() < COPY_WAIT {
+        let heads = &context.common.heads;
+        match heads.likeness(&context.tracked, file, len)? {
+            Likeness::Own => return Ok(Copied::No),
+            Likeness::CopyUpTo(offset) => {
+                return Ok(Mark::read(file, offset)?.map_or(Copied::No, Copied::UpTo));
+            }
+            // With `--once`, the current content counts.
+            Likeness::Perhaps if context.source.once => return Ok(Copied::No),
+            Likeness::Perhaps => {}
+        }
+        context.pause(COPY_LOOK).await;
+        let now = Stat::of(file)?.len;
+        if now != len {
+            len = now;
+            quiet = Instant::now();
+        }
+    }
+    Ok(match context.stop.is_stopped() {
+        true => Copied::Stopped,
+        false => Copied::No,
+    })
+}

@@ -1,0 +1,106 @@
+//! The readers that have ended, for the run to collect.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use millstream_record::FileId;
+use tokio::sync::Notify;
+
+use super::identity::{Inode, Mark};
+
+/// How a reader ended.
+#[derive(Clone, Debug)]
+pub(super) struct Ended {
+    /// The inode it read.
+    pub inode: Inode,
+    /// Where reading resumes, if anything was sent or known.
+    pub left_at: Option<(FileId, Mark)>,
+    /// False if the reader panicked.
+    pub in_order: bool,
+    /// The length of a compressed file that was read completely.
+    pub compressed: Option<u64>,
+}
+
+/// The readers that ended since the run last looked.
+#[derive(Debug, Default)]
+pub(super) struct Ends {
+    ended: Mutex<Vec<Ended>>,
+    added: Notify,
+}
+
+impl Ends {
+    /// Returns when a reader has ended since the last call.
+    pub(super) async fn changed(&self) {
+        self.added.notified().await;
+    }
+
+    /// Removes and returns what has been collected.
+    pub(super) fn drain(&self) -> Vec<Ended> {
+        std::mem::take(&mut *self.ended.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn add(&self, ended: Ended) {
+        self.ended
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(ended);
+        self.added.notify_one();
+    }
+}
+
+/// Reports the end of a reader when it is dropped, so that a panic is reported, too.
+pub(super) struct EndGuard {
+    ends: Arc<Ends>,
+    ended: Option<Ended>,
+}
+
+impl EndGuard {
+    /// Reports `panicked` unless [`EndGuard::finish`] is called.
+    pub(super) fn new(ends: Arc<Ends>, panicked: Ended) -> Self {
+        Self {
+            ends,
+            ended: Some(panicked),
+        }
+    }
+
+    /// The reader returned: reports how.
+    pub(super) fn finish(mut self, ended: Ended) {
+        self.ended = Some(ended);
+    }
+}
+
+impl Drop for EndGuard {
+    fn drop(&mut self) {
+        if let Some(ended) = self.ended.take() {
+            self.ends.add(ended);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn end(in_order: bool) -> Ended {
+        Ended {
+            inode: Inode {
+                device: 1,
+                number: 2,
+                birth: 3,
+            },
+            left_at: None,
+            in_order,
+            compressed: None,
+        }
+    }
+
+    #[tokio::test]
+    async fn a_reader_that_panics_is_reported_like_one_that_returns() {
+        let ends = Arc::new(Ends::default());
+        drop(EndGuard::new(ends.clone(), end(false)));
+        EndGuard::new(ends.clone(), end(false)).finish(end(true));
+        ends.changed().await;
+        let in_order: Vec<_> = ends.drain().iter().map(|ended| ended.in_order).collect();
+        assert_eq!(in_order, [false, true]);
+        assert!(ends.drain().is_empty());
+    }
+}

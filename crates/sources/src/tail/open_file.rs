@@ -1,0 +1,112 @@
+//! The open file of a reader.
+
+use std::{
+    fs, io,
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use millstream_pipeline::meters::Meter;
+
+use super::identity::{Inode, Stat};
+
+/// A file that was not written for this long is closed until it is.
+const CLOSE_AFTER: Duration = Duration::from_secs(600);
+
+/// A file that is opened when it is needed, and counted while it is open.
+#[derive(Debug)]
+pub(super) struct OpenFile {
+    file: Option<fs::File>,
+    open_files: Meter,
+}
+
+impl OpenFile {
+    /// A closed file; `open_files` counts it while it is open.
+    pub(super) fn new(open_files: Meter) -> Self {
+        Self {
+            file: None,
+            open_files,
+        }
+    }
+
+    /// The file, if it is open.
+    pub(super) fn get(&self) -> Option<&fs::File> {
+        self.file.as_ref()
+    }
+
+    /// Opens the file unless it is open. False if its path leads to nothing or to another file by now.
+    pub(super) fn open(&mut self, path: &Path, inode: Inode) -> io::Result<bool> {
+        if self.file.is_some() {
+            return Ok(true);
+        }
+        let file = match fs::File::open(path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+            Err(error) => return Err(error),
+        };
+        if Stat::of(&file)?.inode != inode {
+            return Ok(false);
+        }
+        self.open_files.add(1);
+        self.file = Some(file);
+        Ok(true)
+    }
+
+    /// Closes the file if it has not been written for a long time.
+    pub(super) fn close_if_old(&mut self) {
+        let is_old = |file| Stat::of(file).is_ok_and(|stat| stat.age() > CLOSE_AFTER);
+        if self.file.as_ref().is_some_and(is_old) {
+            self.close();
+        }
+    }
+
+    fn close(&mut self) {
+        if self.file.take().is_some() {
+            self.open_files.sub(1);
+        }
+    }
+
+    /// The current length of the file, if it is open.
+    pub(super) fn len(&self) -> Option<u64> {
+        Some(Stat::of(self.get()?).ok()?.len)
+    }
+
+    /// When the file was last written. None if that lies in the future because the clock was set back.
+    pub(super) fn written_at(&self) -> Option<Instant> {
+        Stat::of(self.get()?).ok()?.written_at()
+    }
+}
+
+impl Drop for OpenFile {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_file_under_the_same_name_is_not_opened() {
+        let directory = tempfile::tempdir().unwrap();
+        let (path, other) = (directory.path().join("a"), directory.path().join("b"));
+        fs::write(&path, "first").unwrap();
+        let inode = Stat::at(&path).unwrap().inode;
+        let meter = Meter::default();
+        let mut file = OpenFile::new(meter.clone());
+        assert!(file.open(&path, inode).unwrap());
+        assert!(file.open(&path, inode).unwrap());
+        assert_eq!((file.len(), meter.get()), (Some(5), 1));
+        file.close_if_old();
+        assert!(file.get().is_some(), "it was just written");
+        drop(file);
+        assert_eq!(meter.get(), 0);
+        let mut file = OpenFile::new(meter.clone());
+        fs::rename(&path, &other).unwrap();
+        assert!(!file.open(&path, inode).unwrap());
+        fs::write(&path, "second").unwrap();
+        assert!(!file.open(&path, inode).unwrap());
+        assert!(file.open(&other, inode).unwrap());
+    }
+}

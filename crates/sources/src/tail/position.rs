@@ -1,0 +1,208 @@
+//! How far a file was read, and how far that is settled.
+//!
+//! The run reads the settled position from [`Tracked`] when it stores the positions of all files.
+
+use std::{fs, io, sync::Arc};
+
+use millstream_pipeline::delivery::{Receipt, Unsettled};
+use millstream_record::FileId;
+
+use super::{
+    heads::Heads,
+    identity::{Mark, read_file_id},
+    signal::StoreSignal,
+    tracked::Tracked,
+};
+use crate::flight::Flight;
+
+/// The position of one reader.
+pub(super) struct Position {
+    tracked: Arc<Tracked>,
+    heads: Heads,
+    signal: Arc<StoreSignal>,
+    /// Which file it is; decided when its first batch is sent.
+    id: Option<FileId>,
+    /// How many contents the inode held before this one.
+    generation: u16,
+    /// Where the next batch begins.
+    next: Mark,
+    /// The batches in flight before `next`.
+    flight: Flight<Mark>,
+}
+
+impl Position {
+    /// At `next` in the `generation`th content of an inode.
+    pub(super) fn new(
+        tracked: Arc<Tracked>,
+        heads: Heads,
+        signal: Arc<StoreSignal>,
+        generation: u16,
+        next: Mark,
+    ) -> Self {
+        Self {
+            tracked,
+            heads,
+            signal,
+            id: None,
+            generation,
+            next,
+            flight: Flight::new(next),
+        }
+    }
+
+    /// Where the next batch begins.
+    pub(super) fn next(&self) -> Mark {
+        self.next
+    }
+
+    /// Everything before this mark is settled.
+    pub(super) fn settled(&self) -> Mark {
+        self.flight.settled()
+    }
+
+    /// Whether everything that was read is settled.
+    pub(super) fn is_settled(&self) -> bool {
+        self.flight.settled() == self.next
+    }
+
+    /// Which file it is, if that is decided.
+    pub(super) fn id(&self) -> Option<FileId> {
+        self.id
+    }
+
+    /// Which file it is; decides it from the first line of `file` if it is not decided yet.
+    pub(super) fn identify(&mut self, file: Option<&fs::File>) -> io::Result<FileId> {
+        if let Some(id) = self.id {
+            return Ok(id);
+        }
+        let file = file.ok_or(io::ErrorKind::NotFound)?;
+        let id = read_file_id(file, self.tracked.inode, self.generation)?;
+        self.adopt(id);
+        Ok(id)
+    }
+
+    /// The file is `id`, and it is read from the current position.
+    pub(super) fn adopt(&mut self, id: FileId) {
+        self.id = Some(id);
+        let mut state = self.tracked.state();
+        state.settled = Some((id, self.flight.settled()));
+        state.advance(self.next);
+        drop(state);
+        self.heads.put(&id, &self.tracked);
+        self.signal.set_urgent();
+    }
+
+    /// Continues at `mark`, with nothing in flight.
+    pub(super) fn resume_at(&mut self, mark: Mark) {
+        self.next = mark;
+        self.flight = Flight::new(mark);
+    }
+
+    /// A batch that ends at `mark` was sent.
+    pub(super) fn sent(&mut self, receipt: Receipt, mark: Mark) {
+        self.flight.push(receipt, mark);
+        self.advance(mark);
+    }
+
+    /// Nothing up to `mark` needs to be sent.
+    pub(super) fn skip(&mut self, mark: Mark) {
+        self.flight.skip(mark);
+        self.advance(mark);
+    }
+
+    fn advance(&mut self, mark: Mark) {
+        self.next = mark;
+        self.tracked.state().advance(mark);
+    }
+
+    /// Publishes what was answered so far. Fails if a batch was dropped.
+    pub(super) fn collect(&mut self) -> Result<(), Unsettled> {
+        if self.flight.collect()? {
+            self.publish();
+        }
+        Ok(())
+    }
+
+    /// Waits for all answers; fails if a batch was dropped.
+    pub(super) async fn land(&mut self) -> Result<(), Unsettled> {
+        self.flight.land().await
+    }
+
+    /// Waits for the oldest answer, forever if none is outstanding.
+    pub(super) async fn answered(&mut self) {
+        self.flight.answered().await;
+    }
+
+    /// Whether an answer has to arrive before the next batch is sent.
+    pub(super) fn is_full(&self) -> bool {
+        self.flight.is_full()
+    }
+
+    /// Whether the next batch should be answered soon.
+    pub(super) fn is_half_full(&self) -> bool {
+        self.flight.is_half_full()
+    }
+
+    /// Shows the run how far the file is settled.
+    pub(super) fn publish(&self) {
+        let Some(id) = self.id else { return };
+        let mark = self.flight.settled();
+        let before = self.tracked.state().settled.replace((id, mark));
+        if mark.offset > 0 && before.is_none_or(|(_, before)| before.offset == 0) {
+            // A copy of the file cannot be recognized by its content before a mark is stored.
+            self.signal.set_urgent();
+        }
+        self.signal.moved();
+    }
+
+    /// The inode holds another content now: starts at its first byte.
+    pub(super) fn begin_anew(&mut self) {
+        self.publish();
+        self.tracked.state().replace();
+        self.signal.set_urgent();
+        self.signal.moved();
+        self.generation = self.generation.wrapping_add(u16::from(self.id.is_some()));
+        self.id = None;
+        self.resume_at(Mark::default());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use millstream_pipeline::{delivery, meters::Meter};
+
+    use super::{super::identity::Stat, *};
+
+    #[tokio::test]
+    async fn what_is_settled_is_published_and_a_new_content_gets_another_generation() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("a");
+        fs::write(&path, "one\ntwo\n").unwrap();
+        let file = fs::File::open(&path).unwrap();
+        let tracked = Tracked::new(Stat::of(&file).unwrap().inode, path, None);
+        let signal = Arc::new(StoreSignal::default());
+        let mut position = Position::new(
+            tracked.clone(),
+            Heads::default(),
+            signal.clone(),
+            0,
+            Mark::default(),
+        );
+        assert!(position.identify(None).is_err(), "no file, no identity");
+        let id = position.identify(Some(&file)).unwrap();
+        assert!(signal.is_urgent(), "its first mark is to be stored");
+        let mark = Mark::read(&file, 4).unwrap().unwrap();
+        let (token, receipt) = delivery::receipt(false, 0, Meter::default());
+        position.sent(receipt, mark);
+        assert_eq!(position.next(), mark);
+        assert!(!position.is_settled());
+        token.settle();
+        position.land().await.unwrap();
+        position.publish();
+        assert_eq!(tracked.state().settled, Some((id, mark)));
+        position.begin_anew();
+        assert_eq!(position.next(), Mark::default());
+        assert_eq!(tracked.state().before(), 4);
+        assert_ne!(position.identify(Some(&file)).unwrap(), id);
+    }
+}

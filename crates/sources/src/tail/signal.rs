@@ -1,0 +1,75 @@
+//! How readers ask the run to store positions.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use tokio::sync::Notify;
+
+/// What readers report about their positions.
+#[derive(Debug, Default)]
+pub(super) struct StoreSignal {
+    moved: Notify,
+    urgent: AtomicBool,
+    /// Files whose first position is not kept yet.
+    announcing: AtomicUsize,
+}
+
+impl StoreSignal {
+    /// Returns when a position has moved since the last call.
+    pub(super) async fn changed(&self) {
+        self.moved.notified().await;
+    }
+
+    /// A position has moved.
+    pub(super) fn moved(&self) {
+        self.moved.notify_one();
+    }
+
+    /// The next store is urgent: a file has no stored mark, or was truncated.
+    pub(super) fn set_urgent(&self) {
+        self.urgent.store(true, Ordering::Relaxed);
+    }
+
+    /// The positions are being stored.
+    pub(super) fn clear_urgent(&self) {
+        self.urgent.store(false, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_urgent(&self) -> bool {
+        self.urgent.load(Ordering::Relaxed)
+    }
+
+    /// A reader will announce the first position of its file.
+    pub(super) fn announcing(&self) {
+        self.announcing.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A reader has announced it.
+    pub(super) fn announced(&self) {
+        self.announcing.fetch_sub(1, Ordering::Relaxed);
+        self.moved();
+    }
+
+    /// Whether an announcement is missing. Such a file must not look like one that appeared after the first start.
+    pub(super) fn is_announcing(&self) -> bool {
+        self.announcing.load(Ordering::Relaxed) > 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn an_announced_position_asks_to_be_stored() {
+        let signal = StoreSignal::default();
+        signal.announcing();
+        assert!(signal.is_announcing() && !signal.is_urgent());
+        signal.announced();
+        signal.changed().await;
+        assert!(!signal.is_announcing());
+        signal.set_urgent();
+        assert!(signal.is_urgent());
+        signal.clear_urgent();
+        assert!(!signal.is_urgent());
+    }
+}
