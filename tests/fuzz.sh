@@ -4,6 +4,8 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 seconds=${FUZZ_SECONDS:-30}
+# The targets have their own lock file. It must follow the dependencies of the crates.
+cargo metadata --locked --format-version 1 --manifest-path fuzz/Cargo.toml >/dev/null
 for target in fuzz/fuzz_targets/*.rs; do
 	grep -q '^#!\[no_main\]' "$target" || continue
 	name=$(basename "$target" .rs)

@@ -110,7 +110,7 @@ impl Journal {
         if recovered.is_none() {
             // No record of another journal in the same place can be taken for one of this.
             let random =
-                random::bytes().map_err(Error::io("draw a random number for", &*journal.path))?;
+                random::bytes().map_err(Error::io("draw a random number for", &journal.path))?;
             journal.generation = u64::from(u32::from_le_bytes(random)) << 16;
         }
         Ok((journal, recovered))

@@ -1,16 +1,30 @@
-//! What the tests of several crates share: a simulated disk, the random numbers that drive it, the errors that are logged,
-//! certificates, and real servers.
+//! Code that the tests of several crates share: a simulated disk with its random numbers, the contracts of sources, channels
+//! and sinks, captured error logs, certificates, and real servers.
 //!
-//! Nothing of it is part of the program. Everything in here but the certificates and servers is deterministic: a seed that a
-//! failing test prints brings the same run again.
+//! The program contains none of it. Everything but the certificates and servers is deterministic: the seed that a failing test
+//! prints repeats the run.
 
 mod authority;
+pub mod contract;
 mod disk;
 mod log;
 mod random;
 pub mod server;
 
+use std::future::Future;
+
 pub use authority::Authority;
 pub use disk::{Call, Crash, SimulatedDisk, trial};
 pub use log::logged_errors;
 pub use random::Random;
+
+/// Runs a future to its end on this thread, with timers and I/O.
+///
+/// # Panics
+/// If the system has no resources for a runtime.
+pub fn block_on<T>(future: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    runtime.expect("a runtime starts").block_on(future)
+}

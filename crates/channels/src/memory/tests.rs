@@ -8,6 +8,7 @@ use millstream_pipeline::{
     meters::Meter,
 };
 use millstream_record::{Batch, Encoding, Values};
+use millstream_testkit::{block_on, contract::ChannelCase};
 
 use super::*;
 
@@ -104,4 +105,13 @@ fn a_group_fails_if_its_reader_is_dropped_halfway() {
     assert!(put.as_mut().poll(&mut context).is_ready());
     drop(put);
     assert_eq!(receipt.try_outcome(), Some(Err(Unsettled)));
+}
+
+#[test]
+fn it_keeps_the_contract_of_channels() {
+    let open = || {
+        let (channel, mut readers) = MemoryChannel::open(1, 1 << 20);
+        (channel, readers.remove(0))
+    };
+    block_on(ChannelCase { open: &open }.check());
 }

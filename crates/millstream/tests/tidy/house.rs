@@ -35,12 +35,9 @@ fn functions(code: &str) -> Vec<usize> {
             .iter()
             .position(|line| line.ends_with([';', '{', '}']));
         match (head, body) {
-            // A declaration without a body, or one line.
-            (Some(head), _) if !lines[start + head].ends_with('{') => {
-                if lines[start + head].ends_with('}') {
-                    lengths.push(head + 1);
-                }
-            }
+            // One line, or a declaration without a body.
+            (Some(head), _) if lines[start + head].ends_with('}') => lengths.push(head + 1),
+            (Some(head), _) if lines[start + head].ends_with(';') => {}
             (_, Some(body)) => lengths.push(body + 1),
             _ => {}
         }

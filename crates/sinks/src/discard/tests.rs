@@ -1,16 +1,10 @@
-use super::COMPONENT;
-use crate::rig::{Rig, Upstream, lines, try_build};
+use millstream_testkit::{block_on, contract::SinkCase};
 
-fn block_on<T>(future: impl Future<Output = T>) -> T {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .unwrap();
-    runtime.block_on(future)
-}
+use super::COMPONENT;
+use crate::rig::{Rig, Upstream, build, lines, try_build};
 
 #[test]
-fn everything_it_takes_is_counted_and_settled() {
+fn every_record_is_counted_and_settled() {
     let upstream = Upstream::memory();
     let receipts: Vec<_> = (0..3)
         .map(|_| upstream.put(lines("t", "a\nb\n"), true))
@@ -28,7 +22,7 @@ fn everything_it_takes_is_counted_and_settled() {
 }
 
 #[test]
-fn behind_a_durable_channel_its_cursor_moves_to_the_end() {
+fn its_cursor_in_a_durable_channel_moves_to_the_end() {
     let upstream = Upstream::durable(7);
     for _ in 0..3 {
         upstream.put(lines("t", "a\n"), false);
@@ -40,7 +34,22 @@ fn behind_a_durable_channel_its_cursor_moves_to_the_end() {
 }
 
 #[test]
-fn an_option_it_does_not_know_is_refused() {
+fn an_unknown_option_is_refused() {
     let problems = try_build(&COMPONENT, r#"{"path": "/x"}"#).err().unwrap();
     assert!(problems[0].contains("path"), "{problems:?}");
+}
+
+#[test]
+fn it_keeps_the_contract_of_sinks() {
+    let sink = build(&COMPONENT, "{}");
+    let case = SinkCase {
+        run: &|inlet, context| {
+            let sink = sink.clone();
+            Box::pin(async move { sink.run(inlet, context).await })
+        },
+        arrived: None,
+        directory: "unused".as_ref(),
+        misfit: None,
+    };
+    block_on(case.check());
 }

@@ -4,6 +4,8 @@ use std::{
 };
 
 use millstream_pipeline::failure::Again;
+use millstream_record::{Batch, Encoding};
+use millstream_testkit::{block_on, contract::SinkCase};
 
 use super::*;
 use crate::rig::{Rig, Upstream, lines, packed, try_build};
@@ -46,14 +48,6 @@ fn run_with(options: &str, upstream: &Upstream, output: Output) -> Result<(), Fa
     let encoder = formatting(options).encoder();
     let writer = Writer::new(output, encoder, rig.context.pool.clone());
     block_on(run(&mut rig.inlet, writer))
-}
-
-fn block_on<T>(future: impl Future<Output = T>) -> T {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .unwrap();
-    runtime.block_on(future)
 }
 
 fn written(options: &str) -> String {
@@ -161,13 +155,13 @@ fn output_is_written_when_no_more_input_is_ready_before_a_checkpoint_is_due() {
     block_on(async {
         let limit = std::time::Duration::from_millis(300);
         let running = tokio::time::timeout(limit, run(&mut rig.inlet, writer));
-        assert!(running.await.is_err(), "it goes on waiting for more");
+        assert!(running.await.is_err(), "it keeps waiting for records");
     });
     assert_eq!(output.text(), "now\n");
 }
 
 #[test]
-fn options_that_do_not_go_together_are_named() {
+fn the_error_names_options_that_exclude_each_other() {
     let problems = try_build(&COMPONENT, r#"{"format": "template"}"#)
         .err()
         .unwrap();
@@ -178,4 +172,31 @@ fn options_that_do_not_go_together_are_named() {
     assert!(problems[0].contains("Mars"), "{problems:?}");
     let problems = try_build(&COMPONENT, r#"{"pretty": true}"#).err().unwrap();
     assert!(problems[0].contains("pretty"), "{problems:?}");
+}
+
+#[test]
+fn it_keeps_the_contract_of_sinks() {
+    const RAW: &str = r#"{"format": "raw"}"#;
+    let output = Output::default();
+    let at_destination = output.clone();
+    let case = SinkCase {
+        run: &|inlet, context| {
+            let encoder = formatting(RAW).encoder();
+            Box::pin(run(
+                inlet,
+                Writer::new(output.clone(), encoder, context.pool),
+            ))
+        },
+        arrived: Some(Arc::new(move || {
+            at_destination.text().lines().map(str::to_owned).collect()
+        })),
+        directory: "unused".as_ref(),
+        // [0, {}]: a record without the field that `raw` writes.
+        misfit: Some(Batch {
+            encoding: Encoding::Packed,
+            body: vec![0x92, 0x00, 0x80].into(),
+            ..lines("t", "x")
+        }),
+    };
+    block_on(case.check());
 }

@@ -1,6 +1,7 @@
 use std::time::{Duration, Instant};
 
 use millstream_record::Encoding;
+use millstream_testkit::{block_on, contract::SourceCase};
 
 use super::COMPONENT;
 use crate::rig::{Downstream, Running, try_build, until};
@@ -102,4 +103,16 @@ fn an_impossible_size_is_refused() {
         let problems = try_build(&COMPONENT, options).err().unwrap();
         assert!(problems[0].contains("between 45B and 1MiB"), "{problems:?}");
     }
+}
+
+#[test]
+fn it_keeps_the_contract_of_sources() {
+    let case = SourceCase {
+        build: &|| try_build(&COMPONENT, r#"{"records": 300}"#).unwrap(),
+        // A last record has the count.
+        records: 301,
+        rejected: 0,
+        directory: "unused".as_ref(),
+    };
+    block_on(case.check());
 }

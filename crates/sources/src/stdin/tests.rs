@@ -10,6 +10,7 @@ use crate::{
     tagging::Tagging,
 };
 use millstream_config::Size;
+use millstream_testkit::{block_on, contract::SourceCase};
 
 fn source(input: fs::File, line_max: u64, too_long: TooLong) -> Box<Stdin> {
     let config = Config {
@@ -69,7 +70,7 @@ fn a_file_is_read_to_its_end_and_the_last_line_needs_no_newline() {
 }
 
 #[test]
-fn a_pipe_delivers_lines_as_they_come_and_ends_when_it_is_closed() {
+fn lines_of_a_pipe_are_sent_as_they_arrive_until_it_is_closed() {
     let to = Downstream::memory();
     let (reader, writer) = std::io::pipe().unwrap();
     let mut writer = fs::File::from(std::os::fd::OwnedFd::from(writer));
@@ -88,7 +89,7 @@ fn a_pipe_delivers_lines_as_they_come_and_ends_when_it_is_closed() {
 }
 
 #[test]
-fn a_stop_ends_it_while_the_pipe_is_silent() {
+fn it_stops_while_the_pipe_is_silent() {
     let to = Downstream::memory();
     let (reader, mut writer) = std::io::pipe().unwrap();
     let running = run(
@@ -145,7 +146,7 @@ fn an_unknown_option_is_refused() {
 }
 
 #[test]
-fn joined_lines_and_other_encodings_of_a_pipe_become_records() {
+fn multiline_records_and_other_encodings_are_read_from_a_pipe() {
     let (reader, mut writer) = std::io::pipe().unwrap();
     let multiline = crate::framing::Multiline {
         start: "^[0-9]".to_owned(),
@@ -176,4 +177,16 @@ fn joined_lines_and_other_encodings_of_a_pipe_become_records() {
         assert!(body.ends_with(text.as_bytes()), "{body:?}");
     }
     assert_eq!(bodies.len(), 3);
+}
+
+#[test]
+fn it_keeps_the_contract_of_sources() {
+    let case = SourceCase {
+        build: &|| source(file("one\nmuch too long\ntwo\n"), 8, TooLong::Reject),
+        // The long line is rejected in two pieces.
+        records: 4,
+        rejected: 2,
+        directory: "unused".as_ref(),
+    };
+    block_on(case.check());
 }

@@ -1,0 +1,280 @@
+//! The contract of sources.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use millstream_pipeline::{
+    channel::{BoxFuture, Channel, Group},
+    delivery::Token,
+    failure::Failure,
+    meters::Meters,
+    node::{Source, SourceContext},
+    outlet::{Edge, Feed, Outlet},
+    promise::Guarantee,
+    report::Reporter,
+    stop::{Stop, Stopper, stop},
+    threads::Threads,
+};
+use millstream_record::{Batch, Pool};
+use tokio::task::LocalSet;
+
+use super::{WATCH, assert_ended, caught, within};
+
+/// Data threads of the checks.
+const THREADS: usize = 2;
+/// Between two looks at a running source.
+const LOOK: Duration = Duration::from_millis(2);
+
+/// A source for [`SourceCase::check`].
+pub struct SourceCase<'c> {
+    /// Builds the source over an input with [`SourceCase::records`] records that has ended, or that a run with `--once` reads to its
+    /// end; a new source and input for each call.
+    pub build: &'c dyn Fn() -> Box<dyn Source>,
+    /// Records of the input, with those that the source rejects.
+    pub records: u64,
+    /// How many of them the source rejects.
+    pub rejected: u64,
+    /// The source's directory for state. Each check has its own below.
+    pub directory: &'c Path,
+}
+
+impl SourceCase<'_> {
+    /// Checks the contract of a source. Call it within a Tokio runtime.
+    ///
+    /// # Panics
+    /// If the source breaks the contract.
+    pub async fn check(&self) {
+        self.sends_every_record_and_rejects_only_misfits().await;
+        self.drains_before_it_ends().await;
+        self.takes_a_dropped_batch_for_no_success().await;
+        self.restarts_after_a_panic().await;
+    }
+
+    async fn sends_every_record_and_rejects_only_misfits(&self) {
+        let mut node = self.node("all");
+        let ended = node.run_to_its_end("it reads its input to the end").await;
+        assert_ended(ended, "the input has ended");
+        let sent = self.records - self.rejected;
+        assert_eq!(node.kept.state().records, sent, "records are sent");
+        assert_eq!(
+            node.rejects.state().records,
+            self.rejected,
+            "misfits leave by the port for rejects"
+        );
+    }
+
+    /// It waits for the batches in flight, also after a stop.
+    async fn drains_before_it_ends(&self) {
+        let mut node = self.node("drain");
+        node.kept.state().answer = Answer::Hold;
+        node.bind();
+        let (kept, stopper) = (node.kept.clone(), node.stopper.clone());
+        let watch = async move {
+            kept.until("a batch is sent", |state| state.records > 0)
+                .await;
+            stopper.stop();
+            tokio::time::sleep(WATCH).await;
+            kept.answer_all();
+        };
+        let held = node.kept.clone();
+        let run = async {
+            let ended = node.run().await;
+            assert!(
+                held.state().held.is_empty(),
+                "a source ends only when its batches in flight are answered"
+            );
+            ended
+        };
+        let both = async { tokio::join!(run, watch) };
+        let (ended, ()) = within("a source ends after a stop", both).await;
+        assert_ended(ended, "it was told to stop");
+    }
+
+    /// Unless it promises at most once, it sends a batch again that its consumer dropped.
+    async fn takes_a_dropped_batch_for_no_success(&self) {
+        let mut node = self.node("dropped");
+        node.kept.state().answer = Answer::DropFirst;
+        // It may end with a failure; then the supervisor runs it again.
+        node.bind();
+        let first = node.run();
+        let first = within("a source notices a dropped batch", first).await;
+        if first.is_err() {
+            let again = within("a source runs again after a failure", node.run()).await;
+            assert_ended(again, "it runs again");
+        }
+        node.assert_nothing_lost(self.records - self.rejected);
+    }
+
+    async fn restarts_after_a_panic(&self) {
+        let mut node = self.node("panic");
+        node.kept.state().answer = Answer::PanicOnce;
+        node.bind();
+        let first = within(
+            "a panic ends a run, or the source survives it",
+            caught(node.run()),
+        );
+        if !matches!(first.await, Ok(Ok(()))) {
+            let again = within("a source runs again after a panic", node.run()).await;
+            assert_ended(again, "it runs again after a panic, without another bind");
+        }
+        node.assert_nothing_lost(self.records - self.rejected);
+    }
+
+    fn node(&self, check: &str) -> Node {
+        let source = (self.build)();
+        let (stopper, stop) = stop();
+        Node {
+            source,
+            directory: self.directory.join(check),
+            kept: Keeper::default(),
+            rejects: Keeper::default(),
+            stopper: Arc::new(stopper),
+            stop,
+            context: None,
+        }
+    }
+}
+
+/// A source and its surroundings.
+struct Node {
+    source: Box<dyn Source>,
+    directory: PathBuf,
+    kept: Keeper,
+    rejects: Keeper,
+    stopper: Arc<Stopper>,
+    stop: Stop,
+    context: Option<SourceContext>,
+}
+
+impl Node {
+    fn bind(&mut self) {
+        let meters = Meters::default().of("source");
+        let outlet = |keeper: &Keeper, rejected| {
+            let edge = Edge {
+                tags: None,
+                feed: Feed::new(Arc::new(keeper.clone())),
+            };
+            Outlet::new(vec![edge], &meters, rejected)
+        };
+        let threads = Threads::start(THREADS);
+        let context = SourceContext {
+            name: "source".into(),
+            outlet: outlet(&self.kept, false),
+            rejects: outlet(&self.rejects, true),
+            threads: threads.unwrap_or_else(|error| panic!("threads start: {error}")),
+            stop: self.stop.clone(),
+            once: true,
+            pool: Pool::new(64 << 20),
+            meters: meters.clone(),
+            reporter: Reporter::new("source"),
+            host: "here".into(),
+            directory: self.directory.clone(),
+        };
+        let bound = self.source.bind(&context);
+        bound.unwrap_or_else(|failure| panic!("a source binds: {failure}"));
+        self.context = Some(context);
+    }
+
+    /// Runs it once, with its local tasks.
+    async fn run(&mut self) -> Result<(), Failure> {
+        let context = self.context.clone();
+        let context = context.expect("a source is bound before it runs");
+        LocalSet::new().run_until(self.source.run(context)).await
+    }
+
+    async fn run_to_its_end(&mut self, step: &str) -> Result<(), Failure> {
+        self.bind();
+        within(step, self.run()).await
+    }
+
+    fn assert_nothing_lost(&self, records: u64) {
+        let guarantee = self.source.promise(false).guarantee;
+        let settled = self.kept.state().settled;
+        assert!(
+            guarantee == Guarantee::AtMostOnce || settled >= records,
+            "it promises {guarantee}: {settled} of {records} records are settled"
+        );
+    }
+}
+
+/// The reaction of the channel to a group.
+#[derive(Clone, Copy, Default, PartialEq)]
+enum Answer {
+    #[default]
+    Settle,
+    /// Answers later.
+    Hold,
+    /// Drops the first group, as a consumer that dies does.
+    DropFirst,
+    /// Panics at the first group.
+    PanicOnce,
+}
+
+/// The channel behind a source.
+#[derive(Clone, Default)]
+struct Keeper(Arc<Mutex<KeeperState>>);
+
+#[derive(Default)]
+struct KeeperState {
+    answer: Answer,
+    records: u64,
+    settled: u64,
+    held: Vec<Token>,
+}
+
+impl Keeper {
+    fn state(&self) -> MutexGuard<'_, KeeperState> {
+        // A check lets a run panic.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn answer_all(&self) {
+        let mut state = self.state();
+        state.answer = Answer::Settle;
+        state.settled = state.records;
+        state.held.drain(..).for_each(Token::settle);
+    }
+
+    async fn until(&self, step: &str, holds: impl Fn(&KeeperState) -> bool) {
+        let look = async {
+            while !holds(&self.state()) {
+                tokio::time::sleep(LOOK).await;
+            }
+        };
+        within(step, look).await;
+    }
+}
+
+impl Channel for Keeper {
+    fn put(&self, group: Group) -> BoxFuture<'_, ()> {
+        let mut state = self.state();
+        let answer = state.answer;
+        if matches!(answer, Answer::DropFirst | Answer::PanicOnce) {
+            state.answer = Answer::Settle;
+        }
+        if answer == Answer::PanicOnce {
+            drop(state);
+            panic!("the contract lets a run panic");
+        }
+        let records = |batch: &Batch| u64::from(batch.count);
+        let records: u64 = group.batches.iter().map(records).sum();
+        match answer {
+            Answer::Hold => {
+                state.records += records;
+                state.held.push(group.token);
+            }
+            Answer::Settle => {
+                state.records += records;
+                state.settled += records;
+                group.token.settle();
+            }
+            Answer::DropFirst | Answer::PanicOnce => {}
+        }
+        Box::pin(std::future::ready(()))
+    }
+
+    fn close(&self) {}
+}

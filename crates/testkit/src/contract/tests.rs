@@ -1,0 +1,136 @@
+//! Components that keep the contracts, and components that break them.
+
+use std::sync::Mutex;
+
+use millstream_pipeline::{
+    inlet::{Inlet, Item},
+    node::{LocalFuture, Source, SourceContext},
+    promise::{Guarantee, Promise},
+};
+
+use super::*;
+use crate::block_on;
+
+/// Batches of the source.
+const BATCHES: u64 = 5;
+
+/// A source of numbered batches with an error to try.
+#[derive(Default)]
+struct Numbers {
+    settled: u64,
+    /// It ends without waiting for answers.
+    hasty: bool,
+    /// It counts a dropped batch as settled.
+    careless: bool,
+}
+
+impl Source for Numbers {
+    fn bind(&mut self, _: &SourceContext) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    fn run<'a>(&'a mut self, context: SourceContext) -> LocalFuture<'a, Result<(), Failure>> {
+        Box::pin(async move {
+            while self.settled < BATCHES && !context.stop.is_stopped() {
+                let receipt = context.outlet.send(lines("a\n"), true).await;
+                if self.hasty || receipt.await.is_ok() || self.careless {
+                    self.settled += 1;
+                }
+            }
+            Ok(())
+        })
+    }
+
+    fn values(&self) -> &'static [&'static str] {
+        &[]
+    }
+
+    fn promise(&self, _: bool) -> Promise {
+        Promise::new(Guarantee::AtLeastOnce, "")
+    }
+}
+
+fn check_source(build: &dyn Fn() -> Numbers) {
+    let case = SourceCase {
+        build: &|| Box::new(build()),
+        records: BATCHES,
+        rejected: 0,
+        directory: "unused".as_ref(),
+    };
+    block_on(case.check());
+}
+
+#[test]
+fn a_source_that_waits_and_resends_keeps_the_contract() {
+    check_source(&Numbers::default);
+}
+
+#[test]
+#[should_panic(expected = "ends only when its batches in flight are answered")]
+fn a_source_that_does_not_wait_for_answers_breaks_the_contract() {
+    check_source(&|| Numbers {
+        hasty: true,
+        ..Numbers::default()
+    });
+}
+
+#[test]
+#[should_panic(expected = "4 of 5 records are settled")]
+fn a_source_that_does_not_resend_breaks_the_contract() {
+    check_source(&|| Numbers {
+        careless: true,
+        ..Numbers::default()
+    });
+}
+
+/// Runs a sink that keeps lines in `output`; `early`: it settles them first.
+fn run_sink<'a>(
+    inlet: &'a mut Inlet,
+    output: Arc<Mutex<Vec<String>>>,
+    early: bool,
+) -> LocalFuture<'a, Result<(), Failure>> {
+    Box::pin(async move {
+        inlet.resume(None)?;
+        let mut held = Vec::new();
+        while let Some(item) = inlet.next().await? {
+            match item {
+                Item::Batch(batch, _) => {
+                    let text = String::from_utf8_lossy(&batch.body).into_owned();
+                    held.extend(text.lines().map(str::to_owned));
+                }
+                Item::Checkpoint(checkpoint) if early => {
+                    inlet.settle(checkpoint).await?;
+                    output.lock().unwrap().append(&mut held);
+                }
+                Item::Checkpoint(checkpoint) => {
+                    output.lock().unwrap().append(&mut held);
+                    inlet.settle(checkpoint).await?;
+                }
+            }
+        }
+        Ok(())
+    })
+}
+
+fn check_sink(early: bool) {
+    let output = Arc::new(Mutex::new(Vec::new()));
+    let destination = output.clone();
+    let case = SinkCase {
+        run: &|inlet, _| run_sink(inlet, output.clone(), early),
+        arrived: Some(Arc::new(move || destination.lock().unwrap().clone())),
+        directory: "unused".as_ref(),
+        misfit: None,
+    };
+    block_on(case.check());
+}
+
+#[test]
+fn a_sink_that_writes_and_then_settles_keeps_the_contract() {
+    check_sink(false);
+}
+
+#[test]
+#[should_panic(expected = "was settled before it had arrived")]
+fn a_sink_that_settles_before_it_writes_breaks_the_contract() {
+    check_sink(true);
+}
