@@ -206,7 +206,12 @@ fn convert(slot: &[u8]) -> Option<(u64, Vec<u8>)> {
 
 #[cfg(test)]
 mod tests {
-    use millstream_testkit::SimulatedDisk;
+    use std::sync::Arc;
+
+    use millstream_testkit::{
+        SimulatedDisk,
+        trial::{DIRECTORY, DurableState, Trial},
+    };
 
     use super::*;
     use crate::disk::log::tests::put_golden;
@@ -249,5 +254,46 @@ mod tests {
         assert_eq!((cursor.position, cursor.committed()), (position, None));
         cursor.commit(position).unwrap();
         assert_eq!(open(&disk, path).committed(), Some(position));
+    }
+
+    /// A cursor whose seq is the number.
+    impl DurableState for Cursor {
+        fn open(disk: Arc<dyn Disk>) -> Result<Self, String> {
+            let directory = Path::new(DIRECTORY);
+            let path = directory.join("out.cursor");
+            (disk.create_directory(directory))
+                .and_then(|()| disk.sync_directory(Path::new("/")))
+                .map_err(|error| error.to_string())?;
+            let opened = match disk.metadata(&path) {
+                Ok(_) => Cursor::open(&*disk, &path, CHANNEL, Open::Write),
+                Err(_) => Ok(None),
+            };
+            match opened.map_err(|error| error.to_string())? {
+                Some(cursor) => Ok(cursor),
+                None => Cursor::create(&*disk, &path, CHANNEL, Position::default())
+                    .map_err(|error| error.to_string()),
+            }
+        }
+
+        fn number(&self) -> u64 {
+            self.position.seq
+        }
+
+        fn advance(&mut self, number: u64) -> Result<(), String> {
+            let position = Position {
+                epoch: 1,
+                seq: number,
+            };
+            self.commit(position).map_err(|error| error.to_string())
+        }
+    }
+
+    #[test]
+    fn a_committed_position_survives_every_crash_and_needs_no_space() {
+        let trial = Trial {
+            needs_no_space: true,
+            ..Trial::default()
+        };
+        trial.run::<Cursor>();
     }
 }

@@ -315,7 +315,10 @@ mod tests {
     use std::{io::IoSlice, path::PathBuf};
 
     use millstream_sys::disk::Open;
-    use millstream_testkit::SimulatedDisk;
+    use millstream_testkit::{
+        SimulatedDisk,
+        trial::{DIRECTORY, DurableState, Trial},
+    };
 
     use super::*;
     use crate::disk::log::tests::put_golden;
@@ -372,5 +375,31 @@ mod tests {
             assert!(open.iter().any(is_unreadable), "{at}: {open:?}");
             assert!(open.len() >= 2, "{at}: {open:?}");
         }
+    }
+
+    /// A list whose newest loss has the number as the id of its channel.
+    impl DurableState for Losses {
+        fn open(disk: Arc<dyn Disk>) -> Result<Self, String> {
+            let record = Path::new(DIRECTORY).join("buffer.record");
+            Losses::read(disk, &record).map_err(|error| error.to_string())
+        }
+
+        fn number(&self) -> u64 {
+            let known = Losses::open(self).into_iter();
+            let known = known.filter(|loss| loss.missing != Missing::Unreadable);
+            let numbers = known.map(|loss| u128::from_be_bytes(loss.channel.0));
+            numbers.max().unwrap_or(0) as u64
+        }
+
+        fn advance(&mut self, number: u64) -> Result<(), String> {
+            let channel = ChannelId(u128::from(number).to_be_bytes());
+            self.add(Loss { channel, ..loss() })
+                .map_err(|error| error.to_string())
+        }
+    }
+
+    #[test]
+    fn a_loss_survives_every_crash() {
+        Trial::default().run::<Losses>();
     }
 }

@@ -167,7 +167,7 @@ pub(super) enum RecordFile {
 }
 
 impl RecordFile {
-    /// What it holds, if anything.
+    /// The content, if there is any.
     pub(super) fn summary(&self) -> Option<Summary> {
         match self {
             Self::Holds(summary) => Some(*summary),
@@ -281,7 +281,12 @@ fn create_directory(disk: &dyn Disk, path: &Path) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use millstream_testkit::SimulatedDisk;
+    use std::sync::Arc;
+
+    use millstream_testkit::{
+        SimulatedDisk,
+        trial::{DIRECTORY, DurableState, Trial},
+    };
 
     use super::*;
     use crate::disk::log::tests::put_golden;
@@ -306,5 +311,51 @@ mod tests {
         disk.restart(millstream_testkit::Crash::Power);
         let after = Summary::read(&disk, path).unwrap().summary().unwrap();
         assert!(after.end == end || after.end == noted);
+    }
+
+    /// A record whose end is the number.
+    struct Numbered(ChannelRecord, Arc<dyn Disk>);
+
+    impl DurableState for Numbered {
+        fn open(disk: Arc<dyn Disk>) -> Result<Self, String> {
+            let directory = Path::new(DIRECTORY);
+            (disk.create_directory(directory))
+                .and_then(|()| disk.sync_directory(Path::new("/")))
+                .map_err(|error| error.to_string())?;
+            let path = directory.join("channel-records/buffer.record");
+            let found = Summary::read(&*disk, &path).map_err(|error| error.to_string())?;
+            let summary = found.summary().unwrap_or(Summary::of(ChannelId([1; 16])));
+            let record = ChannelRecord::new(path, summary);
+            let mut numbered = Self(record, disk);
+            numbered.advance(summary.end.seq)?;
+            Ok(numbered)
+        }
+
+        fn number(&self) -> u64 {
+            self.0.summary.end.seq
+        }
+
+        fn advance(&mut self, number: u64) -> Result<(), String> {
+            let Self(record, disk) = self;
+            let end = Position {
+                epoch: 0,
+                seq: number,
+            };
+            let kept = record.keep(&**disk, end, None);
+            kept.map_err(|error| error.to_string())?;
+            match record.slots.is_some() {
+                true => Ok(()),
+                false => Err("there is no space for the file".to_owned()),
+            }
+        }
+    }
+
+    #[test]
+    fn a_record_survives_every_crash_and_needs_no_space() {
+        let trial = Trial {
+            needs_no_space: true,
+            ..Trial::default()
+        };
+        trial.run::<Numbered>();
     }
 }
