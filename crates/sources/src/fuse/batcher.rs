@@ -131,3 +131,67 @@ fn share(buffer: &mut Option<Buffer>, range: Range<usize>) -> Bytes {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use millstream_record::Pool;
+
+    use super::*;
+    use crate::{
+        framing::TooLong,
+        fuse::{
+            cutter::{Boundaries, RecordEnd},
+            filter::Filter,
+            rules::{NAMES, patterns},
+        },
+        tagging::Tagging,
+    };
+
+    fn batcher(deny: &[&str]) -> Batcher {
+        let rule = Rule {
+            paths: patterns([].into_iter()).unwrap(),
+            directories: Vec::new(),
+            tag: Tagging::new(None, &NAMES).unwrap(),
+            boundaries: Arc::new(Boundaries {
+                end: RecordEnd::Line,
+                line_max: 9,
+                too_long: TooLong::Reject,
+            }),
+            filter: Filter::new([].into_iter(), deny.iter().copied(), [].into_iter()).unwrap(),
+            tee: None,
+            exec: None,
+        };
+        Batcher::new("drop".into(), "t".into(), Arc::new(rule), Meter::default())
+    }
+
+    #[test]
+    fn lines_and_other_records_become_batches_of_what_the_rule_lets_through() {
+        let batcher = batcher(&["no"]);
+        let batch = |records| batcher.batch(records, &mut None, Arc::default());
+        let lines = batch(Records::Lines(b"a\nno\nb\n".to_vec())).unwrap();
+        assert_eq!((&lines.body[..], lines.count), (&b"a\nb\n"[..], 2));
+        let records = vec![b"a\nb".to_vec(), b"no".to_vec()];
+        let packed = batch(Records::Separate(records)).unwrap();
+        assert_eq!((packed.count, packed.encoding), (1, Encoding::Packed));
+        assert!(batch(Records::Lines(b"no\n".to_vec())).is_none());
+        assert!(batch(Records::None).is_none());
+        assert_eq!(batcher.filtered.get(), 3);
+        let rejected = batcher.rejected(&[b"too long".to_vec()], &Arc::default());
+        assert!(String::from_utf8_lossy(&rejected.unwrap().body).contains("line_max (9 bytes)"));
+        assert!(batcher.rejected(&[], &Arc::default()).is_none());
+    }
+
+    #[test]
+    fn large_records_keep_the_buffer_and_small_ones_are_copied() {
+        let pool = Pool::new(4 << 20);
+        for (bytes, is_kept) in [(COPY_BYTES_MAX, false), (COPY_BYTES_MAX + 1, true)] {
+            let mut buffer = pool.take(bytes);
+            buffer.resize(bytes, b'\n');
+            let mut buffer = Some(buffer);
+            let records = Records::InPlace(0..bytes);
+            let batch = batcher(&[]).batch(records, &mut buffer, Arc::default());
+            assert_eq!(batch.unwrap().body.len(), bytes);
+            assert_eq!(buffer.is_none(), is_kept);
+        }
+    }
+}

@@ -13,6 +13,7 @@ use millstream_pipeline::{
     outlet::Outlet,
 };
 use millstream_record::Batch;
+use millstream_sys::disk::HostDisk;
 use rustix::io::Errno;
 use tokio::time::timeout;
 
@@ -69,7 +70,7 @@ impl Shipper {
             left,
             mended,
             doubtful,
-        } = Journal::open(&context.directory, kept)?;
+        } = Journal::open(Arc::new(HostDisk), &context.directory, kept)?;
         if let Some(mended) = mended {
             context.reporter.error("damage", mended);
         }
@@ -87,7 +88,13 @@ impl Shipper {
         };
         let shipper = Self {
             durable,
-            unfinished: Arc::new(Unfinished::new(journal, durable, &context)),
+            unfinished: Arc::new(Unfinished::new(
+                journal,
+                durable,
+                context.pool.bytes_max(),
+                &context.directory,
+                context.reporter.clone(),
+            )),
             commands: Commands::new(context.reporter.clone(), meters.copies_failed.clone()),
             meters,
             _missing: missing,

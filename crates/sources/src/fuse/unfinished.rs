@@ -7,14 +7,14 @@
 
 use std::{
     io,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicUsize, Ordering},
     },
 };
 
-use millstream_pipeline::{node::SourceContext, report::Reporter};
+use millstream_pipeline::report::Reporter;
 use millstream_record::{FileOrigin, Origin};
 use rustix::io::Errno;
 
@@ -45,15 +45,22 @@ pub(super) struct Place {
 }
 
 impl Unfinished {
-    pub(super) fn new(journal: Journal, durable: bool, context: &SourceContext) -> Self {
+    /// No lines yet. `memory_max` is the memory of the process, in bytes; `directory` holds the journal.
+    pub(super) fn new(
+        journal: Journal,
+        durable: bool,
+        memory_max: usize,
+        directory: &Path,
+        reporter: Reporter,
+    ) -> Self {
         Self {
             identity: journal.identity(),
             journal: Mutex::new(journal),
             durable,
             bytes: AtomicUsize::new(0),
-            bytes_max: context.pool.bytes_max() / MEMORY_PART,
-            directory: context.directory.clone(),
-            reporter: context.reporter.clone(),
+            bytes_max: memory_max / MEMORY_PART,
+            directory: directory.to_owned(),
+            reporter,
         }
     }
 
@@ -70,9 +77,12 @@ impl Unfinished {
 
     /// Makes everything in the journal durable.
     pub(super) async fn sync(&self) -> Result<(), Errno> {
-        let file = self.journal().file();
-        let synced = tokio::task::spawn_blocking(move || file.sync_data()).await;
+        let sync = self.journal().begin_sync();
+        let sync = Arc::new(sync.map_err(|error| self.failed(&error))?);
+        let run = sync.clone();
+        let synced = tokio::task::spawn_blocking(move || run.run()).await;
         let synced = synced.unwrap_or_else(|panic| Err(io::Error::other(panic)));
+        self.journal().end_sync(&sync, synced.is_ok());
         synced.map_err(|error| self.failed(&error))
     }
 
@@ -289,5 +299,62 @@ impl UnfinishedLine {
 impl Drop for UnfinishedLine {
     fn drop(&mut self) {
         self.set_bytes(0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use millstream_sys::disk::HostDisk;
+
+    use super::*;
+
+    const KIB: usize = 1 << 10;
+
+    fn unfinished(directory: &Path) -> Arc<Unfinished> {
+        let disk = Arc::new(HostDisk);
+        let journal = Journal::open(disk, directory, |_| None).unwrap().journal;
+        let reporter = Reporter::new("fuse");
+        let memory_max = 8 * KIB * MEMORY_PART;
+        Arc::new(Unfinished::new(
+            journal, true, memory_max, directory, reporter,
+        ))
+    }
+
+    #[test]
+    fn all_lines_together_take_a_bounded_amount_of_memory() {
+        let directory = tempfile::tempdir().unwrap();
+        let all = unfinished(directory.path());
+        let (mut one, two) = (
+            UnfinishedLine::new(all.clone()),
+            UnfinishedLine::new(all.clone()),
+        );
+        one.grow(8 * KIB);
+        assert!(two.may_take(FREE_BYTES), "a short line is always accepted");
+        assert!(!two.may_take(FREE_BYTES + 1));
+        assert!(one.may_take(8 * KIB), "it has them already");
+        drop(one);
+        assert!(two.may_take(8 * KIB) && !two.may_take(8 * KIB + 1));
+    }
+
+    #[test]
+    fn bytes_that_stay_behind_a_record_are_left_after_a_crash() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut line = UnfinishedLine::new(unfinished(directory.path()));
+        line.write("a", b"one\ntw").unwrap();
+        line.grow(6);
+        let leaves = line.begin_generation(2).unwrap();
+        let before = line.advance(leaves, 2);
+        line.rewind(&before);
+        let leaves = line.begin_generation(2).unwrap();
+        line.advance(leaves, 2);
+        line.kept(leaves);
+        line.write("a", b"two").unwrap();
+        let Some(Origin::File(origin)) = leaves.and_then(|leaves| line.origin(leaves)) else {
+            panic!("a durable channel needs an origin");
+        };
+        let kept = |asked: &_| (*asked == origin.file).then_some(origin.next);
+        let opened = Journal::open(Arc::new(HostDisk), directory.path(), kept).unwrap();
+        let tails: Vec<_> = opened.left.iter().map(|left| &left.tail[..]).collect();
+        assert_eq!(tails, [b"two"]);
     }
 }

@@ -1,47 +1,49 @@
-//! Unfinished lines that have been answered for: they survive a crash here until the line is whole and kept elsewhere.
+//! The journal of unfinished lines: they survive a crash here until the line is whole and kept elsewhere.
 //!
-//! An open file with an unfinished line has a slot; the unfinished bytes between two whole lines are one generation. When a
-//! batch makes them whole, it carries the slot as a file and the generation as the offset of its origin (`begin`
-//! generation, `next` the one behind): what a durable channel says of its origins then tells after a crash which
-//! generation is left. Behind memory `done` says it.
+//! An open file with an unfinished line has a slot. Its unfinished bytes between two whole lines are one generation. The batch
+//! that makes them whole carries the slot as a file and the generation as an offset in its origin (`begin`: the generation,
+//! `next`: the one behind). So after a crash the origins of a durable channel say which generations are left. Behind memory
+//! [`Journal::note_done`] says it.
 //!
-//! The journal is written twice, in two files: damage to one of them loses nothing. Where both are damaged in the same
-//! place, nobody knows which lines are whole. So all of them are put into a file beside it for an operator, and none is sent.
+//! The journal is written twice, to a file and its copy: damage to one of them loses nothing. Where both are damaged in the
+//! same place, any line may lack a part. Then none is sent, and all are written to a file beside the journal for an operator.
 
-mod format;
+mod aside;
+mod older;
+mod record;
 #[cfg(test)]
 mod tests;
 
-use std::{
-    fs, io,
-    io::{BufRead, Read, Write},
-    os::unix::fs::FileExt,
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+use std::{io, path::Path, sync::Arc};
 
-use millstream_pipeline::{failure::Failure, state};
+use millstream_pipeline::failure::Failure;
 use millstream_record::FileId;
-use millstream_sys::private;
+use millstream_state::{self as state, Error, Format, JournalFormat};
+use millstream_sys::disk::{Disk, File};
 
-pub(super) use format::Identity;
-use format::{BEGIN, DONE, Found, HEAD_BYTES, Header, Loaded, PART, PIECE, load, record};
+pub(super) use record::Identity;
+use record::{HEAD_BYTES, Head, Kind, Lines, Title, frame_bytes};
 
 const NAME: &str = "unfinished";
-const COPY_NAME: &str = "unfinished.copy";
-/// How the names of files begin that hold lines which may be damaged.
-const DOUBTFUL_NAME: &str = "unfinished.damaged";
-/// The first line of such a file is no longer.
-const TITLE_BYTES_MAX: u64 = 256;
-/// No journal is larger: before that, writers are refused.
+/// The bound on the file. A journal that has reached it refuses writers.
 const FILE_BYTES_MAX: u64 = 256 << 20;
 /// What helps when the journal cannot be used.
 const REMEDY: &str = "restore it from a backup, or remove `unfinished` and `unfinished.copy` and restart Millstream: lines \
                       that were unfinished at the last stop are then lost";
-/// It is written anew when it is larger than this and mostly of what is done: one sync for so many bytes.
+const FORMAT: JournalFormat = JournalFormat {
+    format: Format {
+        magic: b"MILLFUSE",
+        version: 4,
+        bytes_max: FILE_BYTES_MAX,
+        remedy: REMEDY,
+    },
+    record_bytes_max: FILE_BYTES_MAX as usize,
+    copied: true,
+};
+/// The journal is rewritten when it is larger than this and more than half of it is done: one sync per this many bytes.
 const BYTES_MAX: u64 = 4 << 20;
 
-/// What an earlier run has left of one open file, in its new slot.
+/// An unfinished line of an earlier run, in its new slot.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Left {
     pub slot: u32,
@@ -51,429 +53,349 @@ pub(super) struct Left {
     pub tail: Vec<u8>,
 }
 
-/// Generation, offset of the record, bytes of data.
-type Piece = (u64, u64, u32);
+/// Unfinished bytes in the file.
+#[derive(Clone, Copy, Debug)]
+struct Piece {
+    generation: u64,
+    /// The offset of the data.
+    at: u64,
+    bytes: u32,
+}
 
-/// What a piece takes in the file.
-fn live_bytes(piece: &Piece) -> u64 {
-    u64::from(piece.2) + HEAD_BYTES as u64
+impl Piece {
+    /// The bytes that a record of this piece takes.
+    fn live_bytes(&self) -> u64 {
+        frame_bytes(self.bytes as usize)
+    }
 }
 
 #[derive(Debug, Default)]
 struct Slot {
-    path: String,
-    /// The generation of the next open file that gets the slot, or of this one's first live bytes.
+    /// The path of the open file that has the slot; `None` if the slot is free.
+    path: Option<String>,
+    /// The generation of the first live bytes, or of the next open file that gets the slot.
     generation: u64,
-    /// Pieces in the file.
     pieces: Vec<Piece>,
 }
 
-/// A journal as a start finds it.
-#[derive(Debug)]
+/// The journal as a start finds it.
 pub(super) struct Opened {
-    pub(super) journal: Journal,
+    pub journal: Journal,
     /// What an earlier run has left.
-    pub(super) left: Vec<Left>,
+    pub left: Vec<Left>,
     /// Damage that lost nothing, as text for the operator.
-    pub(super) mended: Option<String>,
-    /// Lines that may be damaged and are not sent, as text for the operator. Said at each start until their file is gone.
-    pub(super) doubtful: Option<String>,
+    pub mended: Option<String>,
+    /// Lines that may be damaged and are not sent, as text for the operator. Reported at each start until their file is removed.
+    pub doubtful: Option<String>,
 }
 
-/// The journal. Writes are to the page cache; [`Journal::file`] is what to sync.
-#[derive(Debug)]
+/// The journal. Writes go to the page cache; see [`Journal::begin_sync`].
 pub(super) struct Journal {
-    directory: PathBuf,
-    file: Arc<fs::File>,
-    /// None after a failed write, until the journal is written anew.
-    copy: Option<fs::File>,
-    /// With the generation of new slots.
-    header: Header,
-    end: u64,
+    stored: state::Journal,
+    /// Its file, from which pieces are read back even after a failed write.
+    file: Arc<dyn File>,
+    title: Title,
     slots: Vec<Slot>,
-    /// What of the file is live: a record that comes in many small writes has many pieces.
-    live: u64,
     free: Vec<u32>,
+    /// The bytes of the file that are live.
+    live: u64,
+    /// The offset up to which the file is known to be durable.
+    synced: u64,
+}
+
+/// A sync of the journal in progress.
+pub(super) struct Sync {
+    file: Arc<dyn File>,
+    end: u64,
+}
+
+impl Sync {
+    /// Makes everything durable that was written before the sync began. Blocks.
+    pub(super) fn run(&self) -> io::Result<()> {
+        self.file.sync()
+    }
 }
 
 impl Journal {
-    /// Opens what is there or makes a new one. What an earlier run has left moves to the new one's slots: `kept` says of a
-    /// slot which generation a durable channel expects next; None: nobody can tell, and what is not done is left. Each
-    /// generation becomes a line: there are several where lines between them were given to a channel that did not keep them.
+    /// Opens the journal in a directory, or creates one. Lines of an earlier run move to new slots. `kept` says of a slot which
+    /// generation a durable channel expects next; `None`: unknown, and everything that is not done is left. Each generation
+    /// becomes a line: there are several where the lines between them went to a channel that did not keep them.
     pub(super) fn open(
+        disk: Arc<dyn Disk>,
         directory: &Path,
         kept: impl Fn(&FileId) -> Option<u64>,
     ) -> Result<Opened, Failure> {
-        let failed = |error: io::Error| Failure::disk(format!("{}: {error}", directory.display()));
-        private::create_dir_all(directory).map_err(failed)?;
-        let (mut mended, mut lines) = (None, Vec::new());
-        let mut header = Header::new(Identity::new().map_err(failed)?, 0, 0);
-        if let Some(loaded) = read(directory)? {
-            header = loaded.header;
-            header.floor = loaded.floor;
-            let identity = header.identity;
-            mended = mended_text(directory, &loaded);
-            lines = lines_of(&loaded.found, |slot| kept(&identity.file(slot)));
-            if !loaded.holes.is_empty() {
-                put_aside(directory, &loaded, &lines).map_err(failed)?;
-                lines.clear();
+        let path = directory.join(NAME);
+        let (mut stored, recovered) =
+            state::Journal::open(disk.clone(), path, FORMAT, older::convert)?;
+        let (mut mended, mut left) = (None, Vec::new());
+        let title = match recovered {
+            None => Title::new().map_err(|error| {
+                Failure::disk(format!("cannot draw a number for the journal: {error}"))
+            })?,
+            Some(recovered) => {
+                let lines = Lines::of(&recovered).map_err(|why| stored.damaged(why))?;
+                mended = aside::mended(directory, recovered.lacks);
+                let (intact, doubtful) = lines.left(kept);
+                if lines.is_damaged || !doubtful.is_empty() {
+                    aside::put(&*disk, directory, lines.lost_bytes, &doubtful)
+                        .map_err(|error| failed(directory, &error))?;
+                }
+                left = intact;
+                lines.title
             }
-        }
-        let (header, floor) = (header.anew(), header.floor);
-        let (slots, records) = take_over(&header, &lines);
-        let Written { file, copy, end } = write_new(directory, &records.bytes).map_err(failed)?;
-        let left = (0..).zip(lines).map(|(slot, (path, tail))| Left {
+        };
+        let generation = title.floor;
+        let mut slots: Vec<_> = left
+            .iter()
+            .map(|(path, tail)| Slot {
+                path: Some(path.clone()),
+                generation,
+                pieces: vec![Piece {
+                    generation,
+                    at: 0,
+                    bytes: u32::try_from(tail.len()).unwrap_or(u32::MAX),
+                }],
+            })
+            .collect();
+        let tail = |number: usize, _: &Piece| Ok(left[number].1.clone());
+        let file = replace(&mut stored, title, &mut slots, tail)?;
+        let pieces = slots.iter().flat_map(|slot| &slot.pieces);
+        let journal = Self {
+            live: pieces.map(Piece::live_bytes).sum(),
+            synced: stored.bytes(),
+            stored,
+            file,
+            title,
+            slots,
+            free: Vec::new(),
+        };
+        let left = (0..).zip(left).map(|(slot, (path, tail))| Left {
             slot,
-            generation: floor,
+            generation,
             path,
             tail,
         });
-        let left = left.collect();
-        let pieces = slots.iter().flat_map(|slot| &slot.pieces);
-        let live = pieces.map(live_bytes).sum();
-        let journal = Self {
-            directory: directory.to_owned(),
-            file: Arc::new(file),
-            copy,
-            header,
-            end,
-            slots,
-            live,
-            free: Vec::new(),
-        };
         Ok(Opened {
+            left: left.collect(),
             journal,
-            left,
             mended,
-            doubtful: doubtful(directory).map_err(failed)?,
+            doubtful: aside::doubtful(&*disk, directory)
+                .map_err(|error| failed(directory, &error))?,
         })
     }
 
     pub(super) fn identity(&self) -> Identity {
-        self.header.identity
+        self.title.identity
     }
 
-    /// What to sync to make all that was written durable.
-    pub(super) fn file(&self) -> Arc<fs::File> {
-        self.file.clone()
-    }
-
-    /// A slot for an open file, and its first generation.
+    /// Takes a slot for an open file; returns it and its first generation.
     pub(super) fn begin(&mut self, path: &str) -> io::Result<(u32, u64)> {
         let number = match self.free.pop() {
             Some(number) => number,
             None => {
                 self.slots.push(Slot {
-                    generation: self.header.floor,
+                    generation: self.title.floor,
                     ..Slot::default()
                 });
                 u32::try_from(self.slots.len() - 1).unwrap_or(u32::MAX)
             }
         };
         let slot = &mut self.slots[number as usize];
-        path.clone_into(&mut slot.path);
+        slot.path = Some(path.to_owned());
         let generation = slot.generation;
-        match self.write(BEGIN, number, generation, path.as_bytes()) {
+        match self.write(Kind::Begin, number, generation, path.as_bytes()) {
             Ok(_) => Ok((number, generation)),
             Err(error) => {
+                self.slots[number as usize].path = None;
                 self.free.push(number);
                 Err(error)
             }
         }
     }
 
-    /// More unfinished bytes of a generation.
+    /// Appends unfinished bytes to a generation.
     pub(super) fn append(&mut self, number: u32, generation: u64, data: &[u8]) -> io::Result<()> {
-        if self.end > BYTES_MAX && self.end / 2 > self.live {
-            self.write_anew()?;
-        }
-        let at = self.write(PIECE, number, generation, data)?;
-        let bytes = u32::try_from(data.len()).unwrap_or(u32::MAX);
-        let piece = (generation, at, bytes);
-        self.live += live_bytes(&piece);
+        let at = self.write(Kind::Piece, number, generation, data)?;
+        let piece = Piece {
+            generation,
+            at,
+            bytes: u32::try_from(data.len()).unwrap_or(u32::MAX),
+        };
+        self.live += piece.live_bytes();
         self.slots[number as usize].pieces.push(piece);
         Ok(())
     }
 
-    /// The last `bytes` of what is live are of a new generation: what was before them leaves without them.
+    /// Moves the last `bytes` live bytes of a slot to a new generation: those before them leave without them.
     pub(super) fn part(&mut self, number: u32, generation: u64, bytes: usize) -> io::Result<()> {
         let data = (bytes as u64).to_le_bytes();
-        self.write(PART, number, generation, &data)?;
+        self.write(Kind::Part, number, generation, &data)?;
         let pieces = &mut self.slots[number as usize].pieces;
         let mut left = u32::try_from(bytes).unwrap_or(u32::MAX);
         let mut after = Vec::new();
         while left > 0
-            && let Some((before, at, bytes)) = pieces.pop()
+            && let Some(piece) = pieces.pop()
         {
-            let moved = bytes.min(left);
-            let stays = bytes - moved;
-            after.push((generation, at + u64::from(stays), moved));
-            left -= moved;
-            if stays > 0 {
-                pieces.push((before, at, stays));
-                self.live += HEAD_BYTES as u64;
+            self.live -= piece.live_bytes();
+            let moves = Piece {
+                generation,
+                at: piece.at + u64::from(piece.bytes.saturating_sub(left)),
+                bytes: piece.bytes.min(left),
+            };
+            let stays = Piece {
+                bytes: piece.bytes - moves.bytes,
+                ..piece
+            };
+            left -= moves.bytes;
+            self.live += moves.live_bytes();
+            after.push(moves);
+            if stays.bytes > 0 {
+                self.live += stays.live_bytes();
+                pieces.push(stays);
             }
         }
         pieces.extend(after.into_iter().rev());
         Ok(())
     }
 
-    /// Generations below `next` are kept elsewhere, which others can tell.
+    /// Generations below `next` are kept by a durable channel.
     pub(super) fn done(&mut self, number: u32, next: u64) {
         let slot = &mut self.slots[number as usize];
         slot.generation = slot.generation.max(next);
+        let live = &mut self.live;
         slot.pieces.retain(|piece| {
-            let is_live = piece.0 >= next;
+            let is_live = piece.generation >= next;
             if !is_live {
-                self.live = self.live.saturating_sub(live_bytes(piece));
+                *live -= piece.live_bytes();
             }
             is_live
         });
     }
 
-    /// The same where nobody else can tell.
+    /// Generations below `next` are settled, which no channel can tell after a crash.
     pub(super) fn note_done(&mut self, number: u32, next: u64) -> io::Result<()> {
-        if self.slots[number as usize]
-            .pieces
-            .iter()
-            .any(|piece| piece.0 < next)
-        {
-            self.write(DONE, number, next, &[])?;
+        let pieces = &self.slots[number as usize].pieces;
+        if pieces.iter().any(|piece| piece.generation < next) {
+            self.write(Kind::Done, number, next, &[])?;
         }
         self.done(number, next);
         Ok(())
     }
 
-    /// An open file needs its slot no more; all below `next` is done.
+    /// Frees the slot of an open file; all below `next` is done.
     pub(super) fn end(&mut self, number: u32, next: u64) {
         self.done(number, next);
-        self.slots[number as usize].path.clear();
+        self.slots[number as usize].path = None;
         self.free.push(number);
     }
 
-    fn write(&mut self, kind: u8, slot: u32, generation: u64, data: &[u8]) -> io::Result<u64> {
-        let at = self.end;
-        let record = record(&self.header, at, (kind, slot, generation), data);
-        if at + record.len() as u64 > FILE_BYTES_MAX {
-            return Err(io::ErrorKind::StorageFull.into());
+    /// Begins a sync of everything that was written. [`Sync::run`] may be called without holding the journal.
+    pub(super) fn begin_sync(&mut self) -> io::Result<Sync> {
+        if self.stored.needs_replace() {
+            self.rewrite()?;
         }
-        if let Err(error) = self.file.write_all_at(&record, at) {
-            // A part of it must not stay behind the next one.
-            let _ = self.file.set_len(at);
-            return Err(error);
-        }
-        // The journal has it: a copy that cannot be written must not fail the writer.
-        let copy = self.copy.take();
-        self.copy = copy.filter(|copy| copy.write_all_at(&record, at).is_ok());
-        self.end += record.len() as u64;
-        Ok(at)
+        Ok(Sync {
+            file: self.file.clone(),
+            end: self.stored.bytes(),
+        })
     }
 
-    /// Writes what is live to new files, which take the place of these.
-    fn write_anew(&mut self) -> io::Result<()> {
-        let header = self.header.anew();
-        let (mut records, mut moved) = (Records::new(header), Vec::new());
-        for (number, slot) in (0..).zip(&self.slots) {
-            if slot.path.is_empty() {
-                continue;
+    /// Ends a sync. A failed one is never repeated on the same file, because the kernel may have dropped what it could not
+    /// write: the next write or sync rewrites the journal.
+    pub(super) fn end_sync(&mut self, sync: &Sync, succeeded: bool) {
+        if !Arc::ptr_eq(&sync.file, &self.file) {
+            // The journal was rewritten meanwhile, and its new file is durable.
+            return;
+        }
+        if succeeded {
+            self.synced = self.synced.max(sync.end);
+        } else {
+            self.stored.invalidate();
+        }
+    }
+
+    /// Appends a record; returns the offset of its data.
+    fn write(&mut self, kind: Kind, slot: u32, generation: u64, data: &[u8]) -> io::Result<u64> {
+        let bytes = self.stored.bytes();
+        if self.stored.needs_replace() || (bytes > BYTES_MAX && bytes / 2 > self.live) {
+            self.rewrite()?;
+        }
+        let head = Head {
+            kind,
+            slot,
+            generation,
+            synced: self.synced,
+        };
+        let at = self.stored.append(&[&head.encode(), data])?;
+        Ok(at + HEAD_BYTES as u64)
+    }
+
+    /// Replaces the journal by one with nothing but live bytes. Blocks.
+    fn rewrite(&mut self) -> io::Result<()> {
+        let old = self.file.clone();
+        let data = |_: usize, piece: &Piece| {
+            let mut data = Vec::new();
+            let bytes = piece.bytes as usize;
+            match old.read_at(&mut data, bytes, piece.at)? == bytes {
+                true => Ok(data),
+                false => Err(io::ErrorKind::UnexpectedEof.into()),
             }
-            records.add((BEGIN, number, slot.generation), slot.path.as_bytes());
-            for (generation, at, bytes) in &slot.pieces {
-                let mut data = vec![0; *bytes as usize];
-                self.file.read_exact_at(&mut data, at + HEAD_BYTES as u64)?;
-                let to = records.add((PIECE, number, *generation), &data);
-                moved.push((number, (*generation, to, *bytes)));
-            }
-        }
-        let Written { file, copy, end } = write_new(&self.directory, &records.bytes)?;
-        (self.file, self.copy, self.end) = (Arc::new(file), copy, end);
-        self.header = header;
-        for slot in &mut self.slots {
-            slot.pieces.clear();
-        }
-        for (number, piece) in moved {
-            self.slots[number as usize].pieces.push(piece);
-        }
+        };
+        self.file = replace(&mut self.stored, self.title, &mut self.slots, data)?;
+        self.synced = self.stored.bytes();
         Ok(())
     }
 }
 
-/// The bytes of a journal that is written anew.
-struct Records {
-    header: Header,
-    bytes: Vec<u8>,
-}
-
-impl Records {
-    fn new(header: Header) -> Self {
-        let bytes = header.encode().to_vec();
-        Self { header, bytes }
-    }
-
-    /// Adds a record; where it stands.
-    fn add(&mut self, head: (u8, u32, u64), data: &[u8]) -> u64 {
-        let at = self.bytes.len() as u64;
-        self.bytes.extend(record(&self.header, at, head, data));
-        at
-    }
-}
-
-/// The slots of what is left, and a journal that holds it.
-fn take_over(header: &Header, left: &[(String, Vec<u8>)]) -> (Vec<Slot>, Records) {
-    let (mut slots, mut records) = (Vec::new(), Records::new(*header));
-    let floor = header.floor;
-    for (number, (path, tail)) in (0..).zip(left) {
-        records.add((BEGIN, number, floor), path.as_bytes());
-        let at = records.add((PIECE, number, floor), tail);
-        let bytes = u32::try_from(tail.len()).unwrap_or(u32::MAX);
-        slots.push(Slot {
-            path: path.clone(),
-            generation: floor,
-            pieces: vec![(floor, at, bytes)],
-        });
-    }
-    (slots, records)
-}
-
-/// A journal that was written anew.
-struct Written {
-    file: fs::File,
-    copy: Option<fs::File>,
-    end: u64,
-}
-
-/// Writes and syncs a new journal and its copy and puts them in the place of the old ones. The copy gets its name first: until
-/// the journal has its own, nothing is written that only one of them has.
-fn write_new(directory: &Path, bytes: &[u8]) -> io::Result<Written> {
-    let file = write_file(directory, NAME, bytes)?;
-    let copy = write_file(directory, COPY_NAME, bytes).and_then(|copy| {
-        rename_new(directory, COPY_NAME)?;
-        Ok(copy)
-    });
-    if copy.is_err() {
-        // An old one must not be taken for the copy of the new journal; if it stays, its number tells.
-        let _ = fs::remove_file(directory.join(COPY_NAME));
-    }
-    rename_new(directory, NAME)?;
-    fs::File::open(directory)?.sync_all()?;
-    Ok(Written {
-        file,
-        copy: copy.ok(),
-        end: bytes.len() as u64,
-    })
-}
-
-/// Where a file is written before it gets its name.
-fn new_path(directory: &Path, name: &str) -> PathBuf {
-    directory.join(format!("{name}.new"))
-}
-
-fn write_file(directory: &Path, name: &str, bytes: &[u8]) -> io::Result<fs::File> {
-    let mut options = private::options();
-    let options = options.read(true).write(true).create(true).truncate(true);
-    let mut file = options.open(new_path(directory, name))?;
-    file.write_all(bytes)?;
-    file.sync_data()?;
-    Ok(file)
-}
-
-fn rename_new(directory: &Path, name: &str) -> io::Result<()> {
-    fs::rename(new_path(directory, name), directory.join(name))
-}
-
-/// What an earlier run has left; `None` if nothing ever ran.
-fn read(directory: &Path) -> Result<Option<Loaded>, Failure> {
-    let paths = [NAME, COPY_NAME].map(|name| directory.join(name));
-    let mut refused = None;
-    let mut read = |path: &Path| match state::read(path, FILE_BYTES_MAX, REMEDY) {
-        Ok(bytes) => bytes,
-        Err(failure) => {
-            refused.get_or_insert(failure);
-            None
-        }
+/// Replaces the stored journal by one with these slots, whose data `data` returns, and sets the offsets of their pieces.
+fn replace(
+    stored: &mut state::Journal,
+    title: Title,
+    slots: &mut [Slot],
+    data: impl Fn(usize, &Piece) -> io::Result<Vec<u8>>,
+) -> Result<Arc<dyn File>, Error> {
+    let unreadable = |error: io::Error| Error::Io {
+        action: "read",
+        path: stored.path().to_owned(),
+        error,
     };
-    let files = [read(&paths[0]), read(&paths[1])];
-    match (refused, &files) {
-        // The other one is as good.
-        (_, [Some(_), _] | [_, Some(_)]) => {}
-        (Some(failure), _) => return Err(failure),
-        (None, _) => return Ok(None),
-    }
-    let loaded = load(files.each_ref().map(Option::as_deref));
-    let path = paths[0].display();
-    loaded
-        .map(Some)
-        .map_err(|why| Failure::state(format!("{path} {why}; {REMEDY}")))
-}
-
-/// The lines that are left: their paths and bytes.
-fn lines_of(found: &[Found], kept: impl Fn(u32) -> Option<u64>) -> Vec<(String, Vec<u8>)> {
-    let mut lines = Vec::new();
-    for found in found {
-        let live = found
-            .start
-            .max(found.done)
-            .max(kept(found.slot).unwrap_or(0));
-        let tails = found
-            .tails
-            .range(live..)
-            .filter(|(_, tail)| !tail.is_empty());
-        lines.extend(tails.map(|(_, tail)| (found.path.clone(), tail.clone())));
-    }
-    lines
-}
-
-/// Says which of the two files was damaged, if one was.
-fn mended_text(directory: &Path, loaded: &Loaded) -> Option<String> {
-    let (name, bytes, other) = match loaded.lacks {
-        [0, 0] => return None,
-        [0, bytes] => (COPY_NAME, bytes, NAME),
-        [bytes, _] => (NAME, bytes, COPY_NAME),
+    let mut records = stored.replacement();
+    // A replacement is durable before it gets its name, so each record vouches for the one before it.
+    let mut synced = title.add(&mut records);
+    let mut add = |kind, slot, generation, data: &[u8]| {
+        let head = Head {
+            kind,
+            slot,
+            generation,
+            synced,
+        };
+        synced = records.add(&[&head.encode(), data]);
+        synced + HEAD_BYTES as u64
     };
-    Some(format!(
-        "{}: {bytes} bytes were damaged or missing; `{other}` had them, and no line is lost",
-        directory.join(name).display()
-    ))
-}
-
-/// Writes lines that may be damaged into a file for an operator.
-fn put_aside(directory: &Path, loaded: &Loaded, lines: &[(String, Vec<u8>)]) -> io::Result<()> {
-    let bytes: usize = loaded.holes.iter().map(std::ops::Range::len).sum();
-    let count = lines.len();
-    let mut text =
-        format!("{count} lines; {bytes} bytes of the journal were damaged in both of its files\n")
-            .into_bytes();
-    for (path, tail) in lines {
-        text.extend(format!("--- {path}: {} bytes\n", tail.len()).into_bytes());
-        text.extend_from_slice(tail);
-        text.push(b'\n');
-    }
-    let name = (1..)
-        .map(|number| format!("{DOUBTFUL_NAME}.{number}"))
-        .find(|name| !directory.join(name).exists());
-    let name = name.unwrap_or_else(|| DOUBTFUL_NAME.to_owned());
-    write_file(directory, &name, &text)?;
-    rename_new(directory, &name)
-}
-
-/// Says which lines wait for an operator, if any do.
-fn doubtful(directory: &Path) -> io::Result<Option<String>> {
-    let mut named = Vec::new();
-    for entry in fs::read_dir(directory)? {
-        let path = entry?.path();
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        if !name.starts_with(DOUBTFUL_NAME) || name.ends_with(".new") {
-            continue;
+    let mut moved = Vec::new();
+    for (number, slot) in slots.iter().enumerate() {
+        let Some(path) = &slot.path else { continue };
+        let place = u32::try_from(number).unwrap_or(u32::MAX);
+        add(Kind::Begin, place, slot.generation, path.as_bytes());
+        for piece in &slot.pieces {
+            let data = data(number, piece).map_err(unreadable)?;
+            moved.push(add(Kind::Piece, place, piece.generation, &data));
         }
-        let mut title = String::new();
-        io::BufReader::new(fs::File::open(&path)?.take(TITLE_BYTES_MAX)).read_line(&mut title)?;
-        named.push(format!("{} ({})", path.display(), title.trim_end()));
     }
-    named.sort();
-    Ok((!named.is_empty()).then(|| {
-        format!(
-            "the journal of unfinished lines was damaged, and lines that may not be whole were not sent: {}. Send on by hand what is right in it; to acknowledge the rest as lost, remove the file and restart Millstream",
-            named.join(", ")
-        )
-    }))
+    stored.replace(records)?;
+    let pieces = slots
+        .iter_mut()
+        .filter(|slot| slot.path.is_some())
+        .flat_map(|slot| &mut slot.pieces);
+    for (piece, at) in pieces.zip(moved) {
+        piece.at = at;
+    }
+    stored
+        .file()
+        .ok_or_else(|| stored.damaged("it was replaced and cannot be read back"))
+}
+
+fn failed(directory: &Path, error: &io::Error) -> Failure {
+    Failure::disk(format!("{}: {error}", directory.display()))
 }

@@ -1,8 +1,20 @@
-//! What survives a crash, and what does not come back.
+//! What survives a crash, and what is not sent again.
 
-use millstream_testkit::Random;
+use std::{fs, path::PathBuf};
 
-use super::{format::HEADER_BYTES, *};
+use millstream_sys::{checksum::crc32c_of, disk::HostDisk};
+use millstream_testkit::{
+    Random,
+    trial::{DIRECTORY, DurableState, Trial},
+};
+
+use super::*;
+
+const COPY_NAME: &str = "unfinished.copy";
+
+fn reopen(directory: &Path) -> Result<Opened, Failure> {
+    Journal::open(Arc::new(HostDisk), directory, |_| None)
+}
 
 fn open(directory: &Path) -> (Journal, Vec<Left>) {
     opened(directory, |_| None)
@@ -10,7 +22,7 @@ fn open(directory: &Path) -> (Journal, Vec<Left>) {
 
 /// Opens a journal that is not damaged.
 fn opened(directory: &Path, kept: impl Fn(&FileId) -> Option<u64>) -> (Journal, Vec<Left>) {
-    let opened = Journal::open(directory, kept).unwrap();
+    let opened = Journal::open(Arc::new(HostDisk), directory, kept).unwrap();
     assert_eq!((opened.mended, opened.doubtful), (None, None));
     (opened.journal, opened.left)
 }
@@ -22,7 +34,7 @@ fn tails(left: &[Left]) -> Vec<(&str, &[u8])> {
 }
 
 #[test]
-fn what_was_unfinished_is_there_after_a_crash_and_after_the_next() {
+fn unfinished_lines_survive_a_crash_and_the_next_one() {
     let directory = tempfile::tempdir().unwrap();
     let (mut journal, left) = open(directory.path());
     assert!(left.is_empty());
@@ -38,15 +50,15 @@ fn what_was_unfinished_is_there_after_a_crash_and_after_the_next() {
     for _ in 0..2 {
         let (journal, left) = open(directory.path());
         assert_eq!(journal.identity(), identity);
-        // What stands behind the first generation was answered for, too.
+        // The bytes behind the first generation were acknowledged, too.
         assert_eq!(tails(&left), [("a.log", &b"unfin"[..]), ("a.log", b"next")]);
-        // No generation is ever used again.
+        // No generation is ever reused.
         assert!(left[0].generation > first + 1);
     }
 }
 
 #[test]
-fn what_a_durable_channel_has_kept_is_not_left() {
+fn lines_that_a_durable_channel_has_kept_are_not_left() {
     let directory = tempfile::tempdir().unwrap();
     let (mut journal, _) = open(directory.path());
     let (a, first) = journal.begin("a").unwrap();
@@ -60,7 +72,7 @@ fn what_a_durable_channel_has_kept_is_not_left() {
 }
 
 #[test]
-fn behind_memory_all_that_is_not_done_is_left() {
+fn behind_memory_every_line_that_is_not_settled_is_left() {
     let directory = tempfile::tempdir().unwrap();
     let (mut journal, _) = open(directory.path());
     let (a, first) = journal.begin("a").unwrap();
@@ -87,8 +99,8 @@ fn a_torn_end_is_left_out_and_a_newer_version_is_refused() {
     let [path, copy] = files(directory.path());
     let whole = fs::read(&path).unwrap();
     assert_eq!(whole, fs::read(&copy).unwrap());
-    let two = whole.len() - 27;
-    for end in two + 1..whole.len() {
+    let two = whole.len() - frame_bytes(3) as usize;
+    for end in two + 1..two + 8 + HEAD_BYTES + 3 {
         // The copy is written after the journal.
         fs::write(&path, &whole[..end]).unwrap();
         fs::write(&copy, &whole[..two]).unwrap();
@@ -99,7 +111,7 @@ fn a_torn_end_is_left_out_and_a_newer_version_is_refused() {
         );
         fs::write(&path, &whole).unwrap();
         fs::write(&copy, &whole[..end]).unwrap();
-        let opened = Journal::open(directory.path(), |_| None).unwrap();
+        let opened = reopen(directory.path()).unwrap();
         assert_eq!(tails(&opened.left), [("a", &b"onetwo"[..])], "{end}");
         fs::write(&path, &whole).unwrap();
         fs::write(&copy, &whole[..two]).unwrap();
@@ -108,12 +120,14 @@ fn a_torn_end_is_left_out_and_a_newer_version_is_refused() {
     let refused = |bytes: &[u8]| {
         fs::write(&path, bytes).unwrap();
         fs::write(&copy, bytes).unwrap();
-        let failure = Journal::open(directory.path(), |_| None).unwrap_err();
+        let failure = reopen(directory.path()).err().unwrap();
         assert_eq!(failure.who, millstream_pipeline::failure::Who::State);
         failure.message
     };
     let mut newer = whole.clone();
-    newer[7] = b'4';
+    newer[8] += 1;
+    let checksum = crc32c_of(&[&newer[..12], &newer[16..24]]);
+    newer[12..16].copy_from_slice(&checksum.to_le_bytes());
     assert!(refused(&newer).contains("newer"));
     let mut flipped = whole.clone();
     flipped[20] ^= 1;
@@ -121,12 +135,12 @@ fn a_torn_end_is_left_out_and_a_newer_version_is_refused() {
     assert!(refused(b"rubbish").contains("damaged"));
     fs::File::create(&path).unwrap().set_len(8 << 30).unwrap();
     fs::remove_file(&copy).unwrap();
-    let failure = Journal::open(directory.path(), |_| None).unwrap_err();
+    let failure = reopen(directory.path()).err().unwrap();
     assert!(failure.message.contains("at most 256MiB"), "{failure}");
 }
 
 #[test]
-fn it_stays_small_and_keeps_what_is_live() {
+fn the_journal_stays_small_and_keeps_what_is_live() {
     let directory = tempfile::tempdir().unwrap();
     let (mut journal, _) = open(directory.path());
     let (quiet, first) = journal.begin("quiet").unwrap();
@@ -148,7 +162,7 @@ fn it_stays_small_and_keeps_what_is_live() {
 }
 
 #[test]
-fn what_stays_goes_on_in_a_generation_of_its_own() {
+fn bytes_that_stay_move_to_a_new_generation() {
     let directory = tempfile::tempdir().unwrap();
     let (mut journal, _) = open(directory.path());
     let (a, first) = journal.begin("a").unwrap();
@@ -173,49 +187,110 @@ fn what_stays_goes_on_in_a_generation_of_its_own() {
     let parted = ["1 one\n at b\n", "2 two"];
     assert_eq!(left(0), parted);
     assert_eq!(left(first + 1), parted[1..]);
-    journal.write_anew().unwrap();
+    journal.rewrite().unwrap();
     assert_eq!(left(0), parted);
     // More than one generation stays, and all of it.
     journal.append(a, first + 2, b"!").unwrap();
     journal.part(a, first + 3, 5).unwrap();
     assert_eq!(left(0), ["1 one\n at b\n", "2", " two!"]);
-    journal.write_anew().unwrap();
+    journal.rewrite().unwrap();
     assert_eq!(left(first + 3), [" two!"]);
     let size = fs::metadata(directory.path().join(NAME)).unwrap().len();
-    let begin = (HEADER_BYTES + HEAD_BYTES + "a".len()) as u64;
+    let begin = 24 + frame_bytes(16) + frame_bytes("a".len());
     assert_eq!(journal.live, size - begin);
     journal.done(a, first + 4);
     assert_eq!(journal.live, 0);
 }
 
+/// Journals of the versions 1 to 3, in hexadecimal: of `app/a.log` the generations 5 and 6 are left, of `b` generation 6.
+const OLDER: [&str; 3] = [
+    "4d53465553453031887766554433221100002a36fe9c971705000000000000003125f4a7bd1fcb5709000000010000000000 \
+     000005000000000000006170702f612e6c6f6799f1eff007000000020000000000000005000000000000006f6e650a207477 \
+     d612127001000000020000000000000006000000000000006fa80e6a06010000000100000001000000050000000000000062 \
+     4e6eae340700000002000000010000000500000000000000736574746c6564de9a292d000000000300000001000000060000 \
+     0000000000e6f2b9ee04000000020000000100000006000000000000006c656674",
+    "4d53465553453032887766554433221100002a36fe9c971705000000000000009679a9d5bd1fcb5709000000010000000000 \
+     000005000000000000006170702f612e6c6f6799f1eff007000000020000000000000005000000000000006f6e650a207477 \
+     a9926beb08000000040000000000000006000000000000000300000000000000d61212700100000002000000000000000600 \
+     0000000000006fa80e6a060100000001000000010000000500000000000000624e6eae340700000002000000010000000500 \
+     000000000000736574746c6564de9a292d0000000003000000010000000600000000000000e6f2b9ee040000000200000001 \
+     00000006000000000000006c656674",
+    "4d53465553453033887766554433221100002a36fe9c97170500000000000000020000000000000082f6ada2187033a90900 \
+     0000010000000000000005000000000000006170702f612e6c6f678f6d7cff07000000020000000000000005000000000000 \
+     006f6e650a207477a8dba98b08000000040000000000000006000000000000000300000000000000d497b5a0010000000200 \
+     00000000000006000000000000006f6ed3f9100100000001000000010000000500000000000000629399ee82070000000200 \
+     0000010000000500000000000000736574746c6564ab6e00e70000000003000000010000000600000000000000cd59948204 \
+     000000020000000100000006000000000000006c656674",
+];
+
+fn bytes_of(hexadecimal: &str) -> Vec<u8> {
+    let digits: Vec<_> = hexadecimal.split_whitespace().collect();
+    let digits = digits.concat();
+    (0..digits.len())
+        .step_by(2)
+        .map(|at| u8::from_str_radix(&digits[at..at + 2], 16).unwrap())
+        .collect()
+}
+
 #[test]
-fn the_versions_before_are_read() {
-    for version in [b'1', b'2'] {
+fn journals_of_older_versions_are_read_and_converted() {
+    for (version, older) in (1..).zip(OLDER) {
         let directory = tempfile::tempdir().unwrap();
-        let (mut journal, _) = open(directory.path());
-        let (slot, first) = journal.begin("a").unwrap();
-        journal.append(slot, first, b"one").unwrap();
         let [path, copy] = files(directory.path());
-        let whole = fs::read(&path).unwrap();
-        let mut before = whole[..32].to_vec();
-        before[7] = version;
-        let crc = format::crc32c(&before);
-        before.extend(crc.to_le_bytes());
-        // The checksums of its records say nothing of their places.
-        for record in [
-            &whole[HEADER_BYTES..][..HEAD_BYTES + 1],
-            &whole[HEADER_BYTES..][HEAD_BYTES + 1..],
-        ] {
-            before.extend(format::crc32c(&record[4..]).to_le_bytes());
-            before.extend(&record[4..]);
+        let older = bytes_of(older);
+        fs::write(&path, &older).unwrap();
+        if version == 3 {
+            fs::write(copy, &older).unwrap();
         }
-        fs::write(&path, before).unwrap();
-        fs::remove_file(&copy).unwrap();
-        assert_eq!(tails(&open(directory.path()).1), [("a", &b"one"[..])]);
+        let (journal, left) = open(directory.path());
+        let expected: [(&str, &[u8]); 3] = match version {
+            // It could not divide a generation.
+            1 => [
+                ("app/a.log", b"one\n tw"),
+                ("app/a.log", b"o"),
+                ("b", b"left"),
+            ],
+            _ => [
+                ("app/a.log", b"one\n"),
+                ("app/a.log", b" two"),
+                ("b", b"left"),
+            ],
+        };
+        assert_eq!(tails(&left), expected, "version {version}");
+        assert!(left[0].generation > 6);
+        let file = journal.identity().file(0);
+        assert_eq!(file.head, 0x1122_3344_5566_7788);
+        assert_eq!(file.birth, 1_700_000_000_000_000_000);
+        assert!(fs::read(&path).unwrap().starts_with(b"MILLFUSE"));
+        assert_eq!(tails(&open(directory.path()).1), expected);
+        // Channels know the slots of an older journal by the same names.
+        fs::write(&path, &older).unwrap();
+        let kept = |asked: &FileId| (*asked == file).then_some(6);
+        assert_eq!(tails(&opened(directory.path(), kept).1), expected[1..]);
     }
 }
 
-/// A journal with lines of three files, and what is left of it: what was done is not.
+#[test]
+fn damage_to_either_file_of_an_older_journal_loses_no_line() {
+    let older = bytes_of(OLDER[2]);
+    for damaged in 0..older.len() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut other = older.clone();
+        other[damaged] ^= 1;
+        let [path, copy] = files(directory.path());
+        let (first, second) = match damaged % 2 {
+            0 => (&older, &other),
+            _ => (&other, &older),
+        };
+        fs::write(path, first).unwrap();
+        fs::write(copy, second).unwrap();
+        let opened = reopen(directory.path()).unwrap();
+        assert_eq!(opened.left.len(), 3, "byte {damaged}");
+        assert!(opened.mended.is_some() && opened.doubtful.is_none());
+    }
+}
+
+/// A journal with lines of three files; returns those that are left.
 fn filled(directory: &Path) -> Vec<(String, Vec<u8>)> {
     let (mut journal, _) = open(directory);
     let mut lines = Vec::new();
@@ -228,7 +303,14 @@ fn filled(directory: &Path) -> Vec<(String, Vec<u8>)> {
             journal.append(slot, first + 1, &text).unwrap();
         }
         lines.push((path.to_owned(), vec![b'0' + number; 244]));
+        let sync = journal.begin_sync().unwrap();
+        sync.run().unwrap();
+        journal.end_sync(&sync, true);
     }
+    // A record that vouches for the sync.
+    let (slot, first) = journal.begin("empty").unwrap();
+    journal.append(slot, first, b"done").unwrap();
+    journal.note_done(slot, first + 1).unwrap();
     lines
 }
 
@@ -263,7 +345,7 @@ fn damage(random: &mut Random, paths: &[PathBuf; 2], stale: &[u8]) -> String {
         _ => {
             fs::remove_file(path).unwrap();
             if random.below(2) == 0 {
-                // Neither root nor anybody else can read or write a directory.
+                // Not even root can read or write a directory.
                 fs::create_dir(path).unwrap();
                 return format!("a directory in the place of {path:?}");
             }
@@ -290,8 +372,8 @@ fn damage_to_either_file_of_the_journal_loses_no_line_and_sends_no_wrong_one() {
         let paths = files(directory.path());
         let how = damage(&mut random, &paths, &stale);
         for path in paths.iter().filter(|path| path.is_dir()) {
-            // The copy is not needed to go on; the journal is.
-            let opened = Journal::open(directory.path(), |_| None);
+            // The journal is needed, its copy is not.
+            let opened = reopen(directory.path());
             let refused = opened
                 .err()
                 .map_or(String::new(), |failure| failure.message);
@@ -302,17 +384,17 @@ fn damage_to_either_file_of_the_journal_loses_no_line_and_sends_no_wrong_one() {
             );
             fs::remove_dir(path).unwrap();
         }
-        let opened = Journal::open(directory.path(), |_| None).unwrap();
+        let opened = reopen(directory.path()).unwrap();
         assert_eq!(owned(opened.left), lines, "case {case}: {how}");
         assert_eq!(opened.doubtful, None, "case {case}: {how}");
         drop(opened.journal);
-        // Both are whole again.
+        // Both files are whole again.
         assert_eq!(owned(open(directory.path()).1), lines, "case {case}: {how}");
     }
 }
 
 #[test]
-fn lines_of_a_journal_that_is_damaged_twice_are_put_aside_and_named_until_they_are_acknowledged() {
+fn lines_of_a_journal_that_is_damaged_twice_are_put_aside_and_reported_until_acknowledged() {
     let directory = tempfile::tempdir().unwrap();
     let lines = filled(directory.path());
     for path in files(directory.path()) {
@@ -322,8 +404,8 @@ fn lines_of_a_journal_that_is_damaged_twice_are_put_aside_and_named_until_they_a
         fs::write(&path, bytes).unwrap();
     }
     for _ in 0..2 {
-        let opened = Journal::open(directory.path(), |_| None).unwrap();
-        assert_eq!(opened.left, [], "one of them may have a hole");
+        let opened = reopen(directory.path()).unwrap();
+        assert_eq!(opened.left, [], "one of them may lack a part");
         let text = opened.doubtful.unwrap();
         assert!(text.contains("unfinished.damaged.1 (3 lines; "), "{text}");
     }
@@ -337,4 +419,110 @@ fn lines_of_a_journal_that_is_damaged_twice_are_put_aside_and_named_until_they_a
     );
     fs::remove_file(aside).unwrap();
     open(directory.path());
+}
+
+#[test]
+fn a_write_that_a_power_cut_lost_takes_no_durable_line_with_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let (mut journal, _) = open(directory.path());
+    let (a, first) = journal.begin("a").unwrap();
+    journal.append(a, first, b"durable").unwrap();
+    let sync = journal.begin_sync().unwrap();
+    sync.run().unwrap();
+    journal.end_sync(&sync, true);
+    let lost = journal.stored.bytes() as usize;
+    journal.append(a, first, b", lost").unwrap();
+    journal.append(a, first, b", torn").unwrap();
+    drop(journal);
+    for path in files(directory.path()) {
+        let mut bytes = fs::read(&path).unwrap();
+        bytes[lost..lost + 16].fill(0);
+        fs::write(&path, bytes).unwrap();
+    }
+    let opened = reopen(directory.path()).unwrap();
+    assert_eq!(tails(&opened.left), [("a", &b"durable"[..])]);
+    // The line as it may have been is for the operator.
+    let text = fs::read_to_string(directory.path().join("unfinished.damaged.1")).unwrap();
+    assert!(text.ends_with("--- a: 13 bytes\ndurable, torn\n"), "{text}");
+    assert!(opened.doubtful.is_some());
+}
+
+#[test]
+fn after_a_failed_sync_the_journal_is_rewritten() {
+    let directory = tempfile::tempdir().unwrap();
+    let (mut journal, _) = open(directory.path());
+    let (a, first) = journal.begin("a").unwrap();
+    journal.append(a, first, b"one").unwrap();
+    let (sync, path) = (journal.begin_sync().unwrap(), directory.path().join(NAME));
+    journal.end_sync(&sync, false);
+    fs::remove_file(&path).unwrap();
+    journal.append(a, first, b"two").unwrap();
+    assert!(path.exists());
+    // A sync of the file that was replaced says nothing of the new one.
+    journal.end_sync(&sync, false);
+    assert!(!journal.stored.needs_replace());
+    assert_eq!(tails(&open(directory.path()).1), [("a", &b"onetwo"[..])]);
+}
+
+/// A line that holds a number, each time in a new generation.
+struct Numbered {
+    journal: Journal,
+    place: Option<(u32, u64)>,
+    number: u64,
+}
+
+impl DurableState for Numbered {
+    fn open(disk: Arc<dyn Disk>) -> Result<Self, String> {
+        let opened = Journal::open(disk, Path::new(DIRECTORY), |_| None);
+        let Opened { journal, left, .. } = opened.map_err(|failure| failure.message)?;
+        let mut state = Self {
+            journal,
+            place: None,
+            number: 0,
+        };
+        for line in left {
+            let number = u64::from_le_bytes(*line.tail.first_chunk().unwrap());
+            assert_eq!(line.tail, number.to_le_bytes().repeat(150));
+            assert!(state.number <= number, "lines out of order");
+            state.number = number;
+            state.place = Some((line.slot, line.generation));
+        }
+        Ok(state)
+    }
+
+    fn number(&self) -> u64 {
+        self.number
+    }
+
+    fn advance(&mut self, number: u64) -> Result<(), String> {
+        let mut advance = || -> io::Result<()> {
+            let (slot, generation) = match &mut self.place {
+                Some(place) => place,
+                None => self.place.insert(self.journal.begin("f")?),
+            };
+            *generation += 1;
+            let text = number.to_le_bytes().repeat(150);
+            self.journal.append(*slot, *generation, &text)?;
+            self.journal.note_done(*slot, *generation)?;
+            if number.is_multiple_of(5) {
+                self.journal.rewrite()?;
+            }
+            let sync = self.journal.begin_sync()?;
+            let synced = sync.run();
+            self.journal.end_sync(&sync, synced.is_ok());
+            synced
+        };
+        advance().map_err(|error| error.to_string())?;
+        self.number = number;
+        Ok(())
+    }
+}
+
+#[test]
+fn a_line_that_was_synced_survives_every_power_cut_and_damage_to_one_file() {
+    Trial {
+        has_copy: true,
+        ..Trial::default()
+    }
+    .run::<Numbered>();
 }

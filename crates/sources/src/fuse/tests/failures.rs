@@ -34,7 +34,8 @@ impl Rig {
             let found = origins.iter().find(|(file, _)| file == asked);
             found.map(|(_, next)| *next)
         };
-        let left = super::super::journal::Journal::open(copy.path(), kept)
+        let disk = Arc::new(millstream_sys::disk::HostDisk);
+        let left = super::super::journal::Journal::open(disk, copy.path(), kept)
             .unwrap()
             .left;
         let tails = left.into_iter();
