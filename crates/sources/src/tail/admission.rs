@@ -13,7 +13,6 @@ use millstream_sys::disk::read_at;
 
 use super::{
     begin::{Begin, Beginning, GzipBegin},
-    common::Common,
     ends::Ended,
     gzip::{self, Form},
     heads::Likeness,
@@ -24,6 +23,7 @@ use super::{
     known::{Known, Past, Verdict},
     options::{Compressed, Start},
     scan::FoundFile,
+    source_state::SourceState,
     tracked::{Previous, Tracked},
 };
 use crate::compressed::is_compressed;
@@ -33,7 +33,7 @@ pub(super) type Files = HashMap<Inode, Arc<Tracked>>;
 
 /// Decides which files get a reader.
 pub(super) struct Admission {
-    common: Arc<Common>,
+    common: Arc<SourceState>,
     reporter: Reporter,
     /// The files without a reader.
     pub known: Known,
@@ -53,7 +53,7 @@ pub(super) struct Admission {
 
 impl Admission {
     pub(super) fn new(
-        common: Arc<Common>,
+        common: Arc<SourceState>,
         reporter: Reporter,
         known: Known,
         had_run: bool,

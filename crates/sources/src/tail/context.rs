@@ -5,11 +5,11 @@ use std::{sync::Arc, time::Duration};
 use millstream_pipeline::{node::SourceContext, stop::Stop};
 use millstream_record::Buffer;
 
-use super::{common::Common, tracked::Tracked};
+use super::{source_state::SourceState, tracked::Tracked};
 
 /// The environment of one reader.
 pub(super) struct FileContext {
-    pub common: Arc<Common>,
+    pub common: Arc<SourceState>,
     pub source: SourceContext,
     pub stop: Stop,
     pub tracked: Arc<Tracked>,

@@ -10,7 +10,7 @@ use std::{
 use millstream_pipeline::tables::ROWS_MAX;
 use tokio::time::Instant;
 
-use super::{common::TailMeters, identity::Inode, tracked::Tracked};
+use super::{identity::Inode, source_state::TailMeters, tracked::Tracked};
 
 /// How often the largest lags are looked for.
 const LAG_EVERY: Duration = Duration::from_secs(1);

@@ -9,14 +9,13 @@
 //!   `hole.rs`, `copy.rs` and `done.rs` know one special case each.
 //! - `identity.rs` distinguishes files; `known.rs` and `positions.rs` remember those of earlier runs, `tracked.rs` and `heads.rs`
 //!   those that are being read.
-//! - `common.rs`, `context.rs`, `ends.rs` and `signal.rs` connect readers and run.
+//! - `source_state.rs`, `context.rs`, `ends.rs` and `signal.rs` connect readers and run.
 //!
 //! No line of a file is lost, and behind a durable channel none is delivered twice.
 
 mod admission;
 mod begin;
 mod chunk;
-mod common;
 mod context;
 mod copy;
 mod decoder;
@@ -40,6 +39,7 @@ mod run;
 mod scan;
 mod sender;
 mod signal;
+mod source_state;
 mod store;
 mod tracked;
 mod watch;

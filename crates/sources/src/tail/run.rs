@@ -23,7 +23,6 @@ use tokio::time::{Instant, sleep_until};
 use super::{
     admission::{Admission, Files},
     begin::Beginning,
-    common::Common,
     context::FileContext,
     ends::{EndGuard, Ended},
     known::Known,
@@ -32,6 +31,7 @@ use super::{
     positions::{Positions, PositionsFile},
     reader::Reader,
     scan::{FoundFile, Patterns, Scan},
+    source_state::SourceState,
     store::Store,
     tracked::Tracked,
     watch::Watch,
@@ -52,7 +52,7 @@ const SELDOM_MAX: u32 = 6;
 
 /// A run of the source.
 pub(super) struct Run {
-    common: Arc<Common>,
+    common: Arc<SourceState>,
     context: SourceContext,
     admission: Admission,
     store: Store,
@@ -90,7 +90,7 @@ impl Run {
         });
         let watch = watch.ok().filter(|_| !context.once);
         let alarms = watch.as_ref().map(Watch::alarms);
-        let common = Arc::new(Common::new(options, durable, alarms, &context.meters));
+        let common = Arc::new(SourceState::new(options, durable, alarms, &context.meters));
         let stored = stored.unwrap_or_default();
         common.heads.restore(stored.truncated);
         let (stopper, stop) = stop();

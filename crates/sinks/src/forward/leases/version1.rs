@@ -104,9 +104,9 @@ mod tests {
         damaged[HEADER_BYTES + 10] ^= 1;
         let recovered = read(&damaged);
         assert_eq!(recovered.records.len(), 2);
-        assert_eq!(recovered.holes, [32..32 + 15]);
+        assert!(matches!(&recovered.holes[..], [hole] if *hole == (32..32 + 15)));
         damaged[9] ^= 1;
-        assert_eq!(read(&damaged).holes, [0..whole.len() as u64]);
+        assert!(matches!(&read(&damaged).holes[..], [hole] if *hole == (0..whole.len() as u64)));
         assert_eq!(read(&whole[..whole.len() - 1]).holes, [], "a torn end");
         assert_eq!(read(b"").holes, []);
     }

@@ -14,7 +14,7 @@ use super::{ends::Ends, heads::Heads, options::Options, signal::StoreSignal, wat
 const INFLATED_AT_ONCE: usize = 4;
 
 /// State shared by the readers of a source and its run.
-pub(super) struct Common {
+pub(super) struct SourceState {
     pub options: Arc<Options>,
     /// A durable channel keeps the positions.
     pub durable: bool,
@@ -30,7 +30,7 @@ pub(super) struct Common {
     pub meters: TailMeters,
 }
 
-impl Common {
+impl SourceState {
     pub(super) fn new(
         options: Arc<Options>,
         durable: bool,
