@@ -19,6 +19,8 @@ use std::{
     io::{self, IoSlice},
     path::{Path, PathBuf},
     sync::Arc,
+    thread,
+    time::Duration,
 };
 
 use millstream_sys::{
@@ -34,6 +36,9 @@ use crate::{
 };
 
 const MARK_BYTES: usize = 24;
+/// How often a lock is tried, and the time between two attempts.
+const LOCK_ATTEMPTS: u32 = 50;
+const LOCK_WAIT: Duration = Duration::from_millis(10);
 /// The body of the last record of a file that no longer counts, as earlier programs wrote it.
 const OVER: &[u8] = &[0xff];
 
@@ -212,6 +217,18 @@ fn open_sides(
     Ok(sides)
 }
 
+/// Takes the lock. Waits for a moment if another process has it: a child that another thread forks holds copies of all
+/// descriptors, and with them the locks of an earlier run, until it executes its program.
+fn lock(file: &dyn File, path: &Path) -> Result<(), Error> {
+    for _ in 0..LOCK_ATTEMPTS {
+        if file.try_lock().map_err(Error::io("lock", path))? {
+            return Ok(());
+        }
+        thread::sleep(LOCK_WAIT);
+    }
+    Err(Error::InUse { path: path.into() })
+}
+
 fn open_side(
     disk: &dyn Disk,
     path: PathBuf,
@@ -223,9 +240,7 @@ fn open_side(
         other => other,
     };
     let file = open().map_err(Error::io("open", &path))?;
-    if !file.try_lock().map_err(Error::io("lock", &path))? {
-        return Err(Error::InUse { path });
-    }
+    lock(&*file, &path)?;
     let length = file.metadata().map_err(Error::io("read", &path))?.len;
     let length = bounded(&path, length, format)?;
     let mut side = Side {

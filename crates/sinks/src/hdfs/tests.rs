@@ -23,7 +23,10 @@ fn invalid_options_are_refused_with_the_reason() {
             r#"{"url": "hdfs://a/b", "compression": "snappy"}"#,
             "text is compressed by",
         ),
-        (r#"{"url": "hdfs://a/b", "prefix": "_x"}"#, "passed over"),
+        (
+            r#"{"url": "hdfs://a/b", "prefix": "_x"}"#,
+            "Hive and Spark ignore",
+        ),
         (
             r#"{"url": "hdfs://a/b", "marker": "done"}"#,
             "a marker's name",
@@ -35,7 +38,7 @@ fn invalid_options_are_refused_with_the_reason() {
         ),
         (
             r#"{"url": "hdfs://a/b", "headers": "flume"}"#,
-            "does nothing",
+            "has no effect",
         ),
         (
             r#"{"url": "hdfs://a/b", "retry": {"give_up": "1h"}}"#,

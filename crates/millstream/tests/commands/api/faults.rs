@@ -210,7 +210,7 @@ const FAULTS: [Fault; 15] = [
         name: "forward: no shared key",
         node: "out",
         state: "retrying",
-        why: "it wants a shared key",
+        why: "it demands a shared key",
         make: forward_without_a_key,
     },
     Fault {

@@ -92,7 +92,7 @@ fn every_template_of_the_page_gives_the_result_beside_it() {
     values.set("host", "web-1");
     let time: Timestamp = "2026-11-23T04:05:06.789012345Z".parse().unwrap();
     let time = Time(i64::try_from(time.as_nanosecond()).unwrap());
-    let rows = table(&page, "| Template | Result | What it is |");
+    let rows = table(&page, "| Template | Result | Meaning |");
     assert!(rows.len() > 12, "{rows:?}");
     for row in rows {
         let (template, result) = (quoted(&row[0])[0], quoted(&row[1])[0]);
@@ -208,10 +208,10 @@ fn tables_are_aligned_and_names_of_other_programs_are_marked() {
     let page = on_terminal(80, "components sources/syslog");
     let header = page
         .lines()
-        .position(|line| line.contains("What it is"))
+        .position(|line| line.contains("Meaning"))
         .unwrap();
     let lines: Vec<_> = page.lines().collect();
-    let column = lines[header].find("What it is").unwrap();
+    let column = lines[header].find("Meaning").unwrap();
     assert!(lines[header + 1].trim().starts_with("---"), "{page}");
     let table = lines[header + 2..]
         .iter()
