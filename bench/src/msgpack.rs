@@ -13,7 +13,7 @@ fn number(bytes: &[u8], at: usize, width: usize) -> Option<usize> {
     Some(digits.iter().fold(0, |n, &byte| n << 8 | usize::from(byte)))
 }
 
-/// The head of a value: the end of its own bytes, and the number of values inside it.
+/// The head of a value: the end of its bytes, and the number of values inside it.
 struct Head {
     end: usize,
     inside: usize,

@@ -5,7 +5,7 @@
 //!
 //! ```text
 //!  0   4  "mb1 "
-//!  4   8  run, lower-case hex: one start of the generator (the same again when it goes on from its ledger)
+//!  4   8  run, lower-case hex: one start of the generator (the same again when it continues from its ledger)
 //! 12   1  "."
 //! 13   4  flow, hex: one connection, or one of several sequences in a file
 //! 17   1  " "

@@ -143,7 +143,7 @@ impl Write for Wire {
     }
 }
 
-/// Decrypts all that is there and throws it away; whether the connection goes on.
+/// Decrypts and drops all available data; returns whether the connection continues.
 pub fn drop_bytes(
     stream: &mut TcpStream,
     session: &mut ServerConnection,

@@ -50,7 +50,7 @@ fn report(directory: &Path, scenario: &str) -> serde_json::Value {
 #[test]
 fn a_server_is_measured_beside_the_bare_reader() {
     let directory = tempfile::tempdir().unwrap();
-    // It ends in order when it is told to, as millstream does.
+    // It ends in order on SIGTERM, as millstream does.
     let command = format!(
         "{} flow --listen 127.0.0.1:$PORT & trap 'kill $!; exit 0' TERM; wait",
         env!("CARGO_BIN_EXE_millbench")

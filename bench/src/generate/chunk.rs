@@ -129,7 +129,7 @@ impl Chunk {
     }
 
     /// The bytes of the last chunk again if it was as long: only the id is new. For senders that are to be as fast as can
-    /// be, and whose output nobody verifies.
+    /// be, and whose output is not verified.
     pub fn again(&mut self, span: Span) -> &[u8] {
         let same = |built: Span| built.count == span.count && built.kind == span.kind;
         if self.shape.mode == Mode::Gzip || !self.built.is_some_and(same) {

@@ -6,7 +6,7 @@
 //! ```text
 //! millbench-ledger 1 run=5f3a9c01 flows=2 size=100 chunk=8192 base=1700000000 mode=packed tag=bench
 //! 0 acked 0 8192          flow, number of the first record, how many
-//! 0 ends 100000           flow 0 will have so many records: written before its end record is sent
+//! 0 ends 100000           flow 0 will have this many records: written before its end record is sent
 //! 0 ended 100000          and that was acknowledged
 //! ```
 //!

@@ -1,7 +1,7 @@
 //! Numbered lines into a file or to standard output: several flows, chunk by chunk in turn.
 //!
-//! A file is appended to. If its name comes to mean another file (logrotate renamed it), the next chunk opens the new one, as a
-//! daemon does that is told to; a line is never divided between two files.
+//! A file is appended to. If its name refers to another file (logrotate renamed it), the next chunk opens the new one, as a
+//! daemon does after a signal; a line is never divided between two files.
 
 use std::{
     fs::{File, OpenOptions},
@@ -22,7 +22,7 @@ pub enum Output {
     Path {
         /// The name.
         path: PathBuf,
-        /// What it meant when it was last looked at.
+        /// The file that it referred to at the last check.
         file: File,
     },
     /// To standard output.

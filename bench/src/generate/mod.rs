@@ -135,7 +135,7 @@ fn begin(options: &Options) -> Result<Begin, Failure> {
             account: None,
         });
     };
-    // What must be alike for the chunks to be alike; the run and the base are the ledger's.
+    // The settings that determine the chunks; the run and the base are the ledger's.
     let shape = format!(
         "flows={} size={} chunk={} mode={:?} tag={}",
         options.connections,

@@ -23,7 +23,7 @@ pub struct Plan {
     end_planned: bool,
 }
 
-/// What the plan says.
+/// The plan's answer.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Next {
     /// Send these.
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_ledger_holds_is_not_sent_again() {
+    fn acknowledged_records_of_the_ledger_are_not_sent_again() {
         let page = Page {
             floor: 100,
             above: BTreeMap::from([(200, 100), (400, 100)]),

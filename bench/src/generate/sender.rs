@@ -154,7 +154,7 @@ pub struct Sender<'a> {
     pub flow: u16,
     /// How.
     pub manner: &'a Manner,
-    /// What.
+    /// The chunk.
     pub plan: Plan,
     /// The end record, once the data records are planned and until it is in flight.
     pub end: Option<Span>,

@@ -105,7 +105,7 @@ impl Cluster {
     }
 
     /// The bodies of all events in published Avro files below `path`, as Avro's own reader decodes them: a line each, in
-    /// files of a directory. What is in HDFS is removed.
+    /// files of a directory. It then removes the files in HDFS.
     pub fn take(&self, path: &str) -> Result<PathBuf, Failure> {
         let (fetched, bodies) = (self.work.join("fetched"), self.work.join("bodies"));
         for directory in [&fetched, &bodies] {

@@ -21,7 +21,7 @@ pub struct Run {
     pub latency: Option<[f64; 3]>,
     /// Which of the row's variants was measured, if it has several.
     pub variant: Option<String>,
-    /// What is wrong with the output. `None`: it was verified, or there is nothing to verify.
+    /// The defect of the output. `None`: it was verified, or there is nothing to verify.
     pub wrong: Option<String>,
 }
 

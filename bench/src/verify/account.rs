@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn repeats_and_late_records_are_told_apart() {
+    fn repeats_and_late_records_are_distinguished() {
         let mut account = Account::default();
         let mut order = 0;
         for number in [0, 1, 3, 2, 3, 4, 1] {

@@ -31,11 +31,11 @@ pub struct Problem {
     pub severity: Severity,
     /// Where it is.
     pub place: Place,
-    /// What is wrong, in one line without a full stop.
+    /// The error, in one line without a full stop.
     pub message: String,
     /// Related places, each with a short explanation.
     pub also: Vec<(Place, String)>,
-    /// What to do about it.
+    /// The next step.
     pub help: Option<String>,
     /// The value at the place was meant as a secret, so it is masked in the printed line.
     pub is_secret: bool,

@@ -1,4 +1,4 @@
-//! What [`Size`](crate::Size) and [`Period`](crate::Period) share: numbers with units, exact and without floating point.
+//! The common part of [`Size`](crate::Size) and [`Period`](crate::Period): numbers with units, exact and without floating point.
 
 use crate::words::quote;
 

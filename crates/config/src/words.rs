@@ -4,7 +4,7 @@ use crate::names::nearest;
 use crate::place::Place;
 use crate::problem::Problem;
 
-/// What kind of word it is, for the message.
+/// The kind of word, for the message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Word {
     /// A name at the top of the file: a section or a setting.

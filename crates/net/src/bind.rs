@@ -150,7 +150,7 @@ fn bind_path<T>(
     }
 }
 
-/// What to do about it.
+/// The next step.
 fn advice(listen: &Listen, error: &io::Error) -> &'static str {
     let is_path = matches!(listen.at, At::Path(_));
     match error.kind() {

@@ -137,7 +137,7 @@ impl JsonSchema for Remote {
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
         json_schema!({
             "type": "string",
-            "description": "What it speaks, and where to: `tcp://HOST:PORT`, `unix:///PATH` and the like.",
+            "description": "The protocol and the destination, such as `tcp://HOST:PORT` or `unix:///PATH`.",
             "examples": ["tcp://logs.example:514", "unix:///run/log.sock"]
         })
     }

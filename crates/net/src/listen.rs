@@ -232,7 +232,7 @@ impl JsonSchema for Listen {
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
         json_schema!({
             "type": "string",
-            "description": "What it speaks, and where: `tcp://ADDRESS:PORT`, `unix:///PATH` and the like.",
+            "description": "The protocol and the address, such as `tcp://ADDRESS:PORT` or `unix:///PATH`.",
             "examples": ["tcp://0.0.0.0:24224", "unix:///run/millstream.sock"]
         })
     }

@@ -1,4 +1,4 @@
-//! What the messages being received may still take of a pool, and whether all of them can be completed.
+//! The memory that messages being received may still take of a pool, and whether all of them can be completed.
 //!
 //! Each message declares its maximum before it begins, and takes memory in steps as its bytes arrive. A step is granted
 //! only if all messages can still be completed one after another: the smallest with the memory that no message holds,
@@ -36,13 +36,13 @@ impl Part {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ask {
     bytes: usize,
-    /// What the message holds.
+    /// The memory that the message holds.
     pub(crate) held: usize,
     need: usize,
 }
 
 impl Ask {
-    /// What the message will hold if it takes this and then all that it may still take.
+    /// The memory that the message holds after it takes this and then all that it may still take.
     pub(crate) fn total(&self) -> usize {
         self.held + self.need.max(self.bytes)
     }

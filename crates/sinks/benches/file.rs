@@ -1,4 +1,4 @@
-//! What the file sink makes of batches that are in memory, in records per CPU-second, and what a bare writer of the same
+//! The speed of the file sink with batches in memory, in records per CPU-second, and what a bare writer of the same
 //! bytes makes: `cargo bench -p millstream-sinks --bench file [DIRECTORY]`.
 
 #![allow(clippy::print_stdout, reason = "a benchmark prints its figures")]

@@ -1,4 +1,4 @@
-//! What the forward sink alone costs: batches of 122-byte records that are in memory already -> sink -> TCP -> a receiver
+//! The cost of the forward sink alone: batches of 122-byte records that are in memory already -> sink -> TCP -> a receiver
 //! that counts bytes and acks. CPU time is that of the sink's thread; the receiver has another.
 //!
 //! `cargo bench -p millstream-sinks --bench forward [-- SECONDS]`. Beside it, in the same run, a bare writer: the same

@@ -56,7 +56,7 @@ pub struct Alternating {
     buffer: Vec<u8>,
 }
 
-/// What an earlier run has left.
+/// The records that an earlier run left.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Begun {
     /// Nothing: the journal is new.
@@ -283,7 +283,7 @@ impl Mark {
     }
 }
 
-/// What one of the two files holds.
+/// The content of one of the two files.
 #[derive(Default)]
 struct Contents {
     /// From a header that is whole.
@@ -292,7 +292,7 @@ struct Contents {
     bodies: Vec<Vec<u8>>,
     /// Where the next record would be; 0: there is none.
     end: usize,
-    /// What it says about the other file.
+    /// Its mark about the other file.
     mark: Option<Mark>,
     /// There is something, but no header.
     scratched: bool,

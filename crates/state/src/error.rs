@@ -1,4 +1,4 @@
-//! What can be wrong with a state file.
+//! The errors of state files.
 
 use std::{
     error, fmt, io,
@@ -10,20 +10,20 @@ use std::{
 pub enum Error {
     /// The disk refused an operation. It may work later.
     Io {
-        /// What was tried: "read", "write", ...
+        /// The operation: "read", "write" and so on.
         action: &'static str,
         /// The file or directory.
         path: PathBuf,
-        /// What the system returned.
+        /// The system's error.
         error: io::Error,
     },
     /// The file is not what Millstream wrote.
     Damaged {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The damage.
         why: String,
-        /// What helps.
+        /// The remedy.
         remedy: &'static str,
     },
     /// The file is larger than Millstream ever writes it; it was not read.
@@ -34,7 +34,7 @@ pub enum Error {
         bytes: u64,
         /// The bound.
         bytes_max: u64,
-        /// What helps.
+        /// The remedy.
         remedy: &'static str,
     },
     /// A newer Millstream wrote the file.

@@ -74,7 +74,7 @@ pub(crate) struct Scan {
     pub(crate) records: Vec<Record>,
     /// Where the next record would be.
     pub(crate) end: usize,
-    /// What neither file has whole although a record follows. Bytes behind the last record are a torn end instead.
+    /// The ranges that neither file has whole although a record follows. Bytes behind the last record are a torn end instead.
     pub(crate) holes: Vec<Range<u64>>,
     /// Bytes of records that only the other file has.
     pub(crate) lacks: [u64; 2],

@@ -25,7 +25,7 @@ use crate::{
     seal::{self, HEADER_BYTES, Seal},
 };
 
-/// What a journal is.
+/// The properties of a journal.
 #[derive(Clone, Copy, Debug)]
 pub struct JournalFormat {
     /// Its header and its bound.
@@ -36,7 +36,7 @@ pub struct JournalFormat {
     pub copied: bool,
 }
 
-/// What an earlier run has left.
+/// The records that an earlier run left.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Recovered {
     /// The records that are whole, in order. A torn end is left out.
@@ -48,7 +48,7 @@ pub struct Recovered {
 }
 
 impl Recovered {
-    /// What an older format held.
+    /// The content of an older format.
     #[must_use]
     pub fn of(bodies: Vec<Vec<u8>>) -> Self {
         let record = |body| Record { at: 0, body };

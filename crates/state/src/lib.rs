@@ -30,7 +30,7 @@ pub use replace::create_directory;
 pub use slots::{Slots, Stored};
 pub use whole::WholeFile;
 
-/// What a state file is, and how large it may become.
+/// The format of a state file, and its largest size.
 #[derive(Clone, Copy, Debug)]
 pub struct Format {
     /// The first eight bytes of the file; a different one for each kind of state.
@@ -39,7 +39,7 @@ pub struct Format {
     pub version: u32,
     /// The largest length of the file. A longer one is refused unread.
     pub bytes_max: u64,
-    /// What an operator can do about a damaged file, and what that costs: "restore it from a backup, or remove it and ...".
+    /// The operator's remedy for a damaged file, and its cost: "restore it from a backup, or remove it and ...".
     pub remedy: &'static str,
 }
 

@@ -61,7 +61,7 @@ impl Replacement {
             .write_at(&[IoSlice::new(bytes)], 0)
             .and_then(|()| file.sync());
         if let Err(error) = written {
-            // What it takes may be what is missing on a full disk.
+            // The space that it takes may be missing on a full disk.
             let _ = disk.remove(&temporary);
             return Err(error);
         }

@@ -6,7 +6,7 @@
 //!      8   4   format version                          24   8   N: length of the body (not in journals)
 //!     12   4   CRC-32C of 0..12 and of 16..end         32   N   body              (not in journals)
 //! ```
-//! Integers are little-endian. The header of a journal ends at 24: its records have checksums of their own. The checksum is
+//! Integers are little-endian. The header of a journal ends at 24: each of its records has a checksum. The checksum is
 //! verified before the version is believed, so damage to the version cannot look like a newer program.
 
 use millstream_sys::checksum::crc32c_of;
@@ -15,7 +15,7 @@ pub(crate) const HEADER_BYTES: usize = 24;
 /// Bytes before the body of a sealed block.
 pub(crate) const OVERHEAD_BYTES: usize = 32;
 
-/// What the beginning of a file is.
+/// The kind of a file, by its beginning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Seal<T> {
     /// Whole, and of the expected version.

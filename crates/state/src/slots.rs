@@ -33,7 +33,7 @@ pub struct Slots {
     durable: usize,
 }
 
-/// What [`Slots::open`] found.
+/// The result of [`Slots::open`].
 #[derive(Debug, PartialEq, Eq)]
 pub enum Stored {
     /// The newest body that is whole.

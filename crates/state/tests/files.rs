@@ -1,4 +1,4 @@
-//! What the files look like to an operator and to another version: sizes, versions, older formats, names.
+//! The files as an operator and another version see them: sizes, versions, older formats, names.
 
 #![allow(clippy::unwrap_used, reason = "what cannot be done fails the test")]
 

@@ -27,7 +27,7 @@ pub struct Receiver {
     dropped: Option<u32>,
 }
 
-/// What a slot received.
+/// The datagram in a slot.
 #[derive(Clone, Copy, Default)]
 struct Slot {
     length: usize,
@@ -86,7 +86,7 @@ impl Receiver {
             .map(|((vector, name), control)| header(vector, name, control))
             .collect();
         // SAFETY: each header points to its own vector, name and control block, with their true sizes, and each vector to
-        // `bytes_max` bytes of its own slot in `data`. All of them outlive the call and do not move during it, and the kernel does
+        // `bytes_max` bytes of its slot in `data`. All of them outlive the call and do not move during it, and the kernel does
         // not keep the pointers. The timeout is null.
         #[allow(unsafe_code)]
         let count = unsafe {

@@ -64,7 +64,7 @@ pub enum Open {
 /// The permissions of outputs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OutputMode {
-    /// What the umask of the process permits.
+    /// Permissions by the umask of the process.
     #[default]
     Umask,
     /// Exactly these for a file. A directory can also be entered by users who may read its files.

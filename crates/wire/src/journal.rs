@@ -39,7 +39,7 @@ pub struct Entry<'a> {
     pub length: usize,
 }
 
-/// What is at the start of the text.
+/// The item at the start of the text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scanned<'a> {
     /// A complete entry.
@@ -56,7 +56,7 @@ pub enum Scanned<'a> {
 pub struct Malformed {
     /// The offset from the start of the entry.
     pub offset: usize,
-    /// What is wrong.
+    /// The error.
     pub message: &'static str,
 }
 
@@ -112,7 +112,7 @@ fn field(text: &[u8], at: usize) -> Result<Option<Field<'_>>, Malformed> {
     }
 }
 
-/// What is at the start of `text`.
+/// Returns the item at the start of `text`.
 ///
 /// # Errors The bytes cannot be an entry, whatever follows them.
 pub fn scan(text: &[u8]) -> Result<Scanned<'_>, Malformed> {

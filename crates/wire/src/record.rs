@@ -125,7 +125,7 @@ pub struct FieldPath {
 pub struct FieldPathError {
     /// The offset of the error in bytes.
     pub offset: usize,
-    /// What is wrong there.
+    /// The error.
     pub message: &'static str,
 }
 

@@ -198,7 +198,7 @@ fn merge_top(mut all: Node, part: Node, problems: &mut Vec<Problem>) -> Node {
     all
 }
 
-/// What a map holds: nodes, which are not merged (with the noun for one of them), or settings, which are.
+/// The content of a map: nodes, which are not merged (with the noun for one of them), or settings, which are.
 struct Nested(Option<&'static str>);
 
 fn add(into: &mut Map, key: Key, node: Node, nested: &Nested, problems: &mut Vec<Problem>) {

@@ -19,7 +19,7 @@ pub(crate) enum Step {
     Index(usize),
 }
 
-/// What went wrong.
+/// The error.
 #[derive(Debug)]
 pub(crate) enum Kind {
     /// A value of another type, or out of range. The text is serde's description of the type.

@@ -81,7 +81,7 @@ impl Node {
 
 struct Reading {
     tree: Node,
-    /// What the names of the tree's own map are.
+    /// The kind of names in the tree's own map.
     names: Word,
     problems: Vec<Problem>,
     /// The place of all stand-ins, by which they are recognised; none while there are none.
@@ -100,7 +100,7 @@ impl Reading {
         if let Kind::Missing(option) = error.kind {
             return self.note_missing(error, path, option);
         }
-        // What a type's own check says about a stand-in, or about a block with a stand-in inside, is not the user's problem.
+        // A type's own check of a stand-in, or of a block with a stand-in inside, does not concern the user.
         let stand_in = self.stand_in.clone();
         let is_news = !self.at(&path).is_some_and(|node| match error.kind {
             Kind::Custom(_) => has_stand_in(node, stand_in.as_ref()),

@@ -102,7 +102,7 @@ fn visit_scalar<'de, V: Visitor<'de>>(value: &Value, visitor: V) -> Result<V::Va
     }
 }
 
-/// What stands in for every text: it is also a size, a duration, a path and a regular expression.
+/// The stand-in for every text: it is also a size, a duration, a path and a regular expression.
 const STAND_IN_TEXT: &str = "0";
 
 fn empty_map() -> Value {

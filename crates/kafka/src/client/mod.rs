@@ -25,7 +25,7 @@ fn unfit(error: &KafkaError) -> Error {
     Error::new(Kind::Settings, error.to_string())
 }
 
-/// What an error code says is to be done.
+/// The reaction to an error code.
 fn kind(code: RDKafkaErrorCode) -> Kind {
     use RDKafkaErrorCode as Code;
     match code {

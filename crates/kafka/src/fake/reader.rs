@@ -1,4 +1,4 @@
-//! What reads from the broker in memory.
+//! A reader of the broker in memory.
 
 use std::{collections::BTreeMap, thread, time::Duration};
 

@@ -6,7 +6,7 @@ use tokio_rustls::rustls::ClientConfig;
 
 use crate::{Auth, Error, Kind, ProducerOptions, Tls};
 
-/// What a connection needs to be established.
+/// The settings that a connection needs.
 pub(super) struct Access {
     /// `host:port`.
     pub(super) brokers: Vec<String>,

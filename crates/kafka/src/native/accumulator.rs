@@ -65,7 +65,7 @@ pub(super) struct Accumulator {
     pub(super) active: BTreeSet<Place>,
     /// The topics with records and without known partitions.
     pub(super) wanting: BTreeSet<usize>,
-    /// What the coordinator knows of the open transaction.
+    /// The coordinator's knowledge of the open transaction.
     pub(super) registered: Registered,
     /// Accepted records without an outcome, and their bytes.
     pub(super) records: usize,
@@ -85,7 +85,7 @@ pub(super) struct Accumulator {
     serial: u64,
 }
 
-/// What the coordinator knows of the open transaction.
+/// The coordinator's knowledge of the open transaction.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Registered {
     /// At least one partition.
@@ -231,7 +231,7 @@ impl Accumulator {
             found.close();
             if dealt {
                 self.deal(topic);
-                // Tries again with the new partition.
+                // Retries with the new partition.
                 return self.append(topic, outgoing, index, record, now);
             }
         }

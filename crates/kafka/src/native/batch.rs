@@ -47,7 +47,7 @@ pub(super) struct Builder {
     max: i64,
 }
 
-/// What sealing a batch needs.
+/// The data needed to seal a batch.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Seal {
     pub(super) identity: Identity,

@@ -1,4 +1,4 @@
-//! What the tasks of the producer's thread share: accumulator, cluster, identity, and the requests in flight.
+//! The state that the tasks of the producer's thread share: accumulator, cluster, identity, and the requests in flight.
 
 use std::{
     cell::{Cell, RefCell},

@@ -37,8 +37,8 @@ kept in data_dir/rejected, and `millstream rejected cat` shows them.
 Signals: SIGTERM and SIGINT drain (a second one ends it at once). SIGUSR1 logs a line with the state of every node.
 SIGHUP is ignored: this version cannot reload yet.
 
-A stop never waits longer than `--drain`. What a disk channel holds stays there for the next start. What waits in front of
-a full one was not accepted; senders that wait for an answer send it again.
+A stop never waits longer than `--drain`. Records in a disk channel stay there for the next start. Records that wait in front
+of a full one were not accepted; senders that wait for an answer send them again.
 
 Exit codes: 0 drained, or all that was accepted is in disk channels; 1 it could not start, gave up, or lost or left
 something behind (also rejected records); 64 wrong command line; 78 wrong configuration")]

@@ -22,9 +22,9 @@ Examples:
   millstream status --json | jq .nodes
 
 The columns: IN and OUT count records since the start, without those that are read again after a failure and those that are
-rejected; PENDING are records whose fate is open (not kept or settled yet); REJECTED could not be decoded or were refused for
-good. Below: of a disk channel, its size on the disk, what its slowest consumer has not settled, and the age of the oldest
-such record (at most); of a tail, the files that are furthest behind.
+rejected; PENDING are records that are not kept or settled yet; REJECTED could not be decoded or were refused permanently.
+Below, for a disk channel: its size on the disk, the backlog of its slowest consumer, and the age of the oldest such record
+(at most); for a tail: the files that are furthest behind.
 
 A node that is `blocked` waits for room, one that is `retrying` cannot reach or use its destination, one that is `losing` skips
 records or misses some. /health answers 503 once a node has been blocked or retrying for 10 s.

@@ -142,7 +142,7 @@ fn a_path_holds_what_its_weakest_part_holds() {
 }
 
 #[test]
-fn the_page_says_what_somebody_needs_at_night() {
+fn the_page_says_what_an_operator_needs_at_night() {
     let page = text::render(&Explained::new(&plan()));
     let expected = include_str!("testdata/page.txt");
     if std::env::var_os("UPDATE").is_some() {

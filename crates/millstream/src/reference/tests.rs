@@ -91,7 +91,7 @@ fn the_options_in_every_page_are_those_of_the_code() {
 }
 
 #[test]
-fn what_stands_in_back_quotes_is_shown_as_it_is() {
+fn text_in_back_quotes_is_shown_unchanged() {
     let page = readme::render_page(
         "x",
         "# x\n\n**All** of `web.**` and [a link](b.md) in `[a](b)`.\n",

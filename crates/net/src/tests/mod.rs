@@ -150,7 +150,7 @@ impl Echo {
 fn until(what: &str, holds: impl Fn() -> bool) {
     let since = Instant::now();
     while !holds() {
-        assert!(since.elapsed() < PATIENCE, "waited in vain: {what}");
+        assert!(since.elapsed() < PATIENCE, "timed out: {what}");
         std::thread::sleep(Duration::from_millis(2));
     }
 }

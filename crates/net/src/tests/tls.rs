@@ -252,7 +252,7 @@ fn unusable_files_are_reported_at_their_place() {
             "2:7 a listener needs `tls.key`: a file in PEM"
         ]
     );
-    assert!(wrong("true")[0].starts_with("2:7 a listener needs a certificate of its own"));
+    assert!(wrong("true")[0].starts_with("2:7 a listener needs its own certificate"));
     assert!(
         wrong("{ cert: server.pem, key: server.key, client_auth: required }")[0]
             .contains("it needs `ca`")

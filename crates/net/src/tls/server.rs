@@ -39,8 +39,7 @@ impl ServerTls {
         let block = match tls {
             Tls::Off => return Ok(None),
             Tls::System => {
-                let text =
-                    "a listener needs a certificate of its own: `tls: { cert: FILE, key: FILE }`";
+                let text = "a listener needs its own certificate: `tls: { cert: FILE, key: FILE }`";
                 return Err(vec![options.problem_at("tls", text)]);
             }
             Tls::Block(block) => block,

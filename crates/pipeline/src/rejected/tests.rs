@@ -257,7 +257,7 @@ fn a_share_that_is_nearly_full_is_a_condition_and_a_full_one_waits_for_space() {
 }
 
 #[test]
-fn a_partial_record_at_the_end_is_told_from_the_whole_ones() {
+fn a_partial_record_at_the_end_is_distinguished_from_whole_ones() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("in.msgpack");
     // [1, "aaa..."], longer than one read.
@@ -309,7 +309,7 @@ impl DurableState for Numbers {
         for name in disk.list(&directory).unwrap_or_default() {
             let read = RejectedFile::open_on(&*disk, &directory.join(name)).and_then(|mut file| {
                 file.values(|value| {
-                    // What a power cut left of a write may look like values; they are not records.
+                    // The rest of a write after a power cut may look like values; they are not records.
                     let number = value.get(4..12).and_then(|number| number.first_chunk());
                     let number = number.map_or(0, |number| u64::from_be_bytes(*number));
                     if value == record(number) {

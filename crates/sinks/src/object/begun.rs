@@ -140,7 +140,7 @@ fn replace(journal: &mut Journal, uploads: &Uploads) -> Result<(), Error> {
     journal.replace(records)
 }
 
-/// What the records of a journal add up to.
+/// The sum of the records of a journal.
 fn uploads(recovered: &Recovered) -> Uploads {
     let mut uploads = Uploads::new();
     for record in &recovered.records {

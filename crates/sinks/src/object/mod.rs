@@ -217,7 +217,7 @@ impl Sink for ObjectSink {
         if durable {
             Promise::new(
                 Guarantee::ExactlyOnce,
-                "as long as nobody else touches `_millstream` at the destination",
+                "if no other program changes `_millstream` at the destination",
             )
         } else {
             Promise::new(

@@ -98,7 +98,7 @@ impl Chain {
             .ok_or_else(|| Failure::peer(format!("{path} was listed but no longer exists")))?;
         let manifest = Manifest::decode(&bytes).map_err(|what| {
             let text = format!(
-                "the manifest {path} {what}; without it nobody knows what is published: put it right, or remove {} and accept \
+                "the manifest {path} {what}; without it the published outputs are unknown: repair it, or remove {} and accept \
                  that what was published since the channel's cursor comes twice",
                 self.directory
             );

@@ -1,4 +1,4 @@
-//! What this machine remembers of the chain: its id, and the last manifest whose outputs are known to be published.
+//! The note of the chain on this machine: its id, and the last manifest whose outputs are known to be published.
 //!
 //! ```text
 //! SINK/published     "ID NUMBER" (32 hexadecimal digits, a decimal number), as a `millstream_state::WholeFile`

@@ -61,7 +61,7 @@ fn lost(reporter: &Reporter, number: u64, gone: &[String]) {
     reporter.error(
         "gone",
         format_args!(
-            "{} outputs of manifest {number} are gone, removed by somebody else or lost by the destination, before they were \
+            "{} outputs of manifest {number} are gone, removed by another program or lost by the destination, before they were \
              published ({first} ...): all of that manifest is taken back and written again from the channel",
             gone.len()
         ),

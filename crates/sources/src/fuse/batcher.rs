@@ -18,7 +18,7 @@ use super::{cutter::Records, rules::Rule};
 /// largest request: a few lines must not hold the memory of many.
 const COPY_BYTES_MAX: usize = 256 << 10;
 
-/// What the batches of one open file have in common.
+/// The properties that the batches of one open file share.
 pub(super) struct Batcher {
     node: Arc<str>,
     tag: Tag,

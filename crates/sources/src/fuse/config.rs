@@ -37,10 +37,10 @@ pub(super) struct Config {
     /// Longest record in bytes, without its newline.
     #[serde(default = "line_max")]
     line_max: Size,
-    /// What happens to a longer record.
+    /// The treatment of a longer record.
     #[serde(default)]
     too_long: TooLong,
-    /// What a `write` does when the channel behind is full: `block` waits for room (a fatal signal ends the wait), `fail` waits
+    /// Behavior of a `write` when the channel behind is full: `block` waits for room (a fatal signal ends the wait), `fail` waits
     /// for one second and then returns ENOSPC.
     #[serde(default)]
     when_full: WhenFull,
@@ -86,7 +86,7 @@ struct RuleConfig {
     /// Longest record in bytes. Default: the source's `line_max`.
     #[serde(default)]
     line_max: Option<Size>,
-    /// What happens to a longer record. Default: the source's `too_long`.
+    /// The treatment of a longer record. Default: the source's `too_long`.
     #[serde(default)]
     too_long: Option<TooLong>,
     /// File outside the mount that gets a copy of the records: a template of `{path}` and `{host}`, or a directory (ending in a
@@ -127,7 +127,7 @@ impl Default for RecentConfig {
     }
 }
 
-/// What a `write` does when the channel behind is full.
+/// Behavior of a `write` when the channel behind is full.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum WhenFull {

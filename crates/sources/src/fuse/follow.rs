@@ -56,7 +56,7 @@ struct Followed {
     open: OpenFile,
 }
 
-/// What a check of a file found.
+/// The result of checking a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
     /// A process may still write to it.

@@ -1,4 +1,4 @@
-//! The source `fuse`: a mounted directory. What programs write to its files is shipped.
+//! The source `fuse`: a mounted directory. It ships the lines that programs write to its files.
 //!
 //! `[read] -> [decode] -> [send] -> keep -> take -> process -> encode -> write -> settle`
 //!

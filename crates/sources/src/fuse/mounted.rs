@@ -31,7 +31,7 @@ const DSYNC: u32 = 0o10_000;
 /// Each write arrives as it is made, so its end is known and its writer gets its error.
 const OPENED: u32 = open_flag::DIRECT_IO | open_flag::NO_FLUSH;
 
-/// What the sessions of one mount share.
+/// The state that the sessions of one mount share.
 pub(super) struct Mounted {
     pub device: Device,
     pub shipper: Arc<Shipper>,

@@ -25,7 +25,7 @@ pub(super) type Turn = OwnedMutexGuard<()>;
 pub(super) struct OpenFile {
     node: u64,
     shipper: Arc<Shipper>,
-    /// What is written through it; `None` if it is open for reading only.
+    /// The stream that is written through it; `None` if it is open for reading only.
     writing: Option<Writing>,
 }
 

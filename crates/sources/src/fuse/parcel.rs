@@ -4,7 +4,7 @@ use millstream_record::Batch;
 
 use super::{cutter::Mode, unfinished::Place};
 
-/// What is to be sent, and what is unfinished behind it.
+/// A batch to send, and the unfinished bytes behind it.
 #[derive(Debug)]
 pub(super) struct Parcel {
     /// The records; `None` if none is left to send.

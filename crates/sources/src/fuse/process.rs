@@ -1,4 +1,4 @@
-//! What `/proc` shows of the thread that sent a request.
+//! The thread that sent a request, as `/proc` shows it.
 
 use std::fs;
 

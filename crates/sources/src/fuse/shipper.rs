@@ -1,4 +1,4 @@
-//! What all open files of a node send through: the outlets, the journal, the copies, and how long a write may wait for room.
+//! The path of all open files of a node: the outlets, the journal, the copies, and how long a write may wait for room.
 //!
 //! `read -> decode -> [send] -> keep -> take -> process -> encode -> write -> settle`
 
@@ -40,7 +40,7 @@ pub(super) struct Meters {
     pub copied: Meter,
 }
 
-/// What all open files of a node share.
+/// The state that all open files of a node share.
 pub(super) struct Shipper {
     pub options: Arc<Options>,
     pub context: SourceContext,

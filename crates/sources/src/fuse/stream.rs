@@ -218,7 +218,7 @@ impl Stream {
         Ok(!self.cutter.tail().is_empty())
     }
 
-    /// What the journal has of the unfinished bytes.
+    /// The unfinished bytes that the journal has.
     pub(super) fn line(&mut self) -> &mut UnfinishedLine {
         &mut self.line
     }

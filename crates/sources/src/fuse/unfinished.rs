@@ -109,7 +109,7 @@ pub(super) struct UnfinishedLine {
     bytes: usize,
     /// How many of them, from the first on, are in the journal.
     journaled: usize,
-    /// Where further bytes go in the journal. Each parcel that takes unfinished bytes gets a generation of its own, whether
+    /// Where further bytes go in the journal. Each parcel that takes unfinished bytes gets its own generation, whether
     /// it is sent or not: several channels may disagree on whether they kept it.
     place: Option<Place>,
     /// The generation in which the unfinished bytes begin.

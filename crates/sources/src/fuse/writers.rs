@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_leaves_without_a_write_has_the_values_of_the_last_writer() {
+    fn a_batch_without_a_write_has_the_values_of_the_last_writer() {
         let mut writers = Writers::new("here".into(), "app/x".into());
         assert_eq!(writers.last().get("pid"), None);
         let thread = std::process::id();

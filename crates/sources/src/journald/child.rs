@@ -25,7 +25,7 @@ const PIECES: usize = 4;
 /// How much of the child's stderr is reported when it fails.
 const REASON_BYTES: u64 = 2000;
 
-/// What the reading thread passes on.
+/// The events of the reading thread.
 #[derive(Debug)]
 pub(super) enum Piece {
     /// Whole entries, packed.

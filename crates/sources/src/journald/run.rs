@@ -240,7 +240,7 @@ impl Follower {
             cursor: cursor.clone(),
         };
         if self.durable {
-            // Whatever the channel keeps, its place is durable before.
+            // The place of an entry is durable before the channel keeps the entry.
             self.write(place).await?;
         } else {
             self.unsettled.push_back(place);

@@ -221,7 +221,7 @@ fn behind_a_durable_channel_a_kill_at_any_moment_loses_and_repeats_no_entry() {
 }
 
 #[test]
-fn what_a_consumer_dropped_is_sent_again_in_order() {
+fn records_that_a_consumer_dropped_are_sent_again_in_order() {
     for to in [Downstream::memory(), Downstream::durable()] {
         let mut journal = Journal::new();
         journal.numbered(0..10);

@@ -32,7 +32,7 @@ pub trait DurableState: Sized {
 /// Where the states under test are.
 pub const DIRECTORY: &str = "/state";
 
-/// What a state promises.
+/// The promise of a state.
 #[derive(Clone, Copy, Debug)]
 pub struct Trial {
     /// A number survives a power cut when `advance` has returned. Otherwise only the end of the process.
@@ -153,7 +153,7 @@ impl Trial {
             promise.tried += 1;
             match state.advance(promise.tried) {
                 Ok(()) => promise.kept = promise.tried,
-                // What failed is started anew, as a node is.
+                // A failed state is opened again, as a node restarts.
                 Err(_) if step.is_multiple_of(2) => {
                     drop(state);
                     disk.fail(kind, 0, errno);
@@ -293,7 +293,7 @@ impl Trial {
     }
 }
 
-/// What was promised in a run.
+/// The promises of a run.
 #[derive(Debug, Default)]
 struct Promise {
     /// The last number whose `advance` returned.

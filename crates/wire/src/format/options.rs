@@ -71,9 +71,9 @@ pub struct Options {
 pub struct OptionError {
     /// The option with the problem.
     pub option: &'static str,
-    /// What is wrong.
+    /// The error.
     pub message: String,
-    /// What to do.
+    /// The next step.
     pub help: String,
 }
 

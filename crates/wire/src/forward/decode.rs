@@ -27,7 +27,7 @@ const CONVERTED_BYTES_KEPT: usize = 64 << 10;
 /// known servers skip such values forever (one log line per byte); a few are tolerated as they do.
 const STRAYS_MAX: u32 = 16;
 
-/// What is at the front of the input.
+/// The item at the front of the input.
 #[derive(Debug, PartialEq)]
 pub enum Step<'a> {
     /// Nothing complete: read more bytes. Only white space was consumed.
@@ -173,7 +173,7 @@ impl Decoder {
         }
     }
 
-    /// What is at the front of `input`, and the number of bytes consumed: drop these, then call again. After
+    /// Returns the item at the front of `input`, and the number of bytes consumed: drop these, then call again. After
     /// [`Step::More`] pass the same bytes with more after them.
     ///
     /// # Errors [`Refusal`]: close the connection.
@@ -220,7 +220,7 @@ impl Decoder {
             self.offset += (consumed + payload.length) as u64;
             return Ok((consumed, Step::Payload(payload)));
         }
-        if !self.goes_on(input)? {
+        if !self.continues(input)? {
             if input.len() >= self.frame_bytes_max {
                 return Err(self.too_large(self.frame_bytes_max));
             }
@@ -240,7 +240,7 @@ impl Decoder {
             return Ok((0, Step::End(Options::default())));
         }
         self.open = self.open.max(1);
-        if !self.goes_on(input)? {
+        if !self.continues(input)? {
             if input.len() >= OPTION_BYTES_MAX {
                 return Err(self.too_large(OPTION_BYTES_MAX));
             }
@@ -256,7 +256,7 @@ impl Decoder {
     }
 
     /// Whether the incomplete value at the front is complete now.
-    fn goes_on(&mut self, input: &[u8]) -> Result<bool, Refusal> {
+    fn continues(&mut self, input: &[u8]) -> Result<bool, Refusal> {
         match skip(input, self.at, &mut self.open) {
             Ok(at) if self.open > 0 => {
                 self.at = at;

@@ -5,7 +5,7 @@ use super::{MAJOR, MINOR};
 /// Bytes before the body of an answer.
 const HEADER_BYTES: usize = 16;
 
-/// What `stat` shows of a node.
+/// The attributes of a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Attributes {
     /// Its number.
@@ -26,7 +26,7 @@ pub struct Attributes {
     pub block_bytes: u32,
 }
 
-/// What `statfs` shows.
+/// The result of `statfs`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileSystem {
     /// Bytes of a block.

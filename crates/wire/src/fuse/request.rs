@@ -25,7 +25,7 @@ pub struct Header {
 pub struct Request<'a> {
     /// The header.
     pub header: Header,
-    /// What the kernel asks for.
+    /// A request of the kernel.
     pub operation: Operation<'a>,
 }
 

@@ -33,7 +33,7 @@ pub enum Progress {
 pub struct JsonError {
     /// The offset in the input.
     pub offset: usize,
-    /// What was expected there.
+    /// The expected syntax.
     pub expected: &'static str,
 }
 

@@ -38,7 +38,7 @@ fn batch(records: &[Value]) -> Batch {
 /// The records that the decoder reads from the request for a batch.
 fn again(form: Form, batch: &Batch) -> Vec<Value> {
     let template = Template::parse("{tag}").unwrap();
-    let missing = Template::parse("{nobody}").unwrap();
+    let missing = Template::parse("{no_one}").unwrap();
     let mut encoder = Encoder::new(form, [("gone", &missing), ("service.name", &template)]);
     let (mut text, mut around, mut places) = (Vec::new(), Vec::new(), Vec::new());
     for (_, event) in records(batch) {

@@ -151,7 +151,7 @@ fn decode(mut logs: Logs<'_>) -> Decoded {
     loop {
         let before = found.out.capacity();
         let next = logs.next(RECEIVED, &mut found.out);
-        assert_eq!(found.out.capacity(), before, "it grew by itself");
+        assert_eq!(found.out.capacity(), before, "it grew on its own");
         match next {
             Next::Record => found.records += 1,
             Next::Bad(bytes, bad) => found.bad.push((bytes.to_vec(), bad)),

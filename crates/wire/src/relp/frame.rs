@@ -26,7 +26,7 @@ pub enum Command {
     Other,
 }
 
-/// What is at the front of the input. Ranges refer to the input.
+/// The item at the front of the input. Ranges refer to the input.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Nothing complete: pass the same bytes again with more after them.
@@ -119,7 +119,7 @@ impl Decoder {
         waiting > 0 || self.left > 0 || self.ending
     }
 
-    /// What is at the front of `input`, and the number of bytes consumed.
+    /// Returns the item at the front of `input`, and the number of bytes consumed.
     pub fn next(&mut self, input: &[u8]) -> Result<(usize, Step), Refusal> {
         if self.left > 0 {
             return Ok(self.part(input, 0));

@@ -22,7 +22,7 @@ pub enum Framing {
     Lines,
 }
 
-/// What follows the available text.
+/// The continuation of the available text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum After {
     /// Probably more.
@@ -36,7 +36,7 @@ pub enum After {
 /// More digits are not a count: it would exceed any message.
 const COUNT_DIGITS_MAX: usize = 9;
 
-/// What is at the start of a text.
+/// The item at the start of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Scanned {
     /// A message from `start` to `end`; the next one begins at `next` or later.
@@ -56,7 +56,7 @@ pub(super) enum Scanned {
     Nothing { skip: usize },
 }
 
-/// What remains of a message that is read in pieces.
+/// The rest of a message that is read in pieces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Rest {
     /// This many bytes.
@@ -91,7 +91,7 @@ impl Frames {
         }
     }
 
-    /// What is in `text` from `at` on; offsets refer to `text`. After more text has arrived, pass it from where it was
+    /// Returns the item in `text` from `at` on; offsets refer to `text`. After more text has arrived, pass it from where it was
     /// left.
     #[inline(always)]
     pub(super) fn next(&mut self, text: &[u8], at: usize, after: After) -> Scanned {

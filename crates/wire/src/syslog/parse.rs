@@ -13,7 +13,7 @@ use super::{
 };
 use crate::room::Room;
 
-/// What is known about a message besides its bytes.
+/// The facts about a message besides its bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Received<'a> {
     /// The receive time.
@@ -240,7 +240,7 @@ impl Parser {
     }
 }
 
-/// What follows the words of RFC 5424: whether it is structured data, and the bytes from there on, or the message.
+/// The part behind the words of RFC 5424: whether it is structured data, and the bytes from there on, or the message.
 #[inline(always)]
 fn data(rest: &[u8]) -> (bool, &[u8]) {
     match rest {

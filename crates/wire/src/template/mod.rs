@@ -42,7 +42,7 @@ pub struct Template {
     parts: Arc<[Part]>,
 }
 
-/// What the text of a template depends on, and so how often it must be rendered.
+/// The inputs of a template's text, and so how often it must be rendered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Depends {
     /// Nothing: once.
@@ -61,9 +61,9 @@ pub enum Depends {
 pub struct TemplateError {
     /// The offset of the error in bytes.
     pub offset: usize,
-    /// What is wrong there.
+    /// The error.
     pub message: String,
-    /// What to write instead.
+    /// The correct text.
     pub help: String,
 }
 

@@ -42,7 +42,7 @@ impl fmt::Display for Missing {
     }
 }
 
-/// What all records of a batch share, as far as templates can use it.
+/// The values that all records of a batch share, as far as templates can use it.
 #[derive(Clone, Copy, Debug)]
 pub struct Shared<'a> {
     /// The tag.

@@ -166,7 +166,7 @@ impl Request for Metadata<'_> {
     }
 }
 
-/// What a coordinator coordinates.
+/// The kind of coordinator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Coordinates {
     Group = 0,

@@ -139,7 +139,7 @@ impl Store for Memory {
                 file.map(|file| file.extend_from_slice(bytes))
             })
             .await?;
-        there.ok_or_else(|| Failure::peer("somebody has dropped it"))
+        there.ok_or_else(|| Failure::peer("it was dropped"))
     }
 
     fn held(&self, _: &String) -> usize {
@@ -152,7 +152,7 @@ impl Store for Memory {
             .await?;
         match there {
             true => Ok(output),
-            false => Err(Failure::peer("somebody has dropped it")),
+            false => Err(Failure::peer("it was dropped")),
         }
     }
 

@@ -337,7 +337,7 @@ fn a_superseded_writer_publishes_nothing_more() {
             case.run_to_the_end(&state, &successor, new.path());
             case.check(&state, &successor, &format!("call {call}"));
         }
-        assert!(fenced > 0, "nobody was ever fenced");
+        assert!(fenced > 0, "no writer was fenced");
     }
 }
 

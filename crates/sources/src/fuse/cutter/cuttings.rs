@@ -1,8 +1,8 @@
-//! What cutting gives: records, rejected pieces, and how to continue.
+//! The result of cutting: records, rejected pieces, and how to continue.
 
 use std::ops::Range;
 
-/// What happens to the bytes up to the end of the record that they belong to.
+/// The treatment of the bytes up to the end of their record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::fuse) enum Fate {
     /// They become a record.
@@ -26,7 +26,7 @@ pub(in crate::fuse) enum Records {
     Separate(Vec<Vec<u8>>),
 }
 
-/// What the unfinished and the new bytes were cut into.
+/// The pieces of the unfinished and the new bytes.
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::fuse) struct Cuttings {
     pub records: Records,

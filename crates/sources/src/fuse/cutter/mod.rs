@@ -2,7 +2,7 @@
 //!
 //! `read -> [decode] -> send -> keep -> take -> process -> encode -> write -> settle`
 //!
-//! Each open file has a cutter of its own, so lines of several writers never mix. Whole lines stay in the buffer that they were
+//! Each open file has its own cutter, so lines of several writers never mix. Whole lines stay in the buffer that they were
 //! read into: an unfinished line of earlier writes is put right in front of them. Cutting does not change the cutter. The
 //! unfinished bytes leave it when the next hop has the records that they became part of ([`Cutter::advance`]).
 

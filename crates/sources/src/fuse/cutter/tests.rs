@@ -137,20 +137,20 @@ fn cuttings_say_whether_they_took_unfinished_bytes() {
 #[test]
 fn records_that_were_not_kept_are_unfinished_again() {
     let mut cutter = Cutter::new(boundaries(Framing::Lines, 10, TooLong::Truncate));
-    let mut buffer = *b"....goes on";
+    let mut buffer = *b"....keep on";
     feed(&mut cutter, &mut buffer, 4..11);
     let cuttings = cutter.cut(&mut buffer.clone(), 4..11);
     assert_eq!(
         (cuttings.unfinished, cuttings.mode.fate),
         (0, Fate::Dropped)
     );
-    assert_eq!(cutter.tail(), b"goes on");
+    assert_eq!(cutter.tail(), b"keep on");
     let before = cutter.advance(0, cuttings.mode);
     assert_eq!((cutter.tail(), cutter.mode.fate), (&b""[..], Fate::Dropped));
     cutter.rewind(before);
     assert_eq!(
         (cutter.tail(), cutter.mode.fate),
-        (&b"goes on"[..], Fate::Record)
+        (&b"keep on"[..], Fate::Record)
     );
 }
 
@@ -225,7 +225,7 @@ fn a_line_whose_beginning_has_left_starts_no_record() {
     let long = "x".repeat(30);
     for too_long in [TooLong::Split, TooLong::Truncate, TooLong::Reject] {
         let boundaries = boundaries(stacks(), 10, too_long);
-        let pieces = ["1 a\n", &long, "2 goes on\nb\n", "3 c\n"];
+        let pieces = ["1 a\n", &long, "2 keep on\nb\n", "3 c\n"];
         let (records, rejected) = run(boundaries, 0, &pieces);
         let all = records.concat() + &rejected.concat();
         assert_eq!(records.last().unwrap(), "3 c");
@@ -235,7 +235,7 @@ fn a_line_whose_beginning_has_left_starts_no_record() {
         );
         match too_long {
             TooLong::Truncate => assert_eq!(records, ["1 a\nxxxxxx", "3 c"]),
-            _ => assert!(all.contains("2 goes on"), "{all}"),
+            _ => assert!(all.contains("2 keep on"), "{all}"),
         }
     }
 }

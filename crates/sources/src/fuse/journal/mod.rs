@@ -27,7 +27,7 @@ use record::{HEAD_BYTES, Head, Kind, Lines, Title, frame_bytes};
 const NAME: &str = "unfinished";
 /// The bound on the file. A journal that has reached it refuses writers.
 const FILE_BYTES_MAX: u64 = 256 << 20;
-/// What helps when the journal cannot be used.
+/// The remedy when the journal cannot be used.
 const REMEDY: &str = "restore it from a backup, or remove `unfinished` and `unfinished.copy` and restart Millstream: lines \
                       that were unfinished at the last stop are then lost";
 const FORMAT: JournalFormat = JournalFormat {
@@ -81,7 +81,7 @@ struct Slot {
 /// The journal as a start finds it.
 pub(super) struct Opened {
     pub journal: Journal,
-    /// What an earlier run has left.
+    /// The state that an earlier run left.
     pub left: Vec<Left>,
     /// Damage that lost nothing, as text for the operator.
     pub mended: Option<String>,

@@ -51,7 +51,7 @@ impl Identity {
     }
 }
 
-/// What the journal begins with.
+/// The title record of the journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Title {
     pub(super) identity: Identity,
@@ -156,7 +156,7 @@ impl Head {
     }
 }
 
-/// What the journal says of one slot.
+/// The journal's state of one slot.
 #[derive(Debug, Default)]
 struct Slot {
     path: String,

@@ -1,4 +1,4 @@
-//! What survives a crash, and what is not sent again.
+//! Tests of the lines that survive a crash and of those that are not sent again.
 
 use std::{fs, path::PathBuf};
 

@@ -28,7 +28,7 @@ fn path(random: &mut Random) -> PathBuf {
         .collect()
 }
 
-/// What `stat` shows, without the fields in which file systems may differ.
+/// The result of `stat`, without the fields in which file systems may differ.
 fn stat(path: &Path) -> io::Result<String> {
     let found = fs::symlink_metadata(path)?;
     let size = if found.is_dir() { 0 } else { found.len() };

@@ -116,13 +116,13 @@ fn the_last_line_is_sent_at_close_and_lines_of_several_writers_stay_whole() {
     let (mut one, mut two) = (rig.append("f"), rig.append("f"));
     one.write_all(b"one ").unwrap();
     two.write_all(b"two ").unwrap();
-    one.write_all(b"goes on\nand").unwrap();
+    one.write_all(b"keep on\nand").unwrap();
     two.write_all(b"too\r\n\0").unwrap();
-    assert_eq!(rig.lines(), ["one goes on", "two too"]);
+    assert_eq!(rig.lines(), ["one keep on", "two too"]);
     drop(two);
     until("the last line is sent", || rig.lines().len() == 3);
     drop(one);
-    rig.until_lines(&["one goes on", "two too", "\0", "and"]);
+    rig.until_lines(&["one keep on", "two too", "\0", "and"]);
     assert_eq!(fs::metadata(rig.path("f")).unwrap().len(), 25);
 }
 

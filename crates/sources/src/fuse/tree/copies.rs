@@ -29,7 +29,7 @@ pub(super) enum CopyState {
     No,
 }
 
-/// What a write to the mount brings.
+/// The effect of a write to the mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::fuse) enum WriteKind {
     /// Data to ship.

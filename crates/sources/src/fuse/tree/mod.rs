@@ -354,7 +354,7 @@ impl Tree {
 
     // Attributes.
 
-    /// What `stat` shows of a node.
+    /// The attributes of a node.
     pub(super) fn attributes(&self, number: u64) -> Result<Attributes, Errno> {
         let node = self.nodes.get(number)?;
         let (kind, size, links) = match &node.kind {

@@ -13,7 +13,7 @@ use super::{content::Content, copies::CopyState};
 /// Numbers of nodes begin here. In listings they stand behind the two names that every directory has.
 const FIRST_NODE: u64 = 16;
 
-/// What a node is.
+/// The kind of a node.
 #[derive(Debug)]
 pub(super) enum Kind {
     Directory(Directory),

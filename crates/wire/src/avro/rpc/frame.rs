@@ -24,7 +24,7 @@ pub struct Frames {
     offset: u64,
 }
 
-/// What is at the front of the input.
+/// The item at the front of the input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Nothing complete: read more bytes.
@@ -89,7 +89,7 @@ impl Frames {
         left > 0 || self.buffers.is_some()
     }
 
-    /// What is at the front of `input`, and the number of bytes consumed: drop these, then call again. After
+    /// Returns the item at the front of `input`, and the number of bytes consumed: drop these, then call again. After
     /// [`Step::More`] pass the same bytes with more after them.
     ///
     /// # Errors [`Refusal`]: close the connection.

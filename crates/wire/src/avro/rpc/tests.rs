@@ -149,7 +149,7 @@ impl Server {
         loop {
             let before = self.out.capacity();
             let (taken, fed) = self.calls.feed(&self.call, RECEIVED, &mut self.out);
-            assert_eq!(self.out.capacity(), before, "it grew by itself");
+            assert_eq!(self.out.capacity(), before, "it grew on its own");
             self.call.drain(..taken);
             match fed {
                 Fed::More => return,
