@@ -449,10 +449,10 @@ fn kept_at_start(log: &str) -> Option<(u32, u64)> {
 fn settled(slots: &[u8]) -> Option<(u32, u64)> {
     let at = |offset: usize| slots.get(offset..)?.first_chunk::<8>().copied();
     let slot = |start: usize| {
-        let generation = u64::from_le_bytes(at(start + 32)?);
-        let [a, b, c, d, ..] = at(start + 40)?;
+        let generation = u64::from_le_bytes(at(start + 16)?);
+        let [a, b, c, d, ..] = at(start + 48)?;
         let epoch = u32::from_le_bytes([a, b, c, d]);
-        Some((generation, (epoch, u64::from_le_bytes(at(start + 48)?))))
+        Some((generation, (epoch, u64::from_le_bytes(at(start + 56)?))))
     };
     Some(slot(0)?.max(slot(4096)?).1)
 }

@@ -255,9 +255,12 @@ fn told(log: &str) -> u64 {
     };
     let lines = log
         .lines()
-        .filter(|line| line.contains("were not acknowledged by its system"));
+        .filter(|line| line.contains("its system has not acknowledged"));
     lines
-        .map(|line| number(line, "): ", " records were") + number(line, "up to ", " before them"))
+        .map(|line| {
+            number(line, "has not acknowledged ", " records")
+                + number(line, "up to ", " before them")
+        })
         .sum()
 }
 

@@ -62,7 +62,7 @@ fn an_address_in_use_fails_with_its_name_and_what_to_do() {
         assert!(
             bind(&listen)
                 .unwrap_err()
-                .contains("another process listens there")
+                .contains("another process listens on it")
         );
         drop(living);
         assert!(!path.exists());

@@ -305,7 +305,7 @@ fn reading_an_unreadable_file_is_retried() {
 #[test]
 fn wrong_options_are_refused_with_a_helpful_message() {
     for (options, word) in [
-        (r#"{"paths": []}"#, "names no file"),
+        (r#"{"paths": []}"#, "`paths` is empty"),
         (r#"{"paths": "/a/{b"}"#, "/a/{b"),
         (r#"{"paths": "/a", "framing": "octets"}"#, "octets"),
         (

@@ -99,7 +99,7 @@ fn every_format_and_compression_is_read_by_kcat_and_java() {
     let rejected = fs::read(directory.path().join("data/rejected/refused.msgpack")).unwrap();
     let rejected = String::from_utf8_lossy(&rejected).into_owned();
     assert!(
-        rejected.contains("one") && rejected.contains("no name of a topic"),
+        rejected.contains("one") && rejected.contains("is not a topic name"),
         "{rejected}"
     );
 }

@@ -271,7 +271,7 @@ fn secrets_are_not_printed_and_a_key_that_protects_nothing_is_refused() {
     assert!(problems(unknown).contains("no user is called `eve`"));
     assert!(
         problems("{ shared_key: a, clients: [{ network: 1.2.3 }] }")
-            .contains("no address and no network")
+            .contains("is not an address or a network")
     );
     let own = "{ anonymous: false, clients: [{ network: ::1, shared_key: b }] }";
     assert_eq!(problems(own), "");

@@ -285,7 +285,7 @@ fn behind_memory_fsync_waits_until_everything_is_settled() {
     let (synced, mut file) = syncs.join().unwrap();
     synced.unwrap();
     let journal = fs::read(rig.directory.path().join("state/unfinished")).unwrap();
-    assert!(journal.ends_with(b"unfinished"));
+    assert!(journal.windows(10).any(|part| part == b"unfinished"));
     rig.downstream.hold();
     file.write_all(b"\nb\n").unwrap();
     rig.downstream.drop_held();

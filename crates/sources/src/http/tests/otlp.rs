@@ -72,7 +72,7 @@ fn an_undecodable_request_is_answered_in_its_own_form() {
             "{\"resourceLogs\":[{\"scopeLogs\":[{\"logRecords\":[{}]}]}]}\n{\"resourceLogs\":[]}\n",
             "line 2, byte 1: the end of the request expected",
         ),
-        ("[]", "of another type"),
+        ("[]", "of the wrong type"),
     ] {
         let answer = rig.post("/v1/logs", &[JSON], body.as_bytes());
         let status: Value = answer.json();
