@@ -181,7 +181,8 @@ fn contents(directory: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     files(directory).into_iter().map(read).collect()
 }
 
-/// Stops a program at a moment when it has a file below `out` open. Between two files it holds no lock.
+/// Stops a program at a moment when it writes a file below `out`. Between two files it holds no lock. An open file with bytes in
+/// it is locked and in the journal; an open directory is only being synced.
 fn stop_while_it_writes(program: &Program, out: &Path) {
     let of = |what: &str| format!("/proc/{}/{what}", program.id());
     wait_until("it is stopped while it writes", || {
@@ -194,7 +195,11 @@ fn stop_while_it_writes(program: &Program, out: &Path) {
         });
         let open = fs::read_dir(of("fd")).unwrap().flatten();
         let mut open = open.flat_map(|file| fs::read_link(file.path()));
-        let writes = open.any(|path| path.starts_with(out));
+        let has_bytes = |path: &Path| {
+            let found = fs::metadata(path);
+            found.is_ok_and(|found| found.is_file() && found.len() > 0)
+        };
+        let writes = open.any(|path| path.starts_with(out) && has_bytes(&path));
         if !writes {
             program.signal("CONT");
         }
