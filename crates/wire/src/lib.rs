@@ -15,6 +15,7 @@ pub mod json;
 pub mod lines;
 pub mod msgpack;
 pub mod otlp;
+pub mod parse;
 pub mod record;
 pub mod relp;
 mod rfc3339;
