@@ -24,6 +24,7 @@ const IMPORTS: &[(&str, &[&str])] = &[
             "record", "config", "wire", "sys", "state", "pipeline", "net", "kafka",
         ],
     ),
+    ("processors", &["record", "config", "wire", "pipeline"]),
     (
         "sinks",
         &[

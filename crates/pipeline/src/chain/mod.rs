@@ -22,7 +22,7 @@ use bytes::Bytes;
 use millstream_record::Batch;
 
 use out::Use;
-pub use out::{Head, Out};
+pub use out::{Counts, Head, Made, Out};
 pub(crate) use put::ChainChannel;
 pub(crate) use read::ChainReader;
 
@@ -67,6 +67,7 @@ pub(crate) struct ProcessorMeters {
     received_bytes: Meter,
     sent: Meter,
     filtered: Meter,
+    failed: Meter,
     busy: Meter,
 }
 
@@ -77,6 +78,7 @@ impl ProcessorMeters {
             received_bytes: meters.counter("bytes_received"),
             sent: meters.counter("records_sent"),
             filtered: meters.counter("records_filtered"),
+            failed: meters.counter("records_failed"),
             busy: meters.counter("busy_microseconds"),
         }
     }
@@ -166,6 +168,7 @@ impl Node {
             meters.received_bytes.add(batch.len() as u64);
             meters.sent.add(made.counts.sent);
             meters.filtered.add(made.counts.filtered);
+            meters.failed.add(made.counts.failed);
         }
         Ok(made)
     }

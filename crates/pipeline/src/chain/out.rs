@@ -21,22 +21,26 @@ pub struct Out<'a> {
 
 /// The records of one batch, by what became of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Counts {
+pub struct Counts {
     /// Records that left by a port that some node takes.
-    pub(super) sent: u64,
+    pub sent: u64,
     /// Records that were left out on purpose, or left by a port that no node takes.
-    pub(super) filtered: u64,
+    pub filtered: u64,
     /// Records that left by `NAME.rejected`.
-    pub(super) rejected: u64,
+    pub rejected: u64,
+    /// Records that could not be processed and were passed on unchanged.
+    pub failed: u64,
 }
 
 /// What the output of one batch became.
-pub(super) struct Made {
+#[derive(Debug)]
+pub struct Made {
     /// The batches of each port, in order.
-    pub(super) ports: Vec<Vec<Batch>>,
+    pub ports: Vec<Vec<Batch>>,
     /// The batch for `NAME.rejected`, if there is one.
-    pub(super) rejected: Option<Batch>,
-    pub(super) counts: Counts,
+    pub rejected: Option<Batch>,
+    /// The records by what became of them.
+    pub counts: Counts,
 }
 
 /// The tag and the values of new records.
@@ -107,6 +111,11 @@ impl<'a> Out<'a> {
         }
     }
 
+    /// The output of a processor without a chain around it, of which all `ports` ports are taken: for its tests.
+    pub fn alone(node: &'a str, batch: &'a Batch, ports: usize) -> Self {
+        Self::new(node, batch, std::iter::repeat_n(Use::Here, ports))
+    }
+
     /// Whether this chain needs what leaves by `port`: records for other ports are only counted.
     pub fn is_needed(&self, port: usize) -> bool {
         self.ports[port].used == Use::Here
@@ -164,6 +173,11 @@ impl<'a> Out<'a> {
         self.counts.filtered += u64::from(count);
     }
 
+    /// Counts `count` records that could not be processed and are passed on unchanged.
+    pub fn fail(&mut self, count: u32) {
+        self.counts.failed += u64::from(count);
+    }
+
     /// Rejects one record, whose original bytes are `record`.
     pub fn reject(&mut self, record: &[u8], reason: &str) {
         reject::write(&mut self.rejected, self.node, self.batch, record, reason);
@@ -181,7 +195,8 @@ impl<'a> Out<'a> {
         used == Use::Here
     }
 
-    pub(super) fn finish(self) -> Made {
+    /// Ends the output.
+    pub fn finish(self) -> Made {
         let batch = self.batch;
         let close = |mut port: Port| {
             let open = port.open.drain(..).filter_map(|open| open.close(batch));
@@ -342,6 +357,7 @@ mod tests {
             sent: 3,
             filtered: 1,
             rejected: 1,
+            failed: 0,
         };
         assert_eq!(made.counts, counts);
     }

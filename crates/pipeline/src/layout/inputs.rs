@@ -201,17 +201,18 @@ fn nothing_named(
     entries: &[Entry],
     names: &[(String, Port)],
 ) -> Problem {
-    if let Some(sink) = entries.iter().find(|entry| &*entry.name == pattern) {
-        let message =
-            format!("`{pattern}` is a sink: nothing comes out of it but `{pattern}.rejected`");
-        return Problem::new(place, message).also(&sink.place, "the sink is here");
-    }
     if let Some(at) = entries.iter().position(|entry| &*entry.name == pattern) {
+        let found = &entries[at];
+        if matches!(found.component.build, Build::Sink(_)) {
+            let message =
+                format!("`{pattern}` is a sink: nothing comes out of it but `{pattern}.rejected`");
+            return Problem::new(place, message).also(&found.place, "the sink is here");
+        }
         // A processor such as `route`, which has only named ports.
         let ports = names.iter().filter(|(_, (node, _))| *node == at);
         let ports: Vec<_> = ports.map(|(name, _)| format!("`{name}`")).collect();
-        let message = format!("`{pattern}` has no port of this name");
-        return Problem::new(place, message).help(format!("its ports are {}", ports.join(", ")));
+        let message = format!("`{pattern}` has several ports: name one of them");
+        return Problem::new(place, message).help(format!("there are {}", ports.join(", ")));
     }
     let problem = Problem::new(place, format!("no node is called `{pattern}`"));
     match names::nearest(pattern, names.iter().map(|(name, _)| name.as_str())) {
