@@ -5,7 +5,9 @@
 
 pub mod avro;
 pub mod compression;
+pub mod condition;
 pub mod cri;
+pub mod edit;
 pub mod format;
 pub mod forward;
 pub mod fuse;
