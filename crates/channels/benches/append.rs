@@ -247,6 +247,7 @@ fn channel(directory: &Path, options: &str, time: Duration, body: &Bytes) -> Fig
         run(opened.channel.put(Group {
             batches: vec![batch(body)],
             token,
+            entry: 0,
         }));
         receipt
     };

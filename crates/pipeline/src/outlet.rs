@@ -11,7 +11,7 @@ use millstream_record::{Batch, FileId};
 
 use crate::{
     channel::{Channel, Group, Note},
-    delivery::{self, Receipt, Tally},
+    delivery::{self, Receipt, Tally, Token},
     meters::{Meter, NodeMeters},
     rejection_log::RejectionLog,
     tags::TagFilter,
@@ -40,6 +40,8 @@ pub struct Edge {
     pub tags: Option<TagFilter>,
     /// Its channel, which is closed when the last feed of it is dropped.
     pub feed: Arc<Feed>,
+    /// The entry of its chain that this port leads to; 0 without a chain.
+    pub entry: usize,
 }
 
 /// Keeps a channel open for its producers.
@@ -110,9 +112,40 @@ impl Outlet {
             batches.iter().for_each(|batch| log.note(batch));
         }
         let (token, receipt) = delivery::receipt(awaited, records, port.tally.clone());
-        if let [Edge { tags: None, feed }] = &port.edges[..] {
-            feed.0.put(Group { batches, token }).await;
-            return receipt;
+        self.deliver(batches, token).await;
+        receipt
+    }
+
+    /// Sends a batch that the holder of `token` waits for: it is settled only when this batch is, too.
+    pub(crate) async fn send_with(&self, batch: Batch, token: Token) {
+        let port = &*self.0;
+        port.sent.add(u64::from(batch.count));
+        port.sent_bytes.add(batch.len() as u64);
+        if let Some(log) = &port.log {
+            log.note(&batch);
+        }
+        self.deliver(vec![batch], token).await;
+    }
+
+    async fn deliver(&self, batches: Vec<Batch>, token: Token) {
+        let port = &*self.0;
+        if let [
+            Edge {
+                tags: None,
+                feed,
+                entry,
+            },
+        ] = &port.edges[..]
+        {
+            let entry = *entry;
+            feed.0
+                .put(Group {
+                    batches,
+                    token,
+                    entry,
+                })
+                .await;
+            return;
         }
         let mut claimed = vec![false; batches.len()];
         for edge in &port.edges {
@@ -125,15 +158,18 @@ impl Outlet {
                 }
             }
             if !taken.is_empty() {
-                let (batches, token) = (taken, token.clone());
-                edge.feed.0.put(Group { batches, token }).await;
+                let group = Group {
+                    batches: taken,
+                    token: token.clone(),
+                    entry: edge.entry,
+                };
+                edge.feed.0.put(group).await;
             }
         }
         let unclaimed = batches.iter().zip(claimed).filter(|(_, claimed)| !claimed);
         port.unclaimed
             .add(unclaimed.map(|(batch, _)| u64::from(batch.count)).sum());
         token.settle();
-        receipt
     }
 
     /// Waits until no channel behind the port is full, for a source that would rather send nothing than have it wait there.

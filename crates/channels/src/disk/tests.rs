@@ -131,6 +131,7 @@ fn put(channel: &Arc<dyn Channel>, batch: Batch) -> Receipt {
     run(channel.put(Group {
         batches: vec![batch],
         token,
+        entry: 0,
     }));
     receipt
 }
@@ -508,6 +509,7 @@ fn group(text: &str, receipts: &mut Vec<Receipt>) -> Group {
     Group {
         batches: vec![batch(text, Vec::new())],
         token,
+        entry: 0,
     }
 }
 

@@ -28,6 +28,7 @@ fn group(bytes: usize) -> (Group, Receipt) {
         Group {
             batches: vec![batch],
             token,
+            entry: 0,
         },
         receipt,
     )

@@ -81,6 +81,8 @@ pub struct Inlet {
     next: Checkpoint,
     next_bytes: usize,
     awaited: bool,
+    /// More of what the channel delivered last is to come.
+    is_within: bool,
     due: Option<Pin<Box<Sleep>>>,
     ended: bool,
     /// The position up to which batches of a durable channel were counted as received: after a failure they are read again.
@@ -114,6 +116,7 @@ impl Inlet {
             next: Checkpoint::empty(),
             next_bytes: 0,
             awaited: false,
+            is_within: false,
             due: None,
             ended: false,
             counted: None,
@@ -149,6 +152,7 @@ impl Inlet {
         self.next = Checkpoint::empty();
         self.next_bytes = 0;
         self.awaited = false;
+        self.is_within = false;
         self.due = None;
         // The reader may have been at its end, and has to read again.
         self.ended = false;
@@ -203,7 +207,9 @@ impl Inlet {
 
     fn poll_item(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Item>, Failure>> {
         while !self.ended {
-            if self.next_bytes >= CHECKPOINT_BYTES || (self.next_bytes > 0 && self.reader.hurry()) {
+            let is_due =
+                self.next_bytes >= CHECKPOINT_BYTES || (self.next_bytes > 0 && self.reader.hurry());
+            if is_due && !self.is_within {
                 return Poll::Ready(Ok(self.checkpoint()));
             }
             match self.reader.poll_next(context)? {
@@ -213,6 +219,8 @@ impl Inlet {
                     }
                 }
                 Poll::Ready(None) => self.ended = true,
+                // The reader waits in the middle of what the channel delivered: no checkpoint can be here.
+                Poll::Pending if self.is_within => return Poll::Pending,
                 Poll::Pending if self.awaited => return Poll::Ready(Ok(self.checkpoint())),
                 Poll::Pending => {
                     let Some(due) = &mut self.due else {
@@ -232,23 +240,35 @@ impl Inlet {
             batch,
             position,
             token,
+            last,
+            rejected,
+            ..
         } = delivered;
         if self.due.is_none() {
             self.due = Some(Box::pin(sleep_until(Instant::now() + CHECKPOINT_AGE)));
         }
         // A batch with an empty body has to be settled, too.
         self.next_bytes += batch.len().max(1);
-        self.next.position = position.or(self.next.position);
+        self.is_within = !last;
+        if last {
+            self.next.position = position.or(self.next.position);
+        }
+        self.next.rejected.extend(rejected);
         if let Some(token) = token {
             self.awaited |= token.awaited();
             self.next.tokens.push(token);
         }
+        // A chain leaves an empty batch where it passes nothing on.
         let tag = batch.tag.as_str();
-        if self.tags.as_ref().is_some_and(|tags| !tags.takes(tag)) {
+        if batch.count == 0 && batch.is_empty()
+            || self.tags.as_ref().is_some_and(|tags| !tags.takes(tag))
+        {
             return None;
         }
         if position.is_none() || position > self.counted {
-            self.counted = position;
+            if last {
+                self.counted = position;
+            }
             self.received.add(u64::from(batch.count));
             self.received_bytes.add(batch.len() as u64);
         }
@@ -257,7 +277,7 @@ impl Inlet {
     }
 
     fn checkpoint(&mut self) -> Option<Item> {
-        if self.next_bytes == 0 {
+        if self.next_bytes == 0 || self.is_within {
             return None;
         }
         (self.next_bytes, self.awaited, self.due) = (0, false, None);
