@@ -6,7 +6,9 @@ use millstream_record::Time;
 
 use super::{Fault, others::Others};
 use crate::{
-    msgpack::{Reader, entry_head, is_array, write_array_len, write_map_len, write_time},
+    msgpack::{
+        Reader, entry_head, is_array, write_array_len, write_map_len, write_str, write_time,
+    },
     record::{FieldPath, MESSAGE, Record},
 };
 
@@ -79,10 +81,10 @@ impl Joint {
         if self.keep && self.into.as_deref() != Some(MESSAGE.as_bytes()) {
             count = 1;
             if self.into.is_none() {
-                others.push(out.len());
+                others.push(Some(MESSAGE.as_bytes()), out.len());
             }
-            crate::msgpack::write_str(out, MESSAGE.as_bytes());
-            crate::msgpack::write_str(out, line);
+            write_str(out, MESSAGE.as_bytes());
+            write_str(out, line);
         }
         Ok(Begun {
             text: line,
@@ -170,9 +172,9 @@ impl Joint {
             {
                 found = Some(target);
                 if !self.keep {
-                    self.push(others, out.len() + (pair - same));
+                    self.push(others, key, out.len() + (pair - same));
                     flush(entry, same..value, out);
-                    write_without(entry, value, target, out)?;
+                    write_without(entry, value, target, &mut others.behind, out)?;
                     count += 1;
                     same = end;
                     continue;
@@ -183,7 +185,7 @@ impl Joint {
                 same = end;
                 continue;
             }
-            self.push(others, out.len() + (pair - same));
+            self.push(others, key, out.len() + (pair - same));
             count += 1;
         }
         flush(entry, same..reader.position(), out);
@@ -192,9 +194,9 @@ impl Joint {
 
     /// Fields are replaced only by parsed fields beside them.
     #[inline]
-    fn push(&self, others: &mut Others, at: usize) {
+    fn push(&self, others: &mut Others, name: Option<&[u8]>, at: usize) {
         if self.into.is_none() {
-            others.push(at);
+            others.push(name, at);
         }
     }
 
@@ -212,16 +214,17 @@ fn flush(entry: &[u8], range: Range<usize>, out: &mut Vec<u8>) {
     out.extend_from_slice(entry.get(range).unwrap_or_default());
 }
 
-/// Appends the map at `at` without the value at `target` and its key, which may be inside maps of this map.
+/// Appends the map at `at` without the value at `target` and its key, which may be inside maps of this map. `behind` gets
+/// one range for each level.
 #[cold]
 fn write_without(
     entry: &[u8],
     mut at: usize,
     target: usize,
+    behind: &mut Vec<Range<usize>>,
     out: &mut Vec<u8>,
 ) -> Result<(), Fault> {
-    // As many as the path has parts.
-    let mut behind = Vec::new();
+    behind.clear();
     loop {
         let mut reader = Reader::at(entry, at);
         let length = reader.map_len()?;
@@ -265,9 +268,11 @@ pub(super) fn set_map_len(out: &mut Vec<u8>, at: usize, length: u32) {
         }
         return;
     }
-    let mut head = Vec::with_capacity(5);
-    write_map_len(&mut head, length);
-    replace(out, at..at + 1, &head);
+    let [b3, b2, b1, b0] = length.to_be_bytes();
+    match u16::try_from(length) {
+        Ok(_) => replace(out, at..at + 1, &[0xde, b1, b0]),
+        Err(_) => replace(out, at..at + 1, &[0xdf, b3, b2, b1, b0]),
+    }
 }
 
 /// Sets the time of the entry at `start`; its metadata stay.
@@ -293,9 +298,18 @@ fn set_any_time(out: &mut Vec<u8>, start: usize, time: Time) -> Result<(), Fault
     let at = reader.position();
     reader.skip()?;
     let range = at..reader.position();
-    let mut head = Vec::with_capacity(10);
-    write_time(&mut head, time);
-    replace(out, range, &head);
+    match u32::try_from(time.seconds()) {
+        Ok(seconds) => {
+            let [a, b, c, d] = seconds.to_be_bytes();
+            let [e, f, g, h] = time.subsec_nanos().to_be_bytes();
+            replace(out, range, &[0xd7, 0, a, b, c, d, e, f, g, h]);
+        }
+        // Before 1970 or after 2106.
+        Err(_) => {
+            let [a, b, c, d, e, f, g, h] = time.seconds().to_be_bytes();
+            replace(out, range, &[0xd3, a, b, c, d, e, f, g, h]);
+        }
+    }
     Ok(())
 }
 

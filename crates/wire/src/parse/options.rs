@@ -188,7 +188,7 @@ impl ParseOptions {
     }
 
     /// The name of `into`.
-    pub(super) fn into_name(&self) -> Result<Option<&str>, OptionError> {
+    pub(super) fn name_of_into(&self) -> Result<Option<&str>, OptionError> {
         let Some(path) = &self.into else {
             return Ok(None);
         };

@@ -1,5 +1,7 @@
 //! The fields of a record besides the parsed one: which of them a parsed field replaces.
 
+use std::ops::Range;
+
 use super::Fault;
 use crate::msgpack::Reader;
 
@@ -13,6 +15,8 @@ const KEPT: usize = 1 << 12;
 pub(super) struct Others {
     /// The offset of the first one in the output.
     base: usize,
+    /// A bit for each name: a name whose bit is not set is not among them.
+    names: u64,
     /// The offsets of all from `base` on.
     places: Vec<u32>,
     /// The same in order of their names, if there are more than [`FEW`] and a name was looked up.
@@ -21,12 +25,15 @@ pub(super) struct Others {
     seen: Vec<bool>,
     /// The offsets of replaced fields.
     replaced: Vec<u32>,
+    /// The bytes behind a field inside of others, for the function that removes it.
+    pub(super) behind: Vec<Range<usize>>,
 }
 
 impl Others {
     /// Begins a record whose other fields begin at `base`.
     pub(super) fn begin(&mut self, base: usize) {
         self.base = base;
+        self.names = 0;
         for places in [&mut self.places, &mut self.sorted, &mut self.replaced] {
             places.clear();
             places.shrink_to(KEPT);
@@ -35,8 +42,10 @@ impl Others {
         self.seen.shrink_to(KEPT);
     }
 
-    /// Adds the field at `at` of the output.
-    pub(super) fn push(&mut self, at: usize) {
+    /// Adds the field at `at` of the output; its name is `None` if it is not text.
+    #[inline]
+    pub(super) fn push(&mut self, name: Option<&[u8]>, at: usize) {
+        self.names |= name.map_or(0, bit);
         // No body reaches 4 GiB.
         self.places
             .push(u32::try_from(at - self.base).unwrap_or(u32::MAX));
@@ -45,7 +54,7 @@ impl Others {
     /// Notes that a parsed field has this name.
     #[inline(always)]
     pub(super) fn replace(&mut self, name: &[u8], out: &[u8]) {
-        if !self.places.is_empty() {
+        if self.names & bit(name) != 0 {
             self.find(name, out);
         }
     }
@@ -109,6 +118,13 @@ impl Others {
         out.truncate(to + rest);
         Ok(self.replaced.len() as u32)
     }
+}
+
+/// One of 64 bits, by the length and the ends of a name.
+#[inline(always)]
+fn bit(name: &[u8]) -> u64 {
+    let end = |byte: Option<&u8>| usize::from(byte.copied().unwrap_or(0));
+    1 << ((name.len() ^ (end(name.first()) << 2) ^ end(name.last())) & 63)
 }
 
 /// The name of the field at `at`; `None` if its key is not text.

@@ -41,8 +41,8 @@ enum Text {
     Ltsv,
     Csv(Box<[Slot]>),
     Tsv(Box<[Slot]>),
-    Syslog(Syslog),
-    Access(Access),
+    Syslog(Box<Syslog>),
+    Access(Box<Access>),
 }
 
 impl Parser {
@@ -52,7 +52,7 @@ impl Parser {
     /// # Errors [`OptionError`]: an option that the format does not have, a missing one, or one with a wrong value.
     pub fn new(options: &ParseOptions, zone: TimeZone) -> Result<Self, OptionError> {
         options.check()?;
-        let into = options.into_name()?;
+        let into = options.name_of_into()?;
         let time = match options.time.as_ref().and_then(|time| time.field.as_deref()) {
             Some(field) => name(field, "time.field")?,
             None => "time".to_owned(),
@@ -89,9 +89,9 @@ impl Parser {
             TextFormat::Ltsv => Text::Ltsv,
             TextFormat::Csv => Text::Csv(slots()?),
             TextFormat::Tsv => Text::Tsv(slots()?),
-            TextFormat::Syslog => Text::Syslog(Syslog::new(zone.clone())),
-            TextFormat::Apache => Text::Access(Access::apache(&meaning)),
-            TextFormat::Nginx => Text::Access(Access::nginx(&meaning)),
+            TextFormat::Syslog => Text::Syslog(Box::new(Syslog::new(zone.clone()))),
+            TextFormat::Apache => Text::Access(Box::new(Access::apache(&meaning))),
+            TextFormat::Nginx => Text::Access(Box::new(Access::nginx(&meaning))),
         };
         Ok(Self {
             joint: Joint {

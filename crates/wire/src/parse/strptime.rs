@@ -133,7 +133,8 @@ impl Strptime {
         let has = |item: &Item| items.contains(item);
         let complete = has(&Item::Seconds) || has(&Item::Millis);
         let month = has(&Item::Month) || has(&Item::MonthName);
-        if !complete && !(month && has(&Item::Day)) {
+        let date = month && has(&Item::Day);
+        if !complete && !date {
             return Err(format!(
                 "`{format}` has no date: it needs month and day, or `%s`"
             ));
