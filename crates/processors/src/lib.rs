@@ -1,6 +1,7 @@
 //! The processors: one directory each, and one line each in the list below.
 
 mod condition;
+mod fields;
 mod filter;
 mod parse;
 #[cfg(test)]
@@ -10,4 +11,9 @@ mod route;
 use millstream_pipeline::node::Component;
 
 /// All processors.
-pub const COMPONENTS: &[Component] = &[filter::COMPONENT, parse::COMPONENT, route::COMPONENT];
+pub const COMPONENTS: &[Component] = &[
+    fields::COMPONENT,
+    filter::COMPONENT,
+    parse::COMPONENT,
+    route::COMPONENT,
+];

@@ -11,12 +11,12 @@ use crate::page::{bytes, columns, count, list, paragraph, period, width};
 /// The whole page.
 pub fn render(explained: &Explained) -> String {
     let of = |kind| explained.nodes.iter().filter(|n| n.kind == kind).count();
-    let processors = match of(Kind::Processor) {
+    let with_processors = match of(Kind::Processor) {
         0 => String::new(),
         some => format!(", {}", count(some, "processor")),
     };
     let title = format!(
-        "{}{processors}, {}, {}; {}, {} of memory at most",
+        "{}{with_processors}, {}, {}; {}, {} of memory at most",
         count(of(Kind::Source), "source"),
         count(of(Kind::Channel), "disk channel"),
         count(of(Kind::Sink), "sink"),
