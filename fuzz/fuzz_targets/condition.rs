@@ -62,10 +62,17 @@ fuzz_target!(|data: &[u8]| {
     let mut values = Values::new();
     values.set("host", "web-1");
     let mut walker = Walker::new();
-    let valid = !lines && walker.walk(body).is_ok() && walker.whole() == body.len() && walker.misfits() == 0;
+    let valid = !lines
+        && walker.walk(body).is_ok()
+        && walker.whole() == body.len()
+        && walker.misfits() == 0;
     let batch = Batch {
         tag: "t".into(),
-        encoding: if lines { Encoding::Lines } else { Encoding::Packed },
+        encoding: if lines {
+            Encoding::Lines
+        } else {
+            Encoding::Packed
+        },
         plain: false,
         body: body.to_vec().into(),
         count: walker.entries(),
@@ -87,6 +94,9 @@ fuzz_target!(|data: &[u8]| {
     if valid || lines {
         let mut walker = Walker::new();
         assert!(walker.walk(&out).is_ok());
-        assert_eq!((walker.whole(), walker.entries(), walker.misfits()), (out.len(), changed, 0));
+        assert_eq!(
+            (walker.whole(), walker.entries(), walker.misfits()),
+            (out.len(), changed, 0)
+        );
     }
 });

@@ -61,7 +61,7 @@ fn translate(glob: &str) -> Result<String, String> {
         return Err("a `{` that is not closed; write `\\{` for `{`".to_owned());
     }
     // A glob of stars alone has no end either.
-    if !open_end && !(inner.is_empty() && !glob.is_empty()) {
+    if !open_end && (!inner.is_empty() || glob.is_empty()) {
         out.push_str("\\z");
     }
     Ok(out)

@@ -26,6 +26,7 @@ mod matcher;
 pub(crate) mod named;
 mod number;
 mod option;
+mod schema;
 mod test;
 
 #[cfg(test)]
