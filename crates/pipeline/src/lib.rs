@@ -1,6 +1,6 @@
 //! The contract between nodes (Source, Channel, Processor, Sink) and the runtime around it: Config -> Plan -> Running.
 
-pub mod chain;
+mod chain;
 pub mod channel;
 pub mod condition;
 mod data_dir;
@@ -13,6 +13,7 @@ pub mod layout;
 pub mod meters;
 pub mod node;
 pub mod outlet;
+pub mod output;
 pub mod plan;
 pub mod processor;
 pub mod promise;

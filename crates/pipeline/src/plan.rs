@@ -21,8 +21,8 @@ pub struct Plan {
     pub channels: Vec<ChannelPlan>,
     /// Sinks, in the order of the file.
     pub sinks: Vec<SinkPlan>,
-    /// All connections of the graph as the configuration has them, in the order of the file, for pictures. What runs is in the other
-    /// fields.
+    /// All connections of the graph as the configuration has them, in the order of the file, for pictures. The other fields are for
+    /// running it.
     pub links: Vec<Link>,
     /// The settings that the runtime needs.
     pub settings: RunSettings,

@@ -9,9 +9,9 @@ use std::sync::Arc;
 
 use millstream_record::Batch;
 
-use crate::{chain::Out, failure::Failure};
+use crate::{failure::Failure, output::Out};
 
-/// A processor. It holds the checked configuration; each chain that leads through it runs tasks of its own.
+/// A processor. It holds the checked configuration; each chain that leads through it has separate tasks.
 pub trait Processor: Send + Sync {
     /// The names of its ports beside `NAME.rejected`; empty for `NAME` itself. [`Out`] knows them by their place in the list.
     fn ports(&self) -> Vec<Arc<str>> {

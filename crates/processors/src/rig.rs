@@ -4,8 +4,8 @@ use std::{collections::HashMap, sync::Arc};
 
 use millstream_config::{Environment, Node, load};
 use millstream_pipeline::{
-    chain::{Counts, Made as Output, Out},
     node::{Build, Component},
+    output::{Counts, Made as Output, Out},
     processor::{Processor, Task},
 };
 use millstream_record::{Batch, Encoding, Values};
@@ -17,7 +17,7 @@ pub(crate) struct Rig {
     task: Box<dyn Task>,
 }
 
-/// What became of a batch.
+/// The output for a batch.
 pub(crate) struct Made {
     /// The batches of each port, by its name.
     pub(crate) ports: HashMap<Arc<str>, Vec<Batch>>,

@@ -59,7 +59,7 @@ pub enum Kind {
     Channel,
     /// Where they go.
     Sink,
-    /// What changes them on the way.
+    /// Changes them on the way.
     Processor,
 }
 

@@ -6,7 +6,6 @@
 //! whole, processor by processor, in the order in which they depend on each other. In front of a durable channel the chain runs where
 //! the batch is put ([`put::ChainChannel`]); in front of a sink it runs where the sink reads ([`read::ChainReader`]).
 
-mod out;
 mod put;
 mod read;
 #[cfg(test)]
@@ -21,8 +20,6 @@ use std::{
 use bytes::Bytes;
 use millstream_record::Batch;
 
-use out::Use;
-pub use out::{Counts, Head, Made, Out};
 pub(crate) use put::ChainChannel;
 pub(crate) use read::ChainReader;
 
@@ -31,6 +28,7 @@ use crate::{
     guard,
     meters::{Meter, NodeMeters},
     outlet::Outlet,
+    output::{Made, Out, Use},
     plan::{ChainNode, ChainPlan, Hop, Step},
     processor::Task,
 };
@@ -43,7 +41,7 @@ pub(crate) struct Chain {
     waiting: Vec<Vec<Batch>>,
 }
 
-/// What a chain made of a batch.
+/// The result of a chain for a batch.
 #[derive(Default)]
 pub(crate) struct Fed {
     /// The batches for the consumer.
@@ -60,7 +58,7 @@ pub(crate) struct NodeContext {
     pub(crate) meters: ProcessorMeters,
 }
 
-/// The meters of a processor. What it does in several chains is counted in one of them; only the time counts in each.
+/// The meters of a processor. Of several chains only one counts records; all count the time.
 #[derive(Clone)]
 pub(crate) struct ProcessorMeters {
     received: Meter,
@@ -138,7 +136,7 @@ impl Chain {
 }
 
 impl Node {
-    fn run(&mut self, batch: &Batch, plan: &ChainNode) -> Result<out::Made, Failure> {
+    fn run(&mut self, batch: &Batch, plan: &ChainNode) -> Result<Made, Failure> {
         let started = Instant::now();
         let uses = plan.ports.iter().map(|port| match port.is_taken {
             _ if !port.hops.is_empty() => Use::Here,

@@ -2,7 +2,7 @@
 //!
 //! `read -> decode -> send -> [process] -> keep -> read back -> encode -> write -> settle`
 //!
-//! What a source sends as one group stays one group: the channel keeps all that became of it, or nothing. Each part of a batch with its own
+//! A group of a source stays one group: the channel keeps all of its output, or nothing. Each part of a batch with its own
 //! origin passes through the chain alone, so the channel knows what became of each chunk and of each range of a file. Output of the
 //! same kind is joined again. A file range of which nothing is left leaves an empty batch, which moves the file's position.
 
@@ -41,7 +41,7 @@ pub(crate) struct ChainChannel {
     lanes: Vec<Mutex<Option<Chain>>>,
 }
 
-/// What became of a group.
+/// The output for a group.
 #[derive(Default)]
 struct Processed {
     outputs: Vec<Output>,
@@ -181,7 +181,7 @@ struct Part {
     files: Vec<FileOrigin>,
 }
 
-/// Divides a batch by its origins. A part of a file that the channel holds already is a part of its own, because the channel cannot cut
+/// Divides a batch by its origins. A part of a file that the channel holds already is divided from the rest, because the channel cannot cut
 /// what is made of it. `mark` is the next byte of a file.
 fn parts(mut batch: Batch, mark: impl Fn(&FileId) -> Option<u64>) -> Vec<Part> {
     let (mut chunks, mut files) = (Vec::new(), Vec::new());

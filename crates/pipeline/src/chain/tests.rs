@@ -16,6 +16,7 @@ use crate::{
     delivery::{self, Receipt},
     meters::Meters,
     outlet::{Edge, Feed},
+    output::Head,
     plan::ChainPort,
     processor::{MAIN, Processor},
     report::Reporter,
@@ -202,7 +203,7 @@ fn a_batch_passes_through_all_processors_in_order_and_along_the_tags() {
     let contexts = [context[0].clone(), context[0].clone()];
     let mut chain = Chain::new(plan, &contexts).unwrap();
     let fed = chain.feed(0, &batch("t", "a1\nb\na2\n")).unwrap();
-    // What the first processor sends directly to the end comes before what the second makes.
+    // The first processor is before the second, so its records for the consumer come first.
     let expected = [("t", "b\n".to_owned(), 1), ("t", "a1\na2\n".to_owned(), 2)];
     assert_eq!(texts(&fed.batches), expected);
     let fed = chain.feed(0, &batch("no.t", "b\n")).unwrap();

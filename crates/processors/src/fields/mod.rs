@@ -10,9 +10,9 @@ use bytes::Bytes;
 use jiff::tz::TimeZone;
 use millstream_config::Node;
 use millstream_pipeline::{
-    chain::{Head, Out},
     failure::Failure,
     node::{Build, Checked, Component},
+    output::{Head, Out},
     processor::{MAIN, Processor, Task},
 };
 use millstream_record::{Batch, Encoding};
@@ -187,7 +187,7 @@ impl Retag {
     fn turn_to(&mut self, batch: &Batch) -> Result<(), &'static str> {
         let tag = std::str::from_utf8(&self.text).map_err(|_| "the new tag is not UTF-8")?;
         if tag.is_empty() || tag.len() > TAG_BYTES_MAX {
-            return Err("the new tag is empty or longer than 1024 bytes");
+            return Err("the new tag is empty or longer than 8192 bytes");
         }
         if self
             .head

@@ -9,9 +9,9 @@ use std::sync::Arc;
 use jiff::tz::TimeZone;
 use millstream_config::Node;
 use millstream_pipeline::{
-    chain::Out,
     failure::Failure,
     node::{Build, Checked, Component},
+    output::Out,
     processor::{MAIN, Processor, Task},
 };
 use millstream_record::{Batch, Encoding};

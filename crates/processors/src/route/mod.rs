@@ -8,9 +8,9 @@ use std::sync::Arc;
 
 use millstream_config::Node;
 use millstream_pipeline::{
-    chain::Out,
     failure::Failure,
     node::{Build, Checked, Component},
+    output::Out,
     processor::{Processor, Task},
 };
 use millstream_record::Batch;

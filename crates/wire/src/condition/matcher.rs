@@ -19,8 +19,8 @@ use crate::{
 /// Answers whether a tag matches patterns.
 pub type TagTest = Arc<dyn Fn(&str) -> bool + Send + Sync>;
 
-/// Conditions, of which the first that matches a record counts. One per task, because it remembers keys; a clone has
-/// memories and caches of its own.
+/// Conditions, of which the first that matches a record counts. One per task, because it remembers keys; a clone
+/// has separate memories and caches.
 #[derive(Clone)]
 pub struct Matcher {
     conditions: Box<[Answer]>,

@@ -17,8 +17,8 @@
 //!
 //! - [`Where`]: the option, as components read it. An error has the place of the name or value that is wrong.
 //! - [`Matcher`]: several conditions, compiled. One walk over a record finds the fields that all of them ask for, at any
-//!   depth of the record without recursion on it; nothing is allocated per record. What depends on the tag and the
-//!   values of the batch is decided once per batch.
+//!   depth of the record without recursion on it; nothing is allocated per record. Tests of the tag and of the
+//!   values of the batch are decided once per batch.
 
 mod find;
 mod glob;

@@ -31,12 +31,11 @@ impl JsonSchema for Condition {
         json_schema!({
             "description": "Tests of fields (.level), of the tag and of values of the batch (host); any, all and not combine them",
             "type": "object",
-            "properties": {
-                "any": { "type": "array", "items": one },
-                "all": { "type": "array", "items": one },
-                "not": one,
+            "patternProperties": {
+                "^(any|all)$": { "type": "array", "items": one },
+                "^not$": one,
+                "^[.]": test,
             },
-            "patternProperties": { "^[.]": test },
             "additionalProperties": test,
         })
     }

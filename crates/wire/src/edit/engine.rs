@@ -16,7 +16,7 @@ pub(super) struct Engine {
     state: State,
 }
 
-/// What is known of the current record.
+/// The facts about the current record.
 #[derive(Clone, Debug, Default)]
 struct State {
     /// The pairs that the plan names: those of the map being written last, before them those of the maps around it.

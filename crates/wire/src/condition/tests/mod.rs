@@ -298,7 +298,7 @@ fn an_empty_batch_has_no_runs() {
 }
 
 #[test]
-fn what_cannot_be_a_condition_is_explained() {
+fn text_that_is_no_condition_is_explained() {
     for (json, why) in [
         (json!({"level": "error"}), "`.level`"),
         (json!({"time": 5}), "VRL"),

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// What the plain interpreter knows of a batch.
+/// A batch as the plain interpreter sees it.
 const TAG: &str = "web.front";
 
 fn expected(where_: &Json, record: &Value) -> bool {

@@ -1,4 +1,4 @@
-//! What a processor makes of one batch: records that are passed on, new ones, filtered and rejected ones.
+//! The output of a processor for one batch: records that are passed on, new ones, filtered and rejected ones.
 //!
 //! Records that are passed on stay where they are as long as they are adjacent: then the output shares the bytes of its input. They are
 //! copied only when something has to go between them or was left out.
@@ -19,7 +19,7 @@ pub struct Out<'a> {
     counts: Counts,
 }
 
-/// The records of one batch, by what became of them.
+/// The records of one batch, by their fate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Records that left by a port that some node takes.
@@ -32,14 +32,14 @@ pub struct Counts {
     pub failed: u64,
 }
 
-/// What the output of one batch became.
+/// A finished output.
 #[derive(Debug)]
 pub struct Made {
     /// The batches of each port, in order.
     pub ports: Vec<Vec<Batch>>,
     /// The batch for `NAME.rejected`, if there is one.
     pub rejected: Option<Batch>,
-    /// The records by what became of them.
+    /// The records by their fate.
     pub counts: Counts,
 }
 
@@ -61,7 +61,7 @@ impl Head {
 
 /// Where the records of a port are needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Use {
+pub(crate) enum Use {
     /// In this chain.
     Here,
     /// Only in the chains of other consumers.
@@ -96,7 +96,7 @@ struct Open {
 
 impl<'a> Out<'a> {
     /// The output of the node `node` for `batch`.
-    pub(super) fn new(node: &'a str, batch: &'a Batch, uses: impl Iterator<Item = Use>) -> Self {
+    pub(crate) fn new(node: &'a str, batch: &'a Batch, uses: impl Iterator<Item = Use>) -> Self {
         let port = |used| Port {
             used,
             done: Vec::new(),
@@ -143,8 +143,8 @@ impl<'a> Out<'a> {
         }
     }
 
-    /// Appends new records: packed entries without metadata, which `write` appends to the buffer. It returns their number. If it fails
-    /// the buffer is as before, and the error is returned. `head` is the tag and the values of the records, by default those of the batch.
+    /// Appends new records: packed entries, which `write` appends to the buffer. It returns their number. If it fails the buffer is as
+    /// before, and the error is returned. Entries may have metadata only if those of the batch can have some. `head` is the tag and the values of the records, by default those of the batch.
     pub fn append<E>(
         &mut self,
         port: usize,
@@ -243,7 +243,9 @@ impl Port {
                     values: batch.values.clone(),
                 }),
                 encoding,
-                plain: encoding == Encoding::Packed,
+                // A new record may have the metadata of the one that it is made of.
+                plain: encoding == Encoding::Packed
+                    && (batch.plain || batch.encoding == Encoding::Lines),
                 kept: 0..0,
                 kept_count: 0,
                 body: Vec::new(),
