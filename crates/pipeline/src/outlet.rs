@@ -44,6 +44,22 @@ pub struct Edge {
     pub entry: usize,
 }
 
+impl Edge {
+    fn takes(&self, tag: &str) -> bool {
+        self.tags.as_ref().is_none_or(|tags| tags.takes(tag))
+    }
+
+    async fn put(&self, batches: Vec<Batch>, token: Token) {
+        let entry = self.entry;
+        let group = Group {
+            batches,
+            token,
+            entry,
+        };
+        self.feed.0.put(group).await;
+    }
+}
+
 /// Keeps a channel open for its producers.
 pub struct Feed(Arc<dyn Channel>);
 
@@ -129,41 +145,20 @@ impl Outlet {
 
     async fn deliver(&self, batches: Vec<Batch>, token: Token) {
         let port = &*self.0;
-        if let [
-            Edge {
-                tags: None,
-                feed,
-                entry,
-            },
-        ] = &port.edges[..]
-        {
-            let entry = *entry;
-            feed.0
-                .put(Group {
-                    batches,
-                    token,
-                    entry,
-                })
-                .await;
-            return;
+        if let [edge @ Edge { tags: None, .. }] = &port.edges[..] {
+            return edge.put(batches, token).await;
         }
         let mut claimed = vec![false; batches.len()];
         for edge in &port.edges {
             let mut taken = Vec::with_capacity(batches.len());
             for (batch, claimed) in batches.iter().zip(&mut claimed) {
-                let tag = batch.tag.as_str();
-                if edge.tags.as_ref().is_none_or(|tags| tags.takes(tag)) {
+                if edge.takes(batch.tag.as_str()) {
                     *claimed = true;
                     taken.push(batch.clone());
                 }
             }
             if !taken.is_empty() {
-                let group = Group {
-                    batches: taken,
-                    token: token.clone(),
-                    entry: edge.entry,
-                };
-                edge.feed.0.put(group).await;
+                edge.put(taken, token.clone()).await;
             }
         }
         let unclaimed = batches.iter().zip(claimed).filter(|(_, claimed)| !claimed);

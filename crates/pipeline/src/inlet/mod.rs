@@ -207,9 +207,7 @@ impl Inlet {
 
     fn poll_item(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Item>, Failure>> {
         while !self.ended {
-            let is_due =
-                self.next_bytes >= CHECKPOINT_BYTES || (self.next_bytes > 0 && self.reader.hurry());
-            if is_due && !self.is_within {
+            if self.is_due() {
                 return Poll::Ready(Ok(self.checkpoint()));
             }
             match self.reader.poll_next(context)? {
@@ -234,46 +232,45 @@ impl Inlet {
         Poll::Ready(Ok(self.checkpoint()))
     }
 
-    /// Counts a batch into the next checkpoint; None if this consumer does not take its tag.
+    /// Counts a batch into the next checkpoint; None if this consumer does not take its tag, and for a batch without records, which
+    /// only moves the position.
     fn count(&mut self, delivered: Delivered) -> Option<Item> {
-        let Delivered {
-            batch,
-            position,
-            token,
-            last,
-            rejected,
-            ..
-        } = delivered;
+        let (batch, position) = (delivered.batch, delivered.position);
         if self.due.is_none() {
             self.due = Some(Box::pin(sleep_until(Instant::now() + CHECKPOINT_AGE)));
         }
         // A batch with an empty body has to be settled, too.
         self.next_bytes += batch.len().max(1);
-        self.is_within = !last;
-        if last {
-            self.next.position = position.or(self.next.position);
-        }
-        self.next.rejected.extend(rejected);
-        if let Some(token) = token {
+        self.is_within = !delivered.last;
+        self.next.rejected.extend(delivered.rejected);
+        if let Some(token) = delivered.token {
             self.awaited |= token.awaited();
             self.next.tokens.push(token);
         }
-        // A chain leaves an empty batch where it passes nothing on.
-        let tag = batch.tag.as_str();
-        if batch.count == 0 && batch.is_empty()
-            || self.tags.as_ref().is_some_and(|tags| !tags.takes(tag))
-        {
+        let is_new = position.is_none() || position > self.counted;
+        if delivered.last {
+            self.next.position = position.or(self.next.position);
+            self.counted = self.counted.max(position);
+        }
+        if batch.count == 0 || !self.takes(batch.tag.as_str()) {
             return None;
         }
-        if position.is_none() || position > self.counted {
-            if last {
-                self.counted = position;
-            }
+        if is_new {
             self.received.add(u64::from(batch.count));
             self.received_bytes.add(batch.len() as u64);
         }
         self.next.records += u64::from(batch.count);
         Some(Item::Batch(batch, position))
+    }
+
+    fn takes(&self, tag: &str) -> bool {
+        self.tags.as_ref().is_none_or(|tags| tags.takes(tag))
+    }
+
+    /// Whether a checkpoint comes although the reader has more.
+    fn is_due(&self) -> bool {
+        let has_much = self.next_bytes >= CHECKPOINT_BYTES;
+        !self.is_within && (has_much || (self.next_bytes > 0 && self.reader.hurry()))
     }
 
     fn checkpoint(&mut self) -> Option<Item> {
