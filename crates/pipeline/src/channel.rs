@@ -30,6 +30,15 @@ pub struct Group {
 }
 
 impl Group {
+    /// A group for a consumer without a chain.
+    pub fn new(batches: Vec<Batch>, token: Token) -> Self {
+        Self {
+            batches,
+            token,
+            entry: 0,
+        }
+    }
+
     /// Bytes of all bodies.
     pub fn len(&self) -> usize {
         self.batches.iter().map(Batch::len).sum()

@@ -53,12 +53,7 @@ pub async fn launch(plan: Plan, launch: Launch) -> Result<Running, Failure> {
     let data_dir = DataDir::open(&settings.data_dir)?;
     let (stop_sources, source_stop) = stop();
     let (stop_sinks, sink_stop) = stop();
-    let threads = Threads::start(settings.threads).map_err(|error| {
-        Failure::us(format!(
-            "cannot start {} data threads: {error}",
-            settings.threads
-        ))
-    })?;
+    let threads = start_threads(settings.threads)?;
     let (ends_sender, ends) = mpsc::channel(1024);
     let mut wiring = Wiring {
         pool: Pool::new(settings.memory_max),
@@ -118,6 +113,11 @@ pub async fn launch(plan: Plan, launch: Launch) -> Result<Running, Failure> {
         rejected_place: rejected::directory(&wiring.data_dir),
         _data_dir: data_dir,
     })
+}
+
+fn start_threads(count: usize) -> Result<Threads, Failure> {
+    Threads::start(count)
+        .map_err(|error| Failure::us(format!("cannot start {count} data threads: {error}")))
 }
 
 /// A sink with its inlets, connected but not started.

@@ -314,11 +314,7 @@ fn a_panic_or_failure_of_a_processor_stops_its_reader_until_it_resumes() {
 
 fn put(channel: &ChainChannel, batches: Vec<Batch>) -> Receipt {
     let (token, receipt) = delivery::receipt(true, 1, delivery::Tally::default());
-    let mut put = channel.put(Group {
-        batches,
-        token,
-        entry: 0,
-    });
+    let mut put = channel.put(Group::new(batches, token));
     let ready = put.as_mut().poll(&mut Context::from_waker(Waker::noop()));
     assert!(ready.is_ready());
     receipt
