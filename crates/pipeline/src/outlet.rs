@@ -226,12 +226,8 @@ impl Outlet {
     /// them at these offsets.
     pub fn file_marks(&self, file: FileId) -> Vec<u64> {
         let edges = self.0.edges.iter();
-        let origins = edges
-            .filter_map(|edge| edge.feed.0.file_origins())
-            .flatten();
-        origins
-            .filter(|(id, _)| *id == file)
-            .map(|(_, next)| next)
+        edges
+            .filter_map(|edge| edge.feed.0.file_mark(&file))
             .collect()
     }
 
