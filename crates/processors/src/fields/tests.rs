@@ -5,13 +5,13 @@ use crate::rig::{Rig, lines, problems};
 use super::*;
 
 #[test]
-fn fields_are_renamed_set_and_removed_in_this_order() {
-    let options = r#"{"rename": {".message": ".text"}, "set": {".env": "prod", ".copy": "{.text}"}, "remove": [".text"]}"#;
+fn templates_see_renamed_fields_and_absent_fields_can_be_removed() {
+    let options = r#"{"rename": {".message": ".text"}, "set": {".env": "prod", ".copy": "{.text}"}, "remove": [".password"]}"#;
     let mut rig = Rig::new(&COMPONENT, options);
     let made = rig.run(&lines("t", "a\nb\n"));
     let expected = [
-        r#"{"env":"prod","copy":"a"}"#,
-        r#"{"env":"prod","copy":"b"}"#,
+        r#"{"text":"a","env":"prod","copy":"a"}"#,
+        r#"{"text":"b","env":"prod","copy":"b"}"#,
     ];
     assert_eq!(made.lines(""), expected);
     assert_eq!(made.ports[""][0].tag.as_str(), "t");
@@ -55,7 +55,10 @@ fn the_tag_can_depend_on_the_changed_record_and_on_the_batch() {
 fn unusable_options_are_refused() {
     for (options, word) in [
         ("{}", "changes nothing"),
-        (r#"{"remove": ["user"]}"#, "user"),
+        (
+            r#"{"set": {".a": 1}, "remove": [".a"]}"#,
+            "is written and then removed",
+        ),
         (r#"{"tag": "{"}"#, "tag"),
         (
             r#"{"remove": [".a"], "timezone": "Mars"}"#,
