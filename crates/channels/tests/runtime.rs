@@ -181,7 +181,10 @@ async fn start(directory: &Path, sources: Vec<Numbers>, sink: Arc<Keeper>) -> Ru
             name: "sink".into(),
             kind: "keeper",
             sink,
-            input: Input::Memory { queue_bytes: 1000 },
+            input: Input::Memory {
+                queue_bytes: 1000,
+                tasks: Default::default(),
+            },
             rejects: Vec::new(),
         }],
         settings: RunSettings {

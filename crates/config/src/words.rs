@@ -126,11 +126,6 @@ const TRANSLATED: &[(&str, &str)] = &[
 const LATER: &[(Word, &str, &[&str])] = &[
     (Word::Top, "", &["graphite"]),
     (Word::Type, "", &["window", "throttle", "dedupe", "exec"]),
-    (
-        Word::Option,
-        ", on processors and sinks",
-        &["parallelism", "partition"],
-    ),
 ];
 
 /// The types of processors, which new users look for among sources and sinks.

@@ -13,11 +13,13 @@ use crate::{
     chain::{ChainChannel, ChainReader, NodeContext, ProcessorMeters},
     channel::{BoxFuture, Channel, Reader},
     data_dir::DataDir,
+    exchange::Exchange,
     failure::{Failure, Who},
     inlet::Inlet,
     meters::Meters,
     node::{ChannelContext, Placement, SinkContext, SourceContext},
     outlet::{Edge, Feed, Outlet},
+    partition::Partition,
     plan::{
         ChainNode, ChainPlan, ChannelPlan, Input, Plan, ProcessorPlan, Route, SinkPlan, SourcePlan,
         Target,
@@ -118,6 +120,11 @@ pub async fn launch(plan: Plan, launch: Launch) -> Result<Running, Failure> {
 fn start_threads(count: usize) -> Result<Threads, Failure> {
     Threads::start(count)
         .map_err(|error| Failure::us(format!("cannot start {count} data threads: {error}")))
+}
+
+/// Whether the records of a sink are dealt to its lanes. Then its processors are in front of that: they make the key.
+fn deals(plan: &SinkPlan) -> bool {
+    matches!(&plan.input, Input::Memory { tasks, .. } if tasks.partition != Partition::Same)
 }
 
 /// A sink with its inlets, connected but not started.
@@ -296,12 +303,21 @@ impl Wiring {
     fn create_queues(&mut self, plans: &[SinkPlan]) {
         for plan in plans {
             let readers = match &plan.input {
-                Input::Memory { queue_bytes } => {
+                Input::Memory { queue_bytes, tasks } => {
+                    let threads = self.threads.count();
                     let lanes = match plan.sink.placement() {
-                        Placement::DataThreads => self.threads.count(),
+                        Placement::DataThreads => tasks.count.unwrap_or(threads),
                         Placement::OwnThread => 1,
                     };
-                    let (channel, readers) = (self.open_memory)(lanes, *queue_bytes);
+                    let (mut channel, readers) = (self.open_memory)(lanes, *queue_bytes);
+                    if deals(plan) {
+                        let partition = &tasks.partition;
+                        let dealt = Exchange::new(channel, partition, lanes, threads, &self.pool);
+                        channel = Arc::new(dealt);
+                        if let Some(chain) = &plan.chain {
+                            channel = self.behind_chain(channel, chain, &Reporter::new(&plan.name));
+                        }
+                    }
                     self.feeds.push(Some(Feed::new(channel)));
                     readers
                 }
@@ -318,11 +334,10 @@ impl Wiring {
     fn connect_processors(&mut self, plans: &[ProcessorPlan]) -> Result<(), Failure> {
         for plan in plans {
             let reporter = Reporter::new(&plan.name);
-            let context = NodeContext {
-                rejects: Some(self.rejects(&plan.name, &plan.rejects, &reporter)),
-                meters: ProcessorMeters::new(&self.meters.of(&plan.name)),
-            };
-            self.processors.push(context);
+            let rejects = self.rejects(&plan.name, &plan.rejects, &reporter);
+            let meters = ProcessorMeters::new(&self.meters.of(&plan.name));
+            self.processors
+                .push(NodeContext::new(Some(rejects), meters));
             self.node(
                 &reporter,
                 &plan.name,
@@ -333,18 +348,14 @@ impl Wiring {
             );
         }
         for (channel, chain) in std::mem::take(&mut self.chained) {
-            channel.connect(self.contexts(&chain))?;
+            channel.connect(self.contexts(&chain)?)?;
         }
         Ok(())
     }
 
     /// The surroundings of the processors of a chain.
-    fn contexts(&self, chain: &ChainPlan) -> Vec<NodeContext> {
-        let context = |node: &ChainNode| {
-            let mut context = self.processors[node.index].clone();
-            context.rejects = context.rejects.filter(|_| node.reports);
-            context
-        };
+    fn contexts(&self, chain: &ChainPlan) -> Result<Vec<NodeContext>, Failure> {
+        let context = |node: &ChainNode| self.processors[node.index].in_chain(node, &self.pool);
         chain.nodes.iter().map(context).collect()
     }
 
@@ -357,17 +368,21 @@ impl Wiring {
             .collect()
     }
 
-    /// The reader of a sink behind its processors.
+    /// The readers of a sink behind its processors.
     fn through_chain(
         &self,
         plan: &SinkPlan,
-        reader: Box<dyn Reader>,
-    ) -> Result<Box<dyn Reader>, Failure> {
-        let Some(chain) = &plan.chain else {
-            return Ok(reader);
+        readers: Vec<Box<dyn Reader>>,
+    ) -> Result<Vec<Box<dyn Reader>>, Failure> {
+        let Some(chain) = plan.chain.as_ref().filter(|_| !deals(plan)) else {
+            return Ok(readers);
         };
-        let contexts = self.contexts(chain);
-        Ok(Box::new(ChainReader::new(reader, chain.clone(), contexts)?))
+        let contexts = self.contexts(chain)?;
+        let through = |reader| -> Result<Box<dyn Reader>, Failure> {
+            let through = ChainReader::new(reader, chain.clone(), contexts.clone())?;
+            Ok(Box::new(through))
+        };
+        readers.into_iter().map(through).collect()
     }
 
     fn lay_sink(
@@ -412,9 +427,8 @@ impl Wiring {
             );
             inlet.with_tags(tags.clone())
         };
-        let readers = readers.into_iter();
-        let inlets = readers.map(|reader| Ok(inlet(self.through_chain(&plan, reader)?)));
-        let inlets = inlets.collect::<Result<_, Failure>>()?;
+        let readers = self.through_chain(&plan, readers)?.into_iter();
+        let inlets = readers.map(inlet).collect();
         Ok(LaidSink {
             plan,
             inlets,
@@ -562,7 +576,8 @@ impl Wiring {
                 }
             };
             if in_lanes {
-                self.threads.spawn_on(lane, &reporter, run).await;
+                let thread = lane % self.threads.count();
+                self.threads.spawn_on(thread, &reporter, run).await;
             } else {
                 let name = &*plan.name;
                 own_thread(name, run).map_err(|error| {

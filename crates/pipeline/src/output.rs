@@ -14,6 +14,11 @@ use crate::reject;
 pub struct Out<'a> {
     node: &'a str,
     batch: &'a Batch,
+    /// The records that the processor has been given: a part of the body.
+    given: Range<usize>,
+    given_count: u32,
+    /// The number of the record of the chain's input that they are made of, where the chain wants to know it.
+    from: Option<u32>,
     ports: Vec<Port>,
     rejected: Vec<u8>,
     counts: Counts,
@@ -37,6 +42,9 @@ pub struct Counts {
 pub struct Made {
     /// The batches of each port, in order.
     pub ports: Vec<Vec<Batch>>,
+    /// For each of these batches the numbers that its records had in the chain's input, where the chain wants to know them; otherwise
+    /// empty.
+    pub(crate) numbers: Vec<Vec<Arc<[u32]>>>,
     /// The batch for `NAME.rejected`, if there is one.
     pub rejected: Option<Batch>,
     /// The records by their fate.
@@ -73,8 +81,8 @@ pub(crate) enum Use {
 /// A port while a batch is processed.
 struct Port {
     used: Use,
-    /// The finished batches.
-    done: Vec<Batch>,
+    /// The finished batches, and the numbers of their records.
+    done: Vec<(Batch, Vec<u32>)>,
     /// The batch that is being filled, at most one for each head. The last one was used last.
     open: Vec<Open>,
 }
@@ -92,6 +100,8 @@ struct Open {
     body: Vec<u8>,
     /// The records in `body`.
     count: u32,
+    /// The numbers of all its records in the chain's input, or nothing.
+    numbers: Vec<u32>,
 }
 
 impl<'a> Out<'a> {
@@ -105,6 +115,9 @@ impl<'a> Out<'a> {
         Self {
             node,
             batch,
+            given: 0..batch.len(),
+            given_count: batch.count,
+            from: None,
             ports: uses.map(port).collect(),
             rejected: Vec::new(),
             counts: Counts::default(),
@@ -116,6 +129,12 @@ impl<'a> Out<'a> {
         Self::new(node, batch, std::iter::repeat_n(Use::Here, ports))
     }
 
+    /// The next records that the processor gets are `given`, a part of the batch's body with `count` records. They are made of the record
+    /// with this number in the chain's input.
+    pub(crate) fn turn_to(&mut self, given: Range<usize>, count: u32, number: u32) {
+        (self.given, self.given_count, self.from) = (given, count, Some(number));
+    }
+
     /// Whether this chain needs what leaves by `port`: records for other ports are only counted.
     pub fn is_needed(&self, port: usize) -> bool {
         self.ports[port].used == Use::Here
@@ -123,7 +142,7 @@ impl<'a> Out<'a> {
 
     /// Passes the whole batch on unchanged.
     pub fn pass(&mut self, port: usize) {
-        self.keep(port, 0..self.batch.len(), self.batch.count);
+        self.keep(port, 0..self.given.len(), self.given_count);
     }
 
     /// Passes adjacent records of the batch on unchanged: the bytes `range` of its body, which hold `count` records.
@@ -132,8 +151,10 @@ impl<'a> Out<'a> {
             return;
         }
         let batch = self.batch;
+        let range = range.start + self.given.start..range.end + self.given.start;
         let open = self.ports[port].open_of(batch, None, batch.encoding);
         open.plain &= batch.plain;
+        open.number(self.from, count);
         if open.kept_count > 0 && open.kept.end == range.start {
             open.kept.end = range.end;
             open.kept_count += count;
@@ -160,6 +181,7 @@ impl<'a> Out<'a> {
             Err(_) => open.body.truncate(before),
             Ok(count) => {
                 open.count += count;
+                open.number(self.from, count);
                 if !self.count(port, count) {
                     self.ports[port].open.clear();
                 }
@@ -201,13 +223,16 @@ impl<'a> Out<'a> {
         let close = |mut port: Port| {
             let open = port.open.drain(..).filter_map(|open| open.close(batch));
             port.done.extend(open);
-            port.done
+            let done = port.done.into_iter();
+            done.map(|(batch, numbers)| (batch, numbers.into())).unzip()
         };
         let count = u32::try_from(self.counts.rejected).unwrap_or(u32::MAX);
         let rejected =
             (count > 0).then(|| reject::envelope(self.node, batch, self.rejected.into(), count));
+        let (ports, numbers) = self.ports.into_iter().map(close).unzip();
         Made {
-            ports: self.ports.into_iter().map(close).collect(),
+            ports,
+            numbers,
             rejected,
             counts: self.counts,
         }
@@ -250,6 +275,7 @@ impl Port {
                 kept_count: 0,
                 body: Vec::new(),
                 count: 0,
+                numbers: Vec::new(),
             });
             self.open.len() - 1
         });
@@ -266,7 +292,14 @@ impl Open {
         }
     }
 
-    fn close(mut self, batch: &Batch) -> Option<Batch> {
+    fn number(&mut self, number: Option<u32>, count: u32) {
+        if let Some(number) = number {
+            let more = std::iter::repeat_n(number, count as usize);
+            self.numbers.extend(more);
+        }
+    }
+
+    fn close(mut self, batch: &Batch) -> Option<(Batch, Vec<u32>)> {
         let body = if self.body.is_empty() {
             self.count += self.kept_count;
             batch.body.slice(self.kept)
@@ -274,7 +307,7 @@ impl Open {
             self.copy_kept(batch);
             Bytes::from(self.body)
         };
-        (self.count > 0).then(|| Batch {
+        let made = Batch {
             tag: self.head.tag,
             encoding: self.encoding,
             plain: self.plain,
@@ -283,7 +316,8 @@ impl Open {
             received: batch.received,
             values: self.head.values,
             origins: Vec::new(),
-        })
+        };
+        (self.count > 0).then_some((made, self.numbers))
     }
 }
 

@@ -7,6 +7,7 @@ use millstream_config::RejectedLimits;
 use crate::{
     channel::Consumer,
     node::{ChannelConfig, Sink, Source},
+    partition::Tasks,
     processor::Processor,
     tags::TagFilter,
 };
@@ -96,6 +97,8 @@ pub struct ProcessorPlan {
     pub kind: &'static str,
     /// The built processor.
     pub processor: Arc<dyn Processor>,
+    /// Its tasks in each chain.
+    pub tasks: Tasks,
     /// The channels and sinks whose chains hold it, in the order of the file. The first one reports what it rejects.
     pub consumers: Vec<Arc<str>>,
     /// The consumers of `NAME.rejected`. Without any, rejected records are kept in `data_dir/rejected`.
@@ -119,6 +122,8 @@ pub struct ChainNode {
     pub index: usize,
     /// The built processor.
     pub processor: Arc<dyn Processor>,
+    /// Its tasks.
+    pub tasks: Tasks,
     /// Its ports, `NAME` first.
     pub ports: Vec<ChainPort>,
     /// This chain counts what the processor does, and reports what it rejects.
@@ -194,5 +199,7 @@ pub enum Input {
     Memory {
         /// Size of a queue in bytes.
         queue_bytes: usize,
+        /// The lanes; by default one for each data thread.
+        tasks: Tasks,
     },
 }

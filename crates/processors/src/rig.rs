@@ -77,6 +77,7 @@ impl Rig {
             ports: batches,
             counts,
             rejected,
+            ..
         } = out.finish();
         Made {
             ports: ports.into_iter().zip(batches).collect(),

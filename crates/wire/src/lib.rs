@@ -22,5 +22,6 @@ pub mod record;
 pub mod relp;
 mod rfc3339;
 mod room;
+pub mod split;
 pub mod syslog;
 pub mod template;

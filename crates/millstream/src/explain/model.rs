@@ -92,6 +92,8 @@ pub struct Processor {
     pub node: usize,
     /// The channels and sinks that own a copy of it, by their places.
     pub consumers: Vec<usize>,
+    /// Its tasks in front of each consumer, and how records are dealt to them, if they have threads.
+    pub tasks: Option<String>,
     /// Why a replay could yield other records, if so.
     pub not_repeatable: Option<String>,
 }
@@ -201,6 +203,7 @@ impl Explained {
             Some(Processor {
                 node: self.place(&processor.name)?,
                 consumers: consumers.filter_map(|name| self.place(name)).collect(),
+                tasks: tasks(processor),
                 not_repeatable: processor.processor.repeatable().err(),
             })
         };
@@ -280,6 +283,18 @@ impl Places {
         match target {
             Target::Channel(at) => self.channels + at,
             Target::Sink(at) => self.sinks + at,
+        }
+    }
+}
+
+/// The tasks of a processor that have threads.
+fn tasks(processor: &ProcessorPlan) -> Option<String> {
+    match processor.tasks.count.unwrap_or(1) {
+        1 if processor.processor.blocks() => Some("on its own thread".to_owned()),
+        1 => None,
+        count => {
+            let partition = &processor.tasks.partition;
+            Some(format!("on {count} threads, partition {partition}"))
         }
     }
 }

@@ -133,7 +133,10 @@ fn plan() -> Plan {
             sink(
                 "end",
                 Guarantee::AtMostOnce,
-                Input::Memory { queue_bytes: 1 },
+                Input::Memory {
+                    queue_bytes: 1,
+                    tasks: Default::default(),
+                },
             ),
         ],
         processors: Vec::new(),

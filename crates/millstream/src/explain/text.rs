@@ -89,6 +89,9 @@ fn processors(explained: &Explained) -> String {
                 list(&explained.names(consumers))
             ),
         };
+        if let Some(tasks) = &processor.tasks {
+            let _ = write!(text, "; {tasks}");
+        }
         if let Some(why) = &processor.not_repeatable {
             let _ = write!(text, ". It is not repeatable: {why}");
         }

@@ -108,6 +108,9 @@ fn node(component: &Component, section: Section, id: &str) -> Value {
     if section == Section::Sinks {
         properties.insert("behind".to_owned(), behind());
     }
+    if matches!(section, Section::Processors | Section::Sinks) {
+        properties.extend(tasks());
+    }
     if let Some(own) = schema["properties"].as_object() {
         properties.extend(own.clone());
     }
@@ -138,6 +141,28 @@ fn behind() -> Value {
         },
         "additionalProperties": false,
     })
+}
+
+/// The tasks of a processor or sink.
+fn tasks() -> [(String, Value); 2] {
+    let parallelism = json!({
+        "description": "Its tasks, each on a thread. Without it a processor runs where its batch is read, and a sink behind memory has \
+            one task for each data thread; a sink behind a disk channel always has one.",
+        "type": ["integer", "string"],
+        "minimum": 1,
+        "maximum": 256,
+    });
+    let partition = json!({
+        "description": "How records are dealt to its tasks: `same` keeps the order of a source, `shuffle` deals to one after the other, \
+            `broadcast` gives all records to every task, and a template such as `\"{.user}\"` keeps records with the same text \
+            together and in order.",
+        "type": "string",
+        "default": "same",
+    });
+    [
+        ("parallelism".to_owned(), parallelism),
+        ("partition".to_owned(), partition),
+    ]
 }
 
 /// Makes references absolute, and lets every scalar be a text with a variable in it.

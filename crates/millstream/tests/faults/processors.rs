@@ -18,11 +18,11 @@ fn receiver(directory: &Path, port: u16) -> String {
         "data_dir: {place}/data\napi: {{ listen: [] }}\nthreads: 2\n\
          sources:\n  in: {{ type: forward, listen: \"tcp://127.0.0.1:{port}\" }}\n\
          processors:\n\
-         \x20 parsed: {{ type: parse, inputs: [in], as: regex, pattern: '^(?<message>.*)$' }}\n\
+         \x20 parsed: {{ type: parse, inputs: [in], as: regex, pattern: '^(?<message>.*)$', parallelism: 2 }}\n\
          \x20 sevens: {{ type: route, inputs: [parsed], routes: {{ some: {{ where: {{ .message: {{ regex: '7' }} }} }} }} }}\n\
          \x20 again: {{ type: filter, inputs: [one], where: {{ .message: {{ regex: '7' }} }} }}\n\
          \x20 never: {{ type: filter, inputs: [two], where: {{ not: {{ .message: {{ regex: '7' }} }} }} }}\n\
-         \x20 twice: {{ type: parse, inputs: [never], as: regex, pattern: '^(?<message>.*)$' }}\n\
+         \x20 twice: {{ type: parse, inputs: [never], as: regex, pattern: '^(?<message>.*)$', parallelism: 3 }}\n\
          channels:\n\
          \x20 one: {{ type: disk, inputs: [sevens.some], size_max: 1GiB }}\n\
          \x20 two: {{ type: disk, inputs: [sevens.rest], size_max: 1GiB }}\n\

@@ -6,31 +6,33 @@
 //! whole, processor by processor, in the order in which they depend on each other. In front of a durable channel the chain runs where
 //! the batch is put ([`put::ChainChannel`]); in front of a sink it runs where the sink reads ([`read::ChainReader`]).
 
+mod merge;
 mod put;
 mod read;
+mod task;
 #[cfg(test)]
 mod tests;
+mod workers;
 
-use std::{
-    panic::{AssertUnwindSafe, catch_unwind},
-    sync::Arc,
-    time::Instant,
-};
+use std::sync::Arc;
 
 use bytes::Bytes;
-use millstream_record::Batch;
+use millstream_record::{Batch, Pool};
 
 pub(crate) use put::ChainChannel;
 pub(crate) use read::ChainReader;
 
+use self::{
+    merge::{Piece, merge, ways_meet},
+    task::GuardedTask,
+    workers::Workers,
+};
 use crate::{
     failure::Failure,
-    guard,
     meters::{Meter, NodeMeters},
     outlet::Outlet,
-    output::{Made, Out, Use},
-    plan::{ChainNode, ChainPlan, Hop, Step},
-    processor::Task,
+    output::{Made, Use},
+    plan::{ChainNode, ChainPlan, ChainPort, Hop, Step},
 };
 
 /// A chain with its tasks. It belongs to one thread at a time.
@@ -38,11 +40,12 @@ pub(crate) struct Chain {
     plan: Arc<ChainPlan>,
     nodes: Vec<Node>,
     /// The batches that wait in front of each node.
-    waiting: Vec<Vec<Batch>>,
+    waiting: Vec<Vec<Piece>>,
+    /// Records carry numbers, so that they are in order where ways meet.
+    is_numbered: bool,
 }
 
 /// The result of a chain for a batch.
-#[derive(Default)]
 pub(crate) struct Fed {
     /// The batches for the consumer.
     pub(crate) batches: Vec<Batch>,
@@ -56,6 +59,28 @@ pub(crate) struct NodeContext {
     /// Its port for rejected records; `None` if the chain of another consumer reports them.
     pub(crate) rejects: Option<Outlet>,
     pub(crate) meters: ProcessorMeters,
+    /// Its tasks, if they have threads. All chains of a consumer share them.
+    workers: Option<Arc<Workers>>,
+}
+
+impl NodeContext {
+    /// The surroundings of a processor.
+    pub(crate) fn new(rejects: Option<Outlet>, meters: ProcessorMeters) -> Self {
+        Self {
+            rejects,
+            meters,
+            workers: None,
+        }
+    }
+
+    /// The surroundings of the processor in the chain of one consumer. Starts its tasks, if they have threads.
+    pub(crate) fn in_chain(&self, node: &ChainNode, pool: &Pool) -> Result<Self, Failure> {
+        Ok(Self {
+            rejects: self.rejects.clone().filter(|_| node.reports),
+            meters: self.meters.clone(),
+            workers: Workers::start(node, &self.meters.busy, pool)?,
+        })
+    }
 }
 
 /// The meters of a processor. Of several chains only one counts records; all count the time.
@@ -80,113 +105,147 @@ impl ProcessorMeters {
             busy: meters.counter("busy_microseconds"),
         }
     }
+
+    fn count(&self, batch: &Batch, all: &[Made]) {
+        self.received.add(u64::from(batch.count));
+        self.received_bytes.add(batch.len() as u64);
+        for made in all {
+            self.sent.add(made.counts.sent);
+            self.filtered.add(made.counts.filtered);
+            self.failed.add(made.counts.failed);
+        }
+    }
 }
 
 struct Node {
-    name: Arc<str>,
-    task: Box<dyn Task>,
+    work: Work,
     context: NodeContext,
-    /// Time that is not in the meter yet, in nanoseconds.
-    busy: u64,
+    uses: Arc<[Use]>,
+}
+
+/// Where the tasks of a node run.
+enum Work {
+    /// A single one, where the chain runs.
+    Here(GuardedTask),
+    /// On threads.
+    Workers(Arc<Workers>),
 }
 
 impl Chain {
     /// A chain with new tasks; `contexts` has one entry for each of its nodes.
     pub(crate) fn new(plan: Arc<ChainPlan>, contexts: &[NodeContext]) -> Result<Self, Failure> {
-        let node = |(node, context): (&ChainNode, &NodeContext)| {
-            Ok(Node {
-                name: node.name.clone(),
-                task: node
-                    .processor
-                    .task()
-                    .map_err(|failure| named(&node.name, failure))?,
-                context: context.clone(),
-                busy: 0,
-            })
-        };
-        let nodes = plan.nodes.iter().zip(contexts).map(node);
+        let nodes = plan.nodes.iter().zip(contexts);
+        let nodes = nodes.map(|(node, context)| Node::new(node, context));
         let nodes = nodes.collect::<Result<Vec<_>, Failure>>()?;
         Ok(Self {
             waiting: nodes.iter().map(|_| Vec::new()).collect(),
+            is_numbered: ways_meet(&plan),
             plan,
             nodes,
         })
     }
 
-    /// Feeds a batch that came in by `entry`, and returns what it becomes. A panic of a processor is a failure. After a failure the
-    /// chain is used no more.
-    pub(crate) fn feed(&mut self, entry: usize, batch: &Batch) -> Result<Fed, Failure> {
-        let mut fed = Fed::default();
+    /// Whether something in it runs on other threads, so that more than one batch can be in work.
+    pub(crate) fn has_workers(&self) -> bool {
+        let has_workers = |node: &Node| matches!(node.work, Work::Workers(_));
+        self.nodes.iter().any(has_workers)
+    }
+
+    /// Feeds a batch that came in by `entry`, and returns what it becomes. A panic of a processor is a failure. After a failure, or if
+    /// it is dropped before its end, the chain is used no more.
+    pub(crate) async fn feed(&mut self, entry: usize, batch: &Batch) -> Result<Fed, Failure> {
+        let (mut rejected, mut ends) = (Vec::new(), Vec::new());
         let plan = self.plan.clone();
-        pass(&plan.entries[entry], batch, &mut self.waiting, &mut fed);
-        for at in 0..self.nodes.len() {
-            for batch in std::mem::take(&mut self.waiting[at]) {
-                let made = self.nodes[at].run(&batch, &plan.nodes[at])?;
+        let numbers = match self.is_numbered {
+            true => (0..batch.count).collect(),
+            false => [].into(),
+        };
+        let piece = Piece {
+            batch: batch.clone(),
+            numbers,
+        };
+        self.pass(&plan.entries[entry], piece, &mut ends);
+        for (at, node) in plan.nodes.iter().enumerate() {
+            let waiting = std::mem::take(&mut self.waiting[at]);
+            for piece in self.in_order(waiting) {
+                let mut all = self.nodes[at].process(&piece).await?;
                 let outlet = &self.nodes[at].context.rejects;
-                fed.rejected.extend(outlet.clone().zip(made.rejected));
-                for (hops, batches) in plan.nodes[at].ports.iter().zip(made.ports) {
-                    for batch in batches {
-                        pass(&hops.hops, &batch, &mut self.waiting, &mut fed);
+                if let Some(outlet) = outlet {
+                    let batches = all.iter_mut().filter_map(|made| made.rejected.take());
+                    rejected.extend(batches.map(|batch| (outlet.clone(), batch)));
+                }
+                for (number, port) in node.ports.iter().enumerate() {
+                    for made in &mut all {
+                        for piece in pieces(made, number) {
+                            self.pass(&port.hops, piece, &mut ends);
+                        }
                     }
                 }
             }
         }
-        Ok(fed)
+        let batches = self.in_order(ends).into_iter().map(|piece| piece.batch);
+        Ok(Fed {
+            batches: batches.collect(),
+            rejected,
+        })
+    }
+
+    fn in_order(&self, pieces: Vec<Piece>) -> Vec<Piece> {
+        match self.is_numbered {
+            true => merge(pieces),
+            false => pieces,
+        }
+    }
+
+    /// Passes a batch on to the next steps.
+    fn pass(&mut self, hops: &[Hop], piece: Piece, ends: &mut Vec<Piece>) {
+        let tag = piece.batch.tag.as_str();
+        let takes = |hop: &&Hop| hop.tags.as_ref().is_none_or(|tags| tags.takes(tag));
+        for hop in hops.iter().filter(takes) {
+            match hop.to {
+                Step::Node(at) => self.waiting[at].push(piece.clone()),
+                Step::End => ends.push(piece.clone()),
+            }
+        }
     }
 }
 
 impl Node {
-    fn run(&mut self, batch: &Batch, plan: &ChainNode) -> Result<Made, Failure> {
-        let started = Instant::now();
-        let uses = plan.ports.iter().map(|port| match port.is_taken {
+    fn new(plan: &ChainNode, context: &NodeContext) -> Result<Self, Failure> {
+        let used = |port: &ChainPort| match port.is_taken {
             _ if !port.hops.is_empty() => Use::Here,
             true => Use::Elsewhere,
             false => Use::None,
-        });
-        let mut out = Out::new(&self.name, batch, uses);
-        let task = &mut self.task;
-        let processed = catch_unwind(AssertUnwindSafe(|| task.process(batch, &mut out)));
-        match processed {
-            Ok(processed) => processed.map_err(|failure| named(&self.name, failure))?,
-            Err(panic) => {
-                let why = guard::message(&*panic);
-                return Err(Failure::us(format!(
-                    "the processor {} panicked ({why}): this is a fault of Millstream, please report it",
-                    self.name
-                )));
-            }
-        }
-        let made = out.finish();
-        self.busy += u64::try_from(started.elapsed().as_nanos()).unwrap_or(0);
-        let meters = &self.context.meters;
-        meters.busy.add(self.busy / 1000);
-        self.busy %= 1000;
+        };
+        Ok(Self {
+            work: match &context.workers {
+                Some(workers) => Work::Workers(workers.clone()),
+                None => Work::Here(GuardedTask::new(plan, &context.meters.busy)?),
+            },
+            context: context.clone(),
+            uses: plan.ports.iter().map(used).collect(),
+        })
+    }
+
+    /// The output for a batch, in order.
+    async fn process(&mut self, piece: &Piece) -> Result<Vec<Made>, Failure> {
+        let made = match &mut self.work {
+            Work::Here(task) => vec![task.process(piece, &self.uses)?],
+            Work::Workers(workers) => workers.process(piece, &self.uses).await?,
+        };
         if self.context.rejects.is_some() {
-            meters.received.add(u64::from(batch.count));
-            meters.received_bytes.add(batch.len() as u64);
-            meters.sent.add(made.counts.sent);
-            meters.filtered.add(made.counts.filtered);
-            meters.failed.add(made.counts.failed);
+            self.context.meters.count(&piece.batch, &made);
         }
         Ok(made)
     }
 }
 
-/// Passes a batch on to the next steps.
-fn pass(hops: &[Hop], batch: &Batch, waiting: &mut [Vec<Batch>], fed: &mut Fed) {
-    for hop in hops {
-        if hop
-            .tags
-            .as_ref()
-            .is_some_and(|tags| !tags.takes(batch.tag.as_str()))
-        {
-            continue;
-        }
-        match hop.to {
-            Step::Node(at) => waiting[at].push(batch.clone()),
-            Step::End => fed.batches.push(batch.clone()),
-        }
-    }
+/// The batches that left by a port.
+fn pieces(made: &mut Made, port: usize) -> impl Iterator<Item = Piece> {
+    let batches = std::mem::take(&mut made.ports[port]);
+    let numbers = std::mem::take(&mut made.numbers[port]);
+    let both = batches.into_iter().zip(numbers);
+    both.map(|(batch, numbers)| Piece { batch, numbers })
 }
 
 /// A batch without records in the place of one of which nothing is left.

@@ -13,8 +13,8 @@ use std::{
 
 use bytes::Bytes;
 use millstream_record::{Batch, ChunkOrigin, Encoding, FileId, FileOrigin, Origin};
-
 use millstream_wire::{lines, msgpack::Walker};
+use tokio::{sync, task::yield_now};
 
 use super::{Chain, NodeContext, emptied};
 use crate::{
@@ -30,6 +30,9 @@ use crate::{
 /// The most bytes that the output of several parts has together.
 const JOINED_BYTES_MAX: usize = 1 << 20;
 
+/// Other tasks of the thread run after this many bytes.
+const TURN_BYTES: usize = 64 << 10;
+
 /// A durable channel behind a chain.
 pub(crate) struct ChainChannel {
     channel: Arc<dyn Channel>,
@@ -37,8 +40,9 @@ pub(crate) struct ChainChannel {
     reporter: Reporter,
     /// The surroundings of the processors, from [`ChainChannel::connect`] until the channel is closed.
     contexts: Mutex<Vec<NodeContext>>,
-    /// For each data thread its chain. `None` before the first batch and after a failure.
-    lanes: Vec<Mutex<Option<Chain>>>,
+    /// For each data thread its chain. `None` before the first batch and after a failure. A task that waits for other threads keeps
+    /// the order of what is put behind it.
+    lanes: Vec<sync::Mutex<Option<Chain>>>,
 }
 
 /// The output for a group.
@@ -62,29 +66,37 @@ impl ChainChannel {
             plan,
             reporter,
             contexts: Mutex::default(),
-            lanes: (0..lanes.max(1)).map(|_| Mutex::new(None)).collect(),
+            lanes: (0..lanes.max(1)).map(|_| sync::Mutex::new(None)).collect(),
         }
     }
 
     /// Gives each processor its surroundings, and creates the first chain to find processors that cannot run.
     pub(crate) fn connect(&self, contexts: Vec<NodeContext>) -> Result<(), Failure> {
         let chain = Chain::new(self.plan.clone(), &contexts)?;
-        *lock(&self.lanes[0]) = Some(chain);
+        // Nothing is put yet.
+        if let Ok(mut lane) = self.lanes[0].try_lock() {
+            *lane = Some(chain);
+        }
         *lock(&self.contexts) = contexts;
         Ok(())
     }
 
-    fn process(&self, entry: usize, batches: Vec<Batch>) -> Result<Processed, Failure> {
-        let mut lane = lock(&self.lanes[threads::lane() % self.lanes.len()]);
+    async fn process(&self, entry: usize, batches: Vec<Batch>) -> Result<Processed, Failure> {
+        let mut lane = self.lanes[threads::lane() % self.lanes.len()].lock().await;
         // Taken out, so that a failure leaves no chain behind.
         let mut chain = match lane.take() {
             Some(chain) => chain,
             None => Chain::new(self.plan.clone(), &lock(&self.contexts))?,
         };
-        let mut processed = Processed::default();
+        let (mut processed, mut bytes) = (Processed::default(), 0);
         for batch in batches {
             for part in parts(batch, |file| self.channel.file_mark(file)) {
-                let fed = chain.feed(entry, &part.batch)?;
+                if bytes >= TURN_BYTES {
+                    bytes = 0;
+                    yield_now().await;
+                }
+                bytes += part.batch.len();
+                let fed = chain.feed(entry, &part.batch).await?;
                 processed.rejected.extend(fed.rejected);
                 processed.add(part, fed.batches);
             }
@@ -92,43 +104,40 @@ impl ChainChannel {
         *lane = Some(chain);
         Ok(processed)
     }
-}
 
-impl Channel for ChainChannel {
-    fn put(&self, group: Group) -> BoxFuture<'_, ()> {
+    async fn accept(&self, group: Group) {
         let Group {
             batches,
             token,
             entry,
         } = group;
-        let mut processed = match self.process(entry, batches) {
+        let mut processed = match self.process(entry, batches).await {
             Ok(processed) => processed,
             Err(failure) => {
                 // Dropping the token fails the receipt, and the source sends the group again.
-                self.reporter.error(
-                    "processor",
-                    format_args!("{failure}; nothing of the group is accepted"),
-                );
-                return Box::pin(std::future::ready(()));
+                let text = format_args!("{failure}; nothing of the group is accepted");
+                return self.reporter.error("processor", text);
             }
         };
-        let rejected = std::mem::take(&mut processed.rejected);
+        for (outlet, batch) in std::mem::take(&mut processed.rejected) {
+            outlet.send_with(batch, Token::clone(&token)).await;
+        }
         let batches = processed.batches();
-        Box::pin(async move {
-            for (outlet, batch) in rejected {
-                outlet.send_with(batch, Token::clone(&token)).await;
-            }
-            if batches.is_empty() {
-                token.settle();
-                return;
-            }
-            let group = Group {
-                batches,
-                token,
-                entry: 0,
-            };
-            self.channel.put(group).await;
-        })
+        if batches.is_empty() {
+            return token.settle();
+        }
+        let group = Group {
+            batches,
+            token,
+            entry: 0,
+        };
+        self.channel.put(group).await;
+    }
+}
+
+impl Channel for ChainChannel {
+    fn put(&self, group: Group) -> BoxFuture<'_, ()> {
+        Box::pin(self.accept(group))
     }
 
     fn note(&self, note: Note) {
@@ -146,7 +155,12 @@ impl Channel for ChainChannel {
     fn close(&self) {
         // The ports for rejected records close with the chains.
         lock(&self.contexts).clear();
-        self.lanes.iter().for_each(|lane| *lock(lane) = None);
+        for lane in &self.lanes {
+            // Nothing is put any more.
+            if let Ok(mut lane) = lane.try_lock() {
+                *lane = None;
+            }
+        }
         self.channel.close();
     }
 

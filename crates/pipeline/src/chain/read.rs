@@ -9,7 +9,7 @@
 use std::{
     collections::VecDeque,
     sync::Arc,
-    task::{Context, Poll, ready},
+    task::{Context, Poll},
 };
 
 use millstream_record::{Batch, Position};
@@ -28,18 +28,17 @@ pub(crate) struct ChainReader {
     reader: Box<dyn Reader>,
     plan: Arc<ChainPlan>,
     contexts: Vec<NodeContext>,
-    /// `None` after a failure, until the consumer resumes.
+    /// `None` while a batch is in it, and after a failure until the consumer resumes.
     chain: Option<Chain>,
-    /// Rejected records on their way to the port, before anything of their batch is delivered.
-    rejecting: Option<Rejecting>,
+    /// A batch on its way through the chain. Nothing of it is delivered before its rejected records are sent.
+    feeding: Option<Feeding>,
     ready: VecDeque<Delivered>,
+    /// Other threads work for the chain: while the consumer has a batch, the next one is in the chain.
+    reads_ahead: bool,
 }
 
-/// Rejected records are being sent. When they are, the batches beside them are delivered.
-struct Rejecting {
-    sends: BoxFuture<'static, Vec<Receipt>>,
-    then: VecDeque<Delivered>,
-}
+/// What becomes of a batch, and the chain for the next one.
+type Feeding = BoxFuture<'static, Result<(Chain, VecDeque<Delivered>), Failure>>;
 
 impl ChainReader {
     /// A reader whose batches pass through the chain `plan`.
@@ -48,34 +47,48 @@ impl ChainReader {
         plan: Arc<ChainPlan>,
         contexts: Vec<NodeContext>,
     ) -> Result<Self, Failure> {
+        let chain = Chain::new(plan.clone(), &contexts)?;
         Ok(Self {
-            chain: Some(Chain::new(plan.clone(), &contexts)?),
+            reads_ahead: chain.has_workers(),
+            chain: Some(chain),
             reader,
             plan,
             contexts,
-            rejecting: None,
+            feeding: None,
             ready: VecDeque::new(),
         })
     }
 
-    /// Passes a delivered batch through the chain.
-    fn process(&mut self, delivered: Delivered) -> Result<(), Failure> {
-        let chain = match &mut self.chain {
+    /// Whether the next batch may enter the chain.
+    fn has_room(&self) -> bool {
+        let is_end = |delivered: &&Delivered| delivered.last;
+        self.ready.is_empty() || (self.reads_ahead && self.ready.iter().filter(is_end).count() <= 1)
+    }
+
+    /// Starts a delivered batch on its way through the chain.
+    fn begin(&mut self, delivered: Delivered) -> Result<(), Failure> {
+        let chain = match self.chain.take() {
             Some(chain) => chain,
             // Behind memory, a consumer continues without having resumed.
-            none => none.insert(Chain::new(self.plan.clone(), &self.contexts)?),
+            None => Chain::new(self.plan.clone(), &self.contexts)?,
         };
-        let fed = chain.feed(delivered.entry, &delivered.batch);
-        let Fed { batches, rejected } = fed.inspect_err(|_| self.chain = None)?;
-        let then = outputs(delivered, batches);
-        if rejected.is_empty() {
-            self.ready = then;
-        } else {
-            let sends = Box::pin(send_all(rejected));
-            self.rejecting = Some(Rejecting { sends, then });
-        }
+        self.feeding = Some(Box::pin(process(chain, delivered)));
         Ok(())
     }
+}
+
+/// Passes a delivered batch through the chain.
+async fn process(
+    mut chain: Chain,
+    delivered: Delivered,
+) -> Result<(Chain, VecDeque<Delivered>), Failure> {
+    let Fed { batches, rejected } = chain.feed(delivered.entry, &delivered.batch).await?;
+    let receipts = send_all(rejected).await;
+    let mut outputs = outputs(delivered, batches);
+    if let Some(last) = outputs.back_mut() {
+        last.rejected = receipts;
+    }
+    Ok((chain, outputs))
 }
 
 async fn send_all(rejected: Vec<(Outlet, Batch)>) -> Vec<Receipt> {
@@ -111,28 +124,36 @@ fn outputs(delivered: Delivered, batches: Vec<Batch>) -> VecDeque<Delivered> {
 
 impl Reader for ChainReader {
     fn resume(&mut self, after: Option<Position>) -> Result<(), Failure> {
-        (self.rejecting, self.ready) = (None, VecDeque::new());
+        (self.feeding, self.ready) = (None, VecDeque::new());
         self.chain = Some(Chain::new(self.plan.clone(), &self.contexts)?);
         self.reader.resume(after)
     }
 
     fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Delivered>, Failure>> {
         loop {
-            if let Some(rejecting) = &mut self.rejecting {
-                let receipts = ready!(rejecting.sends.as_mut().poll(context));
-                let mut then = std::mem::take(&mut rejecting.then);
-                if let Some(last) = then.back_mut() {
-                    last.rejected = receipts;
+            if let Some(feeding) = &mut self.feeding {
+                match feeding.as_mut().poll(context) {
+                    Poll::Ready(fed) => {
+                        self.feeding = None;
+                        let (chain, outputs) = fed?;
+                        self.chain = Some(chain);
+                        self.ready.extend(outputs);
+                    }
+                    Poll::Pending => break,
                 }
-                (self.rejecting, self.ready) = (None, then);
             }
-            if let Some(delivered) = self.ready.pop_front() {
-                return Poll::Ready(Ok(Some(delivered)));
+            if !self.has_room() {
+                break;
             }
-            match ready!(self.reader.poll_next(context))? {
-                Some(delivered) => self.process(delivered)?,
-                None => return Poll::Ready(Ok(None)),
+            match self.reader.poll_next(context)? {
+                Poll::Ready(Some(delivered)) => self.begin(delivered)?,
+                Poll::Ready(None) if self.ready.is_empty() => return Poll::Ready(Ok(None)),
+                _ => break,
             }
+        }
+        match self.ready.pop_front() {
+            Some(delivered) => Poll::Ready(Ok(Some(delivered))),
+            None => Poll::Pending,
         }
     }
 

@@ -3,13 +3,14 @@
 use std::sync::Arc;
 
 use super::{
-    Built, Entry, Exit, Port, Taker, Takers,
+    Built, Entry, Exit, Inputs, Port, Taker, Takers,
     chains::{ChainLayout, Chained},
     is_channel, is_memory,
 };
 use crate::{
     channel::{Behind, Consumer},
     node::Build,
+    partition::Tasks,
     plan::{
         ChainNode, ChainPlan, ChainPort, ChannelPlan, Hop, Input, Link, Plan, ProcessorPlan, Route,
         RunSettings, SinkPlan, SourcePlan, Step, Target,
@@ -17,17 +18,17 @@ use crate::{
 };
 
 /// Builds the plan. `takers` has the consumers of all nodes, `chained` those of the endpoints. `queues` has the bytes of the memory queue
-/// in front of each entry, `behinds` the limit of how far each may be behind its channel.
+/// in front of each entry, `inputs` the input options of each consumer.
 pub fn assemble(
     entries: &[Entry],
     built: Vec<Option<Built>>,
     takers: &Takers,
     chained: &Chained,
     queues: &[usize],
-    behinds: &[Option<Behind>],
+    inputs: &[Option<Inputs>],
     settings: RunSettings,
 ) -> Plan {
-    let wires = Wires::new(entries, &built, takers, chained);
+    let wires = Wires::new(entries, &built, takers, chained, inputs);
     let wired: Vec<_> = (0..entries.len())
         .map(|at| {
             (
@@ -61,7 +62,7 @@ pub fn assemble(
                 let consumers = readers
                     .map(|taker| Consumer {
                         name: entries[taker.node].name.clone(),
-                        behind: behinds[taker.node].unwrap_or_default(),
+                        behind: behind(&inputs[taker.node]),
                         tags: taker.tags.clone(),
                     })
                     .collect();
@@ -87,11 +88,17 @@ pub fn assemble(
     plan
 }
 
+fn behind(inputs: &Option<Inputs>) -> Behind {
+    let behind = inputs.as_ref().and_then(|inputs| inputs.behind.as_ref());
+    behind.map(|(behind, _)| *behind).unwrap_or_default()
+}
+
 struct Wires<'a> {
     entries: &'a [Entry],
     built: &'a [Option<Built>],
     takers: &'a Takers,
     chained: &'a Chained,
+    inputs: &'a [Option<Inputs>],
     /// The index of each consumer in its list of the plan.
     targets: Vec<Target>,
     /// The places of all processors, in the order of the plan.
@@ -104,6 +111,7 @@ impl<'a> Wires<'a> {
         built: &'a [Option<Built>],
         takers: &'a Takers,
         chained: &'a Chained,
+        inputs: &'a [Option<Inputs>],
     ) -> Self {
         let (mut channels, mut sinks) = (0, 0);
         let target = |(at, entry): (usize, &Entry)| {
@@ -126,6 +134,7 @@ impl<'a> Wires<'a> {
             built,
             takers,
             chained,
+            inputs,
             targets,
             processors: (0..entries.len()).filter(is_processor).collect(),
         }
@@ -156,7 +165,17 @@ impl<'a> Wires<'a> {
                 tags: taker.tags.clone(),
             })
         });
-        behind.unwrap_or(Input::Memory { queue_bytes })
+        behind.unwrap_or(Input::Memory {
+            queue_bytes,
+            tasks: self.tasks(sink),
+        })
+    }
+
+    fn tasks(&self, consumer: usize) -> Tasks {
+        let inputs = self.inputs[consumer].as_ref();
+        inputs
+            .map(|inputs| inputs.tasks.clone())
+            .unwrap_or_default()
     }
 
     /// The chain of a consumer.
@@ -179,6 +198,7 @@ impl<'a> Wires<'a> {
                 index: self.processors.iter().position(|other| other == at)?,
                 ports: (0..processor.ports().len()).map(port).collect(),
                 processor: processor.clone(),
+                tasks: self.tasks(*at),
                 reports: self.consumers(*at).next() == Some(consumer),
             })
         };
@@ -214,6 +234,7 @@ impl<'a> Wires<'a> {
                 name: self.entries[*at].name.clone(),
                 kind: self.entries[*at].component.name,
                 processor: processor.clone(),
+                tasks: self.tasks(*at),
                 consumers: (self.consumers(*at))
                     .map(|consumer| self.entries[consumer].name.clone())
                     .collect(),

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use millstream_config::Problem;
 
-use super::{Built, Entry, Exit, Inputs, Port, Takers, is_channel, is_memory};
-use crate::node::Build;
+use super::{Built, Entry, Exit, Inputs, Port, Taker, Takers, is_channel, is_memory};
+use crate::node::{Build, Placement};
 
 /// Finds errors.
 pub fn check_graph(
@@ -53,6 +53,45 @@ pub fn check_graph(
             problems.push(Problem::new(place, message).help(
                 "`behind` is how far a sink may be behind a disk channel; leave it out here",
             ));
+        }
+    }
+}
+
+/// Finds sinks that cannot have several tasks.
+pub fn check_tasks(
+    entries: &[Entry],
+    built: &[Option<Built>],
+    takers: &Takers,
+    inputs: &[Option<Inputs>],
+    problems: &mut Vec<Problem>,
+) {
+    for (at, node) in built.iter().enumerate() {
+        let (Some(Built::Sink(sink)), Some(own)) = (node, &inputs[at]) else {
+            continue;
+        };
+        let Some(place) = &own.tasks_place else {
+            continue;
+        };
+        let Entry {
+            name, component, ..
+        } = &entries[at];
+        let reads = |((node, _), all): (&Port, &Vec<Taker>)| {
+            let reads = is_channel(entries, *node) && all.iter().any(|taker| taker.node == at);
+            reads.then_some(*node)
+        };
+        if let Some(channel) = takers.iter().find_map(reads) {
+            let channel = &entries[channel].name;
+            let message = format!(
+                "`{name}` reads the channel `{channel}` with one task, which commits its position"
+            );
+            let help = "set `parallelism` on the processors in front of it: they have the work";
+            problems.push(Problem::new(place, message).help(help));
+        } else if sink.placement() == Placement::OwnThread {
+            let message = format!("a sink of type `{}` has one task", component.name);
+            let help = format!(
+                "set `parallelism` on the processors in front of `{name}`, or use several sinks with `tags`"
+            );
+            problems.push(Problem::new(place, message).help(help));
         }
     }
 }

@@ -8,6 +8,7 @@ use super::{Built, Entry, Exit, Inputs, Port, Taker, Takers};
 use crate::{
     channel::{Behind, Then},
     node::Build,
+    partition::Tasks,
     tags::TagFilter,
 };
 
@@ -40,7 +41,7 @@ fn take_behind(options: &mut Node, problems: &mut Vec<Problem>) -> Option<(Behin
     }
 }
 
-/// Removes `inputs`, `tags` and `behind` from the options of a consumer and reads them.
+/// Removes `inputs`, `tags`, `behind`, `parallelism` and `partition` from the options of a consumer and reads them.
 pub fn take_inputs(
     entry: &Entry,
     options: &mut Node,
@@ -61,6 +62,10 @@ pub fn take_inputs(
             }
         });
     let behind = take_behind(options, problems);
+    let (tasks, tasks_place) = match entry.component.build {
+        Build::Processor(_) | Build::Sink(_) => Tasks::take(options, problems),
+        Build::Source(_) | Build::Channel(_) => Default::default(),
+    };
     let Some((key, node)) = options.take("inputs") else {
         let message = format!("`{}` has no `inputs`", entry.name);
         problems.push(
@@ -80,6 +85,8 @@ pub fn take_inputs(
         patterns,
         tags,
         behind,
+        tasks,
+        tasks_place,
         place: key.place,
     })
 }

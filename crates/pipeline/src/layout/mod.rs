@@ -13,6 +13,7 @@ use millstream_config::{Node, Place, Problem, Severity};
 use crate::{
     channel::Behind,
     node::{Build, ChannelConfig, Component, Sink, Source},
+    partition::Tasks,
     plan::{Plan, RunSettings},
     processor::Processor,
     tags::TagFilter,
@@ -23,7 +24,7 @@ pub use templates::nearest_value;
 use self::{
     assemble::assemble,
     chains::fold,
-    faults::{check_graph, cycle, unused},
+    faults::{check_graph, check_tasks, cycle, unused},
     inputs::{resolve, take_inputs},
     templates::check_templates,
 };
@@ -62,6 +63,9 @@ struct Inputs {
     tags: Option<TagFilter>,
     /// The option `behind` and its place.
     behind: Option<(Behind, Place)>,
+    tasks: Tasks,
+    /// The place of `parallelism` or `partition`.
+    tasks_place: Option<Place>,
     place: Place,
 }
 
@@ -139,6 +143,7 @@ pub fn lay_out(
         .map(|sink| queue_of(sink, &inputs, &entries, &built, queue_bytes))
         .collect::<Vec<_>>();
     check_graph(&entries, &chained.takers, &inputs, &mut problems);
+    check_tasks(&entries, &built, &chained.takers, &inputs, &mut problems);
     let mut warnings = check_templates(&entries, &built, &takers, &mut problems);
     // A node with an error may be the consumer of what seems unused.
     if problems.is_empty() && left_out.is_empty() {
@@ -152,11 +157,9 @@ pub fn lay_out(
         problems.extend(warnings);
         return Err(problems);
     }
-    let behind = |inputs: &Option<Inputs>| Some(inputs.as_ref()?.behind.as_ref()?.0);
-    let behinds: Vec<_> = inputs.iter().map(behind).collect();
     Ok(Laid {
         plan: assemble(
-            &entries, built, &takers, &chained, &queues, &behinds, settings,
+            &entries, built, &takers, &chained, &queues, &inputs, settings,
         ),
         warnings,
     })

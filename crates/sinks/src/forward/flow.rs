@@ -6,12 +6,8 @@
 //! Schomaker, "Weighted distributed hash tables", 2005): when a server joins or leaves, only the flows that go to it or were on
 //! it move.
 
-use jiff::tz::TimeZone;
 use millstream_record::{Batch, Pool};
-use millstream_wire::{
-    record::records,
-    template::{Depends, Renderer, Template},
-};
+use millstream_wire::{split::Splitter, template::Template};
 
 /// The number of flows: enough to spread them evenly over some tens of servers, few enough that the pieces of a batch stay
 /// large.
@@ -21,68 +17,20 @@ pub(super) const FLOWS: usize = 64;
 pub(super) type Flow = u8;
 
 /// Computes the flow of records.
-pub(super) struct Flows {
-    renderer: Renderer,
-    key: Vec<u8>,
-}
+pub(super) struct Flows(Splitter);
 
 impl Flows {
     pub(super) fn new(template: &Template) -> Self {
-        Self {
-            renderer: Renderer::text(template, TimeZone::UTC),
-            key: Vec::new(),
-        }
+        Self(Splitter::new(template, hash))
     }
 
-    /// Splits a batch by flow, in the order of the flows; the records of a flow keep their order.
+    /// Splits a batch by flow, in the order of the flows; the records of a flow keep their order. A missing value counts as empty:
+    /// such records need a server, too.
     pub(super) fn split(&mut self, batch: Batch, pool: &Pool) -> Vec<(Flow, Batch)> {
-        if self.renderer.depends() <= Depends::Batch {
-            self.key.clear();
-            // A missing value counts as empty: such records need a server, too.
-            let _ = self.renderer.render_batch(&batch, &mut self.key);
-            return vec![(flow_of(&self.key), batch)];
-        }
-        let mut counts = [0u32; FLOWS];
-        let mut bytes = [0usize; FLOWS];
-        let mut flows = Vec::with_capacity(batch.count as usize);
-        for (range, timed) in records(&batch) {
-            self.key.clear();
-            let _ = self.renderer.render((&batch).into(), timed, &mut self.key);
-            let flow = flow_of(&self.key);
-            counts[usize::from(flow)] += 1;
-            bytes[usize::from(flow)] += range.len();
-            flows.push((flow, range));
-        }
-        let mut bodies: Vec<_> = bytes
-            .iter()
-            .map(|bytes| (*bytes > 0).then(|| pool.take(*bytes)))
-            .collect();
-        for (flow, range) in flows {
-            let body = bodies.get_mut(usize::from(flow)).and_then(Option::as_mut);
-            if let (Some(body), Some(record)) = (body, batch.body.get(range)) {
-                body.extend_from_slice(record);
-            }
-        }
-        let parts = (0..).zip(bodies.into_iter().zip(counts));
-        parts
-            .filter_map(|(flow, (body, count))| {
-                let part = Batch {
-                    body: body?.freeze(),
-                    count,
-                    origins: Vec::new(),
-                    tag: batch.tag.clone(),
-                    values: batch.values.clone(),
-                    ..batch
-                };
-                Some((flow, part))
-            })
-            .collect()
+        let parts = self.0.split(batch, FLOWS, pool).into_iter();
+        // Below FLOWS.
+        parts.map(|(flow, part)| (flow as Flow, part)).collect()
     }
-}
-
-fn flow_of(key: &[u8]) -> Flow {
-    // FLOWS is 64: six bits.
-    (hash(key) % FLOWS as u64) as Flow
 }
 
 /// The rendezvous score of a flow on a server: the highest score wins.
@@ -145,7 +93,10 @@ mod tests {
             assert!(numbers.is_sorted());
             assert_eq!(numbers.len(), part.count as usize);
             for line in part.body.split_inclusive(|byte| *byte == b'\n') {
-                assert_eq!(flow_of(&line[..line.len() - 1]), *flow);
+                assert_eq!(
+                    hash(&line[..line.len() - 1]) % FLOWS as u64,
+                    u64::from(*flow)
+                );
             }
         }
         // It depends on the records alone: splitting again gives the same.

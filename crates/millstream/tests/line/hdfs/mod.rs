@@ -16,7 +16,7 @@ use std::{
 
 use crate::program::{
     Program, free_port, millbench,
-    victim::{Generator, Random, Victim, generate, in_storm, verify},
+    victim::{CHAINS, Generator, Random, Victim, generate, in_storm, verify},
     wait_until,
 };
 use millstream_testkit::server::hdfs::{self, Hdfs, PRINCIPAL, Tools};
@@ -34,8 +34,9 @@ fn config(directory: &Path, listen: &str, sink: &str) -> String {
     format!(
         "data_dir: {place}/data\napi: {{ listen: [] }}\nthreads: 1\n\
          sources:\n  in: {listen}\n\
-         channels:\n  kept: {{ type: disk, inputs: [in], size_max: 1GiB, sync: batch }}\n\
-         sinks:\n  archive: {{ type: hdfs, inputs: [kept], {sink} }}\n"
+         {CHAINS}\
+         channels:\n  kept: {{ type: disk, inputs: [halves.some, halves.rest], size_max: 1GiB, sync: batch }}\n\
+         sinks:\n  archive: {{ type: hdfs, inputs: [parts.some, parts.rest], {sink} }}\n"
     )
 }
 

@@ -8,7 +8,10 @@ mod refusals;
 
 use std::{fs, path::Path, process::Command, thread, time::Duration};
 
-use crate::program::{victim::verify, wait_until};
+use crate::program::{
+    victim::{CHAINS, verify},
+    wait_until,
+};
 use millstream_testkit::server::kafka::Broker;
 
 /// Forward in, Kafka out, exactly once.
@@ -17,8 +20,9 @@ fn receiver(directory: &Path, data: &str, port: u16, broker: &str) -> String {
     format!(
         "data_dir: {place}/{data}\napi: {{ listen: [] }}\nthreads: 2\n\
          sources:\n  in: {{ type: forward, listen: \"tcp://127.0.0.1:{port}\" }}\n\
-         channels:\n  kept: {{ type: disk, inputs: [in], size_max: 1GiB, sync: batch }}\n\
-         sinks:\n  bus: {{ type: kafka, inputs: [kept], brokers: [\"{broker}\"], topic: \"out.{{tag}}\", format: raw, \
+         {CHAINS}\
+         channels:\n  kept: {{ type: disk, inputs: [halves.some, halves.rest], size_max: 1GiB, sync: batch }}\n\
+         sinks:\n  bus: {{ type: kafka, inputs: [parts.some, parts.rest], brokers: [\"{broker}\"], topic: \"out.{{tag}}\", format: raw, \
          compression: lz4, key: \"{{tag}}\", position: positions, retry: {{ first: 200ms, max: 1s }} }}\n"
     )
 }

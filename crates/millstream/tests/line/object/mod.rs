@@ -12,7 +12,10 @@ use std::{
     process::Command,
 };
 
-use crate::program::{Program, victim::verify};
+use crate::program::{
+    Program,
+    victim::{CHAINS, verify},
+};
 use millstream_testkit::server::{
     hdfs,
     versitygw::{ACCESS_KEY, SECRET_KEY, Versitygw},
@@ -63,12 +66,13 @@ fn config(data: &Path, input: &str, endpoint: &str, sinks: &[Sink]) -> String {
     let mut text = format!(
         "data_dir: {}\napi: {{ listen: [] }}\nthreads: 2\n\
          sources:\n  in: {input}\n\
-         channels:\n  kept: {{ type: disk, inputs: [in], size_max: 1GiB, sync: batch }}\nsinks:\n",
+         {CHAINS}\
+         channels:\n  kept: {{ type: disk, inputs: [halves.some, halves.rest], size_max: 1GiB, sync: batch }}\nsinks:\n",
         data.display()
     );
     for (name, directories, options) in sinks {
         text += &format!(
-            "  {name}: {{ type: object, inputs: [kept], url: \"s3://lake/{name}/{directories}\", endpoint: \"{endpoint}\", \
+            "  {name}: {{ type: object, inputs: [parts.some, parts.rest], url: \"s3://lake/{name}/{directories}\", endpoint: \"{endpoint}\", \
              auth: {{ access_key: {ACCESS_KEY}, secret_key: {SECRET_KEY} }}, \
              retry: {{ first: 100ms, max: 500ms, timeout: 5s }}, {options} }}\n"
         );

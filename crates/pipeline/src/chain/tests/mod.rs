@@ -1,6 +1,9 @@
 //! Chains: the walk, and the two adapters around it.
 
+mod graphs;
+
 use std::{
+    future::poll_fn,
     sync::{
         Mutex,
         atomic::{AtomicBool, Ordering},
@@ -10,15 +13,18 @@ use std::{
 
 use millstream_record::{ChunkOrigin, Encoding, FileId, FileOrigin, Origin, Position, Values};
 
+use millstream_testkit::block_on;
+
 use super::*;
 use crate::{
     channel::{BoxFuture, Channel, Delivered, Group, Reader},
     delivery::{self, Receipt},
     meters::Meters,
     outlet::{Edge, Feed},
-    output::Head,
+    output::{Head, Out},
+    partition::Tasks,
     plan::ChainPort,
-    processor::{MAIN, Processor},
+    processor::{MAIN, Processor, Task},
     report::Reporter,
     tags::TagFilter,
 };
@@ -114,6 +120,7 @@ fn node(name: &str, processor: Arc<dyn Processor>, ports: Vec<Vec<Hop>>) -> Chai
         name: name.into(),
         index: 0,
         processor,
+        tasks: Tasks::default(),
         ports: ports.into_iter().map(port).collect(),
         reports: true,
     }
@@ -164,10 +171,8 @@ fn contexts(meters: &Meters) -> (Vec<NodeContext>, Arc<Held>) {
         entry: 0,
     };
     let of = meters.of("first");
-    let context = NodeContext {
-        rejects: Some(Outlet::new(vec![edge], &of, true)),
-        meters: ProcessorMeters::new(&of),
-    };
+    let rejects = Outlet::new(vec![edge], &of, true);
+    let context = NodeContext::new(Some(rejects), ProcessorMeters::new(&of));
     (vec![context], held)
 }
 
@@ -202,16 +207,25 @@ fn a_batch_passes_through_all_processors_in_order_and_along_the_tags() {
     let (context, _) = contexts(&meters);
     let contexts = [context[0].clone(), context[0].clone()];
     let mut chain = Chain::new(plan, &contexts).unwrap();
-    let fed = chain.feed(0, &batch("t", "a1\nb\na2\n")).unwrap();
-    // The first processor is before the second, so its records for the consumer come first.
-    let expected = [("t", "b\n".to_owned(), 1), ("t", "a1\na2\n".to_owned(), 2)];
+    let mut feed = |entry, batch: Batch| now(chain.feed(entry, &batch)).unwrap();
+    let fed = feed(0, batch("t", "a1\nb\na2\n"));
+    // The ways meet at the consumer: the records are in order again.
+    let expected = [("t", "a1\nb\na2\n".to_owned(), 3)];
     assert_eq!(texts(&fed.batches), expected);
-    let fed = chain.feed(0, &batch("no.t", "b\n")).unwrap();
+    let fed = feed(0, batch("no.t", "b\n"));
     assert!(fed.batches.is_empty());
-    let fed = chain.feed(1, &batch("t", "-\nb\n")).unwrap();
-    let expected = [("t", "-\nb\n".to_owned(), 2), ("t", "b\n".to_owned(), 1)];
+    let fed = feed(1, batch("t", "-\nb\n"));
+    let expected = [("t", "-\nb\nb\n".to_owned(), 3)];
     assert_eq!(texts(&fed.batches), expected);
     assert_eq!(meters.value("first", "records_filtered"), 1);
+}
+
+/// The result of work that has nothing to wait for.
+fn now<T>(work: impl Future<Output = T>) -> T {
+    match std::pin::pin!(work).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(result) => result,
+        Poll::Pending => panic!("nothing here has to wait"),
+    }
 }
 
 /// Delivers what it was given again after each resume.
@@ -442,4 +456,110 @@ fn a_closed_channel_closes_the_ports_of_its_processors() {
     channel.close();
     assert!(held.closed.load(Ordering::Relaxed));
     assert!(rejects.closed.load(Ordering::Relaxed));
+}
+
+/// The surroundings of one processor with threads.
+fn with_tasks(plan: &ChainPlan) -> Vec<NodeContext> {
+    let (contexts, _) = contexts(&Meters::default());
+    let pool = Pool::new(1 << 20);
+    let context = |node: &ChainNode| contexts[0].in_chain(node, &pool).unwrap();
+    plan.nodes.iter().map(context).collect()
+}
+
+fn simple_with(tasks: usize) -> Arc<ChainPlan> {
+    let mut plan = Arc::into_inner(simple()).unwrap();
+    plan.nodes[0].tasks.count = Some(tasks);
+    Arc::new(plan)
+}
+
+#[test]
+fn while_the_consumer_has_a_batch_the_threads_work_on_the_next_one_and_positions_stay_in_order() {
+    let all: Vec<_> = (0..200)
+        .map(|n| batch("t", &format!("{n}\n-\n2\n")))
+        .collect();
+    let reader = FakeReader { all, next: 0 };
+    let plan = simple_with(2);
+    let contexts = with_tasks(&plan);
+    let mut reader = ChainReader::new(Box::new(reader), plan, contexts).unwrap();
+    let mut ends = Vec::new();
+    while let Some(delivered) = block_on(poll_fn(|context| reader.poll_next(context))).unwrap() {
+        if delivered.last {
+            ends.push(delivered.position.unwrap().seq);
+        }
+    }
+    assert_eq!(ends, (1..=200).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_panic_on_a_thread_stops_the_reader_until_it_resumes_and_the_task_is_replaced() {
+    let all = ["a\n", "x\n", "b\n"].map(|text| batch("t", text)).to_vec();
+    let plan = simple_with(1);
+    let mut nodes = Arc::into_inner(plan).unwrap();
+    nodes.nodes[0].processor = Arc::new(Blocking);
+    let plan = Arc::new(nodes);
+    let contexts = with_tasks(&plan);
+    let reader = FakeReader { all, next: 0 };
+    let mut reader = ChainReader::new(Box::new(reader), plan, contexts).unwrap();
+    let mut next = || block_on(poll_fn(|context| reader.poll_next(context)));
+    let mut failure = None;
+    while failure.is_none() {
+        failure = next().err();
+    }
+    assert!(failure.unwrap().message.contains("a line with x"));
+    reader.resume(Some(Position { epoch: 1, seq: 2 })).unwrap();
+    let delivered = block_on(poll_fn(|context| reader.poll_next(context))).unwrap();
+    assert_eq!(delivered.unwrap().position.unwrap().seq, 3);
+}
+
+/// [`ByFirst`] on a thread.
+struct Blocking;
+
+impl Processor for Blocking {
+    fn blocks(&self) -> bool {
+        true
+    }
+    fn task(&self) -> Result<Box<dyn Task>, Failure> {
+        Ok(Box::new(ByFirst))
+    }
+}
+
+#[test]
+fn groups_that_wait_for_a_thread_are_kept_in_the_order_in_which_they_were_put() {
+    let plan = simple_with(3);
+    let held = Arc::new(Held::default());
+    let channel = ChainChannel::new(held.clone(), plan.clone(), 1, Reporter::new("kept"));
+    channel.connect(with_tasks(&plan)).unwrap();
+    let receipts: Vec<_> = block_on(async {
+        let put = |n: usize| {
+            let (token, receipt) = delivery::receipt(true, 1, delivery::Tally::default());
+            let text = format!("a{n}\n").repeat(if n % 3 == 0 { 30_000 } else { 1 });
+            (
+                channel.put(Group::new(vec![batch("t", &text)], token)),
+                receipt,
+            )
+        };
+        let (mut puts, receipts): (Vec<_>, Vec<_>) = (0..30).map(put).unzip();
+        poll_fn(|context| {
+            puts.retain_mut(|put| put.as_mut().poll(context).is_pending());
+            if puts.is_empty() {
+                Poll::Ready(())
+            } else {
+                Poll::Pending
+            }
+        })
+        .await;
+        receipts
+    });
+    let groups = held.take();
+    let numbers = groups.iter().map(|group| {
+        let body = String::from_utf8_lossy(&group.batches[0].body).into_owned();
+        body.lines().next().unwrap()[1..].parse::<usize>().unwrap()
+    });
+    assert_eq!(numbers.collect::<Vec<_>>(), (0..30).collect::<Vec<_>>());
+    groups.into_iter().for_each(|group| group.token.settle());
+    assert!(
+        receipts
+            .iter()
+            .all(|receipt| receipt.try_outcome() == Some(Ok(())))
+    );
 }

@@ -1,0 +1,137 @@
+//! Puts records in order where the ways of a chain meet again.
+//!
+//! A processor gets a batch as a whole. So behind a `route` whose ways meet again, the records of one way come before those of the other,
+//! as far as the batch goes. Under one tag their order must not depend on that. Where ways meet, records carry the number that they had in
+//! the chain's input.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use millstream_record::{Batch, Encoding};
+use millstream_wire::record::records;
+
+use crate::{
+    partition::Partition,
+    plan::{ChainPlan, Step},
+};
+
+/// A batch within a chain.
+#[derive(Clone)]
+pub(super) struct Piece {
+    pub(super) batch: Batch,
+    /// For each record its number in the chain's input, ascending, where ways of the chain meet; otherwise empty.
+    pub(super) numbers: Arc<[u32]>,
+}
+
+/// Whether records of one tag can go different ways through a chain and meet again.
+pub(super) fn ways_meet(plan: &ChainPlan) -> bool {
+    let end = plan.nodes.len();
+    let place = |step: Step| match step {
+        Step::Node(at) => at,
+        Step::End => end,
+    };
+    let mut within = vec![0; end + 1];
+    let ports = plan.nodes.iter().flat_map(|node| &node.ports);
+    for hop in ports.flat_map(|port| &port.hops) {
+        within[place(hop.to)] += 1;
+    }
+    let meets = |steps: &[usize]| steps.iter().any(|hops| *hops > 1);
+    let from_outside = plan.entries.iter().any(|hops| {
+        let mut steps = within.clone();
+        hops.iter().for_each(|hop| steps[place(hop.to)] += 1);
+        meets(&steps)
+    });
+    // One divides by tags, a later one gives them the same tag again.
+    let retags = plan.nodes.iter();
+    let retags = retags.filter(|node| node.processor.changes_tags()).count();
+    let repeats = plan.nodes.iter().any(|node| {
+        node.tasks.partition == Partition::Broadcast && node.tasks.count.unwrap_or(1) > 1
+    });
+    from_outside || retags > 1 || repeats
+}
+
+/// Puts the records of each tag in the order of their numbers; of equal numbers, those of an earlier piece come first. The order of the
+/// tags does not depend on the batch, and no two pieces of one tag and encoding hold the same number.
+pub(super) fn merge(pieces: Vec<Piece>) -> Vec<Piece> {
+    let mut groups: Vec<Vec<Piece>> = Vec::new();
+    for piece in pieces {
+        let is_alike = |group: &&mut Vec<Piece>| is_alike(&group[0].batch, &piece.batch);
+        match groups.iter_mut().find(is_alike) {
+            Some(group) => group.push(piece),
+            None => groups.push(vec![piece]),
+        }
+    }
+    groups.sort_by(|a, b| a[0].batch.tag.as_str().cmp(b[0].batch.tag.as_str()));
+    groups.into_iter().flat_map(merge_alike).collect()
+}
+
+fn is_alike(a: &Batch, b: &Batch) -> bool {
+    a.tag.as_str() == b.tag.as_str() && a.values == b.values
+}
+
+/// Merges pieces with the same tag and values.
+fn merge_alike(pieces: Vec<Piece>) -> Vec<Piece> {
+    let follows = |pair: &[Piece]| pair[0].numbers.last() < pair[1].numbers.first();
+    if pieces.windows(2).all(follows) {
+        return pieces;
+    }
+    let mut order = Vec::new();
+    for (at, piece) in pieces.iter().enumerate() {
+        let all = piece.numbers.iter().zip(records(&piece.batch));
+        order.extend(all.map(|(number, (range, _))| (*number, at, range)));
+    }
+    order.sort_by_key(|(number, ..)| *number);
+    let mut merged: Vec<Merged> = Vec::new();
+    for (number, at, range) in order {
+        let batch = &pieces[at].batch;
+        if merged
+            .last()
+            .is_none_or(|last| last.encoding != batch.encoding)
+        {
+            merged.push(Merged::new(batch.encoding));
+        }
+        if let Some(last) = merged.last_mut() {
+            last.plain &= batch.plain;
+            last.body.extend_from_slice(&batch.body[range]);
+            last.numbers.push(number);
+        }
+    }
+    let head = &pieces[0].batch;
+    merged
+        .into_iter()
+        .map(|merged| merged.close(head))
+        .collect()
+}
+
+/// A piece that is being merged.
+struct Merged {
+    encoding: Encoding,
+    plain: bool,
+    body: Vec<u8>,
+    numbers: Vec<u32>,
+}
+
+impl Merged {
+    fn new(encoding: Encoding) -> Self {
+        Self {
+            encoding,
+            plain: true,
+            body: Vec::new(),
+            numbers: Vec::new(),
+        }
+    }
+
+    fn close(self, head: &Batch) -> Piece {
+        Piece {
+            batch: Batch {
+                encoding: self.encoding,
+                plain: self.plain,
+                body: Bytes::from(self.body),
+                // No batch has more records than fit into its number.
+                count: self.numbers.len() as u32,
+                ..head.clone()
+            },
+            numbers: self.numbers.into(),
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! One task of a processor, guarded and timed.
+
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
+    time::Instant,
+};
+
+use millstream_record::Batch;
+use millstream_wire::record::records;
+
+use super::{merge::Piece, named};
+use crate::{
+    failure::Failure,
+    guard,
+    meters::Meter,
+    output::{Made, Out, Use},
+    plan::ChainNode,
+    processor::{Processor, Task},
+};
+
+/// A task of a processor. After a failure or a panic the next batch gets a new one.
+pub(super) struct GuardedTask {
+    node: Arc<str>,
+    processor: Arc<dyn Processor>,
+    task: Option<Box<dyn Task>>,
+    busy: Meter,
+    /// Time that is not in the meter yet, in nanoseconds.
+    rest: u64,
+}
+
+impl GuardedTask {
+    /// A task of `node`. It is created at once, to find a processor that cannot run.
+    pub(super) fn new(node: &ChainNode, busy: &Meter) -> Result<Self, Failure> {
+        let mut guarded = Self {
+            node: node.name.clone(),
+            processor: node.processor.clone(),
+            task: None,
+            busy: busy.clone(),
+            rest: 0,
+        };
+        guarded.task = Some(guarded.create()?);
+        Ok(guarded)
+    }
+
+    fn create(&self) -> Result<Box<dyn Task>, Failure> {
+        let created = self.processor.task();
+        created.map_err(|failure| named(&self.node, failure))
+    }
+
+    /// Processes a batch. `uses` has one item for each port.
+    pub(super) fn process(&mut self, piece: &Piece, uses: &[Use]) -> Result<Made, Failure> {
+        let started = Instant::now();
+        let batch = &piece.batch;
+        let mut task = match self.task.take() {
+            Some(task) => task,
+            None => self.create()?,
+        };
+        let mut out = Out::new(&self.node, batch, uses.iter().copied());
+        let processed = catch_unwind(AssertUnwindSafe(|| match piece.numbers.is_empty() {
+            true => task.process(batch, &mut out),
+            false => process_each(&mut *task, piece, &mut out),
+        }));
+        match processed {
+            Ok(processed) => processed.map_err(|failure| named(&self.node, failure))?,
+            Err(panic) => {
+                let why = guard::message(&*panic);
+                return Err(Failure::us(format!(
+                    "the processor {} panicked ({why}): this is a fault of Millstream, please report it",
+                    self.node
+                )));
+            }
+        }
+        let made = out.finish();
+        self.task = Some(task);
+        self.rest += u64::try_from(started.elapsed().as_nanos()).unwrap_or(0);
+        self.busy.add(self.rest / 1000);
+        self.rest %= 1000;
+        Ok(made)
+    }
+}
+
+/// Gives each record alone to a task, so that the numbers of all its output are known.
+fn process_each(task: &mut dyn Task, piece: &Piece, out: &mut Out<'_>) -> Result<(), Failure> {
+    let batch = &piece.batch;
+    for (number, (range, _)) in piece.numbers.iter().zip(records(batch)) {
+        out.turn_to(range.clone(), 1, *number);
+        let alone = Batch {
+            body: batch.body.slice(range),
+            count: 1,
+            ..batch.clone()
+        };
+        task.process(&alone, out)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,332 @@
+//! Random graphs against an interpreter that takes one record at a time.
+
+use std::collections::BTreeMap;
+
+use millstream_testkit::{Random, block_on};
+use millstream_wire::{
+    msgpack::write_str,
+    record::{FieldPath, records},
+};
+
+use super::*;
+use crate::partition::Partition;
+
+/// The work of a processor of the test. It depends on the record alone.
+#[derive(Clone, Copy, Debug)]
+enum Work {
+    Pass,
+    /// Leaves out one of `n`.
+    Filter(u64),
+    /// Makes two of one of `n`.
+    Twice(u64),
+    /// Gives each its own tag of `n`.
+    Retag(u64),
+    /// Adds a letter. One of `n` becomes a packed entry.
+    Write(u64),
+    /// Sends each to one of `n` ports.
+    Route(u64),
+    /// Rejects one of `n`.
+    Reject(u64),
+}
+
+/// A record: its tag, its text, and whether it is packed.
+type Plain = (String, String, bool);
+
+/// What becomes of a record: by which port it leaves and as what.
+fn apply(work: Work, salt: u64, (tag, text, packed): &Plain) -> Vec<(usize, Plain)> {
+    let hash = (text.bytes().chain(tag.bytes())).fold(salt, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    }) >> 20;
+    let same = (tag.clone(), text.clone(), *packed);
+    match work {
+        Work::Pass => vec![(0, same)],
+        Work::Filter(n) | Work::Reject(n) if hash % n == 0 => vec![],
+        Work::Filter(_) | Work::Reject(_) => vec![(0, same)],
+        Work::Twice(n) if hash % n == 0 => vec![
+            (0, (tag.clone(), format!("{text}1"), true)),
+            (0, (tag.clone(), format!("{text}2"), true)),
+        ],
+        Work::Twice(_) => vec![(0, same)],
+        Work::Retag(n) => vec![(0, (format!("t{}", hash % n), text.clone(), true))],
+        Work::Write(n) if hash % n == 0 => vec![(0, (tag.clone(), format!("{text}w"), true))],
+        Work::Write(_) => vec![(0, same)],
+        Work::Route(n) => vec![((hash % n) as usize, same)],
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Applied {
+    work: Work,
+    salt: u64,
+}
+
+impl Processor for Applied {
+    fn ports(&self) -> Vec<Arc<str>> {
+        match self.work {
+            Work::Route(n) => (0..n).map(|n| format!("p{n}").into()).collect(),
+            _ => vec!["".into()],
+        }
+    }
+    fn changes_tags(&self) -> bool {
+        matches!(self.work, Work::Retag(_))
+    }
+    fn task(&self) -> Result<Box<dyn Task>, Failure> {
+        Ok(Box::new(*self))
+    }
+}
+
+impl Task for Applied {
+    fn process(&mut self, batch: &Batch, out: &mut Out<'_>) -> Result<(), Failure> {
+        for (range, plain) in plain(batch) {
+            let made = apply(self.work, self.salt, &plain);
+            match (&made[..], self.work) {
+                ([], Work::Reject(_)) => out.reject(&batch.body[range], "no"),
+                ([], _) => out.filter(1),
+                ([(port, one)], _) if *one == plain => out.keep(*port, range, 1),
+                _ => {
+                    for (port, (tag, text, _)) in made {
+                        let head = Head {
+                            tag: (&*tag).into(),
+                            values: batch.values.clone(),
+                        };
+                        let write = |buffer: &mut Vec<u8>| {
+                            entry(&text, buffer);
+                            Ok::<_, ()>(1)
+                        };
+                        out.append(port, Some(&head), write).unwrap();
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn entry(text: &str, buffer: &mut Vec<u8>) {
+    buffer.extend_from_slice(b"\x92\x00\x82\xa7message");
+    write_str(buffer, text.as_bytes());
+    buffer.extend_from_slice(b"\xa3key");
+    write_str(buffer, &text.as_bytes()[..1]);
+}
+
+/// The records of a batch with their ranges.
+fn plain(batch: &Batch) -> Vec<(std::ops::Range<usize>, Plain)> {
+    let message: FieldPath = ".message".parse().unwrap();
+    let is_packed = batch.encoding == Encoding::Packed;
+    let each = records(batch).map(|(range, timed)| {
+        let text = message.find(timed.record).unwrap().text().unwrap();
+        let text = String::from_utf8(text.to_vec()).unwrap();
+        (range, (batch.tag.as_str().to_owned(), text, is_packed))
+    });
+    each.collect()
+}
+
+/// A node of a random graph: its work, and for each port its next steps.
+struct Drawn {
+    applied: Applied,
+    ports: Vec<Vec<Hop>>,
+}
+
+fn steps(random: &mut Random, from: usize, nodes: usize) -> Vec<Hop> {
+    let mut all = Vec::new();
+    for _ in 0..random.below(3) {
+        let to = from + random.below((nodes - from + 1) as u64) as usize;
+        let to = if to == nodes {
+            Step::End
+        } else {
+            Step::Node(to)
+        };
+        if all.iter().any(|hop: &Hop| hop.to == to) {
+            continue;
+        }
+        let tags = match random.below(6) {
+            0 => Some("{t,t0,t2}"),
+            1 => Some("!t1"),
+            _ => None,
+        };
+        all.push(super::hop(to, tags));
+    }
+    if all.is_empty() {
+        all.push(super::hop(Step::End, None));
+    }
+    all
+}
+
+fn draw(random: &mut Random) -> (Vec<Drawn>, Vec<Hop>) {
+    let nodes = 1 + random.below(8) as usize;
+    let mut all = Vec::new();
+    for at in 0..nodes {
+        let n = 2 + random.below(3);
+        let work = match random.below(7) {
+            0 => Work::Pass,
+            1 => Work::Filter(n),
+            2 => Work::Twice(n),
+            3 => Work::Retag(n),
+            4 => Work::Write(n),
+            5 => Work::Route(n),
+            _ => Work::Reject(n),
+        };
+        let salt = random.below(u64::MAX);
+        let applied = Applied { work, salt };
+        let ports = applied.ports().len();
+        let ports = (0..ports).map(|_| steps(random, at + 1, nodes));
+        all.push(Drawn {
+            applied,
+            ports: ports.collect(),
+        });
+    }
+    (
+        all,
+        vec![
+            super::hop(Step::Node(0), None),
+            super::hop(Step::End, Some("none")),
+        ],
+    )
+}
+
+/// The interpreter: takes one record through the nodes in their order.
+fn interpret(nodes: &[Drawn], entry: &[Hop], record: Plain, ends: &mut Vec<Plain>) {
+    let mut waiting: Vec<Vec<Plain>> = vec![Vec::new(); nodes.len()];
+    let send =
+        |hops: &[Hop], record: Plain, waiting: &mut Vec<Vec<Plain>>, ends: &mut Vec<Plain>| {
+            for hop in hops {
+                if hop.tags.as_ref().is_some_and(|tags| !tags.takes(&record.0)) {
+                    continue;
+                }
+                match hop.to {
+                    Step::Node(at) => waiting[at].push(record.clone()),
+                    Step::End => ends.push(record.clone()),
+                }
+            }
+        };
+    send(entry, record, &mut waiting, ends);
+    for (at, node) in nodes.iter().enumerate() {
+        let Applied { work, salt } = node.applied;
+        let mut all = std::mem::take(&mut waiting[at]);
+        all.sort_by(|a, b| a.0.cmp(&b.0));
+        // A node gets together what one record became under one tag.
+        for together in all.chunk_by(|a, b| (&a.0, a.2) == (&b.0, b.2)) {
+            let made: Vec<_> = together
+                .iter()
+                .flat_map(|record| apply(work, salt, record))
+                .collect();
+            for (port, hops) in node.ports.iter().enumerate() {
+                let left = made.iter().filter(|(by, _)| *by == port);
+                left.for_each(|(_, record)| send(hops, record.clone(), &mut waiting, ends));
+            }
+        }
+    }
+}
+
+/// The records of each tag, in order.
+fn by_tag(all: &[Plain]) -> BTreeMap<&str, Vec<(&str, bool)>> {
+    let mut tags: BTreeMap<&str, Vec<_>> = BTreeMap::new();
+    for (tag, text, packed) in all {
+        tags.entry(tag).or_default().push((&**text, *packed));
+    }
+    tags
+}
+
+/// The records of each tag and key, in order. The key is the first letter.
+fn by_key(all: &[Plain]) -> BTreeMap<(&str, &str), Vec<(&str, bool)>> {
+    let mut keys: BTreeMap<_, Vec<_>> = BTreeMap::new();
+    for (tag, text, packed) in all {
+        keys.entry((&**tag, &text[..1]))
+            .or_default()
+            .push((&**text, *packed));
+    }
+    keys
+}
+
+fn plan_of(
+    drawn: &[Drawn],
+    entry: &[Hop],
+    random: &mut Random,
+    tasks: usize,
+    keyed: bool,
+) -> Arc<ChainPlan> {
+    let mut node = |drawn: &Drawn| {
+        let mut node = super::node("n", Arc::new(drawn.applied), drawn.ports.clone());
+        node.tasks = Tasks {
+            count: (random.below(3) > 0).then_some(tasks),
+            partition: match random.below(4) {
+                0 => Partition::Shuffle,
+                1 | 2 if keyed => Partition::Key("{.key}".parse().unwrap()),
+                _ => Partition::Same,
+            },
+        };
+        node
+    };
+    Arc::new(ChainPlan {
+        nodes: drawn.iter().map(&mut node).collect(),
+        entries: vec![entry.to_vec()],
+    })
+}
+
+/// A batch of lines or of packed entries.
+fn batch_of(texts: &[String], packed: bool) -> Batch {
+    if !packed {
+        return super::batch("t", &(texts.join("\n") + "\n"));
+    }
+    let mut body = Vec::new();
+    texts.iter().for_each(|text| entry(text, &mut body));
+    Batch {
+        encoding: Encoding::Packed,
+        body: body.into(),
+        count: texts.len() as u32,
+        ..super::batch("t", "")
+    }
+}
+
+/// Feeds records in random batches.
+fn run(plan: &Arc<ChainPlan>, records: &[String], packed: bool, random: &mut Random) -> Vec<Plain> {
+    let meters = Meters::default();
+    let (context, _) = contexts(&meters);
+    let pool = Pool::new(1 << 24);
+    let context = |node: &ChainNode| context[0].in_chain(node, &pool).unwrap();
+    let contexts: Vec<_> = plan.nodes.iter().map(context).collect();
+    let mut chain = Chain::new(plan.clone(), &contexts).unwrap();
+    let (mut ends, mut rest) = (Vec::new(), records);
+    while !rest.is_empty() {
+        let most = [1, 7, 1000][random.below(3) as usize];
+        let count = (1 + random.below(most) as usize).min(rest.len());
+        let (now, later) = rest.split_at(count);
+        rest = later;
+        let fed = block_on(chain.feed(0, &batch_of(now, packed))).unwrap();
+        for batch in &fed.batches {
+            assert_eq!(batch.count as usize, plain(batch).len());
+            ends.extend(plain(batch).into_iter().map(|(_, plain)| plain));
+        }
+    }
+    ends
+}
+
+#[test]
+fn any_graph_gives_the_records_of_an_interpreter_in_order_for_any_tasks_and_batches() {
+    for seed in 0..400 {
+        let mut random = Random::new(seed);
+        let (drawn, entry) = draw(&mut random);
+        // Some are long, so that batches are divided among tasks.
+        let width = if seed % 4 == 0 { 200 } else { 1 };
+        let record = |n: usize| format!("{}{n:0width$}", char::from(b'a' + (n * 7 % 5) as u8));
+        let records: Vec<_> = (0..random.below(600) as usize).map(record).collect();
+        let works: Vec<_> = drawn.iter().map(|drawn| drawn.applied.work).collect();
+        for (tasks, keyed) in [(1, false), (2, false), (5, false), (2, true), (5, true)] {
+            let mut expected = Vec::new();
+            for text in &records {
+                let plain = ("t".to_owned(), text.clone(), keyed);
+                interpret(&drawn, &entry, plain, &mut expected);
+            }
+            let plan = plan_of(&drawn, &entry, &mut random, tasks, keyed);
+            let got = run(&plan, &records, keyed, &mut random);
+            let is_same = match keyed {
+                false => by_tag(&got) == by_tag(&expected),
+                true => by_key(&got) == by_key(&expected),
+            };
+            assert!(
+                is_same,
+                "seed {seed}, {tasks} tasks, keyed: {keyed}, {works:?}"
+            );
+        }
+    }
+}

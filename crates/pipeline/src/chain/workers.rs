@@ -1,0 +1,135 @@
+//! The tasks of a processor that have threads: several, or one that blocks.
+//!
+//! `read -> decode -> send -> [process] -> keep -> read back -> [process] -> encode -> write -> settle`
+//!
+//! A batch is divided among them. It continues when all parts are back, in their order, so that without a key the output is the same for
+//! any number of tasks.
+
+use std::{
+    sync::{
+        Arc, Mutex, PoisonError,
+        mpsc::{Receiver, Sender, channel},
+    },
+    thread,
+};
+
+use millstream_record::{Batch, Pool};
+use tokio::sync::oneshot;
+
+use super::{merge::Piece, task::GuardedTask};
+use crate::{
+    failure::Failure,
+    meters::Meter,
+    output::{Made, Use},
+    partition::Dealer,
+    plan::ChainNode,
+};
+
+/// The tasks of one processor of a chain. The threads end when it is dropped and what they have begun is done.
+pub(crate) struct Workers {
+    jobs: Vec<Sender<Job>>,
+    dealer: Mutex<Dealer>,
+}
+
+/// A part of a batch for one of the tasks.
+struct Job {
+    part: Piece,
+    uses: Arc<[Use]>,
+    made: oneshot::Sender<Result<Made, Failure>>,
+}
+
+impl Workers {
+    /// Starts the tasks of a processor, if it has several or blocks; `None` if its task runs where the chain runs.
+    pub(crate) fn start(
+        node: &ChainNode,
+        busy: &Meter,
+        pool: &Pool,
+    ) -> Result<Option<Arc<Self>>, Failure> {
+        let count = node.tasks.count.unwrap_or(1);
+        if count == 1 && !node.processor.blocks() {
+            return Ok(None);
+        }
+        let start = |number| {
+            let (sender, receiver) = channel();
+            let task = GuardedTask::new(node, busy)?;
+            let name = format!("{}/{number}", node.name);
+            thread::Builder::new()
+                // Linux shows 15 bytes of a thread's name.
+                .name(name.chars().take(15).collect())
+                .spawn(move || run(task, &receiver))
+                .map_err(|error| {
+                    Failure::us(format!(
+                        "cannot start a thread for the processor {}: {error}",
+                        node.name
+                    ))
+                })?;
+            Ok(sender)
+        };
+        Ok(Some(Arc::new(Self {
+            jobs: (0..count).map(start).collect::<Result<_, Failure>>()?,
+            dealer: Mutex::new(Dealer::new(&node.tasks.partition, count, pool)),
+        })))
+    }
+
+    /// Processes a batch: the output of its parts, in their order.
+    pub(super) async fn process(
+        &self,
+        piece: &Piece,
+        uses: &Arc<[Use]>,
+    ) -> Result<Vec<Made>, Failure> {
+        let parts = self.deal(piece);
+        let begin = |(task, part): (usize, Piece)| {
+            let (made, waits) = oneshot::channel();
+            let job = Job {
+                part,
+                uses: uses.clone(),
+                made,
+            };
+            // A thread ends only with its `Workers`.
+            let _ = self.jobs[task].send(job);
+            waits
+        };
+        let all: Vec<_> = parts.into_iter().map(begin).collect();
+        let mut outputs = Vec::with_capacity(all.len());
+        for waits in all {
+            let made = waits.await;
+            outputs.push(made.map_err(|_| Failure::us("a thread of a processor has ended"))??);
+        }
+        Ok(outputs)
+    }
+
+    /// The parts of a batch, each with its task.
+    fn deal(&self, piece: &Piece) -> Vec<(usize, Piece)> {
+        let mut dealer = self.dealer.lock().unwrap_or_else(PoisonError::into_inner);
+        let parts = dealer.parts(piece.batch.clone());
+        let mut first = 0;
+        let numbered = |(task, batch): (usize, Batch)| {
+            let count = batch.count as usize;
+            let numbers = match &piece.numbers {
+                none if none.is_empty() => none.clone(),
+                all if count == all.len() => all.clone(),
+                all => match dealer.members(task) {
+                    Some(members) => members.map(|member| all[member]).collect(),
+                    None => {
+                        let start = first;
+                        first += count;
+                        all[start..first].into()
+                    }
+                },
+            };
+            (task, Piece { batch, numbers })
+        };
+        parts.into_iter().map(numbered).collect()
+    }
+}
+
+/// Processes parts until no more can come.
+fn run(mut task: GuardedTask, jobs: &Receiver<Job>) {
+    while let Ok(job) = jobs.recv() {
+        // Where nothing waits for it, the chain was stopped, and the batch is read again.
+        if !job.made.is_closed() {
+            let made = task.process(&job.part, &job.uses);
+            let _ = job.made.send(made);
+        }
+    }
+}

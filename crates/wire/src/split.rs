@@ -1,0 +1,261 @@
+//! Splits batches: by the key of each record, or into adjacent parts.
+//!
+//! Hop: read decode send keep take [process] encode write settle.
+
+use std::ops::Range;
+
+use jiff::tz::TimeZone;
+use millstream_record::{Batch, Encoding, Pool};
+
+use crate::{
+    lines, msgpack,
+    record::records,
+    template::{Depends, Renderer, Template},
+};
+
+/// Splits batches by a hash of a template's text. One per task.
+pub struct Splitter {
+    renderer: Renderer,
+    hash: fn(&[u8]) -> u64,
+    key: Vec<u8>,
+    /// For each record of the batch its part, its end in the body.
+    records: Vec<(u32, u32)>,
+}
+
+impl Splitter {
+    /// A splitter by the text of `template` under `hash`. strftime shows the time in UTC.
+    pub fn new(template: &Template, hash: fn(&[u8]) -> u64) -> Self {
+        Self {
+            renderer: Renderer::text(template, TimeZone::UTC),
+            hash,
+            key: Vec::new(),
+            records: Vec::new(),
+        }
+    }
+
+    /// Splits a batch into at most `parts` parts by the remainder of the hash, in the order of these numbers. The records of a part
+    /// keep their order. A missing value counts as empty. The parts have no origins; a part that is the whole batch is not copied.
+    pub fn split(&mut self, batch: Batch, parts: usize, pool: &Pool) -> Vec<(usize, Batch)> {
+        let parts = parts.max(1);
+        if parts == 1 {
+            return vec![(0, batch)];
+        }
+        if self.renderer.depends() <= Depends::Batch {
+            self.key.clear();
+            let _ = self.renderer.render_batch(&batch, &mut self.key);
+            return vec![(self.part(parts), batch)];
+        }
+        let mut sizes = vec![(0usize, 0u32); parts];
+        self.records.clear();
+        for (range, timed) in records(&batch) {
+            self.key.clear();
+            let _ = self.renderer.render((&batch).into(), timed, &mut self.key);
+            let part = self.part(parts);
+            sizes[part].0 += range.len();
+            sizes[part].1 += 1;
+            // A body is smaller than 4 GiB.
+            self.records.push((part as u32, range.end as u32));
+        }
+        if let Some(all) = sizes.iter().position(|(bytes, _)| *bytes == batch.len()) {
+            return vec![(all, batch)];
+        }
+        let take = |(bytes, _): &(usize, u32)| (*bytes > 0).then(|| pool.take(*bytes));
+        let mut bodies: Vec<_> = sizes.iter().map(take).collect();
+        let mut at = 0;
+        for (part, end) in &self.records {
+            let range = at..*end as usize;
+            at = range.end;
+            if let (Some(Some(body)), Some(record)) =
+                (bodies.get_mut(*part as usize), batch.body.get(range))
+            {
+                body.extend_from_slice(record);
+            }
+        }
+        let mut all = Vec::with_capacity(parts);
+        for (part, (body, (_, count))) in bodies.into_iter().zip(sizes).enumerate() {
+            all.extend(body.map(|body| (part, part_of(&batch, body.freeze(), count))));
+        }
+        all
+    }
+
+    /// The records of a part of the last batch that was divided, by their place in the batch.
+    pub fn members(&self, part: usize) -> impl Iterator<Item = usize> {
+        let all = self.records.iter().enumerate();
+        all.filter_map(move |(at, (of, _))| (*of as usize == part).then_some(at))
+    }
+
+    fn part(&self, parts: usize) -> usize {
+        ((self.hash)(&self.key) % parts as u64) as usize
+    }
+}
+
+/// At most `parts` adjacent parts of about equal size, which share the bytes of the batch and have no origins.
+pub fn adjacent(batch: &Batch, parts: usize) -> Vec<Batch> {
+    let (body, parts) = (&batch.body[..], parts.max(1));
+    let mut found = Vec::with_capacity(parts);
+    let mut push = |range: Range<usize>, count| {
+        if !range.is_empty() {
+            found.push(part_of(batch, batch.body.slice(range), count));
+        }
+    };
+    let (mut at, mut left) = (0, batch.count);
+    for part in 1..parts {
+        let target = body.len() / parts * part;
+        if target <= at {
+            continue;
+        }
+        let (end, count) = match batch.encoding {
+            Encoding::Lines => {
+                let newline = memchr::memchr(b'\n', &body[target - 1..]);
+                let end = newline.map_or(body.len(), |length| target + length);
+                (end, lines::count(&body[at..end]))
+            }
+            Encoding::Packed => entries(body, at, target),
+        };
+        push(at..end, count);
+        (at, left) = (end, left.saturating_sub(count));
+    }
+    push(at..body.len(), left);
+    found
+}
+
+/// The end of the first entry that ends at `target` or after it, and the number of entries from `at`.
+fn entries(body: &[u8], mut at: usize, target: usize) -> (usize, u32) {
+    let mut count = 0;
+    while at < target {
+        let mut open = 1;
+        match msgpack::skip(body, at, &mut open) {
+            Ok(end) if open == 0 => (at, count) = (end, count + 1),
+            // No valid batch contains such bytes: they stay with what is before them.
+            _ => return (body.len(), count),
+        }
+    }
+    (at, count)
+}
+
+fn part_of(batch: &Batch, body: bytes::Bytes, count: u32) -> Batch {
+    Batch {
+        tag: batch.tag.clone(),
+        values: batch.values.clone(),
+        body,
+        count,
+        origins: Vec::new(),
+        ..*batch
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use millstream_record::Values;
+
+    use super::*;
+
+    fn batch(encoding: Encoding, body: Vec<u8>, count: u32) -> Batch {
+        Batch {
+            tag: "t".into(),
+            encoding,
+            plain: true,
+            body: body.into(),
+            count,
+            received: Default::default(),
+            values: Arc::new(Values::new()),
+            origins: Vec::new(),
+        }
+    }
+
+    /// Lines, and entries with the same texts.
+    fn both(texts: &[String]) -> [Batch; 2] {
+        let (mut plain, mut packed) = (Vec::new(), Vec::new());
+        for text in texts {
+            plain.extend_from_slice(text.as_bytes());
+            plain.push(b'\n');
+            packed.extend_from_slice(b"\x92\x01\x81");
+            msgpack::write_str(&mut packed, b"message");
+            msgpack::write_str(&mut packed, text.as_bytes());
+        }
+        let count = texts.len() as u32;
+        [
+            batch(Encoding::Lines, plain, count),
+            batch(Encoding::Packed, packed, count),
+        ]
+    }
+
+    fn texts(batch: &Batch) -> Vec<String> {
+        let path: crate::record::FieldPath = ".message".parse().unwrap();
+        let text = |timed: crate::record::TimedRecord<'_>| {
+            let text = path.find(timed.record).unwrap().text().unwrap().to_vec();
+            String::from_utf8(text).unwrap()
+        };
+        records(batch).map(|(_, timed)| text(timed)).collect()
+    }
+
+    fn length(key: &[u8]) -> u64 {
+        key.len() as u64
+    }
+
+    #[test]
+    fn records_with_one_key_are_in_one_part_and_keep_their_order() {
+        let all: Vec<_> = (0..100_usize)
+            .map(|n| format!("{n:0width$}", width = n % 7 + 2))
+            .collect();
+        let template = "{.message}".parse().unwrap();
+        let pool = Pool::new(1 << 20);
+        for batch in both(&all) {
+            let mut splitter = Splitter::new(&template, length);
+            let parts = splitter.split(batch, 3, &pool);
+            assert_eq!(parts.len(), 3);
+            for (number, part) in &parts {
+                let expected: Vec<_> = all
+                    .iter()
+                    .filter(|text| text.len() % 3 == *number)
+                    .cloned()
+                    .collect();
+                assert_eq!(texts(part), expected);
+                assert_eq!(part.count as usize, expected.len());
+                let members = splitter.members(*number).map(|at| all[at].clone());
+                assert_eq!(members.collect::<Vec<_>>(), expected);
+            }
+        }
+    }
+
+    #[test]
+    fn a_batch_with_one_key_is_not_copied_and_a_missing_value_is_a_key() {
+        let pool = Pool::new(1 << 20);
+        let [plain, packed] = both(&["a".to_owned(), "b".to_owned()]);
+        for (template, part) in [("{tag}", 1), ("{.missing}", 0), ("{.message}", 1)] {
+            for batch in [&plain, &packed] {
+                let mut splitter = Splitter::new(&template.parse().unwrap(), length);
+                let parts = splitter.split(batch.clone(), 2, &pool);
+                assert_eq!((parts.len(), parts[0].0), (1, part), "{template}");
+                assert_eq!(parts[0].1.body.as_ptr(), batch.body.as_ptr());
+            }
+        }
+    }
+
+    #[test]
+    fn adjacent_parts_are_the_batch_in_order() {
+        let all: Vec<_> = (0..57).map(|n| "x".repeat(n % 11)).collect();
+        for batch in both(&all) {
+            for parts in [1, 2, 3, 5, 40, 500] {
+                let found = adjacent(&batch, parts);
+                assert!(found.len() <= parts);
+                let joined: Vec<_> = found.iter().flat_map(texts).collect();
+                assert_eq!(joined, all, "{parts}");
+                assert!(
+                    found
+                        .iter()
+                        .all(|part| part.count as usize == texts(part).len())
+                );
+            }
+        }
+        assert!(adjacent(&batch(Encoding::Packed, vec![], 0), 3).is_empty());
+    }
+
+    #[test]
+    fn bytes_that_are_no_entries_stay_together() {
+        let parts = adjacent(&batch(Encoding::Packed, vec![0xc1; 50], 1), 4);
+        assert_eq!((parts.len(), parts[0].len()), (1, 50));
+    }
+}
