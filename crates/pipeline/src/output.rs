@@ -111,11 +111,6 @@ impl<'a> Out<'a> {
         }
     }
 
-    /// The output of a processor without a chain around it, of which all `ports` ports are taken: for its tests.
-    pub fn alone(node: &'a str, batch: &'a Batch, ports: usize) -> Self {
-        Self::new(node, batch, std::iter::repeat_n(Use::Here, ports))
-    }
-
     /// Whether this chain needs what leaves by `port`: records for other ports are only counted.
     pub fn is_needed(&self, port: usize) -> bool {
         self.ports[port].used == Use::Here
