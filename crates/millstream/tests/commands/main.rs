@@ -7,6 +7,7 @@
 )]
 
 mod api;
+mod cases;
 mod channel;
 mod command_line;
 #[path = "../program/mod.rs"]
