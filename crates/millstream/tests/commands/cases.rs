@@ -2,9 +2,12 @@
 
 use std::{
     fs,
+    io::Write,
     path::{Path, PathBuf},
     process::{Command, Output, Stdio},
 };
+
+use crate::program::tree;
 
 /// A configuration with these processors, of which `last` has a consumer. The processors begin in line 4.
 fn config(directory: &Path, processors: &str, last: &str) -> PathBuf {
@@ -377,4 +380,49 @@ fn differences_have_colours_on_a_terminal_only() {
     ] {
         assert!(shown.contains(line), "{shown}");
     }
+}
+
+#[test]
+fn a_custom_binary_has_its_processor_beside_all_others() {
+    let program = Path::new(env!("CARGO_BIN_EXE_millstream")).with_file_name("examples/custom");
+    assert!(
+        program.exists(),
+        "{} is missing: build the workspace (`cargo test --workspace`)",
+        program.display()
+    );
+    let source = tree().join("crates/millstream/examples/custom.rs");
+    let lines = fs::read_to_string(source).unwrap().lines().count();
+    assert!(lines < 60, "{lines} lines");
+    let directory = tempfile::tempdir().unwrap();
+    let custom = |arguments: &[&str], input: &str| {
+        let mut child = Command::new(&program)
+            .args(arguments)
+            .current_dir(directory.path())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        // A command that reads nothing has closed it.
+        let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
+        said(child.wait_with_output().unwrap())
+    };
+    let (code, example, _) = custom(&["example", "limit"], "");
+    assert_eq!(code, 0);
+    let example = format!("{example}api: {{ listen: [] }}\n");
+    fs::write(directory.path().join("c.yaml"), example).unwrap();
+    let (code, out, errors) = custom(&["test", "c.yaml"], "");
+    assert_eq!((code, &*errors), (0, ""), "{out}");
+    assert!(out.ends_with("1 case: 1 ok\n"), "{out}");
+    let (code, page, _) = custom(&["components", "limit"], "");
+    assert!(
+        code == 0 && page.contains("  size  size, required"),
+        "{page}"
+    );
+    let (code, page, _) = custom(&["components", "filter"], "");
+    assert!(code == 0 && page.starts_with("FILTER"), "{page}");
+    let input = "short\na line of more than sixteen bytes\n";
+    let (code, out, errors) = custom(&["run", "--once", "c.yaml"], input);
+    // It has left a rejected record behind.
+    assert_eq!((code, &*out), (1, "short\n"), "{errors}");
 }
