@@ -10,5 +10,6 @@ mod api;
 mod cases;
 mod channel;
 mod command_line;
+mod cookbook;
 #[path = "../program/mod.rs"]
 mod program;
