@@ -83,6 +83,9 @@ const TRANSLATED: &[(&str, &str)] = &[
     ("dedupe", "dedup"),
     // options
     ("inputs", "source sources from"),
+    ("given", "input inputs"),
+    ("expect", "output outputs"),
+    ("from", "insert_at"),
     ("paths", "include path"),
     ("path", "paths time_slice_format"),
     ("exclude", "exclude_path"),
@@ -191,6 +194,10 @@ pub fn unknown(what: Word, word: &str, place: &Place, candidates: &[&str]) -> Pr
         return Problem::new(place, message).help(help);
     }
     let problem = Problem::new(place, format!("unknown {noun} {}", quote(word)));
+    if what == Word::Top && word == "tests" {
+        let help = "cases stand beside the processor that they test, as its option `tests`";
+        return problem.help(help);
+    }
     if let Some(ours) = translate(word, |ours| candidates.contains(&ours)) {
         return problem.help(format!("it is called `{ours}` here"));
     }

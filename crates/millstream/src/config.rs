@@ -18,7 +18,10 @@ use millstream_pipeline::{
     plan::{Plan, RunSettings},
 };
 
-use crate::{exit, registry};
+use crate::{
+    cases::{self, Case},
+    exit, registry,
+};
 
 /// A valid configuration.
 pub struct Loaded {
@@ -28,6 +31,8 @@ pub struct Loaded {
     pub settings: Settings,
     /// Whether the configuration sets `api.listen`.
     pub api_is_chosen: bool,
+    /// The cases beside processors.
+    pub cases: Vec<Case>,
     /// Warnings: things that work but are probably mistakes.
     pub warnings: Problems,
 }
@@ -45,8 +50,9 @@ pub fn read(paths: &[PathBuf]) -> Result<Loaded, Problems> {
     if !problems.iter().any(is_error) {
         problems.extend(empty_sections(&loaded.tree));
     }
-    let entries: Vec<_> = sections
-        .nodes
+    let mut nodes = sections.nodes;
+    let cases = take_cases(&mut nodes, &mut problems);
+    let entries: Vec<_> = nodes
         .into_iter()
         .filter_map(|node| find(node, zone, &mut problems))
         .collect();
@@ -59,6 +65,9 @@ pub fn read(paths: &[PathBuf]) -> Result<Loaded, Problems> {
         .collect();
     let settings = run_settings(&sections.settings);
     let laid = layout::lay_out(entries, &left_out, settings, SIZE_MAX as usize);
+    if let Ok(laid) = &laid {
+        problems.extend(cases.iter().flat_map(|case| case.problems(&laid.plan)));
+    }
     match laid {
         Ok(Laid { plan, warnings }) if !problems.iter().any(is_error) => {
             problems.extend(warnings);
@@ -66,6 +75,7 @@ pub fn read(paths: &[PathBuf]) -> Result<Loaded, Problems> {
                 plan,
                 settings: sections.settings,
                 api_is_chosen,
+                cases,
                 warnings: Problems(problems),
             })
         }
@@ -75,6 +85,20 @@ pub fn read(paths: &[PathBuf]) -> Result<Loaded, Problems> {
             Err(Problems(problems))
         }
     }
+}
+
+/// Takes the cases out of the options of processors.
+fn take_cases(nodes: &mut [Entry], problems: &mut Vec<Problem>) -> Vec<Case> {
+    let processors = nodes.iter_mut();
+    let processors = processors.filter(|node| node.section == Section::Processors);
+    let mut all = Vec::new();
+    for node in processors {
+        if let Some((_, tests)) = node.options.take(cases::TESTS) {
+            let name = node.name.text.as_str().into();
+            all.extend(cases::read(&name, &tests, problems));
+        }
+    }
+    all
 }
 
 fn is_error(problem: &Problem) -> bool {

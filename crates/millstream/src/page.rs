@@ -1,6 +1,11 @@
 //! Text for people: wrapped paragraphs, aligned columns, and output to stdout and stderr.
 
-use std::{io::Write, ops::RangeInclusive, sync::OnceLock, time::Duration};
+use std::{
+    io::{IsTerminal, Write},
+    ops::RangeInclusive,
+    sync::OnceLock,
+    time::Duration,
+};
 
 use millstream_config::{Period, Size};
 
@@ -186,6 +191,34 @@ pub fn period(time: Duration) -> String {
 /// (`| head`) is not a failure.
 pub fn print(text: &str) -> u8 {
     let _ = std::io::stdout().write_all(visible_lines(text).as_bytes());
+    exit::DRAINED
+}
+
+/// The colour of a line on a terminal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Colour {
+    /// That of all text.
+    None,
+    /// Expected but not found, or wrong.
+    Red,
+    /// Found.
+    Green,
+}
+
+/// Writes lines as [`print`] does, in their colours if stdout is a terminal.
+pub fn print_coloured(lines: &[(Colour, String)]) -> u8 {
+    let mut stdout = std::io::stdout();
+    let is_terminal = stdout.is_terminal();
+    let mut out = String::new();
+    for (colour, line) in lines {
+        let line = visible(line);
+        match colour {
+            Colour::Red if is_terminal => out.push_str(&format!("\x1b[31m{line}\x1b[0m\n")),
+            Colour::Green if is_terminal => out.push_str(&format!("\x1b[32m{line}\x1b[0m\n")),
+            _ => out.push_str(&format!("{line}\n")),
+        }
+    }
+    let _ = stdout.write_all(out.as_bytes());
     exit::DRAINED
 }
 

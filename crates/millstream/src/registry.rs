@@ -1,6 +1,16 @@
 //! All components: the lists of the crates.
 
+use std::sync::OnceLock;
+
 use millstream_pipeline::node::{Build, Component};
+
+/// The components that another program adds.
+static ADDED: OnceLock<&'static [Component]> = OnceLock::new();
+
+/// Adds components. Called once, before anything else.
+pub fn add(components: &'static [Component]) {
+    ADDED.get_or_init(|| components);
+}
 
 /// The section of the configuration that a component belongs to.
 pub fn section(component: &Component) -> &'static str {
@@ -19,6 +29,7 @@ pub fn all() -> impl Iterator<Item = &'static Component> {
         millstream_processors::COMPONENTS,
         millstream_channels::COMPONENTS,
         millstream_sinks::COMPONENTS,
+        ADDED.get().copied().unwrap_or_default(),
     ];
     lists.into_iter().flatten()
 }

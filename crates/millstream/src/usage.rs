@@ -9,14 +9,13 @@ const FILE_OPTIONS: [&str; 6] = ["-c", "-f", "--config", "--config-file", "--con
 const CHECK_OPTIONS: [&str; 6] = ["-t", "-T", "--dry-run", "--validate", "--test", "--check"];
 
 /// Commands that take configurations as arguments.
-const COMMANDS: [&str; 3] = ["run", "check", "explain"];
+const COMMANDS: [&str; 4] = ["run", "check", "explain", "test"];
 
 /// Commands of other programs, and ours.
-const TRANSLATED: [(&str, &str); 13] = [
+const TRANSLATED: [(&str, &str); 12] = [
     ("validate", "check"),
     ("verify", "check"),
     ("lint", "check"),
-    ("test", "check"),
     ("configtest", "check"),
     ("start", "run"),
     ("serve", "run"),

@@ -12,13 +12,18 @@ use std::{
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Panic(pub String);
 
+/// Runs `work` to its end or its panic.
+pub fn attempt<T>(work: impl FnOnce() -> T) -> Result<T, Panic> {
+    catch_unwind(AssertUnwindSafe(work)).map_err(|panic| Panic(message(&*panic)))
+}
+
 /// Runs `task` to its end or its panic. Its values are dropped with it, so its unsettled tokens fail.
 pub async fn guarded<T>(task: impl Future<Output = T>) -> Result<T, Panic> {
     let mut task = pin!(task);
     std::future::poll_fn(|context| {
-        match catch_unwind(AssertUnwindSafe(|| task.as_mut().poll(context))) {
+        match attempt(|| task.as_mut().poll(context)) {
             Ok(poll) => poll.map(Ok),
-            Err(panic) => Poll::Ready(Err(Panic(message(&*panic)))),
+            Err(panic) => Poll::Ready(Err(panic)),
         }
     })
     .await

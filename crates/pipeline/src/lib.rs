@@ -30,4 +30,5 @@ pub mod supervise;
 pub mod tables;
 pub mod tags;
 pub mod threads;
+pub mod trial;
 mod unopened;

@@ -124,11 +124,6 @@ impl<'a> Out<'a> {
         }
     }
 
-    /// The output of a processor without a chain around it, of which all `ports` ports are taken: for its tests.
-    pub fn alone(node: &'a str, batch: &'a Batch, ports: usize) -> Self {
-        Self::new(node, batch, std::iter::repeat_n(Use::Here, ports))
-    }
-
     /// The next records that the processor gets are `given`, a part of the batch's body with `count` records. They are made of the record
     /// with this number in the chain's input.
     pub(crate) fn turn_to(&mut self, given: Range<usize>, count: u32, number: u32) {

@@ -5,17 +5,15 @@ use std::{collections::HashMap, sync::Arc};
 use millstream_config::{Environment, Node, load};
 use millstream_pipeline::{
     node::{Build, Component},
-    output::{Counts, Made as Output, Out},
-    processor::{Processor, Task},
+    output::{Counts, Made as Output},
+    processor::Processor,
+    trial::Trial,
 };
 use millstream_record::{Batch, Encoding, Values};
 use millstream_wire::{json, msgpack};
 
 /// A processor with one task.
-pub(crate) struct Rig {
-    processor: Arc<dyn Processor>,
-    task: Box<dyn Task>,
-}
+pub(crate) struct Rig(Trial);
 
 /// The output for a batch.
 pub(crate) struct Made {
@@ -65,22 +63,18 @@ pub(crate) fn problems(component: &Component, options: &str) -> Vec<String> {
 impl Rig {
     pub(crate) fn new(component: &Component, options: &str) -> Self {
         let processor = built(component, options).unwrap();
-        let task = processor.task().unwrap();
-        Self { processor, task }
+        Self(Trial::new("p", &*processor).unwrap())
     }
 
     pub(crate) fn run(&mut self, batch: &Batch) -> Made {
-        let ports = self.processor.ports();
-        let mut out = Out::alone("p", batch, ports.len());
-        self.task.process(batch, &mut out).unwrap();
         let Output {
-            ports: batches,
+            ports,
             counts,
             rejected,
             ..
-        } = out.finish();
+        } = self.0.run(batch).unwrap();
         Made {
-            ports: ports.into_iter().zip(batches).collect(),
+            ports: self.0.ports().iter().cloned().zip(ports).collect(),
             counts,
             rejected,
         }

@@ -42,8 +42,12 @@ impl Check {
                     0 => String::new(),
                     some => format!(", {}", page::count(some, "processor")),
                 };
+                let cases = match loaded.cases.len() {
+                    0 => String::new(),
+                    some => format!("; `millstream test` runs {}", page::count(some, "case")),
+                };
                 let good = format!(
-                    "the configuration is good: {}{processors}, {}, {}\n",
+                    "the configuration is good: {}{processors}, {}, {}{cases}\n",
                     page::count(plan.sources.len(), "source"),
                     page::count(plan.channels.len(), "disk channel"),
                     page::count(plan.sinks.len(), "sink")

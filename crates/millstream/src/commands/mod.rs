@@ -8,3 +8,4 @@ pub mod rejected;
 pub mod run;
 pub mod schema;
 pub mod status;
+pub mod test;

@@ -105,6 +105,9 @@ fn node(component: &Component, section: Section, id: &str) -> Value {
         );
         required.push(json!("inputs"));
     }
+    if section == Section::Processors {
+        properties.insert("tests".to_owned(), tests());
+    }
     if section == Section::Sinks {
         properties.insert("behind".to_owned(), behind());
     }
@@ -163,6 +166,39 @@ fn tasks() -> [(String, Value); 2] {
         ("parallelism".to_owned(), parallelism),
         ("partition".to_owned(), partition),
     ]
+}
+
+/// The cases beside a processor.
+fn tests() -> Value {
+    let records = |what: &str| json!({ "description": what, "type": "array", "items": { "type": ["object", "string"] } });
+    json!({
+        "description": "Cases that `millstream test` runs: records that enter the processor, and those that leave it. A record is a \
+            map of fields, in which `%tag`, `%time` and names such as `%host` are metadata, or the text of a line.",
+        "type": "array",
+        "items": {
+            "type": "object",
+            "properties": {
+                "name": { "description": "Name in the report. Default: its number.", "type": "string" },
+                "tag": { "description": "Tag of the given records.", "type": "string", "default": "test" },
+                "from": {
+                    "description": "Node that the records enter, if they pass other nodes on the way to this processor.",
+                    "type": "string",
+                },
+                "given": records("Records that enter."),
+                "expect": {
+                    "description": "Records that leave, in their order; of a processor with several ports a map of ports. \
+                        Nothing leaves by a port that is not named.",
+                    "anyOf": [
+                        records("Records of the port `NAME`."),
+                        { "type": "object", "additionalProperties": records("Records of a port.") },
+                    ],
+                },
+                "rejected": records("Records, as they came in, that leave by `NAME.rejected`."),
+            },
+            "required": ["given", "expect"],
+            "additionalProperties": false,
+        },
+    })
 }
 
 /// Makes references absolute, and lets every scalar be a text with a variable in it.

@@ -24,7 +24,7 @@ fn is_up_to_date(path: &str, wanted: &str) {
     let found = std::fs::read_to_string(&path).unwrap_or_default();
     assert!(
         found == wanted,
-        "{} is out of date: run `UPDATE=1 cargo test -p millstream --bin millstream reference`",
+        "{} is out of date: run `UPDATE=1 cargo test -p millstream --lib reference`",
         path.display()
     );
 }

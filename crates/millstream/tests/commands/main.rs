@@ -7,7 +7,9 @@
 )]
 
 mod api;
+mod cases;
 mod channel;
 mod command_line;
+mod cookbook;
 #[path = "../program/mod.rs"]
 mod program;

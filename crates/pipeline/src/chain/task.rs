@@ -1,10 +1,6 @@
 //! One task of a processor, guarded and timed.
 
-use std::{
-    panic::{AssertUnwindSafe, catch_unwind},
-    sync::Arc,
-    time::Instant,
-};
+use std::{sync::Arc, time::Instant};
 
 use millstream_record::Batch;
 use millstream_wire::record::records;
@@ -57,17 +53,16 @@ impl GuardedTask {
             None => self.create()?,
         };
         let mut out = Out::new(&self.node, batch, uses.iter().copied());
-        let processed = catch_unwind(AssertUnwindSafe(|| match piece.numbers.is_empty() {
+        let processed = guard::attempt(|| match piece.numbers.is_empty() {
             true => task.process(batch, &mut out),
             false => process_each(&mut *task, piece, &mut out),
-        }));
+        });
         match processed {
             Ok(processed) => processed.map_err(|failure| named(&self.node, failure))?,
             Err(panic) => {
-                let why = guard::message(&*panic);
                 return Err(Failure::us(format!(
-                    "the processor {} panicked ({why}): this is a fault of Millstream, please report it",
-                    self.node
+                    "the processor {} panicked ({}): this is a fault of Millstream, please report it",
+                    self.node, panic.0
                 )));
             }
         }

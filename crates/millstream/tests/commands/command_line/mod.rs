@@ -129,6 +129,7 @@ fn every_command_has_help_with_its_exit_codes() {
         "status",
         "channel",
         "rejected",
+        "test",
     ] {
         let help = millstream(&[command, "--help"]);
         let text = String::from_utf8(help.stdout).unwrap();

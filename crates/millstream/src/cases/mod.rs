@@ -1,0 +1,125 @@
+//! The cases beside processors (`tests`): records that enter a processor, and records that should leave it.
+//!
+//! Every start reads and checks them with the rest of the configuration; only `millstream test` runs them.
+
+mod differ;
+mod order;
+mod read;
+mod run;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use millstream_config::{Place, Problem, names};
+use millstream_pipeline::plan::{Plan, ProcessorPlan};
+use millstream_record::Batch;
+use serde_json::Value;
+
+pub use differ::{Difference, Side};
+pub use read::{TESTS, read};
+
+/// A case beside a processor.
+pub struct Case {
+    /// Where it is written.
+    pub place: Place,
+    /// The processor that it stands beside.
+    pub node: Arc<str>,
+    /// Its name; `case N` if it has none.
+    pub name: String,
+    /// The node that the records enter, if it is another one, and where it is named.
+    from: Option<(String, Place)>,
+    /// The records, one in each batch: the result does not depend on it.
+    given: Vec<Batch>,
+    /// The expected records of each port that the case names.
+    expect: Vec<Leaving>,
+    /// The expected originals of rejected records.
+    rejected: Vec<Expected>,
+}
+
+/// The expected records of a port.
+struct Leaving {
+    port: String,
+    place: Place,
+    records: Vec<Expected>,
+}
+
+/// An expected record.
+struct Expected {
+    record: Value,
+    /// Names such as `tag`, with their values.
+    metadata: Vec<(String, String)>,
+}
+
+/// A record that left a processor.
+struct Seen {
+    record: Value,
+    /// All that is known about it.
+    metadata: Vec<(String, String)>,
+    /// Why it was rejected.
+    reason: Option<String>,
+}
+
+impl Case {
+    /// The parts that do not fit this graph: ports that the processor does not have, and a way that does not exist.
+    pub fn problems(&self, plan: &Plan) -> Vec<Problem> {
+        let Some(tested) = find(plan, &self.node) else {
+            return Vec::new();
+        };
+        let ports = tested.processor.ports();
+        let unknown = |leaving: &&Leaving| ports.iter().all(|port| **port != *leaving.port);
+        let unknown = self.expect.iter().filter(unknown);
+        let mut problems: Vec<_> = unknown
+            .map(|leaving| self.no_such_port(leaving, &ports))
+            .collect();
+        problems.extend(self.no_way(plan));
+        problems
+    }
+
+    fn no_such_port(&self, leaving: &Leaving, ports: &[Arc<str>]) -> Problem {
+        let (node, port) = (&self.node, &leaving.port);
+        let quoted: Vec<_> = ports.iter().map(|port| format!("`{port}`")).collect();
+        let there_are = format!("there are {}", quoted.join(", "));
+        if port.is_empty() {
+            let message = format!("`{node}` has several ports: `expect` must be a map of them");
+            return Problem::new(&leaving.place, message).help(there_are);
+        }
+        if ports.iter().any(|port| port.is_empty()) {
+            let message = format!("`{node}` has one port: `expect` must be a list of records");
+            let help = "such as `[{ level: info }]`";
+            return Problem::new(&leaving.place, message).help(help);
+        }
+        let problem = Problem::new(&leaving.place, format!("`{node}` has no port `{port}`"));
+        match names::nearest(port, ports.iter().map(|port| &**port)) {
+            Some(nearest) => problem.help(format!("is `{nearest}` meant?")),
+            None => problem.help(there_are),
+        }
+    }
+
+    fn no_way(&self, plan: &Plan) -> Option<Problem> {
+        let (from, place) = self.from.as_ref()?;
+        if order::between(plan, from, &self.node).is_some() {
+            return None;
+        }
+        let mut known: Vec<&str> = plan.links.iter().map(|link| &*link.from).collect();
+        known.retain(|name| *name != &*self.node);
+        if known.contains(&from.as_str()) {
+            let message = format!("no records of `{from}` reach `{}`", self.node);
+            return Some(Problem::new(place, message));
+        }
+        let problem = Problem::new(
+            place,
+            format!("no source, processor or channel is called `{from}`"),
+        );
+        Some(match names::nearest(from, known) {
+            Some(nearest) => problem.help(format!("is `{nearest}` meant?")),
+            None => problem,
+        })
+    }
+}
+
+fn find<'a>(plan: &'a Plan, name: &str) -> Option<&'a ProcessorPlan> {
+    plan.processors
+        .iter()
+        .find(|processor| *processor.name == *name)
+}
