@@ -20,17 +20,15 @@ pub fn attempt<T>(work: impl FnOnce() -> T) -> Result<T, Panic> {
 /// Runs `task` to its end or its panic. Its values are dropped with it, so its unsettled tokens fail.
 pub async fn guarded<T>(task: impl Future<Output = T>) -> Result<T, Panic> {
     let mut task = pin!(task);
-    std::future::poll_fn(|context| {
-        match attempt(|| task.as_mut().poll(context)) {
-            Ok(poll) => poll.map(Ok),
-            Err(panic) => Poll::Ready(Err(panic)),
-        }
+    std::future::poll_fn(|context| match attempt(|| task.as_mut().poll(context)) {
+        Ok(poll) => poll.map(Ok),
+        Err(panic) => Poll::Ready(Err(panic)),
     })
     .await
 }
 
 /// The text of a panic.
-pub fn message(panic: &(dyn Any + Send)) -> String {
+fn message(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
     text.or_else(|| panic.downcast_ref::<String>().cloned())
         .unwrap_or_else(|| "no text".to_owned())

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use millstream_pipeline::{
     failure::Failure,
-    output::{Counts, Made},
+    output::Made,
     plan::Plan,
     reject::{Original, Rejected},
     tags::TagFilter,
@@ -122,11 +122,11 @@ impl Step {
     fn run(&mut self, batch: &Batch) -> Result<Made, Failure> {
         match &mut self.trial {
             Some(trial) => trial.run(batch),
-            None => Ok(Made {
-                ports: vec![vec![batch.clone()]],
-                rejected: None,
-                counts: Counts::default(),
-            }),
+            None => {
+                let mut made = Made::default();
+                made.ports.push(vec![batch.clone()]);
+                Ok(made)
+            }
         }
     }
 

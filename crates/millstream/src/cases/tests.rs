@@ -68,6 +68,7 @@ fn a_case_fails_if_a_processor_fails_panics_or_does_not_start() {
             name: name.into(),
             kind: "fussy",
             processor: Arc::new(Fussy(starts)),
+            tasks: Default::default(),
             consumers: Vec::new(),
             rejects: Vec::new(),
         })
