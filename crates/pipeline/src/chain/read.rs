@@ -37,7 +37,7 @@ pub(crate) struct ChainReader {
     reads_ahead: bool,
 }
 
-/// What becomes of a batch, and the chain for the next one.
+/// The output for a batch, and the chain for the next one.
 type Feeding = BoxFuture<'static, Result<(Chain, VecDeque<Delivered>), Failure>>;
 
 impl ChainReader {

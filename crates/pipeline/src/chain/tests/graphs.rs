@@ -32,7 +32,7 @@ enum Work {
 /// A record: its tag, its text, and whether it is packed.
 type Plain = (String, String, bool);
 
-/// What becomes of a record: by which port it leaves and as what.
+/// The output for a record: each with the port that it leaves by.
 fn apply(work: Work, salt: u64, (tag, text, packed): &Plain) -> Vec<(usize, Plain)> {
     let hash = (text.bytes().chain(tag.bytes())).fold(salt, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
