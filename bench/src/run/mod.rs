@@ -14,9 +14,11 @@ mod idle;
 mod kafka;
 mod machine;
 pub mod process;
+mod processors;
 mod report;
 mod scenario;
 mod server;
+mod sol;
 mod syslog_receive;
 mod syslog_to_hdfs;
 mod tail_to_file;
@@ -42,7 +44,7 @@ struct Scenario {
     run: fn(&Bench) -> Result<Vec<Row>, Failure>,
 }
 
-const SCENARIOS: [Scenario; 9] = [
+const SCENARIOS: [Scenario; 11] = [
     Scenario {
         name: "forward_receive",
         readme: include_str!("../../scenarios/forward_receive/README.md"),
@@ -82,6 +84,16 @@ const SCENARIOS: [Scenario; 9] = [
         name: "fuse_forward",
         readme: include_str!("../../scenarios/fuse_forward/README.md"),
         run: fuse::forward,
+    },
+    Scenario {
+        name: "processors",
+        readme: include_str!("../../scenarios/processors/README.md"),
+        run: processors::run,
+    },
+    Scenario {
+        name: "sol",
+        readme: include_str!("../../scenarios/sol/README.md"),
+        run: sol::run,
     },
     Scenario {
         name: "idle",

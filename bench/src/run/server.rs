@@ -47,6 +47,17 @@ impl Server {
         if data.exists() {
             fs::remove_dir_all(&data)?;
         }
+        Self::start_again(bench, name, config, settings)
+    }
+
+    /// The same with the data of an earlier one of this name.
+    pub fn start_again(
+        bench: &Bench,
+        name: &str,
+        config: &str,
+        settings: &[(&str, &str)],
+    ) -> Result<Self, Failure> {
+        let data = bench.work.join(format!("{name}-data"));
         let path = bench.work.join(format!("{name}.yaml"));
         fs::write(&path, config)?;
         let port = free_port()?;

@@ -5,6 +5,8 @@ mod chains;
 mod faults;
 mod inputs;
 mod templates;
+#[cfg(test)]
+mod tests;
 
 use std::{collections::HashMap, sync::Arc};
 

@@ -1,0 +1,115 @@
+//! The scenario `sol`: see its README for what is measured.
+
+use std::{
+    hint::black_box,
+    thread,
+    time::{Duration, Instant},
+};
+
+use super::{
+    Bench,
+    process::Usage,
+    scenario::{By, Goal, Row, Run},
+    server::Server,
+};
+use crate::Failure;
+
+/// Bytes of a message with its newline.
+const MESSAGE: usize = 100;
+/// Messages of each producer.
+const RECORDS: u64 = 100_000_000;
+/// Bytes of a buffer of the bare loop.
+const BUFFER: usize = 30_000;
+
+const CONFIG: &str = include_str!("../../scenarios/sol/sol.yaml");
+const BARE: &str = "bare loop, 2 threads";
+
+/// Runs the scenario.
+pub fn run(bench: &Bench) -> Result<Vec<Row>, Failure> {
+    let mut rows = vec![
+        Row::new(BARE, true, Vec::new()),
+        Row::new("1+1 tasks", false, Vec::new()),
+        Row::new(
+            "2+2 tasks",
+            false,
+            vec![
+                Goal::Records(100e6),
+                Goal::Share(0.4, BARE.to_owned(), By::Wall),
+            ],
+        ),
+    ];
+    bench.choose(&mut rows);
+    for round in 1..=bench.runs {
+        for row in &mut rows {
+            eprintln!("{round}/{}: {}", bench.runs, row.name);
+            row.runs.push(match &*row.name {
+                BARE => bare(bench),
+                "1+1 tasks" => tasks(bench, 1)?,
+                _ => tasks(bench, 2)?,
+            });
+        }
+    }
+    Ok(rows)
+}
+
+/// Starts millstream with this number of producers and consumers, and measures until all messages are consumed.
+fn tasks(bench: &Bench, tasks: u64) -> Result<Run, Failure> {
+    let (number, records) = (tasks.to_string(), RECORDS.to_string());
+    let more: Vec<_> = (2..=tasks)
+        .map(|n| format!("  made{n}: {{ type: generate, size: 99, tag: sol, records: {RECORDS} }}"))
+        .collect();
+    let config = CONFIG.replace("${MORE}", &more.join("\n"));
+    let settings = [
+        ("THREADS", &*number),
+        ("TASKS", &number),
+        ("RECORDS", &records),
+    ];
+    let started = Instant::now();
+    let server = Server::start(bench, &config, &settings)?;
+    let settled = server.settled()?.duration_since(started);
+    let usage = server.usage()?;
+    let wrong = server.stop();
+    Ok(Run {
+        records: tasks * RECORDS,
+        bytes: tasks * RECORDS * MESSAGE as u64,
+        seconds: settled.as_secs_f64(),
+        usage,
+        latency: None,
+        variant: None,
+        wrong,
+    })
+}
+
+/// Copies messages, and nothing else.
+fn bare(bench: &Bench) -> Run {
+    let time = Duration::from_secs_f64(bench.seconds);
+    let one = || {
+        let messages: Vec<[u8; MESSAGE]> = (0..100).map(|n| [b'0' + n % 10; MESSAGE]).collect();
+        let (mut buffer, mut copied, started) = (Vec::with_capacity(BUFFER), 0_u64, Instant::now());
+        while started.elapsed() < time {
+            for message in messages.iter().cycle().take(BUFFER / MESSAGE) {
+                buffer.extend_from_slice(black_box(message));
+            }
+            copied += (BUFFER / MESSAGE) as u64;
+            black_box(&mut buffer).clear();
+        }
+        copied
+    };
+    let started = Instant::now();
+    let copied: u64 = thread::scope(|scope| {
+        let threads: Vec<_> = (0..2).map(|_| scope.spawn(one)).collect();
+        threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap_or(0))
+            .sum()
+    });
+    Run {
+        records: copied,
+        bytes: copied * MESSAGE as u64,
+        seconds: started.elapsed().as_secs_f64(),
+        usage: Usage::default(),
+        latency: None,
+        variant: None,
+        wrong: None,
+    }
+}

@@ -1,0 +1,285 @@
+//! Graphs that can run and graphs that cannot.
+
+use std::{collections::HashMap, path::PathBuf};
+
+use millstream_config::RejectedLimits;
+
+use super::*;
+use crate::{
+    channel::Consumer,
+    failure::Failure,
+    inlet::Inlet,
+    node::{ChannelContext, Checked, LocalFuture, Opened, Placement, SinkContext, SourceContext},
+    partition::Partition,
+    plan::{Input, Step, Target},
+    processor::Task,
+    promise::{Guarantee, Promise},
+};
+
+/// A node of any section. Its option `ports` names the ports of a processor, `lanes` puts a sink on the data threads.
+struct Fake {
+    ports: Vec<Arc<str>>,
+    in_lanes: bool,
+    memory: bool,
+}
+
+fn fake(options: &Node) -> Checked<Fake> {
+    #[derive(Default, serde::Deserialize)]
+    #[serde(default, deny_unknown_fields)]
+    struct Options {
+        ports: Vec<String>,
+        lanes: bool,
+        memory: bool,
+    }
+    let options: Options = options.read()?;
+    let ports: Vec<Arc<str>> = options
+        .ports
+        .iter()
+        .map(|port| port.as_str().into())
+        .collect();
+    Ok(Fake {
+        ports: if ports.is_empty() {
+            vec!["".into()]
+        } else {
+            ports
+        },
+        in_lanes: options.lanes,
+        memory: options.memory,
+    })
+}
+
+fn at_least_once() -> Promise {
+    Promise::new(Guarantee::AtLeastOnce, "")
+}
+
+impl Source for Fake {
+    fn bind(&mut self, _: &SourceContext) -> Result<(), Failure> {
+        Ok(())
+    }
+    fn run<'a>(&'a mut self, _: SourceContext) -> LocalFuture<'a, Result<(), Failure>> {
+        Box::pin(async { Ok(()) })
+    }
+    fn values(&self) -> &'static [&'static str] {
+        &[]
+    }
+    fn promise(&self, _: bool) -> Promise {
+        at_least_once()
+    }
+}
+
+impl ChannelConfig for Fake {
+    fn open(&self, _: ChannelContext, _: &[Consumer]) -> Result<Opened, Failure> {
+        Err(Failure::us("never opened"))
+    }
+    fn memory_bytes(&self) -> Option<usize> {
+        self.memory.then_some(100)
+    }
+    fn promise(&self) -> Promise {
+        at_least_once()
+    }
+}
+
+impl Processor for Fake {
+    fn ports(&self) -> Vec<Arc<str>> {
+        self.ports.clone()
+    }
+    fn task(&self) -> Result<Box<dyn Task>, Failure> {
+        Err(Failure::us("never started"))
+    }
+}
+
+impl Sink for Fake {
+    fn placement(&self) -> Placement {
+        match self.in_lanes {
+            true => Placement::DataThreads,
+            false => Placement::OwnThread,
+        }
+    }
+    fn run<'a>(&'a self, _: &'a mut Inlet, _: SinkContext) -> LocalFuture<'a, Result<(), Failure>> {
+        Box::pin(async { Ok(()) })
+    }
+    fn promise(&self, _: bool) -> Promise {
+        at_least_once()
+    }
+}
+
+const fn component(build: Build) -> Component {
+    Component {
+        name: "fake",
+        summary: "",
+        readme: "",
+        example: "",
+        schema: || schemars::Schema::default(),
+        build,
+    }
+}
+
+static SOURCE: Component = component(Build::Source(|_, options| Ok(Box::new(fake(options)?))));
+static CHANNEL: Component = component(Build::Channel(|_, options| Ok(Box::new(fake(options)?))));
+static PROCESSOR: Component =
+    component(Build::Processor(|_, options| Ok(Arc::new(fake(options)?))));
+static SINK: Component = component(Build::Sink(|_, options| Ok(Arc::new(fake(options)?))));
+
+/// Lays out nodes, one per line: `SECTION NAME: OPTIONS`.
+fn laid(text: &str) -> Result<Laid, Vec<String>> {
+    let mut entries = Vec::new();
+    for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
+        let (section, node) = line.split_once(' ').unwrap();
+        let (name, options) = node.split_once(": ").unwrap();
+        let options = Node::parse(name, options).unwrap();
+        entries.push(Entry {
+            name: name.into(),
+            place: options.place.clone(),
+            component: match section {
+                "source" => &SOURCE,
+                "channel" => &CHANNEL,
+                "processor" => &PROCESSOR,
+                _ => &SINK,
+            },
+            options,
+        });
+    }
+    let settings = RunSettings {
+        data_dir: PathBuf::new(),
+        memory_max: 1 << 20,
+        threads: 2,
+        host: "host".into(),
+        rejected: RejectedLimits::default(),
+    };
+    let text = |problem: &Problem| format!("{}: {}", problem.place, problem.message);
+    lay_out(entries, &[], settings, 100).map_err(|problems| problems.iter().map(text).collect())
+}
+
+fn plan(text: &str) -> Plan {
+    match laid(text) {
+        Ok(laid) => laid.plan,
+        Err(problems) => panic!("{problems:?}"),
+    }
+}
+
+fn problem(text: &str) -> String {
+    match laid(text) {
+        Ok(_) => panic!("it can run"),
+        Err(problems) => problems.join("; "),
+    }
+}
+
+#[test]
+fn processors_are_in_the_chain_of_every_consumer_that_they_lead_to() {
+    let plan = plan(
+        "source in: {}
+         processor parse: { inputs: in }
+         processor route: { inputs: parse, ports: [a, b] }
+         channel kept: { inputs: route.a }
+         processor last: { inputs: kept }
+         sink one: { inputs: last }
+         sink two: { inputs: [route.b, in], lanes: true }",
+    );
+    let names = |chain: &Option<Arc<crate::plan::ChainPlan>>| -> Vec<String> {
+        let nodes = chain.iter().flat_map(|chain| &chain.nodes);
+        nodes.map(|node| node.name.to_string()).collect()
+    };
+    assert_eq!(names(&plan.channels[0].chain), ["parse", "route"]);
+    assert_eq!(names(&plan.sinks[0].chain), ["last"]);
+    assert_eq!(names(&plan.sinks[1].chain), ["parse", "route"]);
+    assert!(matches!(
+        plan.sinks[0].input,
+        Input::Channel { channel: 0, .. }
+    ));
+    let targets: Vec<_> = plan.sources[0]
+        .routes
+        .iter()
+        .map(|route| route.to)
+        .collect();
+    assert_eq!(targets, [Target::Channel(0), Target::Sink(1)]);
+    let consumers: HashMap<_, _> = (plan.processors.iter())
+        .map(|processor| (&*processor.name, processor.consumers.len()))
+        .collect();
+    assert_eq!(
+        consumers,
+        HashMap::from([("parse", 2), ("route", 2), ("last", 1)])
+    );
+    // The source leads to `two` directly and through the processors.
+    let two = plan.sinks[1].chain.as_ref().unwrap();
+    let steps: Vec<_> = two.entries[0].iter().map(|hop| hop.to).collect();
+    assert_eq!(steps, [Step::Node(0), Step::End]);
+    // Only the first consumer counts, and reports rejected records.
+    let reports: Vec<_> = two.nodes.iter().map(|node| node.reports).collect();
+    assert_eq!(reports, [false, false]);
+}
+
+#[test]
+fn a_circle_is_an_error_with_its_way() {
+    let circle = "source in: {}
+         processor a: { inputs: [in, c.again] }
+         processor b: { inputs: a }
+         processor c: { inputs: b, ports: [again, done] }
+         sink out: { inputs: c.done }";
+    assert!(problem(circle).contains("records go round in a circle: `a` -> `b` -> `c` -> `a`"));
+    let rejected =
+        "source in: {}\n processor a: { inputs: [in, a.rejected] }\n sink out: { inputs: a }";
+    assert!(problem(rejected).contains("what `a` rejects comes back to it"));
+}
+
+#[test]
+fn ports_are_named_and_those_that_nothing_takes_are_warned_of() {
+    let graph = |inputs: &str| {
+        format!(
+            "source in: {{}}\n processor r: {{ inputs: in, ports: [a, b] }}\n sink out: {{ inputs: {inputs} }}"
+        )
+    };
+    assert!(problem(&graph("r")).contains("`r` has several ports: name one of them"));
+    assert!(problem(&graph("r.c")).contains("no node is called `r.c`"));
+    let warnings = laid(&graph("r.a")).ok().unwrap().warnings;
+    assert!(
+        warnings[0].message.contains("r.b"),
+        "{}",
+        warnings[0].message
+    );
+    assert!(laid(&graph("\"r.[ab]\"")).ok().unwrap().warnings.is_empty());
+}
+
+#[test]
+fn tasks_are_for_processors_and_for_sinks_with_lanes() {
+    let with = |sink: &str| {
+        format!(
+            "source in: {{}}\n channel kept: {{ inputs: in }}\n sink out: {{ {sink} }}\n sink all: {{ inputs: kept }}"
+        )
+    };
+    let reads = problem(&with("inputs: kept, lanes: true, parallelism: 2"));
+    assert!(
+        reads.contains("`out` reads the channel `kept` with one task"),
+        "{reads}"
+    );
+    let owns = problem(&with("inputs: in, partition: shuffle"));
+    assert!(
+        owns.contains("a sink of type `fake` has one task"),
+        "{owns}"
+    );
+    let plan = plan(&with(
+        "inputs: in, lanes: true, parallelism: 3, partition: \"{.user}\"",
+    ));
+    let Input::Memory { tasks, .. } = &plan.sinks[0].input else {
+        panic!("it is behind memory");
+    };
+    assert_eq!(
+        (tasks.count, &tasks.partition),
+        (Some(3), &Partition::Key("{.user}".parse().unwrap()))
+    );
+    let source = problem("source in: { parallelism: 2 }\n sink out: { inputs: in }");
+    assert!(source.contains("parallelism"), "{source}");
+}
+
+#[test]
+fn memory_channels_are_direct_edges_of_their_size() {
+    let plan =
+        plan("source in: {}\n channel m: { inputs: in, memory: true }\n sink out: { inputs: m }");
+    assert!(plan.channels.is_empty());
+    assert!(matches!(
+        plan.sinks[0].input,
+        Input::Memory {
+            queue_bytes: 100,
+            ..
+        }
+    ));
+}
