@@ -38,7 +38,7 @@ pub struct Counts {
 }
 
 /// A finished output.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Made {
     /// The batches of each port, in order.
     pub ports: Vec<Vec<Batch>>,

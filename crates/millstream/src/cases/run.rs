@@ -5,8 +5,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use millstream_pipeline::{
     failure::Failure,
-    output::Made,
-    plan::Plan,
+    plan::{Link, Plan},
     reject::{Original, Rejected},
     tags::TagFilter,
     trial::Trial,
@@ -65,7 +64,9 @@ impl Case {
     fn left(&self, plan: &Plan) -> Result<Left, Failure> {
         let mut steps = self.steps(plan)?;
         let mut left = Left::default();
-        let last = steps.len() - 1;
+        let Some(last) = steps.len().checked_sub(1) else {
+            return Ok(left);
+        };
         if let Some(trial) = &steps[last].trial {
             let ports = trial.ports().iter();
             left.ports = ports.map(|port| (port.clone(), Vec::new())).collect();
@@ -75,10 +76,9 @@ impl Case {
             waiting[0].push(given.clone());
             for at in 0..steps.len() {
                 for batch in std::mem::take(&mut waiting[at]) {
-                    let made = steps[at].run(&batch)?;
-                    left.rejected
-                        .extend(made.rejected.iter().flat_map(rejected));
-                    for (number, batches) in made.ports.into_iter().enumerate() {
+                    let (ports, rejects) = steps[at].run(batch)?;
+                    left.rejected.extend(rejects.iter().flat_map(rejected));
+                    for (number, batches) in ports.into_iter().enumerate() {
                         if at == last {
                             left.ports[number].1.extend(batches.iter().flat_map(seen));
                         } else {
@@ -97,7 +97,7 @@ impl Case {
         let names = between(plan, start, &self.node).unwrap_or_default();
         let hops = |name: &str, port: &str| {
             let behind = links(plan).filter(|link| *link.from == *name && *link.port == *port);
-            let hop = |link: &millstream_pipeline::plan::Link| {
+            let hop = |link: &Link| {
                 let to = names.iter().position(|name| *name == link.to)?;
                 let tags = link.tags.clone();
                 Some(Hop { to, tags })
@@ -119,15 +119,13 @@ impl Case {
 }
 
 impl Step {
-    fn run(&mut self, batch: &Batch) -> Result<Made, Failure> {
-        match &mut self.trial {
-            Some(trial) => trial.run(batch),
-            None => {
-                let mut made = Made::default();
-                made.ports.push(vec![batch.clone()]);
-                Ok(made)
-            }
-        }
+    /// The batches of each port, and the rejected records.
+    fn run(&mut self, batch: Batch) -> Result<(Vec<Vec<Batch>>, Option<Batch>), Failure> {
+        let Some(trial) = &mut self.trial else {
+            return Ok((vec![vec![batch]], None));
+        };
+        let made = trial.run(&batch)?;
+        Ok((made.ports, made.rejected))
     }
 
     fn pass_on(&self, port: usize, batches: &[Batch], waiting: &mut [Vec<Batch>]) {
