@@ -28,11 +28,17 @@ pub trait Processor: Send + Sync {
         false
     }
 
+    /// Whether its tasks wait for something outside of Millstream, such as another program. A chain with such a processor must run on a
+    /// thread where nothing else waits: not on a data thread.
+    fn blocking(&self) -> bool {
+        false
+    }
+
     /// A new task. Called at the start, and again after a failure or a panic.
     fn task(&self) -> Result<Box<dyn Task>, Failure>;
 }
 
-/// The work of a processor in one chain. It must not block.
+/// The work of a processor in one chain. It must not block, unless the processor is [`Processor::blocking`].
 pub trait Task: Send {
     /// Processes a batch: each of its records is passed on, replaced, filtered or rejected through `out`. A failure stops the
     /// consumer that the chain leads to, which then continues at its last checkpoint.

@@ -4,6 +4,7 @@ use std::{collections::HashMap, sync::Arc};
 
 use millstream_config::{Environment, Node, load};
 use millstream_pipeline::{
+    failure::Failure,
     node::{Build, Component},
     output::{Counts, Made as Output, Out},
     processor::{Processor, Task},
@@ -26,7 +27,7 @@ pub(crate) struct Made {
 }
 
 /// Options as they are read from a file.
-fn options(text: &str) -> Node {
+pub(crate) fn options(text: &str) -> Node {
     let file = tempfile::Builder::new().suffix(".yaml").tempfile().unwrap();
     std::fs::write(file.path(), text).unwrap();
     let loaded = load(&[file.path().to_owned()], &Environment::empty());
@@ -70,19 +71,23 @@ impl Rig {
     }
 
     pub(crate) fn run(&mut self, batch: &Batch) -> Made {
+        self.try_run(batch).unwrap()
+    }
+
+    pub(crate) fn try_run(&mut self, batch: &Batch) -> Result<Made, Failure> {
         let ports = self.processor.ports();
         let mut out = Out::alone("p", batch, ports.len());
-        self.task.process(batch, &mut out).unwrap();
+        self.task.process(batch, &mut out)?;
         let Output {
             ports: batches,
             counts,
             rejected,
         } = out.finish();
-        Made {
+        Ok(Made {
             ports: ports.into_iter().zip(batches).collect(),
             counts,
             rejected,
-        }
+        })
     }
 }
 
