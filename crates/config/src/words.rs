@@ -61,7 +61,8 @@ const TRANSLATED: &[(&str, &str)] = &[
     ),
     ("flume", "avro"),
     ("generate", "demo_logs dummy"),
-    ("exec", "exec_source"),
+    ("exec", "exec_filter"),
+    ("sample", "sampler sampling sampling_filter"),
     ("syslog", "in_syslog syslogtcp rfc5424"),
     ("journald", "systemd journal"),
     ("http", "http_server"),
@@ -107,6 +108,9 @@ const TRANSLATED: &[(&str, &str)] = &[
     ("framing", "multiline delimiter"),
     ("where", "condition"),
     ("group_by", "group_by_fields"),
+    ("every", "rate"),
+    ("directory", "working_directory"),
+    ("timeout", "command_timeout"),
     ("retry", "retry_limit retry_max_times"),
     // values
     ("gzip", "gz"),
@@ -128,11 +132,13 @@ const TRANSLATED: &[(&str, &str)] = &[
 /// Words reserved for a later version: their kind, where they will be used, and the words.
 const LATER: &[(Word, &str, &[&str])] = &[
     (Word::Top, "", &["graphite"]),
-    (Word::Type, "", &["window", "throttle", "dedupe", "exec"]),
+    (Word::Type, "", &["window", "throttle", "dedupe"]),
 ];
 
 /// The types of processors, which new users look for among sources and sinks.
-const PROCESSORS: &[&str] = &["parse", "filter", "route", "sample", "fields", "remap"];
+const PROCESSORS: &[&str] = &[
+    "parse", "filter", "route", "sample", "fields", "remap", "exec",
+];
 
 /// Options of other programs that have no counterpart here, and the reason.
 const NEEDLESS: &[(&str, &str)] = &[

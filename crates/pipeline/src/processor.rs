@@ -29,7 +29,7 @@ pub trait Processor: Send + Sync {
     }
 
     /// Whether its tasks wait for something outside of Millstream, such as another program. Each of them gets a thread.
-    fn blocks(&self) -> bool {
+    fn blocking(&self) -> bool {
         false
     }
 
@@ -37,7 +37,7 @@ pub trait Processor: Send + Sync {
     fn task(&self) -> Result<Box<dyn Task>, Failure>;
 }
 
-/// The work of a processor in one chain. It must not block unless [`Processor::blocks`].
+/// The work of a processor in one chain. It must not block, unless the processor is [`Processor::blocking`].
 pub trait Task: Send {
     /// Processes a batch: each of its records is passed on, replaced, filtered or rejected through `out`. A failure stops the
     /// consumer that the chain leads to, which then continues at its last checkpoint.

@@ -4,6 +4,7 @@ use std::{collections::HashMap, sync::Arc};
 
 use millstream_config::{Environment, Node, load};
 use millstream_pipeline::{
+    failure::Failure,
     node::{Build, Component},
     output::{Counts, Made as Output},
     processor::Processor,
@@ -24,7 +25,7 @@ pub(crate) struct Made {
 }
 
 /// Options as they are read from a file.
-fn options(text: &str) -> Node {
+pub(crate) fn options(text: &str) -> Node {
     let file = tempfile::Builder::new().suffix(".yaml").tempfile().unwrap();
     std::fs::write(file.path(), text).unwrap();
     let loaded = load(&[file.path().to_owned()], &Environment::empty());
@@ -67,17 +68,21 @@ impl Rig {
     }
 
     pub(crate) fn run(&mut self, batch: &Batch) -> Made {
+        self.try_run(batch).unwrap()
+    }
+
+    pub(crate) fn try_run(&mut self, batch: &Batch) -> Result<Made, Failure> {
         let Output {
             ports,
             counts,
             rejected,
             ..
-        } = self.0.run(batch).unwrap();
-        Made {
+        } = self.0.run(batch)?;
+        Ok(Made {
             ports: self.0.ports().iter().cloned().zip(ports).collect(),
             counts,
             rejected,
-        }
+        })
     }
 }
 

@@ -290,7 +290,7 @@ impl Places {
 /// The tasks of a processor that have threads.
 fn tasks(processor: &ProcessorPlan) -> Option<String> {
     match processor.tasks.count.unwrap_or(1) {
-        1 if processor.processor.blocks() => Some("on its own thread".to_owned()),
+        1 if processor.processor.blocking() => Some("on its own thread".to_owned()),
         1 => None,
         count => {
             let partition = &processor.tasks.partition;

@@ -93,7 +93,13 @@ fn processors(explained: &Explained) -> String {
             let _ = write!(text, "; {tasks}");
         }
         if let Some(why) = &processor.not_repeatable {
-            let _ = write!(text, ". It is not repeatable: {why}");
+            let names = list(&explained.names(consumers));
+            let effect = match consumers.len() {
+                0 => String::new(),
+                1 => format!(". So {names} can get other records after a failure than before"),
+                _ => format!(". So {names} can get different records"),
+            };
+            let _ = write!(text, ". It is not repeatable: {why}{effect}");
         }
         rows.push(vec![format!("{} ({})", node.name, node.type_), text]);
     }

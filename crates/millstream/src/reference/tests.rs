@@ -202,6 +202,7 @@ fn first_arguments(calls: &[&str]) -> BTreeSet<String> {
         "millstream",
         "net",
         "pipeline",
+        "processors",
         "sinks",
         "sources",
     ]

@@ -46,7 +46,7 @@ impl Workers {
         pool: &Pool,
     ) -> Result<Option<Arc<Self>>, Failure> {
         let count = node.tasks.count.unwrap_or(1);
-        if count == 1 && !node.processor.blocks() {
+        if count == 1 && !node.processor.blocking() {
             return Ok(None);
         }
         let start = |number| {

@@ -4,7 +4,11 @@ use std::sync::Arc;
 
 use millstream_config::Problem;
 
-use super::{Built, Entry, Exit, Inputs, Port, Taker, Takers, is_channel, is_memory};
+use super::{
+    Built, Entry, Exit, Inputs, Port, Taker, Takers,
+    chains::{ChainLayout, Chained},
+    is_channel, is_memory,
+};
 use crate::node::{Build, Placement};
 
 /// Finds errors.
@@ -190,6 +194,37 @@ pub fn unused(
         }
     };
     entries.iter().enumerate().filter_map(unused).collect()
+}
+
+/// Warns about processors that are not repeatable and run in front of several consumers: each gets separate answers.
+pub fn unrepeatable(entries: &[Entry], built: &[Option<Built>], chained: &Chained) -> Vec<Problem> {
+    let warning = |(at, entry): (usize, &Entry)| {
+        let Some(Built::Processor(processor)) = &built[at] else {
+            return None;
+        };
+        let why = processor.repeatable().err()?;
+        let has_it = |chain: &Option<ChainLayout>| {
+            let chain = chain.as_ref();
+            chain.is_some_and(|chain| chain.nodes.contains(&at))
+        };
+        let consumers = entries.iter().zip(&chained.chains);
+        let consumers = consumers.filter(|(_, chain)| has_it(chain));
+        let names: Vec<_> = consumers.map(|(to, _)| format!("`{}`", to.name)).collect();
+        if names.len() < 2 {
+            return None;
+        }
+        let message = format!(
+            "`{}` runs in front of each of {}, and they can get different records: {why}",
+            entry.name,
+            names.join(", ")
+        );
+        let help = format!(
+            "put a disk channel behind `{}`, and let them take from that",
+            entry.name
+        );
+        Some(Problem::warning(&entry.place, message).help(help))
+    };
+    entries.iter().enumerate().filter_map(warning).collect()
 }
 
 /// The warning about ports of a processor that no node takes.

@@ -26,7 +26,7 @@ pub use templates::nearest_value;
 use self::{
     assemble::assemble,
     chains::fold,
-    faults::{check_graph, check_tasks, cycle, unused},
+    faults::{check_graph, check_tasks, cycle, unrepeatable, unused},
     inputs::{resolve, take_inputs},
     templates::check_templates,
 };
@@ -154,6 +154,7 @@ pub fn lay_out(
         let (errors, unused): (Vec<_>, Vec<_>) = unused.into_iter().partition(is_error);
         problems = errors;
         warnings.extend(unused);
+        warnings.extend(unrepeatable(&entries, &built, &chained));
     }
     if !problems.is_empty() {
         problems.extend(warnings);

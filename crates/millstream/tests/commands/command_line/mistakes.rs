@@ -116,6 +116,8 @@ fn a_processor_among_sources_or_sinks_is_sent_to_its_section() {
         "json",
         "parse",
         "route",
+        "sample",
+        "exec",
         "remap",
         "lua",
         "grep",
@@ -227,4 +229,35 @@ fn the_aggregator_example_passes_check_with_the_tls_options_that_it_shows() {
     fs::write(directory.path().join("fleet.key"), "open sesame\n").unwrap();
     let (code, said) = check(directory.path(), &text);
     assert_eq!(code, 0, "{said}");
+}
+
+#[test]
+fn a_processor_that_is_not_repeatable_is_named_where_two_consumers_can_get_different_records() {
+    let directory = tempfile::tempdir().unwrap();
+    let graph = |option: &str, sinks: &str| {
+        format!(
+            "data_dir: {}\nsources: {{ a: {{ type: stdin }} }}\nprocessors: {{ p: {{ type: exec, inputs: [a], command: [cat]{option} }} }}\n{sinks}",
+            directory.path().join("data").display()
+        )
+    };
+    let two = "sinks: { x: { type: discard, inputs: [p] }, y: { type: discard, inputs: [p] } }\n";
+    let kept = "channels: { c: { type: disk, inputs: [p] } }\n\
+                sinks: { x: { type: discard, inputs: [c] }, y: { type: discard, inputs: [c] } }\n";
+    let warning =
+        "warning: `p` runs in front of each of `x`, `y`, and they can get different records";
+    let (code, said) = check(directory.path(), &graph("", two));
+    assert_eq!(code, 0, "{said}");
+    assert!(said.contains(warning), "{said}");
+    for text in [graph(", repeatable: true", two), graph("", kept)] {
+        let (code, said) = check(directory.path(), &text);
+        assert_eq!((code, said.contains(warning)), (0, false), "{said}");
+    }
+    let path = write(directory.path(), &graph("", two));
+    let explained = millstream(&["explain", path.to_str().unwrap()]);
+    let page = String::from_utf8(explained.stdout).unwrap();
+    let page = page.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(
+        page.contains("So x and y can get different records"),
+        "{page}"
+    );
 }

@@ -515,7 +515,7 @@ fn a_panic_on_a_thread_stops_the_reader_until_it_resumes_and_the_task_is_replace
 struct Blocking;
 
 impl Processor for Blocking {
-    fn blocks(&self) -> bool {
+    fn blocking(&self) -> bool {
         true
     }
     fn task(&self) -> Result<Box<dyn Task>, Failure> {

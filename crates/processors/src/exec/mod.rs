@@ -1,0 +1,156 @@
+//! The processor `exec`: gives records to an external program and takes its answers.
+//!
+//! `read -> decode -> send -> keep -> read back -> [process] -> encode -> write -> settle`
+//!
+//! Each task has a program. However that behaves, each record is answered, rejected with a reason, or the run of the path fails and
+//! continues at its last checkpoint. It waits for the program, so its chain must not run on a data thread ([`Processor::blocking`]).
+
+mod program;
+mod protocol;
+mod staged;
+mod task;
+mod window;
+
+use std::{
+    collections::BTreeMap,
+    path::PathBuf,
+    sync::{Arc, atomic::AtomicBool},
+};
+
+use millstream_config::{Node, Period, Size};
+use millstream_pipeline::{
+    failure::Failure,
+    node::{Build, Checked, Component},
+    processor::{Processor, Task},
+    report::Reporter,
+};
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use self::{program::Launch, protocol::Format, task::Executing};
+
+/// The entry in the list of processors.
+pub const COMPONENT: Component = Component {
+    name: "exec",
+    summary: "Gives records to an external program and takes its answers.",
+    readme: include_str!("README.md"),
+    example: include_str!("example.yaml"),
+    schema: || schemars::schema_for!(Config),
+    build: Build::Processor(build),
+};
+
+const TIMEOUT: Period = Period::secs(10);
+const ANSWERS_MAX: Size = Size::mib(128);
+
+/// The options of `exec`.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Config {
+    /// Program and its arguments, such as `[python3, /etc/millstream/enrich.py]`. No shell reads them; with one: `[sh, -c, "..."]`.
+    command: Vec<String>,
+    /// Format of records and answers: `json` (a line each) or `msgpack` (a MessagePack value each). Default: `json`.
+    #[serde(default)]
+    format: Format,
+    /// Longest wait for the next answer. A program that needs longer is killed. Default: 10s.
+    #[serde(default = "timeout")]
+    timeout: Period,
+    /// Limit for the answers to the records of one batch together. Default: 128MiB.
+    #[serde(default = "answers_max")]
+    answers_max: Size,
+    /// Working directory of the program. Default: that of Millstream.
+    directory: Option<PathBuf>,
+    /// Variables that the program gets beside the environment of Millstream: `{ NAME: text }`.
+    #[serde(default)]
+    environment: BTreeMap<String, String>,
+    /// Whether the program always gives the same answer to the same record. It silences the warnings of `check` about programs that do not.
+    /// Default: `false`.
+    #[serde(default)]
+    repeatable: bool,
+}
+
+fn timeout() -> Period {
+    TIMEOUT
+}
+
+fn answers_max() -> Size {
+    ANSWERS_MAX
+}
+
+/// The tasks of a processor share this.
+struct Shared {
+    launch: Launch,
+    format: Format,
+    timeout: Period,
+    answers_max: Size,
+    reporter: Reporter,
+    /// The program has given a usable answer since Millstream was started.
+    is_proven: AtomicBool,
+}
+
+struct Exec {
+    shared: Arc<Shared>,
+    is_repeatable: bool,
+}
+
+fn build(name: &str, options: &Node) -> Checked<Arc<dyn Processor>> {
+    let config: Config = options.read()?;
+    let mut problems = Vec::new();
+    if config
+        .command
+        .first()
+        .is_none_or(|program| program.is_empty())
+    {
+        let problem = options.problem_at("command", "it names no program");
+        problems.push(problem.help("such as `[python3, /etc/millstream/enrich.py]`"));
+    }
+    if config.timeout.is_zero() {
+        problems.push(options.problem_at("timeout", "it must be longer than 0"));
+    }
+    if config.answers_max.is_zero() {
+        problems.push(options.problem_at("answers_max", "it must be larger than 0"));
+    }
+    for name in config.environment.keys() {
+        if name.is_empty() || name.contains(['=', '\0']) {
+            let message = format!("`{name}` is no name of a variable");
+            problems.push(options.problem_at("environment", message));
+        }
+    }
+    if !problems.is_empty() {
+        return Err(problems);
+    }
+    Ok(Arc::new(Exec {
+        shared: Arc::new(Shared {
+            launch: Launch {
+                command: config.command,
+                directory: config.directory,
+                environment: config.environment,
+            },
+            format: config.format,
+            timeout: config.timeout,
+            answers_max: config.answers_max,
+            reporter: Reporter::new(name),
+            is_proven: AtomicBool::new(false),
+        }),
+        is_repeatable: config.repeatable,
+    }))
+}
+
+impl Processor for Exec {
+    fn repeatable(&self) -> Result<(), String> {
+        if self.is_repeatable {
+            return Ok(());
+        }
+        Err("its program may answer differently when it gets a record again (`repeatable: true` says that it does not)".to_owned())
+    }
+
+    fn blocking(&self) -> bool {
+        true
+    }
+
+    fn task(&self) -> Result<Box<dyn Task>, Failure> {
+        Ok(Box::new(Executing::new(self.shared.clone())))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,361 @@
+//! A running program behind three pipes that never block.
+//!
+//! Records go to its standard input and answers come from its standard output, both at once, so that no full pipe stops the other one. Its
+//! standard error is read along, and only its end is kept. It is in a process group, which is killed as a whole.
+
+use std::{
+    collections::BTreeMap,
+    fmt,
+    io::{self, Write},
+    os::unix::process::CommandExt,
+    path::PathBuf,
+    process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, ExitStatus, Stdio},
+    thread::{self, sleep},
+    time::{Duration, Instant},
+};
+
+use millstream_config::{Period, Size};
+use rustix::{
+    buffer::spare_capacity,
+    event::{PollFd, PollFlags, Timespec, poll},
+    io::{Errno, ioctl_fionbio, ioctl_fionread, read},
+    process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid},
+};
+
+/// Bytes that are read at once; the size of a pipe.
+const READ_BYTES: usize = 64 << 10;
+/// The end of standard error that is kept.
+const WORDS_BYTES: usize = 512;
+/// The most characters of it in a message.
+const WORDS_SHOWN: usize = 200;
+/// The longest wait for a program to end after its standard input was closed, before it is killed.
+const GRACE: Duration = Duration::from_millis(50);
+/// The longest wait for the end of a killed program. One that hangs in the kernel is awaited by a thread.
+const REAP: Duration = Duration::from_millis(100);
+const STEP: Duration = Duration::from_millis(1);
+
+/// A command as the configuration has it.
+#[derive(Clone, Debug)]
+pub(super) struct Launch {
+    /// The program and its arguments; at least one text.
+    pub(super) command: Vec<String>,
+    pub(super) directory: Option<PathBuf>,
+    pub(super) environment: BTreeMap<String, String>,
+}
+
+/// Why a program cannot go on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Cause {
+    /// It ended, or closed its standard output.
+    Closed,
+    /// It ended, or closed its standard input.
+    StoppedReading,
+    /// It gave no answer in time.
+    Silent(Period),
+    /// Its output is not an answer.
+    Nonsense(String),
+    /// It gave more answers than it got records.
+    Surplus,
+    /// It answered before it had read the record.
+    Early,
+    /// The answers to a batch are too large.
+    Large(Size),
+    /// A pipe failed.
+    Pipe(Errno),
+}
+
+/// A program that has failed.
+#[derive(Debug)]
+pub(super) struct Fault {
+    /// The cause in words, behind the name of the program.
+    pub(super) why: String,
+    /// It has not read a byte since its last answer: the failure has nothing to do with the records that it was sent.
+    pub(super) is_unread: bool,
+}
+
+/// Its state while it has no record to answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Rest {
+    /// It waits.
+    Ready,
+    /// It has written something.
+    Talks,
+    /// It has ended or closed its standard output.
+    Ended,
+}
+
+/// A running program. It is killed when this is dropped.
+pub(super) struct Program {
+    /// `None` when it has been reaped.
+    child: Option<Child>,
+    /// `None` while it is being ended.
+    input: Option<ChildStdin>,
+    output: ChildStdout,
+    /// `None` when the program has closed it.
+    errors: Option<ChildStderr>,
+    /// The end of its standard error.
+    words: Vec<u8>,
+    /// Bytes that it was sent since its last answer.
+    sent: u64,
+    /// Whether it has answered since its start.
+    has_answered: bool,
+}
+
+impl Launch {
+    /// Starts the program.
+    pub(super) fn start(&self) -> io::Result<Program> {
+        let missing = || io::Error::from(io::ErrorKind::NotFound);
+        let (program, arguments) = self.command.split_first().ok_or_else(missing)?;
+        let mut command = Command::new(program);
+        command
+            .args(arguments)
+            .envs(&self.environment)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .process_group(0);
+        if let Some(directory) = &self.directory {
+            command.current_dir(directory);
+        }
+        let mut child = command.spawn()?;
+        let output = child.stdout.take().ok_or_else(missing)?;
+        let program = Program {
+            input: child.stdin.take(),
+            output,
+            errors: child.stderr.take(),
+            child: Some(child),
+            words: Vec::new(),
+            sent: 0,
+            has_answered: false,
+        };
+        if let (Some(input), Some(errors)) = (&program.input, &program.errors) {
+            ioctl_fionbio(input, true)?;
+            ioctl_fionbio(errors, true)?;
+        }
+        ioctl_fionbio(&program.output, true)?;
+        Ok(program)
+    }
+
+    /// Its name for messages.
+    pub(super) fn name(&self) -> &str {
+        self.command.first().map_or("", String::as_str)
+    }
+}
+
+impl Program {
+    /// Waits until the program reads or writes: sends as much of `bytes` as fits, and appends its output to `answers`. Returns the number
+    /// of bytes sent.
+    pub(super) fn exchange(
+        &mut self,
+        bytes: &[u8],
+        answers: &mut Vec<u8>,
+        deadline: Instant,
+    ) -> Result<usize, Cause> {
+        let wait = deadline.saturating_duration_since(Instant::now());
+        let wait = Timespec::try_from(wait).ok();
+        let mut watched = Vec::with_capacity(3);
+        watched.push(PollFd::new(&self.output, PollFlags::IN));
+        let errors = self.errors.iter();
+        watched.extend(errors.map(|errors| PollFd::new(errors, PollFlags::IN)));
+        let input = self.input.iter().filter(|_| !bytes.is_empty());
+        watched.extend(input.map(|input| PollFd::new(input, PollFlags::OUT)));
+        match poll(&mut watched, wait.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(errno) => return Err(Cause::Pipe(errno)),
+        }
+        self.read_errors();
+        self.read_answers(answers)?;
+        self.send(bytes)
+    }
+
+    /// Reads what is there.
+    fn read_answers(&self, answers: &mut Vec<u8>) -> Result<(), Cause> {
+        answers.reserve(READ_BYTES);
+        match read(&self.output, spare_capacity(answers)) {
+            Ok(0) => Err(Cause::Closed),
+            Ok(_) | Err(Errno::AGAIN | Errno::INTR) => Ok(()),
+            Err(errno) => Err(Cause::Pipe(errno)),
+        }
+    }
+
+    /// Reads what is there of its standard error and keeps the end.
+    fn read_errors(&mut self) -> bool {
+        let Some(errors) = &self.errors else {
+            return false;
+        };
+        let mut buffer = [0; 8 << 10];
+        match read(errors, &mut buffer) {
+            Ok(0) => {
+                self.errors = None;
+                false
+            }
+            Ok(length) => {
+                let new = buffer.get(..length).unwrap_or_default();
+                let new = new
+                    .get(new.len().saturating_sub(WORDS_BYTES)..)
+                    .unwrap_or_default();
+                self.words.extend_from_slice(new);
+                let surplus = self.words.len().saturating_sub(WORDS_BYTES);
+                self.words.drain(..surplus);
+                true
+            }
+            Err(_) => false,
+        }
+    }
+
+    fn send(&mut self, bytes: &[u8]) -> Result<usize, Cause> {
+        let Some(input) = &mut self.input else {
+            return Err(Cause::StoppedReading);
+        };
+        if bytes.is_empty() {
+            return Ok(0);
+        }
+        match input.write(bytes) {
+            Ok(length) => {
+                self.sent += length as u64;
+                Ok(length)
+            }
+            Err(error) => match error.kind() {
+                io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Ok(0),
+                io::ErrorKind::BrokenPipe => Err(Cause::StoppedReading),
+                _ => Err(Cause::Pipe(
+                    Errno::from_io_error(&error).unwrap_or(Errno::IO),
+                )),
+            },
+        }
+    }
+
+    /// Notes that it has given an answer.
+    pub(super) fn answered(&mut self) {
+        (self.sent, self.has_answered) = (0, true);
+    }
+
+    /// Whether it has given an answer since its start.
+    pub(super) fn has_answered(&self) -> bool {
+        self.has_answered
+    }
+
+    /// Bytes that it was sent and has not read.
+    pub(super) fn unread(&self) -> u64 {
+        let input = self.input.as_ref();
+        input.map_or(0, |input| ioctl_fionread(input).unwrap_or(0))
+    }
+
+    /// Its state when all records are answered, after this time or as soon as it writes something.
+    pub(super) fn rest(&mut self, wait: Duration) -> Rest {
+        self.read_errors();
+        let mut polled = [PollFd::new(&self.output, PollFlags::IN)];
+        let found = poll(&mut polled, Timespec::try_from(wait).ok().as_ref());
+        let flags = polled[0].revents();
+        match found {
+            Ok(0) | Err(_) => Rest::Ready,
+            Ok(_) if flags.contains(PollFlags::IN) => Rest::Talks,
+            Ok(_) => Rest::Ended,
+        }
+    }
+
+    /// Takes the last line that it wrote on standard error, if there is a new one.
+    pub(super) fn take_words(&mut self) -> Option<String> {
+        let text = String::from_utf8_lossy(&self.words);
+        let line = text.lines().map(str::trim).rfind(|line| !line.is_empty())?;
+        let shown = line.chars().take(WORDS_SHOWN);
+        let shown = shown
+            .map(|c| if c.is_control() { '\u{fffd}' } else { c })
+            .collect();
+        self.words.clear();
+        Some(shown)
+    }
+
+    /// Ends the program because of a failure.
+    pub(super) fn fail(mut self, cause: &Cause) -> Fault {
+        let is_answer = matches!(
+            cause,
+            Cause::Nonsense(_) | Cause::Surplus | Cause::Early | Cause::Large(_)
+        );
+        let is_unread = !is_answer && self.unread() >= self.sent;
+        let ended = matches!(cause, Cause::Closed | Cause::StoppedReading) && self.has_ended(GRACE);
+        // A program that writes faster than this reads has no last words.
+        let read_until = Instant::now() + GRACE;
+        while self.read_errors() && Instant::now() < read_until {}
+        let status = self.kill();
+        let mut why = match (cause, status) {
+            (_, Some(status)) if ended => format!("ended ({status})"),
+            (cause, _) => cause.to_string(),
+        };
+        if is_unread && !self.has_answered {
+            why += " before it read a record";
+        }
+        if let Some(words) = self.take_words() {
+            why += &format!("; its last line on standard error is `{words}`");
+        }
+        Fault { why, is_unread }
+    }
+
+    /// Whether it ends within this time. It is not reaped.
+    fn has_ended(&self, limit: Duration) -> bool {
+        let Some(child) = &self.child else {
+            return true;
+        };
+        let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        let until = Instant::now() + limit;
+        loop {
+            match waitid(WaitId::Pid(Pid::from_child(child)), options) {
+                Ok(None) if Instant::now() < until => sleep(STEP),
+                Ok(None) => return false,
+                Ok(Some(_)) | Err(_) => return true,
+            }
+        }
+    }
+
+    /// Kills its process group and reaps it.
+    fn kill(&mut self) -> Option<ExitStatus> {
+        let mut child = self.child.take()?;
+        // Before it is reaped: until then its number belongs to no other process.
+        let _ = kill_process_group(Pid::from_child(&child), Signal::KILL);
+        let until = Instant::now() + REAP;
+        while Instant::now() < until {
+            match child.try_wait() {
+                Ok(Some(status)) => return Some(status),
+                Ok(None) => sleep(STEP),
+                Err(_) => return None,
+            }
+        }
+        let reaper = thread::Builder::new().name("exec-reaper".into());
+        let _ = reaper.spawn(move || child.wait());
+        None
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        if self.child.is_some() {
+            // The end of its input lets it end in order.
+            self.input = None;
+            self.has_ended(GRACE);
+            self.kill();
+        }
+    }
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Closed => f.write_str("closed its standard output"),
+            Self::StoppedReading => f.write_str("closed its standard input"),
+            Self::Silent(timeout) => write!(
+                f,
+                "gave no answer within {timeout} (every record needs one, `null` if it is to be dropped, and the program must flush its output after each)"
+            ),
+            Self::Nonsense(why) => write!(f, "gave an answer that cannot be used: {why}"),
+            Self::Surplus => f.write_str(
+                "gave more than one answer to a record (several records are one answer, an array)",
+            ),
+            Self::Early => f.write_str("answered a record before it had read it"),
+            Self::Large(limit) => write!(
+                f,
+                "gave answers to the records of one batch with more than {limit} together (`answers_max`)"
+            ),
+            Self::Pipe(errno) => write!(f, "cannot be reached: {errno}"),
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! The answers to a batch until all of them are there: only then is it certain which answer belongs to which record.
+
+use std::{convert::Infallible, ops::Range};
+
+use millstream_config::Size;
+use millstream_pipeline::{output::Out, processor::MAIN};
+use millstream_record::Batch;
+use millstream_wire::{
+    msgpack::{write_array_len, write_time},
+    record::{Record, TimedRecord},
+};
+
+use super::{program::Cause, protocol::records_of};
+
+/// The answers to the records of a batch so far.
+#[derive(Debug, Default)]
+pub(super) struct Staged {
+    /// Packed entries.
+    body: Vec<u8>,
+    counts: Counts,
+    /// Records that leave by `NAME.rejected`, each with the reason.
+    rejected: Vec<(Range<usize>, String)>,
+    /// The part of an entry before its record.
+    head: Vec<u8>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Counts {
+    /// Entries in the body.
+    entries: u32,
+    /// Records that became nothing.
+    dropped: u32,
+}
+
+/// A state of [`Staged`] to which it can return.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Mark {
+    length: usize,
+    counts: Counts,
+}
+
+impl From<String> for Cause {
+    fn from(why: String) -> Self {
+        Self::Nonsense(why)
+    }
+}
+
+impl Staged {
+    /// Adds the answer to a record. After an error part of it was added.
+    pub(super) fn add(
+        &mut self,
+        batch: &Batch,
+        range: &Range<usize>,
+        timed: TimedRecord<'_>,
+        answer: &[u8],
+        limit: Size,
+    ) -> Result<(), Cause> {
+        self.head.clear();
+        match timed.record {
+            // The time, and the metadata of newer Fluent Bits.
+            Record::Packed(rest) => {
+                let end = batch.body.len() - rest.len();
+                let head = batch.body.get(range.start..end);
+                self.head.extend_from_slice(head.unwrap_or_default());
+            }
+            Record::Line(_) | Record::None => {
+                write_array_len(&mut self.head, 2);
+                write_time(&mut self.head, timed.time);
+            }
+        }
+        let Self {
+            body, counts, head, ..
+        } = self;
+        let before = counts.entries;
+        records_of(answer, |record| {
+            if body.len() + head.len() + record.len() > limit.as_usize() {
+                return Err(Cause::Large(limit));
+            }
+            body.extend_from_slice(head);
+            body.extend_from_slice(record);
+            counts.entries += 1;
+            Ok(())
+        })?;
+        if counts.entries == before {
+            counts.dropped += 1;
+        }
+        Ok(())
+    }
+
+    /// Rejects a record.
+    pub(super) fn reject(&mut self, range: Range<usize>, why: String) {
+        self.rejected.push((range, why));
+    }
+
+    /// The state now.
+    pub(super) fn mark(&self) -> Mark {
+        Mark {
+            length: self.body.len(),
+            counts: self.counts,
+        }
+    }
+
+    /// Forgets the answers since `mark`; rejected records stay rejected.
+    pub(super) fn back_to(&mut self, mark: Mark) {
+        self.body.truncate(mark.length);
+        self.counts = mark.counts;
+    }
+
+    /// Forgets everything.
+    pub(super) fn clear(&mut self) {
+        self.body.clear();
+        self.counts = Counts::default();
+        self.rejected.clear();
+    }
+
+    /// Moves everything to the output of the batch, and returns memory above `bytes_max` to the system.
+    pub(super) fn send(&mut self, batch: &Batch, out: &mut Out<'_>, bytes_max: usize) {
+        let (body, counts) = (&mut self.body, self.counts);
+        if counts.entries > 0 {
+            let sent: Result<(), Infallible> = out.append(MAIN, None, |buffer| {
+                if buffer.is_empty() {
+                    std::mem::swap(buffer, body);
+                } else {
+                    buffer.extend_from_slice(body);
+                }
+                Ok(counts.entries)
+            });
+            sent.unwrap_or_else(|never| match never {});
+        }
+        out.filter(counts.dropped);
+        for (range, why) in self.rejected.drain(..) {
+            out.reject(batch.body.get(range).unwrap_or_default(), &why);
+        }
+        self.clear();
+        self.body.shrink_to(bytes_max);
+        self.head.shrink_to(bytes_max);
+    }
+}

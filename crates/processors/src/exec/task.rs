@@ -1,0 +1,282 @@
+//! The work of `exec`: sends the records of a batch to the program and takes its answers.
+//!
+//! Normally records are sent as fast as the program reads them, and an answer belongs to the record with its number. If something goes
+//! wrong, it is not certain which record it was and whether earlier answers belong to their records: an answer may have been left out. So
+//! the batch is sent again from its beginning, to a new program and one record at a time. A failure then belongs to one record.
+
+use std::{
+    iter,
+    sync::{Arc, atomic::Ordering},
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
+use millstream_pipeline::{failure::Failure, output::Out, processor::Task};
+use millstream_record::Batch;
+use millstream_wire::record::records;
+
+use super::{
+    Shared,
+    program::{Cause, Fault, Program, Rest},
+    protocol::Answers,
+    staged::Staged,
+    window::{Event, Outgoing, Window},
+};
+
+/// Buffers that are kept between batches.
+const KEPT_BYTES: usize = 1 << 20;
+/// After this many failures on one record, sent alone, it is rejected. There was one more before, in the batch.
+const TRIES: u32 = 2;
+/// Programs in a row that end before they read a record, until the run fails.
+const UNREAD_MAX: u32 = 3;
+/// Records in a row that a program fails on, without ever having answered one, until the run fails.
+const UNPROVEN_MAX: u32 = 3;
+/// The wait for surplus output after the last answer: twice the mean time between answers, within these bounds. A program that writes one
+/// answer too many writes the last one about then.
+const SETTLE_MIN: Duration = Duration::from_millis(1);
+const SETTLE_MAX: Duration = Duration::from_millis(20);
+/// The wait before a program is started again. It doubles until a program answers.
+const WAIT_FIRST: Duration = Duration::from_millis(10);
+const WAIT_MAX: Duration = Duration::from_secs(1);
+
+/// The task of one chain, with its program.
+pub(super) struct Executing {
+    shared: Arc<Shared>,
+    program: Option<Program>,
+    restart: Restart,
+    answers: Answers,
+    staged: Staged,
+    outgoing: Outgoing,
+}
+
+/// The history of programs that failed.
+#[derive(Debug)]
+struct Restart {
+    /// The wait before the next start; 0 before the first one.
+    wait: Duration,
+    /// Programs in a row that ended before they read a record.
+    unread: u32,
+}
+
+impl Executing {
+    /// A task whose program is started with the first record.
+    pub(super) fn new(shared: Arc<Shared>) -> Self {
+        Self {
+            program: None,
+            restart: Restart {
+                wait: Duration::ZERO,
+                unread: 0,
+            },
+            answers: Answers::new(shared.format),
+            staged: Staged::default(),
+            outgoing: Outgoing::default(),
+            shared,
+        }
+    }
+
+    /// Sends all records one after the other, without waiting for answers. If something goes wrong, nothing is staged, and the cause is
+    /// returned.
+    fn all_at_once(&mut self, batch: &Batch) -> Result<Option<Cause>, Failure> {
+        self.make_ready()?;
+        // The answer to a single record belongs to it.
+        let Err(cause) = self.run(batch, records(batch), batch.count > 1) else {
+            return Ok(None);
+        };
+        self.staged.clear();
+        self.fail(&cause)?;
+        Ok(Some(cause))
+    }
+
+    /// Sends each record when the one before is answered. `settles`: waits for surplus output after each answer.
+    fn one_by_one(&mut self, batch: &Batch, settles: bool) -> Result<(), Failure> {
+        let (mut failed, mut unproven) = (0, String::new());
+        for (range, timed) in records(batch) {
+            let mut tries = 0;
+            while let Err(cause) = self.one(batch, (range.clone(), timed), settles)? {
+                let fault = self.fail(&cause)?;
+                if fault.is_unread {
+                    continue;
+                }
+                tries += 1;
+                if tries == TRIES {
+                    let why = format!("the program {}", fault.why);
+                    self.staged.reject(range, why);
+                    (failed, unproven) = (failed + 1, fault.why);
+                    break;
+                }
+            }
+            if failed == UNPROVEN_MAX {
+                self.check_proven(&unproven)?;
+            }
+        }
+        match failed {
+            0 => Ok(()),
+            _ => self.check_proven(&unproven),
+        }
+    }
+
+    /// Fails if the program has never answered a record: then the program is at fault, and not the records.
+    fn check_proven(&self, why: &str) -> Result<(), Failure> {
+        if self.shared.is_proven.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let name = self.shared.launch.name();
+        Err(Failure::peer(format!(
+            "`{name}` {why}; it has not answered any record yet, so none is rejected: repair the program or `command`"
+        )))
+    }
+
+    /// Sends one record and waits for its answer.
+    fn one(
+        &mut self,
+        batch: &Batch,
+        event: Event<'_>,
+        settles: bool,
+    ) -> Result<Result<(), Cause>, Failure> {
+        self.make_ready()?;
+        let before = self.staged.mark();
+        let ran = self.run(batch, iter::once(event), settles);
+        if ran.is_err() {
+            self.staged.back_to(before);
+        }
+        Ok(ran)
+    }
+
+    /// Sends records and stages their answers. `settles`: waits for surplus output after the last one.
+    fn run<'a>(
+        &mut self,
+        batch: &'a Batch,
+        records: impl Iterator<Item = Event<'a>> + Clone,
+        settles: bool,
+    ) -> Result<(), Cause> {
+        let (shared, staged) = (&self.shared, &mut self.staged);
+        let (answers, outgoing) = (&mut self.answers, &mut self.outgoing);
+        let program = self.program.as_mut().ok_or(Cause::Closed)?;
+        let mut window = Window::new(batch, records);
+        let started = Instant::now();
+        let mut deadline = started + shared.timeout.as_duration();
+        loop {
+            if window.stage(answers, staged, shared.answers_max)? {
+                program.answered();
+                shared.is_proven.store(true, Ordering::Relaxed);
+                (self.restart.wait, self.restart.unread) = (WAIT_FIRST, 0);
+                deadline = Instant::now() + shared.timeout.as_duration();
+            }
+            window.encode(shared.format, outgoing, staged)?;
+            if window.is_done() {
+                break;
+            }
+            if Instant::now() >= deadline {
+                return Err(Cause::Silent(shared.timeout));
+            }
+            answers.release();
+            let sent = program.exchange(outgoing.unsent(), &mut answers.buffer, deadline)?;
+            outgoing.advance(sent);
+            if answers.pending() > shared.answers_max.as_usize() {
+                return Err(Cause::Large(shared.answers_max));
+            }
+        }
+        let settle = match settles {
+            true => window.pace(started.elapsed()).clamp(SETTLE_MIN, SETTLE_MAX),
+            false => Duration::ZERO,
+        };
+        if answers.pending() > 0 || program.rest(settle) == Rest::Talks {
+            return Err(Cause::Surplus);
+        }
+        // A program that reads single bytes may leave the newline.
+        match program.unread() {
+            0 | 1 => Ok(()),
+            _ => Err(Cause::Early),
+        }
+    }
+
+    /// Starts the program if it does not run, or if the one that runs cannot be used.
+    fn make_ready(&mut self) -> Result<(), Failure> {
+        let cause = match self
+            .program
+            .as_mut()
+            .map(|program| program.rest(Duration::ZERO))
+        {
+            Some(Rest::Ready) => return Ok(()),
+            Some(Rest::Talks) => Some(Cause::Surplus),
+            Some(Rest::Ended) => Some(Cause::Closed),
+            None => None,
+        };
+        if cause == Some(Cause::Surplus) {
+            let text = format_args!(
+                "`{}` wrote more after its last answer: answers of the batch before may belong to other records",
+                self.shared.launch.name()
+            );
+            self.shared.reporter.error("program-stray", text);
+        }
+        if let Some(cause) = cause {
+            self.fail(&cause)?;
+        }
+        let Shared {
+            launch, reporter, ..
+        } = &*self.shared;
+        sleep(self.restart.wait);
+        self.restart.wait = (self.restart.wait * 2).clamp(WAIT_FIRST, WAIT_MAX);
+        let program = launch.start().map_err(|error| {
+            let name = launch.name();
+            Failure::peer(format!(
+                "cannot start `{name}`: {error}; check `command` and `directory`"
+            ))
+        })?;
+        reporter.info("program", format_args!("`{}` was started", launch.name()));
+        self.program = Some(program);
+        Ok(())
+    }
+
+    /// Ends the program because of a failure.
+    fn fail(&mut self, cause: &Cause) -> Result<Fault, Failure> {
+        let Shared {
+            launch, reporter, ..
+        } = &*self.shared;
+        self.answers.reset(KEPT_BYTES);
+        self.outgoing.reset(KEPT_BYTES);
+        let program = self.program.take();
+        let has_answered = program.as_ref().is_some_and(Program::has_answered);
+        let fault = match program {
+            Some(program) => program.fail(cause),
+            None => Fault {
+                why: cause.to_string(),
+                is_unread: true,
+            },
+        };
+        let text = format_args!("`{}` {}; it is started again", launch.name(), fault.why);
+        reporter.warn("program-failed", text);
+        if fault.is_unread && !has_answered {
+            self.restart.unread += 1;
+            if self.restart.unread >= UNREAD_MAX {
+                let text = format!("`{}` {}; check `command`", launch.name(), fault.why);
+                return Err(Failure::peer(text));
+            }
+        }
+        Ok(fault)
+    }
+}
+
+impl Task for Executing {
+    fn process(&mut self, batch: &Batch, out: &mut Out<'_>) -> Result<(), Failure> {
+        if batch.count == 0 {
+            return Ok(());
+        }
+        self.staged.clear();
+        if let Some(cause) = self.all_at_once(batch)? {
+            let is_sure = matches!(cause, Cause::Closed | Cause::StoppedReading);
+            self.one_by_one(batch, !is_sure)?;
+        }
+        self.staged.send(batch, out, KEPT_BYTES);
+        self.answers.reset(KEPT_BYTES);
+        self.outgoing.reset(KEPT_BYTES);
+        if let Some(words) = self.program.as_mut().and_then(Program::take_words) {
+            let text = format_args!(
+                "`{}` writes on standard error: {words}",
+                self.shared.launch.name()
+            );
+            self.shared.reporter.info("program-stderr", text);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,447 @@
+//! Real programs: good ones, and every kind of bad one.
+
+use std::{fs, path::Path, time::Instant};
+
+use millstream_pipeline::reject::Rejected;
+use millstream_record::{Batch, Encoding, Time};
+use millstream_wire::msgpack::{entry_head, write_array_len, write_map_len, write_str, write_time};
+
+use crate::rig::{Made, Rig, lines, problems};
+
+use super::*;
+
+/// A processor that runs a program of Python. `work` is the body of a function that makes an answer of `record`, the record with the
+/// number `n`.
+fn python(work: &str, options: &str) -> Rig {
+    let script = format!(
+        "import sys, json, os, time\n\
+         def answer(n, record):\n    {}\n\
+         for n, line in enumerate(sys.stdin):\n\
+         \x20   found = answer(n, json.loads(line))\n\
+         \x20   print(json.dumps(found), flush=True)\n",
+        work.replace('\n', "\n    ")
+    );
+    let script = serde_json::to_string(&script).unwrap();
+    rig(&format!(r#"["python3", "-c", {script}]"#), options)
+}
+
+/// A processor that runs a script of the shell.
+fn shell(script: &str, options: &str) -> Rig {
+    let script = serde_json::to_string(script).unwrap();
+    rig(&format!(r#"["sh", "-c", {script}]"#), options)
+}
+
+fn rig(command: &str, options: &str) -> Rig {
+    Rig::new(&COMPONENT, &format!(r#"{{"command": {command}{options}}}"#))
+}
+
+const FAST: &str = r#", "timeout": "500ms""#;
+const MSGPACK: &str = r#", "format": "msgpack""#;
+
+fn reasons(made: &Made) -> Vec<String> {
+    let Some(batch) = &made.rejected else {
+        return Vec::new();
+    };
+    let records = millstream_wire::record::records(batch);
+    let reason = |range: std::ops::Range<usize>| {
+        Rejected::read(&batch.body[range])
+            .unwrap()
+            .reason
+            .to_owned()
+    };
+    records.map(|(range, _)| reason(range)).collect()
+}
+
+/// Entries with times, each of one field.
+fn entries(texts: &[&[u8]]) -> Batch {
+    let mut body = Vec::new();
+    for (n, text) in texts.iter().enumerate() {
+        write_array_len(&mut body, 2);
+        write_time(&mut body, Time::from_parts(100 + n as i64, 5));
+        write_map_len(&mut body, 1);
+        write_str(&mut body, b"a");
+        write_str(&mut body, text);
+    }
+    Batch {
+        encoding: Encoding::Packed,
+        plain: true,
+        body: body.into(),
+        count: texts.len() as u32,
+        ..lines("t", "")
+    }
+}
+
+/// Whether a process of this number runs; a zombie counts.
+fn runs(pid: &str) -> bool {
+    Path::new("/proc").join(pid.trim()).exists()
+}
+
+#[test]
+fn records_pass_through_a_program_that_echoes_and_keep_their_times() {
+    for options in ["", MSGPACK] {
+        let mut cat = rig(r#"["cat"]"#, options);
+        let batch = entries(&[b"x", b"y", b"z"]);
+        let made = cat.run(&batch);
+        assert_eq!(made.ports[""][0].body, batch.body);
+        assert_eq!((made.counts.sent, made.counts.filtered), (3, 0));
+        let made = cat.run(&lines("t", "one\ntwo"));
+        assert_eq!(
+            made.lines(""),
+            [r#"{"message":"one"}"#, r#"{"message":"two"}"#]
+        );
+        assert_eq!(made.ports[""][0].encoding, Encoding::Packed);
+    }
+}
+
+#[test]
+fn answers_change_drop_and_split_records() {
+    let work = "text = record['message']\n\
+                if text == 'drop': return None\n\
+                if text == 'none': return []\n\
+                if text == 'split': return [{'part': 1}, {'part': 2}]\n\
+                record['seen'] = n\n\
+                return record";
+    let mut rig = python(work, "");
+    let made = rig.run(&lines("t", "a\ndrop\nsplit\nnone\nb\n"));
+    let expected = [
+        r#"{"message":"a","seen":0}"#,
+        r#"{"part":1}"#,
+        r#"{"part":2}"#,
+        r#"{"message":"b","seen":4}"#,
+    ];
+    assert_eq!(made.lines(""), expected);
+    assert_eq!((made.counts.sent, made.counts.filtered), (4, 2));
+    let made = rig.run(&lines("t", "drop\ndrop\n"));
+    assert_eq!((made.counts.filtered, made.ports[""].len()), (2, 0));
+    // The same program.
+    assert_eq!(
+        rig.run(&lines("t", "c\n")).lines(""),
+        [r#"{"message":"c","seen":7}"#]
+    );
+}
+
+#[test]
+fn a_batch_larger_than_all_pipes_passes() {
+    let text: String = (0..60_000)
+        .map(|n| format!("{n} {}\n", "x".repeat(100)))
+        .collect();
+    let made = rig(r#"["cat"]"#, "").run(&lines("t", &text));
+    let found = made.lines("");
+    assert_eq!(found.len(), 60_000);
+    assert!(found[59_999].starts_with(r#"{"message":"59999 x"#));
+}
+
+#[test]
+fn a_record_that_kills_the_program_is_rejected_and_its_neighbours_are_not() {
+    let work = "if record['message'] == 'poison': raise ValueError('no poison')\nreturn record";
+    let mut rig = python(work, "");
+    let made = rig.run(&lines("t", "a\nb\npoison\nc\n"));
+    assert_eq!(
+        made.lines(""),
+        ["a", "b", "c"].map(|text| format!(r#"{{"message":"{text}"}}"#))
+    );
+    let reasons = reasons(&made);
+    assert_eq!(reasons.len(), 1);
+    assert!(reasons[0].contains("ended (exit status: 1)"), "{reasons:?}");
+    assert!(
+        reasons[0].contains("`ValueError: no poison`"),
+        "{reasons:?}"
+    );
+    // The first record of a batch, too, once the program has shown that it works.
+    let made = rig.run(&lines("t", "poison\n"));
+    assert_eq!((made.counts.rejected, made.counts.sent), (1, 0));
+    assert_eq!(rig.run(&lines("t", "d\n")).counts.sent, 1);
+}
+
+#[test]
+fn a_program_that_dies_without_a_reason_is_started_again_and_no_record_is_lost() {
+    let mut rig = python("if n == 3: os._exit(7)\nreturn record", "");
+    let text: String = (0..50).map(|n| format!("{n}\n")).collect();
+    let made = rig.run(&lines("t", &text));
+    let expected: Vec<_> = (0..50).map(|n| format!(r#"{{"message":"{n}"}}"#)).collect();
+    assert_eq!(made.lines(""), expected);
+    assert_eq!(made.counts.rejected, 0);
+}
+
+#[test]
+fn a_record_that_hangs_the_program_is_rejected_after_the_time_limit() {
+    let work = "if record['message'] == 'hang': time.sleep(1000)\nreturn record";
+    let mut rig = python(work, FAST);
+    let started = Instant::now();
+    let made = rig.run(&lines("t", "a\nhang\nb\n"));
+    assert_eq!(made.counts.sent, 2);
+    let reasons = reasons(&made);
+    assert!(
+        reasons[0].contains("gave no answer within 500ms"),
+        "{reasons:?}"
+    );
+    assert!(started.elapsed().as_secs() < 10, "{:?}", started.elapsed());
+}
+
+#[test]
+fn an_answer_that_is_left_out_shifts_no_other_one() {
+    // Like grep: it writes nothing for records that it drops.
+    let script =
+        r#"while read -r line; do case "$line" in *drop*) ;; *) echo "$line";; esac; done"#;
+    let made = shell(script, FAST).run(&entries(&[b"a", b"drop", b"b"]));
+    assert_eq!(made.lines(""), [r#"{"a":"a"}"#, r#"{"a":"b"}"#]);
+    let body = &made.ports[""][0].body;
+    assert_eq!(
+        entry_head(body, 0).unwrap().time,
+        Some(Time::from_parts(100, 5))
+    );
+    let second = entry_head(body, body.len() / 2).unwrap();
+    assert_eq!(second.time, Some(Time::from_parts(102, 5)));
+    assert!(reasons(&made)[0].contains("`null` if it is to be dropped"));
+}
+
+#[test]
+fn more_answers_than_records_are_refused() {
+    let script = r#"while read -r line; do case "$line" in *two*) printf '%s\n%s\n' "$line" "$line";; *) echo "$line";; esac; done"#;
+    let made = shell(script, FAST).run(&lines("t", "a\ntwo\nb\n"));
+    assert_eq!(made.lines(""), [r#"{"message":"a"}"#, r#"{"message":"b"}"#]);
+    assert!(reasons(&made)[0].contains("more than one answer"));
+}
+
+#[test]
+fn nonsense_is_refused_with_the_text_that_was_read() {
+    let script = r#"while read -r line; do case "$line" in *bad*) echo "debug: 1";; *) echo "$line";; esac; done"#;
+    let made = shell(script, FAST).run(&lines("t", "a\nbad\nb\n"));
+    assert_eq!(made.lines(""), [r#"{"message":"a"}"#, r#"{"message":"b"}"#]);
+    let reasons = reasons(&made);
+    assert!(reasons[0].contains("`debug: 1` is not JSON"), "{reasons:?}");
+}
+
+#[test]
+fn a_flood_of_answers_takes_no_more_memory_than_the_limit() {
+    let work = "if record['message'] == 'flood':\n\
+                \x20   while True: sys.stdout.write('x' * 65536)\n\
+                return record";
+    let mut rig = python(work, r#", "answers_max": "1MiB""#);
+    let made = rig.run(&lines("t", "a\nflood\nb\n"));
+    assert_eq!(made.counts.sent, 2);
+    let why = reasons(&made);
+    assert!(
+        why[0].contains("more than 1MiB together (`answers_max`)"),
+        "{why:?}"
+    );
+    // Small answers can become large records: each keeps the head of the one that it is made of.
+    let mut rig = python(
+        "return [{}] * (200000 if record['message'] == 'many' else 1)",
+        r#", "answers_max": "1MiB""#,
+    );
+    let made = rig.run(&lines("t", "a\nmany\n"));
+    assert_eq!((made.counts.sent, made.counts.rejected), (1, 1));
+}
+
+#[test]
+fn megabytes_on_standard_error_stop_nothing_and_the_last_line_is_reported() {
+    let work = "for _ in range(100): sys.stderr.write('x' * 65536 + '\\n')\n\
+                sys.stderr.write('the end\\n')\n\
+                if record['message'] == 'die': os._exit(3)\n\
+                return record";
+    let mut rig = python(work, "");
+    let made = rig.run(&lines("t", "a\ndie\nb\n"));
+    assert_eq!(made.counts.sent, 2);
+    assert!(
+        reasons(&made)[0].contains("`the end`"),
+        "{:?}",
+        reasons(&made)
+    );
+    // Without an end: the time limit holds.
+    let started = Instant::now();
+    let failed = shell("read x; yes >&2", FAST).try_run(&lines("t", "a\n"));
+    assert!(failed.is_err_and(|failure| failure.message.contains("no answer within")));
+    assert!(started.elapsed().as_secs() < 10);
+}
+
+#[test]
+fn a_program_that_does_not_read_fails_the_run_and_no_record() {
+    let mut rig = shell("exec sleep 1000", r#", "timeout": "100ms""#);
+    let Err(failure) = rig.try_run(&lines("t", "a\nb\n")) else {
+        panic!("it must fail");
+    };
+    assert!(
+        failure.message.contains("before it read a record"),
+        "{failure}"
+    );
+    // Larger than the pipe.
+    let large = "x".repeat(1 << 20);
+    let mut rig = shell("exec sleep 1000", r#", "timeout": "100ms""#);
+    assert!(rig.try_run(&lines("t", &large)).is_err());
+}
+
+#[test]
+fn a_program_that_stops_reading_is_replaced() {
+    // It answers one record and then sleeps.
+    let script = r#"read -r line; echo "$line"; exec sleep 1000"#;
+    let made = shell(script, r#", "timeout": "200ms""#).run(&lines("t", "a\nb\nc\n"));
+    assert_eq!(made.counts.sent, 3);
+    // It answers one record and ends.
+    let script = r#"read -r line; echo "$line""#;
+    let mut rig = shell(script, "");
+    let made = rig.run(&lines("t", "a\nb\nc\n"));
+    assert_eq!((made.counts.sent, made.counts.rejected), (3, 0));
+    assert_eq!(rig.run(&lines("t", "d\n")).counts.sent, 1);
+}
+
+#[test]
+fn a_program_that_never_works_rejects_nothing() {
+    for (mut rig, word) in [
+        (
+            rig(r#"["/nowhere/program"]"#, ""),
+            "cannot start `/nowhere/program`",
+        ),
+        (shell("echo no license >&2; exit 3", ""), "`no license`"),
+        (
+            python("raise ValueError('broken')", ""),
+            "has not answered any record yet",
+        ),
+        (python("return 5", ""), "repair the program"),
+        (
+            shell("while read -r line; do :; done", r#", "timeout": "200ms""#),
+            "none is rejected",
+        ),
+    ] {
+        let Err(failure) = rig.try_run(&lines("t", "a\nb\nc\nd\n")) else {
+            panic!("{word}: it must fail");
+        };
+        assert!(failure.message.contains(word), "{failure}");
+        assert_eq!(failure.again, millstream_pipeline::failure::Again::Later);
+    }
+}
+
+#[test]
+fn a_slow_start_is_awaited() {
+    let mut rig = shell("sleep 1; exec cat", "");
+    assert_eq!(rig.run(&lines("t", "a\nb\n")).counts.sent, 2);
+}
+
+#[test]
+fn a_record_of_64_mib_passes() {
+    let mut batch = lines("t", "a\n");
+    let text = "x".repeat(64 << 20);
+    batch.body = format!("{text}\nb\n").into();
+    batch.count = 2;
+    for options in ["", MSGPACK] {
+        let made = rig(r#"["cat"]"#, options).run(&batch);
+        assert_eq!((made.counts.sent, made.counts.rejected), (2, 0));
+        assert!(made.ports[""][0].len() > 64 << 20);
+    }
+    let made = rig(r#"["cat"]"#, r#", "answers_max": "1MiB""#).run(&batch);
+    assert_eq!((made.counts.sent, made.counts.rejected), (1, 1));
+}
+
+#[test]
+fn bytes_that_are_not_utf8_stay_in_msgpack_and_are_base64_in_json() {
+    let batch = entries(&[b"\xff\n\x00"]);
+    let made = rig(r#"["cat"]"#, MSGPACK).run(&batch);
+    assert_eq!(made.ports[""][0].body, batch.body);
+    let made = rig(r#"["cat"]"#, "").run(&batch);
+    assert_eq!(made.lines(""), [r#"{"a":"/woA"}"#]);
+}
+
+#[test]
+fn a_record_without_json_is_rejected_in_its_place() {
+    let mut body = entries(&[b"before"]).body.to_vec();
+    body.extend_from_slice(b"\x92\x01\x81\xa1a");
+    body.extend_from_slice(&[0x91; 100_000]);
+    body.push(0xc0);
+    body.extend_from_slice(&entries(&[b"after"]).body);
+    let batch = Batch {
+        body: body.into(),
+        count: 3,
+        ..entries(&[])
+    };
+    let made = rig(r#"["cat"]"#, "").run(&batch);
+    assert_eq!(made.lines(""), [r#"{"a":"before"}"#, r#"{"a":"after"}"#]);
+    assert!(reasons(&made)[0].contains("no JSON form: more than 128 levels"));
+    assert_eq!(
+        rig(r#"["cat"]"#, MSGPACK).run(&batch).ports[""][0].body,
+        batch.body
+    );
+}
+
+#[test]
+fn the_program_and_its_children_are_gone_when_the_task_is_dropped() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path();
+    let options = format!(
+        r#", "directory": "{}", "environment": {{"WHERE": "here"}}"#,
+        path.display()
+    );
+    let script = r#"sleep 1000 & echo $! > child; echo $$ > self; echo "$WHERE" > variable; while read -r line; do echo "$line"; done; sleep 1000"#;
+    let mut rig = shell(script, &options);
+    assert_eq!(rig.run(&lines("t", "a\n")).counts.sent, 1);
+    let number = |name: &str| fs::read_to_string(path.join(name)).unwrap();
+    assert_eq!(number("variable").trim(), "here");
+    let (own, child) = (number("self"), number("child"));
+    assert!(runs(&own) && runs(&child));
+    drop(rig);
+    assert!(!runs(&own), "a zombie is left");
+    // Its parent is dead, so the system reaps it.
+    let is_dead = || {
+        let state = fs::read_to_string(format!("/proc/{}/stat", child.trim()));
+        state.map_or(true, |state| state.contains(") Z"))
+    };
+    let until = Instant::now() + std::time::Duration::from_secs(5);
+    while !is_dead() && Instant::now() < until {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    assert!(is_dead());
+}
+
+#[test]
+fn a_program_inherits_no_pipe_of_another_one() {
+    let directory = tempfile::tempdir().unwrap();
+    let list = directory.path().join("list");
+    let script = format!("ls /proc/self/fd > {}; exec cat", list.display());
+    // The test itself may have been started with descriptors that all of its children get.
+    let mut plain = std::process::Command::new("sh");
+    plain
+        .args(["-c", &script])
+        .stdin(std::process::Stdio::null());
+    assert!(plain.status().unwrap().success());
+    let expected = fs::read_to_string(&list).unwrap();
+    let mut others: Vec<_> = (0..3).map(|_| rig(r#"["cat"]"#, "")).collect();
+    for other in &mut others {
+        assert_eq!(other.run(&lines("t", "a\n")).counts.sent, 1);
+    }
+    let mut rig = shell(&script, "");
+    assert_eq!(rig.run(&lines("t", "a\n")).counts.sent, 1);
+    assert_eq!(fs::read_to_string(list).unwrap(), expected);
+}
+
+#[test]
+fn only_the_option_makes_a_program_repeatable() {
+    let Build::Processor(build) = COMPONENT.build else {
+        unreachable!()
+    };
+    for (options, expected) in [("", false), (r#", "repeatable": true"#, true)] {
+        let options = crate::rig::options(&format!(r#"{{"command": ["cat"]{options}}}"#));
+        let processor = build("p", &options).unwrap();
+        assert_eq!(processor.repeatable().is_ok(), expected);
+        assert!(processor.blocking());
+    }
+}
+
+#[test]
+fn unusable_options_are_refused() {
+    for (options, word) in [
+        ("{}", "command"),
+        (r#"{"command": []}"#, "names no program"),
+        (r#"{"command": [""]}"#, "names no program"),
+        (r#"{"command": "cat -n"}"#, "list"),
+        (r#"{"command": ["cat"], "format": "csv"}"#, "csv"),
+        (r#"{"command": ["cat"], "timeout": 0}"#, "longer than 0"),
+        (r#"{"command": ["cat"], "timeout": 10}"#, "no unit"),
+        (r#"{"command": ["cat"], "answers_max": 0}"#, "larger than 0"),
+        (
+            r#"{"command": ["cat"], "environment": {"A=B": "c"}}"#,
+            "no name of a variable",
+        ),
+    ] {
+        let found = problems(&COMPONENT, options).join("; ");
+        assert!(found.contains(word), "{options}: {found}");
+    }
+}

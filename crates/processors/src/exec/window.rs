@@ -1,0 +1,208 @@
+//! The records between the program and its answers: which of them are sent, and which are answered.
+
+use std::{ops::Range, time::Duration};
+
+use millstream_config::Size;
+use millstream_record::Batch;
+use millstream_wire::record::{Record, TimedRecord};
+
+use super::{
+    program::Cause,
+    protocol::{Answers, Format},
+    staged::Staged,
+};
+
+/// Encoded records that wait for the program, beside one record of any size.
+const AHEAD_BYTES: usize = 64 << 10;
+
+/// A record of the batch, with its range in the body.
+pub(super) type Event<'a> = (Range<usize>, TimedRecord<'a>);
+
+/// Encoded records.
+#[derive(Debug, Default)]
+pub(super) struct Outgoing {
+    bytes: Vec<u8>,
+    /// The part that was sent.
+    sent: usize,
+    scratch: Vec<u8>,
+}
+
+/// Records that are sent in order and answered in order.
+pub(super) struct Window<'a, I> {
+    batch: &'a Batch,
+    /// The next record to send.
+    next: Option<Event<'a>>,
+    unsent: I,
+    unanswered: I,
+    /// Records that are encoded and not answered.
+    open: usize,
+    /// Records that are answered.
+    answered: u32,
+    /// The next record has no form in the format, for this reason. It waits until the records before it are answered.
+    unfit: Option<String>,
+}
+
+impl Outgoing {
+    /// The bytes that are to be sent.
+    pub(super) fn unsent(&self) -> &[u8] {
+        self.bytes.get(self.sent..).unwrap_or_default()
+    }
+
+    /// Notes that bytes were sent.
+    pub(super) fn advance(&mut self, bytes: usize) {
+        self.sent += bytes;
+        // Each byte moves at most once.
+        if self.sent * 2 >= self.bytes.len() {
+            self.bytes.drain(..self.sent);
+            self.sent = 0;
+        }
+    }
+
+    /// Forgets everything, and returns memory above `bytes_max` to the system.
+    pub(super) fn reset(&mut self, bytes_max: usize) {
+        self.bytes.clear();
+        self.sent = 0;
+        self.bytes.shrink_to(bytes_max);
+        self.scratch.shrink_to(bytes_max);
+    }
+}
+
+impl<'a, I: Iterator<Item = Event<'a>> + Clone> Window<'a, I> {
+    /// The records of `batch` that `records` returns.
+    pub(super) fn new(batch: &'a Batch, records: I) -> Self {
+        let mut unsent = records.clone();
+        Self {
+            batch,
+            next: unsent.next(),
+            unsent,
+            unanswered: records,
+            open: 0,
+            answered: 0,
+            unfit: None,
+        }
+    }
+
+    /// Stages the answers that have arrived. False if there were none.
+    pub(super) fn stage(
+        &mut self,
+        answers: &mut Answers,
+        staged: &mut Staged,
+        limit: Size,
+    ) -> Result<bool, Cause> {
+        let before = self.open;
+        while let Some(answer) = answers.next()? {
+            let event = self.unanswered.next().filter(|_| self.open > 0);
+            let (range, timed) = event.ok_or(Cause::Surplus)?;
+            staged.add(self.batch, &range, timed, answer, limit)?;
+            self.open -= 1;
+            self.answered += 1;
+        }
+        Ok(self.open < before)
+    }
+
+    /// Encodes the next records. One without a form in the format is rejected.
+    pub(super) fn encode(
+        &mut self,
+        format: Format,
+        to: &mut Outgoing,
+        staged: &mut Staged,
+    ) -> Result<(), Cause> {
+        if self.open == 0 && !to.unsent().is_empty() {
+            return Err(Cause::Early);
+        }
+        while let Some((range, timed)) = &self.next {
+            if to.unsent().len() >= AHEAD_BYTES {
+                break;
+            }
+            if self.unfit.is_none() {
+                let record = exact(self.batch, range, *timed);
+                match format.write(record, &mut to.scratch, &mut to.bytes) {
+                    Ok(()) => {
+                        self.open += 1;
+                        self.next = self.unsent.next();
+                        continue;
+                    }
+                    Err(why) => self.unfit = Some(format!("it has no JSON form: {why}")),
+                }
+            }
+            let Some(why) = self.unfit.take_if(|_| self.open == 0) else {
+                break;
+            };
+            staged.reject(range.clone(), why);
+            self.unanswered.next();
+            self.next = self.unsent.next();
+        }
+        Ok(())
+    }
+
+    /// Twice the mean time of an answer, if all answers took this time.
+    pub(super) fn pace(&self, elapsed: Duration) -> Duration {
+        elapsed * 2 / self.answered.max(1)
+    }
+
+    /// Whether all records are answered.
+    pub(super) fn is_done(&self) -> bool {
+        self.open == 0 && self.next.is_none()
+    }
+}
+
+/// A record without what follows it in the body.
+fn exact<'a>(batch: &Batch, range: &Range<usize>, timed: TimedRecord<'a>) -> Record<'a> {
+    match timed.record {
+        Record::Packed(rest) => {
+            let length = (rest.len() + range.end).saturating_sub(batch.body.len());
+            Record::Packed(rest.get(..length).unwrap_or(rest))
+        }
+        record => record,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use millstream_wire::record::records;
+
+    use super::*;
+    use crate::rig::lines;
+
+    #[test]
+    fn no_more_than_the_limit_is_encoded_ahead() {
+        let batch = lines("t", &format!("{}\n", "x".repeat(1000)).repeat(1000));
+        let (mut outgoing, mut staged) = (Outgoing::default(), Staged::default());
+        let mut window = Window::new(&batch, records(&batch));
+        let mut sent = 0;
+        while window.next.is_some() {
+            window
+                .encode(Format::Json, &mut outgoing, &mut staged)
+                .unwrap();
+            assert!((1..=AHEAD_BYTES + 2000).contains(&outgoing.unsent().len()));
+            let bytes = outgoing.unsent().len().min(4000);
+            outgoing.advance(bytes);
+            sent += bytes;
+        }
+        assert_eq!(sent + outgoing.unsent().len(), 1000 * (1000 + 15));
+        assert_eq!(window.open, 1000);
+    }
+
+    #[test]
+    fn an_answer_to_a_record_that_was_not_sent_is_refused() {
+        let batch = lines("t", "a\nb\n");
+        let (mut outgoing, mut staged) = (Outgoing::default(), Staged::default());
+        let mut answers = Answers::new(Format::Json);
+        let mut window = Window::new(&batch, records(&batch));
+        answers.buffer.extend_from_slice(b"{}\n");
+        let early = window.stage(&mut answers, &mut staged, Size::mib(1));
+        assert_eq!(early, Err(Cause::Surplus));
+        let mut window = Window::new(&batch, records(&batch));
+        window
+            .encode(Format::Json, &mut outgoing, &mut staged)
+            .unwrap();
+        answers.buffer.extend_from_slice(b"{}\nnull\n");
+        assert_eq!(
+            window.stage(&mut answers, &mut staged, Size::mib(1)),
+            Ok(true)
+        );
+        assert!(window.is_done());
+        let unread = window.encode(Format::Json, &mut outgoing, &mut staged);
+        assert_eq!(unread, Err(Cause::Early));
+    }
+}

@@ -1,0 +1,239 @@
+//! The processor `sample`: keeps a part of the records.
+//!
+//! `read -> decode -> send -> keep -> read back -> [process] -> encode -> write -> settle`
+//!
+//! A hash of the record, or of its key, decides. So the decision depends neither on a counter, which a replay would start anew, nor on the
+//! bounds of batches. Adjacent records that are kept are passed on as one range, without a copy.
+
+mod hash;
+
+use std::{ops::Range, sync::Arc};
+
+use jiff::tz::TimeZone;
+use millstream_config::Node;
+use millstream_pipeline::{
+    failure::Failure,
+    node::{Build, Checked, Component},
+    output::Out,
+    processor::{MAIN, Processor, Task},
+};
+use millstream_record::{Batch, Encoding};
+use millstream_wire::{
+    condition::{Matcher, Where},
+    record::{TimedRecord, records},
+    template::{Depends, Missing, Renderer, Template},
+};
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use self::hash::Hash;
+use crate::condition::matcher;
+
+/// The entry in the list of processors.
+pub const COMPONENT: Component = Component {
+    name: "sample",
+    summary: "Keeps a part of the records, such as one in ten.",
+    readme: include_str!("README.md"),
+    example: include_str!("example.yaml"),
+    schema: || schemars::schema_for!(Config),
+    build: Build::Processor(build),
+};
+
+/// The options of `sample`.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Config {
+    /// Keeps one record in this number, on average: `every: 10` is `ratio: 0.1`. Exactly one of the two must be given.
+    every: Option<u64>,
+    /// The part of the records to keep, from 0 to 1.
+    ratio: Option<f64>,
+    /// Template such as `"{.trace_id}"`: all records with the same text are kept, or none of them. Default: each record is decided alone.
+    key: Option<Template>,
+    /// Condition of the records that are sampled, such as `{ .level: [debug, info] }`. All others are kept. Default: all are sampled.
+    #[serde(rename = "where")]
+    condition: Option<Where>,
+}
+
+struct Sample {
+    matcher: Option<Matcher>,
+    key: Option<Template>,
+    sampler: Sampler,
+}
+
+fn build(name: &str, options: &Node) -> Checked<Arc<dyn Processor>> {
+    let config: Config = options.read()?;
+    let mut problems = Vec::new();
+    let highest = match (config.every, config.ratio) {
+        (Some(every), None) => u64::MAX
+            .checked_div(every)
+            .ok_or(("every", "it must be 1 or more")),
+        (None, Some(ratio)) if ratio > 0.0 && ratio <= 1.0 => Ok((ratio * 2_f64.powi(64)) as u64),
+        (None, Some(_)) => Err(("ratio", "it must be greater than 0, and 1 at most")),
+        (Some(_), Some(_)) => Err(("ratio", "there is `every`, too: one of them must go")),
+        (None, None) => Err(("", "it needs `every` or `ratio`")),
+    };
+    let highest = highest.unwrap_or_else(|(option, why)| {
+        let problem = options.problem_at(option, why);
+        problems.push(problem.help("to keep one record in ten, write `every: 10` or `ratio: 0.1`"));
+        0
+    });
+    if let Some(key) = config
+        .key
+        .as_ref()
+        .filter(|key| key.depends() == Depends::Nothing)
+    {
+        let message = format!("`{key}` is the same for all records");
+        let field = if key.as_str().starts_with('.') {
+            key.as_str()
+        } else {
+            ".user"
+        };
+        let help = format!("a field stands in braces: `\"{{{field}}}\"`");
+        problems.push(options.problem_at("key", message).help(help));
+    }
+    let condition = config.condition.iter();
+    let matcher = condition
+        .map(|condition| matcher(options, [("where".to_owned(), condition)]))
+        .next()
+        .transpose();
+    let matcher = matcher.unwrap_or_else(|found| {
+        problems.extend(found);
+        None
+    });
+    if !problems.is_empty() {
+        return Err(problems);
+    }
+    Ok(Arc::new(Sample {
+        matcher,
+        key: config.key,
+        sampler: Sampler {
+            highest,
+            seed: Hash::new().bytes(name.as_bytes()),
+        },
+    }))
+}
+
+impl Processor for Sample {
+    fn task(&self) -> Result<Box<dyn Task>, Failure> {
+        let renderer = |key| Renderer::text(key, TimeZone::UTC);
+        Ok(Box::new(Sampling {
+            matcher: self.matcher.clone(),
+            key: self.key.as_ref().map(renderer),
+            sampler: self.sampler.clone(),
+            text: Vec::new(),
+        }))
+    }
+}
+
+/// Decides by hashes.
+#[derive(Clone, Debug)]
+struct Sampler {
+    /// The highest hash that is kept.
+    highest: u64,
+    /// The start of hashes of records. It differs from node to node, so that a sample of a sample is smaller than the first.
+    seed: Hash,
+}
+
+struct Sampling {
+    matcher: Option<Matcher>,
+    key: Option<Renderer>,
+    sampler: Sampler,
+    /// The key of the current record.
+    text: Vec<u8>,
+}
+
+impl Task for Sampling {
+    fn process(&mut self, batch: &Batch, out: &mut Out<'_>) -> Result<(), Failure> {
+        let Self {
+            matcher,
+            key,
+            sampler,
+            text,
+        } = self;
+        let of_batch = sampler.seed.bytes(batch.tag.as_str().as_bytes());
+        let mut runs = Runs {
+            out,
+            kept: 0..0,
+            count: 0,
+        };
+        let mut decide = |range: Range<usize>, timed: TimedRecord<'_>, is_sampled: bool| {
+            let kept = match key {
+                _ if !is_sampled => Ok(true),
+                None => Ok(sampler.keeps(of_batch.record(batch, &range, timed))),
+                Some(key) => sampler.keeps_key(key, batch, timed, text),
+            };
+            match kept {
+                Ok(true) => runs.keep(range),
+                Ok(false) => runs.out.filter(1),
+                Err(missing) => runs.out.reject(&batch.body[range], &missing.to_string()),
+            }
+        };
+        match matcher {
+            Some(matcher) => matcher.each(batch, |range, timed, condition| {
+                decide(range, timed, condition.is_some())
+            }),
+            None => records(batch).for_each(|(range, timed)| decide(range, timed, true)),
+        }
+        runs.flush();
+        Ok(())
+    }
+}
+
+impl Sampler {
+    fn keeps(&self, hash: Hash) -> bool {
+        hash.finish() <= self.highest
+    }
+
+    /// Decides by the key, which is the same in every node and on every machine.
+    fn keeps_key(
+        &self,
+        key: &mut Renderer,
+        batch: &Batch,
+        timed: TimedRecord<'_>,
+        text: &mut Vec<u8>,
+    ) -> Result<bool, Missing> {
+        text.clear();
+        key.render(batch.into(), timed, text)?;
+        Ok(self.keeps(Hash::new().bytes(text)))
+    }
+}
+
+impl Hash {
+    /// With the bytes and the time of a record.
+    #[inline]
+    fn record(self, batch: &Batch, range: &Range<usize>, timed: TimedRecord<'_>) -> Self {
+        let bytes = &batch.body[range.clone()];
+        match batch.encoding {
+            Encoding::Lines => self.bytes(bytes.strip_suffix(b"\n").unwrap_or(bytes)),
+            Encoding::Packed => self.bytes(bytes),
+        }
+        .number(timed.time.0.cast_unsigned())
+    }
+}
+
+/// Joins adjacent records that are kept.
+struct Runs<'a, 'b> {
+    out: &'a mut Out<'b>,
+    kept: Range<usize>,
+    count: u32,
+}
+
+impl Runs<'_, '_> {
+    fn keep(&mut self, range: Range<usize>) {
+        if self.count > 0 && self.kept.end == range.start {
+            self.kept.end = range.end;
+            self.count += 1;
+            return;
+        }
+        self.flush();
+        (self.kept, self.count) = (range, 1);
+    }
+
+    fn flush(&mut self) {
+        self.out.keep(MAIN, self.kept.clone(), self.count);
+        self.count = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests;
