@@ -11,6 +11,7 @@ const IMPORTS: &[(&str, &[&str])] = &[
     ("state", &["sys"]),
     ("config", &[]),
     ("wire", &["record"]),
+    ("vrl", &["record", "wire"]),
     ("pipeline", &["record", "config", "wire", "sys", "state"]),
     (
         "channels",
