@@ -13,7 +13,7 @@ const ANCHOR: usize = 12;
 
 impl Place {
     /// The place of the bytes `part` of `value`, where `value` is the text of the scalar at this place. Covers the part
-    /// that is on its first line. What was substituted has the place of its `${...}`.
+    /// that is on its first line. A substituted text has the place of its `${...}`.
     #[must_use]
     pub fn inside(&self, value: &str, part: Range<usize>) -> Self {
         let Some(mut walk) = Walk::new(self, value) else {

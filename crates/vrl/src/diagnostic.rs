@@ -2,7 +2,7 @@
 
 use std::{fmt, ops::Range};
 
-use vrl::diagnostic::{DiagnosticList, Formatter, Note, Severity};
+use vrl::diagnostic::{DiagnosticList, Formatter, Label, Note, Severity};
 
 /// An error or a warning about a program.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,10 +57,9 @@ fn convert(program: &str, one: vrl::diagnostic::Diagnostic) -> Diagnostic {
     let first = first.or_else(|| one.labels().first());
     let span = first.map_or(0..0, |label| label.span.range());
     let mut message = one.message().to_owned();
-    if let Some(label) = first.filter(|label| !label.message.is_empty()) {
-        if label.message != message {
-            message = format!("{message}: {}", label.message);
-        }
+    let says_more = |label: &&Label| !label.message.is_empty() && label.message != message;
+    if let Some(label) = first.filter(says_more) {
+        message = format!("{message}: {}", label.message);
     }
     let others = one.labels().iter().filter(|label| Some(*label) != first);
     let hints = one.notes().iter().filter_map(|note| match note {
@@ -110,7 +109,7 @@ mod tests {
     fn spans_are_characters_of_the_text() {
         assert_eq!(within("äb", 1..1), 0..2);
         assert_eq!(within("ab", 2..2), 1..2);
-        assert_eq!(within("ab", 9..3), 1..2);
+        assert_eq!(within("ab", Range { start: 9, end: 3 }), 1..2);
         assert_eq!(within("ab", 0..2), 0..2);
         assert_eq!(within("", 0..0), 0..0);
     }

@@ -56,11 +56,19 @@ pub(crate) struct Layout {
     found: Vec<Found>,
     /// The offset of the value of each field of the plan that the record has.
     values: Vec<Option<usize>>,
+    /// A bit for each length below 32 that the name of a field of the plan has: most keys differ in their length.
+    lengths: u32,
+    /// The offset behind the record.
+    end: usize,
 }
 
 impl Layout {
-    pub fn new() -> Self {
+    /// For the fields of a plan.
+    pub fn new(fields: &[KeyString]) -> Self {
+        let short = fields.iter().filter(|field| field.len() < 32);
         Self {
+            lengths: short.fold(0, |lengths, field| lengths | 1 << field.len()),
+            end: 0,
             form: Form::Line(0..0),
             head: 0..0,
             time: Time(0),
@@ -69,12 +77,12 @@ impl Layout {
         }
     }
 
-    /// Finds `fields` in the record at `range` of `body` (with the newline of a line).
+    /// Finds `fields` in the record at the offset `start` of `body`.
     pub fn read(
         &mut self,
         body: &[u8],
         encoding: Encoding,
-        range: &Range<usize>,
+        start: usize,
         received: Time,
         fields: &[KeyString],
     ) -> Result<(), Undecodable> {
@@ -82,30 +90,35 @@ impl Layout {
         self.values.clear();
         self.values.resize(fields.len(), None);
         self.time = received;
+        // Nothing can be read behind bytes that are no record.
+        self.end = body.len();
         if encoding == Encoding::Lines {
-            let line = body.get(range.clone()).ok_or(Undecodable::Malformed)?;
-            let newline = usize::from(line.ends_with(b"\n"));
-            self.form = Form::Line(range.start..range.end - newline);
-            self.head = range.start..range.start;
+            let rest = body.get(start..).filter(|rest| !rest.is_empty());
+            let rest = rest.ok_or(Undecodable::Malformed)?;
+            let line = memchr::memchr(b'\n', rest).unwrap_or(rest.len());
+            self.form = Form::Line(start..start + line);
+            self.head = start..start;
+            self.end = (start + line + 1).min(body.len());
             return Ok(());
         }
-        let head = entry_head(body, range.start)?;
+        let head = entry_head(body, start)?;
         self.time = head.time.unwrap_or(received);
-        self.head = range.start..head.record;
+        self.head = start..head.record;
         let mut reader = Reader::at(body, head.record);
         let count = reader.map_len()?;
         let first = reader.position();
+        let mut at = first;
         for _ in 0..count {
-            let key = reader.position();
-            let field = match reader.bytes() {
-                Ok(name) => fields.iter().position(|field| field.as_bytes() == name),
-                Err(_) => {
-                    let name = decode::key(&mut reader)?;
-                    fields.iter().position(|field| *field == name)
+            let key = at;
+            let (field, value) = match short(body, key) {
+                Some(name) if self.lengths >> name.len() & 1 == 0 => (None, key + 1 + name.len()),
+                Some(name) => {
+                    let field = fields.iter().position(|field| field.as_bytes() == name);
+                    (field, key + 1 + name.len())
                 }
+                None => long_key(body, key, fields)?,
             };
-            let value = reader.position();
-            reader.skip()?;
+            at = behind(body, value)?;
             if let Some(field) = field
                 && let Some(first) = self.values.get_mut(field)
             {
@@ -115,13 +128,19 @@ impl Layout {
                     field,
                     key,
                     value,
-                    end: reader.position(),
+                    end: at,
                     is_first,
                 });
             }
         }
-        self.form = Form::Map(first, count, reader.position());
+        self.form = Form::Map(first, count, at);
+        self.end = at;
         Ok(())
+    }
+
+    /// The offset behind the record, with the newline of a line; the end of the body if it is none.
+    pub fn end(&self) -> usize {
+        self.end
     }
 
     /// The event time.
@@ -316,6 +335,58 @@ impl Layout {
                 out.extend_from_slice(metadata.unwrap_or_default());
             }
         }
+    }
+}
+
+/// The text of a str of less than 32 bytes at `at`: nearly every key.
+#[inline(always)]
+fn short(body: &[u8], at: usize) -> Option<&[u8]> {
+    match body.get(at) {
+        Some(&marker @ 0xa0..=0xbf) => body.get(at + 1..at + 1 + usize::from(marker & 0x1f)),
+        _ => None,
+    }
+}
+
+/// The number of the field that any other key names, and the offset behind the key.
+#[cold]
+fn long_key(
+    body: &[u8],
+    at: usize,
+    fields: &[KeyString],
+) -> Result<(Option<usize>, usize), Undecodable> {
+    let mut reader = Reader::at(body, at);
+    let field = match reader.bytes() {
+        Ok(name) => fields.iter().position(|field| field.as_bytes() == name),
+        Err(_) => {
+            let name = decode::key(&mut reader)?;
+            fields.iter().position(|field| *field == name)
+        }
+    };
+    Ok((field, reader.position()))
+}
+
+/// The offset behind the value at `at`: texts and small numbers here, everything else by [`msgpack::skip`].
+#[inline(always)]
+fn behind(body: &[u8], at: usize) -> Result<usize, Undecodable> {
+    let end = match *body.get(at..).unwrap_or_default() {
+        [marker @ 0xa0..=0xbf, ..] => at + 1 + usize::from(marker & 0x1f),
+        [0xd9, length, ..] => at + 2 + usize::from(length),
+        [0x00..=0x7f | 0xc0 | 0xc2 | 0xc3 | 0xe0..=0xff, ..] => at + 1,
+        [0xcd, ..] => at + 3,
+        _ => return skipped(body, at),
+    };
+    match end <= body.len() {
+        true => Ok(end),
+        false => Err(Undecodable::Malformed),
+    }
+}
+
+#[inline(never)]
+fn skipped(body: &[u8], at: usize) -> Result<usize, Undecodable> {
+    let mut open = 1;
+    match msgpack::skip(body, at, &mut open) {
+        Ok(end) if open == 0 => Ok(end),
+        _ => Err(Undecodable::Malformed),
     }
 }
 

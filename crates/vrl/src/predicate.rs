@@ -1,7 +1,5 @@
 //! Evaluates a condition on one record after the other.
 
-use std::ops::Range;
-
 use millstream_record::Batch;
 use vrl::{
     compiler::{Program as Compiled, TimeZone, state::RuntimeState},
@@ -45,14 +43,20 @@ impl Predicate {
         self.record.end();
     }
 
-    /// Whether the record at `range` of the batch matches. `seed` is as in [`Remap::run`](crate::Remap::run).
+    /// The offset of the next record of the batch, as [`Remap::next`](crate::Remap::next).
+    #[must_use]
+    pub fn next(&self) -> usize {
+        self.record.layout.end()
+    }
+
+    /// Whether the record at the offset `start` of the batch matches. `seed` is as in [`Remap::run`](crate::Remap::run).
     ///
     /// # Errors
     /// The condition failed on this record, which therefore does not match; the text says why.
-    pub fn matches(&mut self, range: &Range<usize>, seed: u128) -> Result<bool, String> {
+    pub fn matches(&mut self, start: usize, seed: u128) -> Result<bool, String> {
         let result = self
             .record
-            .open(range, seed)
+            .open(start, seed)
             .map_err(unreadable)
             .and_then(|()| self.evaluate());
         self.record.close();

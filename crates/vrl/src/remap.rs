@@ -3,8 +3,6 @@
 //! The language's event is one record. A program that changes nothing leaves the record's bytes alone; one
 //! that assigns an array to the root makes one record of each element, and one that aborts makes none.
 
-use std::ops::Range;
-
 use millstream_record::{Batch, Time};
 use vrl::{
     compiler::{Context, ExpressionError, Program as Compiled, TimeZone, state::RuntimeState},
@@ -74,16 +72,23 @@ impl Remap {
         self.moved.as_ref()
     }
 
-    /// Runs the program on the record at `range` of the batch (for lines with the newline) and appends what it becomes
-    /// to `out` as packed entries. `seed` is the place of the record: random values depend on it and on the record's
+    /// The offset of the next record of the batch, behind the one on which the program ran last. The end of the batch
+    /// after bytes that are no record.
+    #[must_use]
+    pub fn next(&self) -> usize {
+        self.record.layout.end()
+    }
+
+    /// Runs the program on the record at the offset `start` of the batch and appends what it becomes to `out` as packed
+    /// entries. [`Remap::next`] is then the offset of the next one, so that a batch is walked only once. `seed` is the place of the record: random values depend on it and on the record's
     /// bytes, so it must be the same when the record is read again.
-    pub fn run(&mut self, range: &Range<usize>, seed: u128, out: &mut Vec<u8>) -> Outcome {
+    pub fn run(&mut self, start: usize, seed: u128, out: &mut Vec<u8>) -> Outcome {
         self.moved = None;
-        let start = out.len();
-        let outcome = match self.record.open(range, seed) {
+        let before = out.len();
+        let outcome = match self.record.open(start, seed) {
             Ok(()) => self.resolve().unwrap_or_else(|| {
                 self.write(out).unwrap_or_else(|why| {
-                    out.truncate(start);
+                    out.truncate(before);
                     self.moved = None;
                     Outcome::Failed(why)
                 })

@@ -5,7 +5,6 @@
 
 use std::{
     cell::{Cell, OnceCell},
-    ops::Range,
     sync::LazyLock,
 };
 
@@ -63,13 +62,14 @@ pub(crate) struct Record {
 
 impl Record {
     pub fn new(plan: Plan) -> Self {
+        let layout = Layout::new(&plan.fields);
         let slots = plan.fields.iter().map(|_| Slot::default()).collect();
         Self {
             plan,
             body: Bytes::new(),
             encoding: Encoding::Packed,
             received: Time(0),
-            layout: Layout::new(),
+            layout,
             slots,
             root: OnceCell::new(),
             is_replaced: false,
@@ -97,12 +97,12 @@ impl Record {
         self.body = Bytes::new();
     }
 
-    /// Takes the record at `range` of the batch.
-    pub fn open(&mut self, range: &Range<usize>, seed: u128) -> Result<(), Undecodable> {
+    /// Takes the record at the offset `start` of the batch.
+    pub fn open(&mut self, start: usize, seed: u128) -> Result<(), Undecodable> {
         self.layout.read(
             &self.body,
             self.encoding,
-            range,
+            start,
             self.received,
             &self.plan.fields,
         )?;

@@ -84,7 +84,7 @@ fn examples_do_the_same_by_projection_and_with_the_full_tree() {
             continue;
         }
         for example in function.examples() {
-            // The example as it is, its result in a field, in place of the record, and behind a field of its own.
+            // The example as it is, its result in a field, in place of the record, and after a change of another field.
             let source = example.source;
             let all = [
                 source.to_owned(),

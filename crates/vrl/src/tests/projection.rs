@@ -216,7 +216,9 @@ fn random_bytes_never_panic_and_values_survive_a_second_pass() {
             bytes.truncate(1 + chance.below(bytes.len()));
         }
         let text = chance.pick(&programs);
-        let (outcome, out, _) = run(text, &batch(Encoding::Packed, bytes, 1));
+        let length = bytes.len();
+        let (outcome, out, remap) = run(text, &batch(Encoding::Packed, bytes, 1));
+        assert!((1..=length).contains(&remap.next()));
         if let (Outcome::Written(1), false) = (outcome, is_damaged) {
             // The result is an entry; reading all of it and writing it again changes no value.
             let again = batch(Encoding::Packed, out.clone(), 1);

@@ -167,15 +167,15 @@ fn nothing_of_a_record_is_left_for_the_next_one() {
     let mut body = entry(&packed(r#"{"a":1,"set":true}"#));
     let first = body.len();
     body.extend(entry(&packed(r#"{"a":2}"#)));
-    let end = body.len();
     let batch = batch(Encoding::Packed, body, 2);
     let program = "if .set == true { %tag = \"other\"; x = 5; . = {\"a\": 1} }\n.y = x\n.t = %tag";
     let mut remap = Remap::new(&compile(&format!("x = null\n{program}")));
     remap.begin(&batch);
     let mut out = Vec::new();
-    assert_eq!(remap.run(&(0..first), 0, &mut out), Outcome::Written(1));
+    assert_eq!(remap.run(0, 0, &mut out), Outcome::Written(1));
     assert_eq!(remap.moved().unwrap().tag.as_deref(), Some("other"));
-    assert_eq!(remap.run(&(first..end), 0, &mut out), Outcome::Written(1));
+    assert_eq!(remap.next(), first);
+    assert_eq!(remap.run(first, 0, &mut out), Outcome::Written(1));
     assert_eq!(remap.moved(), None);
     assert_eq!(
         records(&out),
@@ -187,13 +187,10 @@ fn nothing_of_a_record_is_left_for_the_next_one() {
     // Variables of the last record as well.
     let mut remap = Remap::new(&compile("if .set == true { y = 1; .z = y }"));
     remap.begin(&batch);
-    assert_eq!(remap.run(&(0..first), 0, &mut out), Outcome::Written(1));
-    assert_eq!(remap.run(&(first..end), 0, &mut out), Outcome::Unchanged);
+    assert_eq!(remap.run(0, 0, &mut out), Outcome::Written(1));
+    assert_eq!(remap.run(first, 0, &mut out), Outcome::Unchanged);
     remap.end();
-    assert!(matches!(
-        remap.run(&(0..first), 0, &mut out),
-        Outcome::Failed(_)
-    ));
+    assert!(matches!(remap.run(0, 0, &mut out), Outcome::Failed(_)));
 }
 
 #[test]
@@ -202,8 +199,10 @@ fn lines_are_records_with_a_message() {
     let mut remap = Remap::new(&compile(".n = length(string!(.message))"));
     remap.begin(&lines);
     let mut out = Vec::new();
-    assert_eq!(remap.run(&(0..6), 0, &mut out), Outcome::Written(1));
-    assert_eq!(remap.run(&(6..10), 0, &mut out), Outcome::Written(1));
+    assert_eq!(remap.run(0, 0, &mut out), Outcome::Written(1));
+    assert_eq!(remap.next(), 6);
+    assert_eq!(remap.run(6, 0, &mut out), Outcome::Written(1));
+    assert_eq!(remap.next(), 10);
     assert_eq!(
         records(&out),
         [
@@ -352,8 +351,9 @@ fn bytes_that_are_no_record_are_an_error() {
         b"\xc1",
     ] {
         let batch = batch(Encoding::Packed, body.to_vec(), 1);
-        let (outcome, ..) = run(".a = length(.)", &batch);
+        let (outcome, _, remap) = run(".a = length(.)", &batch);
         assert!(matches!(outcome, Outcome::Failed(_)), "{body:?}");
+        assert_eq!(remap.next(), body.len());
     }
     let (outcome, ..) = run(
         "x = .a",
@@ -373,7 +373,7 @@ fn conditions_match_and_fail_on_single_records() {
         let batch = one(json);
         let mut predicate = Predicate::new(&condition);
         predicate.begin(&batch);
-        let result = predicate.matches(&(0..batch.body.len()), 0);
+        let result = predicate.matches(0, 0);
         predicate.end();
         result
     };

@@ -11,7 +11,7 @@ fn drawn(seed: u128, json: &str) -> Vec<String> {
     let mut remap = Remap::new(&compile(program));
     remap.begin(&batch);
     let mut out = Vec::new();
-    let outcome = remap.run(&(0..batch.body.len()), seed, &mut out);
+    let outcome = remap.run(0, seed, &mut out);
     assert_eq!(outcome, Outcome::Written(1));
     let record = records(&out).remove(0);
     record.split(',').map(str::to_owned).collect()
