@@ -7,7 +7,7 @@ mod whole;
 
 use libfuzzer_sys::fuzz_target;
 use millstream_record::Time;
-use millstream_wire::journal::{Found, Malformed, find};
+use millstream_wire::journal::{Malformed, Scanned, scan};
 
 const NOW: Time = Time(1_795_243_231_500_000_000);
 
@@ -27,15 +27,15 @@ fn read<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> Seen {
         seen.left.extend_from_slice(piece);
         let mut at = 0;
         loop {
-            match find(&seen.left[at..]) {
+            match scan(&seen.left[at..]) {
                 Err(malformed) => {
                     seen.malformed = Some(malformed);
                     seen.left.clear();
                     return seen;
                 }
-                Ok(Found::Partial) => break,
-                Ok(Found::Blank(bytes)) => at += bytes,
-                Ok(Found::Entry(entry)) => {
+                Ok(Scanned::Partial) => break,
+                Ok(Scanned::Blank(bytes)) => at += bytes,
+                Ok(Scanned::Entry(entry)) => {
                     entry.write(NOW, &mut seen.body);
                     seen.cursors.push(entry.cursor.to_vec());
                     seen.entries += 1;

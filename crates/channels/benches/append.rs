@@ -244,10 +244,7 @@ fn channel(directory: &Path, options: &str, time: Duration, body: &Bytes) -> Fig
     });
     let put = || {
         let (token, receipt) = delivery::receipt(true, 1, Meter::default());
-        run(opened.channel.put(Group {
-            batches: vec![batch(body)],
-            token,
-        }));
+        run(opened.channel.put(Group::new(vec![batch(body)], token)));
         receipt
     };
     for _ in 0..3 * SEGMENT / body.len() as u64 {

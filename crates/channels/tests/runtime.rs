@@ -166,14 +166,18 @@ async fn start(directory: &Path, sources: Vec<Numbers>, sink: Arc<Keeper>) -> Ru
         source: Box::new(source),
         routes: vec![Route {
             to: Target::Sink(0),
+            entry: 0,
             tags: None,
         }],
         rejects: Vec::new(),
     };
     let plan = Plan {
+        processors: Vec::new(),
+        links: Vec::new(),
         sources: sources.into_iter().enumerate().map(source).collect(),
         channels: Vec::new(),
         sinks: vec![SinkPlan {
+            chain: None,
             name: "sink".into(),
             kind: "keeper",
             sink,

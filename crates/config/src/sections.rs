@@ -5,7 +5,7 @@ use crate::node::{Key, Node, Value};
 use crate::problem::{Problem, Problems};
 use crate::settings::Settings;
 use crate::tls;
-use crate::words::{self, Word};
+use crate::words::Word;
 
 /// All files as one map, without the top-level names `x-...`.
 #[derive(Clone, Debug)]
@@ -101,15 +101,10 @@ impl Tree {
         let mut problems = Vec::new();
         let mut nodes: Vec<Entry> = Vec::new();
         for section in Section::ALL {
-            let Some((key, node)) = root.take(section.name()) else {
+            let Some((_, node)) = root.take(section.name()) else {
                 continue;
             };
-            match section {
-                Section::Processors if !is_empty(&node) => {
-                    problems.push(words::no_processors(&key.place));
-                }
-                _ => entries_of(section, node, &mut nodes, &mut problems),
-            }
+            entries_of(section, node, &mut nodes, &mut problems);
         }
         let certificates = root.take(tls::TLS);
         tls::put(
@@ -137,14 +132,6 @@ pub(crate) fn twice(noun: &str, key: &Key, first: &Key) -> Problem {
         format!("the {noun} `{}` is given twice", key.text),
     )
     .also(&first.place, "first given here")
-}
-
-fn is_empty(node: &Node) -> bool {
-    match &node.value {
-        Value::Null | Value::Invalid => true,
-        Value::Map(map) => map.entries.is_empty(),
-        _ => false,
-    }
 }
 
 fn entries_of(section: Section, node: Node, nodes: &mut Vec<Entry>, problems: &mut Vec<Problem>) {

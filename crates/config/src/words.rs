@@ -125,6 +125,7 @@ const TRANSLATED: &[(&str, &str)] = &[
 /// Words reserved for a later version: their kind, where they will be used, and the words.
 const LATER: &[(Word, &str, &[&str])] = &[
     (Word::Top, "", &["graphite"]),
+    (Word::Type, "", &["window", "throttle", "dedupe", "exec"]),
     (
         Word::Option,
         ", on processors and sinks",
@@ -132,21 +133,8 @@ const LATER: &[(Word, &str, &[&str])] = &[
     ),
 ];
 
-/// The types of processors in a later version.
-const PROCESSORS: &[&str] = &[
-    "parse", "filter", "route", "fields", "remap", "window", "sample", "throttle", "dedupe", "exec",
-];
-
-/// The section of processors.
-const SECTION_OF_PROCESSORS: &str = "processors";
-
-/// Help for a configuration with processors.
-const NO_PROCESSORS: &str = "processors come with a later version; until then records keep their content: choose them by tag with `tags`, add fields with `add`, and parse or filter before or after Millstream";
-
-/// The error for a section of processors, which this version does not support.
-pub(crate) fn no_processors(place: &Place) -> Problem {
-    Problem::new(place, "this version has no processors").help(NO_PROCESSORS)
-}
+/// The types of processors, which new users look for among sources and sinks.
+const PROCESSORS: &[&str] = &["parse", "filter", "route", "sample", "fields", "remap"];
 
 /// Options of other programs that have no counterpart here, and the reason.
 const NEEDLESS: &[(&str, &str)] = &[
@@ -196,17 +184,16 @@ const NEEDLESS: &[(&str, &str)] = &[
 #[must_use]
 pub fn unknown(what: Word, word: &str, place: &Place, candidates: &[&str]) -> Problem {
     let noun = what.noun();
-    let candidates: Vec<_> = (candidates.iter().copied())
-        .filter(|word| *word != SECTION_OF_PROCESSORS)
-        .collect();
-    let candidates = &candidates[..];
-    if is_processor(what, word, candidates) {
-        let message = format!("this version has no processors such as {}", quote(word));
-        return Problem::new(place, message).help(NO_PROCESSORS);
-    }
     if let Some(on) = later(what, word) {
         let message = format!("the {noun} {} comes with a later version{on}", quote(word));
         return Problem::new(place, message).help(listed(candidates));
+    }
+    if let Some(ours) = processor(what, word, candidates) {
+        let message = format!("{} is a processor", quote(word));
+        let help = format!(
+            "put it under `processors` with `type: {ours}`, and let the sink take from it: `inputs: [NAME]`"
+        );
+        return Problem::new(place, message).help(help);
     }
     let problem = Problem::new(place, format!("unknown {noun} {}", quote(word)));
     if let Some(ours) = translate(word, |ours| candidates.contains(&ours)) {
@@ -226,16 +213,17 @@ pub fn unknown(what: Word, word: &str, place: &Place, candidates: &[&str]) -> Pr
     }
 }
 
-/// Whether a word means a processor, here or in another program, and nothing that is possible in its place.
-fn is_processor(what: Word, word: &str, possible: &[&str]) -> bool {
-    let ours: &[&str] = match what {
-        Word::Top => &[SECTION_OF_PROCESSORS],
-        Word::Type => PROCESSORS,
-        Word::Option | Word::Choice => return false,
-    };
-    let stands_for = |words: &[&str]| translate(word, |ours| words.contains(&ours)).is_some();
-    let is_misspelt = what == Word::Top && nearest(word, ours.iter().copied()).is_some();
-    ours.contains(&word) || is_misspelt || stands_for(ours) && !stands_for(possible)
+/// The processor that a type means where no processor is possible, but nothing that is possible.
+fn processor(what: Word, word: &str, possible: &[&str]) -> Option<&'static str> {
+    let is_elsewhere = PROCESSORS.iter().all(|ours| !possible.contains(ours));
+    if what != Word::Type
+        || !is_elsewhere
+        || translate(word, |ours| possible.contains(&ours)).is_some()
+    {
+        return None;
+    }
+    let ours = PROCESSORS.iter().copied().find(|ours| *ours == word);
+    ours.or_else(|| translate(word, |ours| PROCESSORS.contains(&ours)))
 }
 
 /// The candidate that [`unknown`] suggests for a word.

@@ -6,6 +6,7 @@ use millstream_pipeline::node::{Build, Component};
 pub fn section(component: &Component) -> &'static str {
     match component.build {
         Build::Source(_) => "sources",
+        Build::Processor(_) => "processors",
         Build::Channel(_) => "channels",
         Build::Sink(_) => "sinks",
     }
@@ -15,6 +16,7 @@ pub fn section(component: &Component) -> &'static str {
 pub fn all() -> impl Iterator<Item = &'static Component> {
     let lists = [
         millstream_sources::COMPONENTS,
+        millstream_processors::COMPONENTS,
         millstream_channels::COMPONENTS,
         millstream_sinks::COMPONENTS,
     ];

@@ -12,7 +12,11 @@ use std::{
 
 use millstream_record::{Batch, FileId, Position};
 
-use crate::{delivery::Token, failure::Failure, tags::TagFilter};
+use crate::{
+    delivery::{Receipt, Token},
+    failure::Failure,
+    tags::TagFilter,
+};
 
 /// Everything that one batch of a source became. A durable channel keeps all of it or nothing.
 #[derive(Debug)]
@@ -21,9 +25,20 @@ pub struct Group {
     pub batches: Vec<Batch>,
     /// Settled by the channel when the group is kept (durable) or by the consumer (memory).
     pub token: Token,
+    /// By which entry of the consumer's chain it comes; 0 without a chain.
+    pub entry: usize,
 }
 
 impl Group {
+    /// A group for a consumer without a chain.
+    pub fn new(batches: Vec<Batch>, token: Token) -> Self {
+        Self {
+            batches,
+            token,
+            entry: 0,
+        }
+    }
+
     /// Bytes of all bodies.
     pub fn len(&self) -> usize {
         self.batches.iter().map(Batch::len).sum()
@@ -122,6 +137,14 @@ pub trait Channel: Send + Sync {
     fn file_origins(&self) -> Option<Vec<(FileId, u64)>> {
         None
     }
+    /// The next byte of one tailed file, if a durable channel has kept a part of it.
+    fn file_mark(&self, file: &FileId) -> Option<u64> {
+        let origins = self.file_origins()?;
+        origins
+            .into_iter()
+            .find(|(id, _)| id == file)
+            .map(|(_, next)| next)
+    }
     /// Its durable identity (`None` for memory). A position has a meaning only together with it.
     fn id(&self) -> Option<u128> {
         None
@@ -137,6 +160,26 @@ pub struct Delivered {
     pub position: Option<Position>,
     /// Behind memory: the tokens that are settled with it.
     pub token: Option<Token>,
+    /// The entry of the consumer's chain, from [`Group::entry`].
+    pub entry: usize,
+    /// Nothing more of what the channel delivered with it follows. Only then it may be settled: a chain makes several batches of one.
+    pub last: bool,
+    /// The receipts of records that the chain rejected. It is settled when these are kept.
+    pub rejected: Vec<Receipt>,
+}
+
+impl Delivered {
+    /// A batch as a channel delivers it.
+    pub fn new(batch: Batch, position: Option<Position>, token: Option<Token>) -> Self {
+        Self {
+            batch,
+            position,
+            token,
+            entry: 0,
+            last: true,
+            rejected: Vec::new(),
+        }
+    }
 }
 
 /// The range in which the position of a sink must be.

@@ -18,13 +18,14 @@ pub async fn guarded<T>(task: impl Future<Output = T>) -> Result<T, Panic> {
     std::future::poll_fn(|context| {
         match catch_unwind(AssertUnwindSafe(|| task.as_mut().poll(context))) {
             Ok(poll) => poll.map(Ok),
-            Err(panic) => Poll::Ready(Err(Panic(text(&*panic)))),
+            Err(panic) => Poll::Ready(Err(Panic(message(&*panic)))),
         }
     })
     .await
 }
 
-fn text(panic: &(dyn Any + Send)) -> String {
+/// The text of a panic.
+pub fn message(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
     text.or_else(|| panic.downcast_ref::<String>().cloned())
         .unwrap_or_else(|| "no text".to_owned())

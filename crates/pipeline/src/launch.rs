@@ -10,6 +10,7 @@ use millstream_record::Pool;
 use tokio::sync::mpsc;
 
 use crate::{
+    chain::{ChainChannel, ChainReader, NodeContext, ProcessorMeters},
     channel::{BoxFuture, Channel, Reader},
     data_dir::DataDir,
     failure::{Failure, Who},
@@ -17,7 +18,10 @@ use crate::{
     meters::Meters,
     node::{ChannelContext, Placement, SinkContext, SourceContext},
     outlet::{Edge, Feed, Outlet},
-    plan::{ChannelPlan, Input, Plan, Route, SinkPlan, SourcePlan, Target},
+    plan::{
+        ChainNode, ChainPlan, ChannelPlan, Input, Plan, ProcessorPlan, Route, SinkPlan, SourcePlan,
+        Target,
+    },
     promise::Guarantee,
     rejected::{self, Counts, RejectedStore},
     rejection_log::RejectionLog,
@@ -49,12 +53,7 @@ pub async fn launch(plan: Plan, launch: Launch) -> Result<Running, Failure> {
     let data_dir = DataDir::open(&settings.data_dir)?;
     let (stop_sources, source_stop) = stop();
     let (stop_sinks, sink_stop) = stop();
-    let threads = Threads::start(settings.threads).map_err(|error| {
-        Failure::us(format!(
-            "cannot start {} data threads: {error}",
-            settings.threads
-        ))
-    })?;
+    let threads = start_threads(settings.threads)?;
     let (ends_sender, ends) = mpsc::channel(1024);
     let mut wiring = Wiring {
         pool: Pool::new(settings.memory_max),
@@ -67,6 +66,9 @@ pub async fn launch(plan: Plan, launch: Launch) -> Result<Running, Failure> {
         source_stop,
         sink_stop,
         feeds: Vec::new(),
+        queues: Vec::new(),
+        processors: Vec::new(),
+        chained: Vec::new(),
         channel_feeds: Vec::new(),
         gates: Vec::new(),
         unanswering: Vec::new(),
@@ -80,7 +82,9 @@ pub async fn launch(plan: Plan, launch: Launch) -> Result<Running, Failure> {
         open_memory: launch.open_memory,
     };
     let channels = wiring.open_channels(plan.channels)?;
-    let sinks = wiring.lay_sinks(plan.sinks);
+    wiring.create_queues(&plan.sinks);
+    wiring.connect_processors(&plan.processors)?;
+    let sinks = wiring.lay_sinks(plan.sinks)?;
     let sources = wiring.bind_sources(plan.sources)?;
     let (sources_left, mut sinks_left) = (sources.len(), 0);
     for sink in sinks {
@@ -111,6 +115,11 @@ pub async fn launch(plan: Plan, launch: Launch) -> Result<Running, Failure> {
     })
 }
 
+fn start_threads(count: usize) -> Result<Threads, Failure> {
+    Threads::start(count)
+        .map_err(|error| Failure::us(format!("cannot start {count} data threads: {error}")))
+}
+
 /// A sink with its inlets, connected but not started.
 struct LaidSink {
     plan: SinkPlan,
@@ -132,6 +141,12 @@ struct Wiring {
     sink_stop: Stop,
     /// The memory in front of each sink; `None` behind a channel. Taken when everything is connected.
     feeds: Vec<Option<Arc<Feed>>>,
+    /// The readers of the memory in front of each sink.
+    queues: Vec<Vec<Box<dyn Reader>>>,
+    /// The port for rejected records and the meters of each processor.
+    processors: Vec<NodeContext>,
+    /// The channels with processors in front of them.
+    chained: Vec<(Arc<ChainChannel>, Arc<ChainPlan>)>,
     channel_feeds: Vec<Arc<Feed>>,
     /// Weak references to the channels, to end them.
     gates: Vec<Arc<dyn Channel>>,
@@ -175,13 +190,31 @@ impl Wiring {
             self.unusable.push(None);
             self.channel_ids.push(opened.channel.id());
             self.gates.push(opened.channel.clone());
-            self.channel_feeds.push(Feed::new(opened.channel));
+            let feed = match &plan.chain {
+                None => opened.channel,
+                Some(chain) => self.behind_chain(opened.channel, chain, &reporter),
+            };
+            self.channel_feeds.push(Feed::new(feed));
             self.readers.push(opened.readers.into());
             finished.push(opened.finished);
             self.channel_names.push(plan.name.clone());
             self.node(&reporter, &plan.name, "channel", plan.kind, 0, &[]);
         }
         Ok(finished)
+    }
+
+    /// The channel behind its processors.
+    fn behind_chain(
+        &mut self,
+        channel: Arc<dyn Channel>,
+        chain: &Arc<ChainPlan>,
+        reporter: &Reporter,
+    ) -> Arc<dyn Channel> {
+        let lanes = self.threads.count();
+        let chained = ChainChannel::new(channel, chain.clone(), lanes, reporter.clone());
+        let chained = Arc::new(chained);
+        self.chained.push((chained.clone(), chain.clone()));
+        chained
     }
 
     /// Continues without a channel that could not be opened. Nothing is accepted for it: nodes that reject into it wait.
@@ -259,11 +292,10 @@ impl Wiring {
         routes.iter().filter_map(channel).collect()
     }
 
-    /// Creates the memory in front of every sink first, because sinks send each other rejected records.
-    fn lay_sinks(&mut self, plans: Vec<SinkPlan>) -> Vec<LaidSink> {
-        let mut readers = Vec::new();
-        for plan in &plans {
-            readers.push(match &plan.input {
+    /// Creates the memory in front of every sink first, because nodes send each other rejected records.
+    fn create_queues(&mut self, plans: &[SinkPlan]) {
+        for plan in plans {
+            let readers = match &plan.input {
                 Input::Memory { queue_bytes } => {
                     let lanes = match plan.sink.placement() {
                         Placement::DataThreads => self.threads.count(),
@@ -277,8 +309,47 @@ impl Wiring {
                     self.feeds.push(None);
                     self.readers[*channel].pop_front().into_iter().collect()
                 }
-            });
+            };
+            self.queues.push(readers);
         }
+    }
+
+    /// Creates the ports for rejected records of the processors, and connects those in front of channels.
+    fn connect_processors(&mut self, plans: &[ProcessorPlan]) -> Result<(), Failure> {
+        for plan in plans {
+            let reporter = Reporter::new(&plan.name);
+            let context = NodeContext {
+                rejects: Some(self.rejects(&plan.name, &plan.rejects, &reporter)),
+                meters: ProcessorMeters::new(&self.meters.of(&plan.name)),
+            };
+            self.processors.push(context);
+            self.node(
+                &reporter,
+                &plan.name,
+                "processor",
+                plan.kind,
+                0,
+                &plan.rejects,
+            );
+        }
+        for (channel, chain) in std::mem::take(&mut self.chained) {
+            channel.connect(self.contexts(&chain))?;
+        }
+        Ok(())
+    }
+
+    /// The surroundings of the processors of a chain.
+    fn contexts(&self, chain: &ChainPlan) -> Vec<NodeContext> {
+        let context = |node: &ChainNode| {
+            let mut context = self.processors[node.index].clone();
+            context.rejects = context.rejects.filter(|_| node.reports);
+            context
+        };
+        chain.nodes.iter().map(context).collect()
+    }
+
+    fn lay_sinks(&mut self, plans: Vec<SinkPlan>) -> Result<Vec<LaidSink>, Failure> {
+        let readers = std::mem::take(&mut self.queues);
         plans
             .into_iter()
             .zip(readers)
@@ -286,7 +357,24 @@ impl Wiring {
             .collect()
     }
 
-    fn lay_sink(&mut self, plan: SinkPlan, readers: Vec<Box<dyn Reader>>) -> LaidSink {
+    /// The reader of a sink behind its processors.
+    fn through_chain(
+        &self,
+        plan: &SinkPlan,
+        reader: Box<dyn Reader>,
+    ) -> Result<Box<dyn Reader>, Failure> {
+        let Some(chain) = &plan.chain else {
+            return Ok(reader);
+        };
+        let contexts = self.contexts(chain);
+        Ok(Box::new(ChainReader::new(reader, chain.clone(), contexts)?))
+    }
+
+    fn lay_sink(
+        &mut self,
+        plan: SinkPlan,
+        readers: Vec<Box<dyn Reader>>,
+    ) -> Result<LaidSink, Failure> {
         let meters = self.meters.of(&plan.name);
         let (channel, tags) = match &plan.input {
             Input::Memory { .. } => (None, None),
@@ -297,12 +385,12 @@ impl Wiring {
             && let Some(why) = self.is_missing(*channel)
         {
             self.leave_out(&reporter, (&plan.name, "sink", plan.kind), &why);
-            return LaidSink {
+            return Ok(LaidSink {
                 plan,
                 inlets: Vec::new(),
                 states: Vec::new(),
                 reporter,
-            };
+            });
         }
         let rejects = self.rejects(&plan.name, &plan.rejects, &reporter);
         let states = self.node(
@@ -324,13 +412,15 @@ impl Wiring {
             );
             inlet.with_tags(tags.clone())
         };
-        let inlets = readers.into_iter().map(inlet).collect();
-        LaidSink {
+        let readers = readers.into_iter();
+        let inlets = readers.map(|reader| Ok(inlet(self.through_chain(&plan, reader)?)));
+        let inlets = inlets.collect::<Result<_, Failure>>()?;
+        Ok(LaidSink {
             plan,
             inlets,
             states,
             reporter,
-        }
+        })
     }
 
     fn edges(&self, routes: &[Route]) -> Vec<Edge> {
@@ -342,6 +432,7 @@ impl Wiring {
             feed.map(|feed| Edge {
                 tags: route.tags.clone(),
                 feed: feed.clone(),
+                entry: route.entry,
             })
         };
         routes.iter().filter_map(edge).collect()
@@ -363,6 +454,7 @@ impl Wiring {
             edges.push(Edge {
                 tags: None,
                 feed: Feed::new(store),
+                entry: 0,
             });
         }
         Outlet::of_rejects(edges, &meters, RejectionLog::new(node, to))
@@ -429,6 +521,7 @@ impl Wiring {
         // From here on only the outlets keep the channels open.
         self.feeds.clear();
         self.channel_feeds.clear();
+        self.processors.clear();
         Ok(bound)
     }
 

@@ -1,5 +1,6 @@
-//! The contract between nodes (Source, Channel, Sink) and the runtime around it: Config -> Plan -> Running.
+//! The contract between nodes (Source, Channel, Processor, Sink) and the runtime around it: Config -> Plan -> Running.
 
+mod chain;
 pub mod channel;
 pub mod condition;
 mod data_dir;
@@ -12,7 +13,9 @@ pub mod layout;
 pub mod meters;
 pub mod node;
 pub mod outlet;
+pub mod output;
 pub mod plan;
+pub mod processor;
 pub mod promise;
 pub mod reject;
 pub mod rejected;

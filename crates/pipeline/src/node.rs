@@ -1,4 +1,4 @@
-//! The contract of sources and sinks, and what the runtime gives them.
+//! The contract of sources, channels and sinks, and what the runtime gives them. Processors have theirs in `processor`.
 
 use std::{future::Future, path::PathBuf, pin::Pin, sync::Arc, time::Duration};
 
@@ -11,6 +11,7 @@ use crate::{
     inlet::{CHECKPOINT_AGE, Inlet},
     meters::NodeMeters,
     outlet::Outlet,
+    processor::Processor,
     promise::Promise,
     report::Reporter,
     stop::Stop,
@@ -190,6 +191,8 @@ pub enum Build {
     Source(fn(&str, &Node) -> Checked<Box<dyn Source>>),
     /// A channel.
     Channel(fn(&str, &Node) -> Checked<Box<dyn ChannelConfig>>),
+    /// A processor.
+    Processor(fn(&str, &Node) -> Checked<Arc<dyn Processor>>),
     /// A sink.
     Sink(fn(&str, &Node) -> Checked<Arc<dyn Sink>>),
 }

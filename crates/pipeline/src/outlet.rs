@@ -11,7 +11,7 @@ use millstream_record::{Batch, FileId};
 
 use crate::{
     channel::{Channel, Group, Note},
-    delivery::{self, Receipt, Tally},
+    delivery::{self, Receipt, Tally, Token},
     meters::{Meter, NodeMeters},
     rejection_log::RejectionLog,
     tags::TagFilter,
@@ -40,6 +40,24 @@ pub struct Edge {
     pub tags: Option<TagFilter>,
     /// Its channel, which is closed when the last feed of it is dropped.
     pub feed: Arc<Feed>,
+    /// The entry of its chain that this port leads to; 0 without a chain.
+    pub entry: usize,
+}
+
+impl Edge {
+    fn takes(&self, tag: &str) -> bool {
+        self.tags.as_ref().is_none_or(|tags| tags.takes(tag))
+    }
+
+    async fn put(&self, batches: Vec<Batch>, token: Token) {
+        let entry = self.entry;
+        let group = Group {
+            batches,
+            token,
+            entry,
+        };
+        self.feed.0.put(group).await;
+    }
 }
 
 /// Keeps a channel open for its producers.
@@ -110,30 +128,43 @@ impl Outlet {
             batches.iter().for_each(|batch| log.note(batch));
         }
         let (token, receipt) = delivery::receipt(awaited, records, port.tally.clone());
-        if let [Edge { tags: None, feed }] = &port.edges[..] {
-            feed.0.put(Group { batches, token }).await;
-            return receipt;
+        self.deliver(batches, token).await;
+        receipt
+    }
+
+    /// Sends a batch that the holder of `token` waits for: it is settled only when this batch is, too.
+    pub(crate) async fn send_with(&self, batch: Batch, token: Token) {
+        let port = &*self.0;
+        port.sent.add(u64::from(batch.count));
+        port.sent_bytes.add(batch.len() as u64);
+        if let Some(log) = &port.log {
+            log.note(&batch);
+        }
+        self.deliver(vec![batch], token).await;
+    }
+
+    async fn deliver(&self, batches: Vec<Batch>, token: Token) {
+        let port = &*self.0;
+        if let [edge @ Edge { tags: None, .. }] = &port.edges[..] {
+            return edge.put(batches, token).await;
         }
         let mut claimed = vec![false; batches.len()];
         for edge in &port.edges {
             let mut taken = Vec::with_capacity(batches.len());
             for (batch, claimed) in batches.iter().zip(&mut claimed) {
-                let tag = batch.tag.as_str();
-                if edge.tags.as_ref().is_none_or(|tags| tags.takes(tag)) {
+                if edge.takes(batch.tag.as_str()) {
                     *claimed = true;
                     taken.push(batch.clone());
                 }
             }
             if !taken.is_empty() {
-                let (batches, token) = (taken, token.clone());
-                edge.feed.0.put(Group { batches, token }).await;
+                edge.put(taken, token.clone()).await;
             }
         }
         let unclaimed = batches.iter().zip(claimed).filter(|(_, claimed)| !claimed);
         port.unclaimed
             .add(unclaimed.map(|(batch, _)| u64::from(batch.count)).sum());
         token.settle();
-        receipt
     }
 
     /// Waits until no channel behind the port is full, for a source that would rather send nothing than have it wait there.
@@ -195,12 +226,8 @@ impl Outlet {
     /// them at these offsets.
     pub fn file_marks(&self, file: FileId) -> Vec<u64> {
         let edges = self.0.edges.iter();
-        let origins = edges
-            .filter_map(|edge| edge.feed.0.file_origins())
-            .flatten();
-        origins
-            .filter(|(id, _)| *id == file)
-            .map(|(_, next)| next)
+        edges
+            .filter_map(|edge| edge.feed.0.file_mark(&file))
             .collect()
     }
 

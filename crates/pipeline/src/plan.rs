@@ -7,6 +7,7 @@ use millstream_config::RejectedLimits;
 use crate::{
     channel::Consumer,
     node::{ChannelConfig, Sink, Source},
+    processor::Processor,
     tags::TagFilter,
 };
 
@@ -14,12 +15,29 @@ use crate::{
 pub struct Plan {
     /// Sources, in the order of the file.
     pub sources: Vec<SourcePlan>,
+    /// Processors, in the order of the file. They run in the chains of channels and sinks.
+    pub processors: Vec<ProcessorPlan>,
     /// Durable channels, in the order of the file.
     pub channels: Vec<ChannelPlan>,
     /// Sinks, in the order of the file.
     pub sinks: Vec<SinkPlan>,
+    /// All connections of the graph as the configuration has them, in the order of the file, for pictures. The other fields are for
+    /// running it.
+    pub links: Vec<Link>,
     /// The settings that the runtime needs.
     pub settings: RunSettings,
+}
+
+/// A connection between two nodes.
+pub struct Link {
+    /// The producer.
+    pub from: Arc<str>,
+    /// The name of its port: empty for `NAME`, otherwise a route or `rejected`.
+    pub port: Arc<str>,
+    /// The consumer.
+    pub to: Arc<str>,
+    /// The tags that it takes; `None`: all.
+    pub tags: Option<TagFilter>,
 }
 
 /// The settings that the runtime needs.
@@ -41,6 +59,8 @@ pub struct RunSettings {
 pub struct Route {
     /// The consumer.
     pub to: Target,
+    /// The entry of the consumer's chain; 0 without a chain.
+    pub entry: usize,
     /// The tags that it takes.
     pub tags: Option<TagFilter>,
 }
@@ -68,6 +88,69 @@ pub struct SourcePlan {
     pub rejects: Vec<Route>,
 }
 
+/// A processor.
+pub struct ProcessorPlan {
+    /// Its name.
+    pub name: Arc<str>,
+    /// The type.
+    pub kind: &'static str,
+    /// The built processor.
+    pub processor: Arc<dyn Processor>,
+    /// The channels and sinks whose chains hold it, in the order of the file. The first one reports what it rejects.
+    pub consumers: Vec<Arc<str>>,
+    /// The consumers of `NAME.rejected`. Without any, rejected records are kept in `data_dir/rejected`.
+    pub rejects: Vec<Route>,
+}
+
+/// The processors on the way to a consumer.
+#[derive(Default)]
+pub struct ChainPlan {
+    /// In an order in which each stands behind those that feed it.
+    pub nodes: Vec<ChainNode>,
+    /// For each way into the chain the first steps.
+    pub entries: Vec<Vec<Hop>>,
+}
+
+/// A processor in a chain.
+pub struct ChainNode {
+    /// Its name.
+    pub name: Arc<str>,
+    /// Its place in the list of processors.
+    pub index: usize,
+    /// The built processor.
+    pub processor: Arc<dyn Processor>,
+    /// Its ports, `NAME` first.
+    pub ports: Vec<ChainPort>,
+    /// This chain counts what the processor does, and reports what it rejects.
+    pub reports: bool,
+}
+
+/// A port of a processor in a chain.
+pub struct ChainPort {
+    /// Some node of the graph takes it; otherwise its records are filtered.
+    pub is_taken: bool,
+    /// The next steps within this chain.
+    pub hops: Vec<Hop>,
+}
+
+/// A step from a port.
+#[derive(Clone, Debug)]
+pub struct Hop {
+    /// The next step.
+    pub to: Step,
+    /// The tags that it takes.
+    pub tags: Option<TagFilter>,
+}
+
+/// A step of a chain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// The node with this index.
+    Node(usize),
+    /// The consumer.
+    End,
+}
+
 /// A durable channel and its consumers.
 pub struct ChannelPlan {
     /// Its name.
@@ -76,6 +159,8 @@ pub struct ChannelPlan {
     pub kind: &'static str,
     /// The built channel.
     pub config: Box<dyn ChannelConfig>,
+    /// The processors in front of it, if there are any.
+    pub chain: Option<Arc<ChainPlan>>,
     /// The sinks that read it.
     pub consumers: Vec<Consumer>,
 }
@@ -90,6 +175,8 @@ pub struct SinkPlan {
     pub sink: Arc<dyn Sink>,
     /// Its input.
     pub input: Input,
+    /// The processors in front of it, if there are any.
+    pub chain: Option<Arc<ChainPlan>>,
     /// The consumers of `NAME.rejected`. Without any, rejected records are kept in `data_dir/rejected`.
     pub rejects: Vec<Route>,
 }

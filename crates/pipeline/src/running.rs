@@ -27,7 +27,7 @@ pub(crate) const REJECTED_KEPT: &str = "records_rejected_kept";
 pub struct NodeStatus {
     /// The name in the configuration.
     pub name: Arc<str>,
-    /// `source`, `channel` or `sink`.
+    /// `source`, `processor`, `channel` or `sink`.
     pub section: &'static str,
     /// The type.
     pub kind: &'static str,

@@ -47,11 +47,7 @@ impl Reader for Again {
             epoch: 1,
             seq: self.given,
         });
-        Poll::Ready(Ok(Some(Delivered {
-            batch: self.batch.clone(),
-            position,
-            token: None,
-        })))
+        Poll::Ready(Ok(Some(Delivered::new(self.batch.clone(), position, None))))
     }
     fn commit(&mut self, _: Position) -> Result<(), Failure> {
         Ok(())

@@ -185,14 +185,14 @@ impl Reader for Endless {
             return Poll::Ready(Ok(None));
         }
         self.seq += 1;
-        Poll::Ready(Ok(Some(Delivered {
-            batch: self.batch.clone(),
-            position: self.durable.then_some(Position {
+        Poll::Ready(Ok(Some(Delivered::new(
+            self.batch.clone(),
+            self.durable.then_some(Position {
                 epoch: 1,
                 seq: self.seq,
             }),
-            token: None,
-        })))
+            None,
+        ))))
     }
     fn commit(&mut self, _: Position) -> Result<(), Failure> {
         Ok(())

@@ -136,11 +136,7 @@ impl Reader for Upstream {
         state.next += 1;
         let seq = state.next as u64;
         let position = state.id.map(|_| Position { epoch: 1, seq });
-        Poll::Ready(Ok(Some(Delivered {
-            batch,
-            position,
-            token,
-        })))
+        Poll::Ready(Ok(Some(Delivered::new(batch, position, token))))
     }
 
     fn commit(&mut self, position: Position) -> Result<(), Failure> {
@@ -214,6 +210,7 @@ impl Rig {
         let rejects = Edge {
             tags: None,
             feed: Feed::new(Arc::new(Rejects(upstream.clone()))),
+            entry: 0,
         };
         let rejects = Outlet::new(vec![rejects], &node_meters, true);
         let id = upstream.lock().id;

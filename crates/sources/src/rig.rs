@@ -290,6 +290,7 @@ impl Running {
                 let edge = Edge {
                     tags: None,
                     feed: Feed::new(Arc::new(to)),
+                    entry: 0,
                 };
                 Outlet::new(vec![edge], &all.of("source"), rejected)
             };

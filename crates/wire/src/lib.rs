@@ -5,7 +5,9 @@
 
 pub mod avro;
 pub mod compression;
+pub mod condition;
 pub mod cri;
+pub mod edit;
 pub mod format;
 pub mod forward;
 pub mod fuse;
@@ -15,6 +17,7 @@ pub mod json;
 pub mod lines;
 pub mod msgpack;
 pub mod otlp;
+pub mod parse;
 pub mod record;
 pub mod relp;
 mod rfc3339;

@@ -193,6 +193,11 @@ impl FieldPath {
         }
     }
 
+    /// The names from the record down to the field; at least one.
+    pub(crate) fn parts(&self) -> &[Box<str>] {
+        &self.parts
+    }
+
     /// The name, if the field is at the top level of the record.
     pub(crate) fn top_name(&self) -> Option<&str> {
         match &*self.parts {

@@ -167,6 +167,10 @@ impl Channel for DiskChannel {
         Some(self.watch.file_origins())
     }
 
+    fn file_mark(&self, file: &FileId) -> Option<u64> {
+        self.watch.file_mark(file)
+    }
+
     fn id(&self) -> Option<u128> {
         Some(self.id)
     }

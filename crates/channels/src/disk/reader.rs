@@ -51,11 +51,7 @@ impl DiskReader {
         loop {
             match self.reader.read().map_err(failure)? {
                 Some(Item::Batch(position, batch)) => {
-                    return Ok(Some(Delivered {
-                        batch,
-                        position: Some(position),
-                        token: None,
-                    }));
+                    return Ok(Some(Delivered::new(batch, Some(position), None)));
                 }
                 Some(Item::Lost(lost)) => self.report(&lost),
                 None => return Ok(None),

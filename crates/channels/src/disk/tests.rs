@@ -128,10 +128,7 @@ fn chunk(text: &str, id: &'static [u8], connection: u64) -> Batch {
 
 fn put(channel: &Arc<dyn Channel>, batch: Batch) -> Receipt {
     let (token, receipt) = delivery::receipt(true, 1, Meter::default());
-    run(channel.put(Group {
-        batches: vec![batch],
-        token,
-    }));
+    run(channel.put(Group::new(vec![batch], token)));
     receipt
 }
 
@@ -505,10 +502,7 @@ fn a_channel_that_gives_up_waiting_for_room_closes_with_what_it_has_kept() {
 fn group(text: &str, receipts: &mut Vec<Receipt>) -> Group {
     let (token, receipt) = delivery::receipt(true, 1, Meter::default());
     receipts.push(receipt);
-    Group {
-        batches: vec![batch(text, Vec::new())],
-        token,
-    }
+    Group::new(vec![batch(text, Vec::new())], token)
 }
 
 #[test]

@@ -182,7 +182,7 @@ impl Writer {
 
     /// Stages a group.
     fn append(&mut self, group: Group) -> Result<(), Error> {
-        let Group { batches, token } = group;
+        let Group { batches, token, .. } = group;
         let records = batches.iter().map(|batch| u64::from(batch.count)).sum();
         let bytes = batches.iter().map(|batch| batch.len() as u64).sum();
         self.records.add(records);

@@ -142,7 +142,11 @@ impl Channel for MemoryChannel {
     fn put(&self, group: Group) -> BoxFuture<'_, ()> {
         Box::pin(async move {
             let lane = &self.lanes[threads::lane() % self.lanes.len()];
-            let Group { batches, token } = group;
+            let Group {
+                batches,
+                token,
+                entry,
+            } = group;
             for batch in batches {
                 // A batch that is larger than the queue takes all of it; an empty one counts as a byte.
                 let bytes = batch.len().clamp(1, lane.room_bytes);
@@ -151,9 +155,8 @@ impl Channel for MemoryChannel {
                 };
                 room.forget();
                 let delivered = Delivered {
-                    batch,
-                    position: None,
-                    token: Some(token.clone()),
+                    entry,
+                    ..Delivered::new(batch, None, Some(token.clone()))
                 };
                 lane.lock().waiting.push_back((delivered, bytes));
                 lane.wake();

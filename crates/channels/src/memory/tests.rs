@@ -24,13 +24,7 @@ fn group(bytes: usize) -> (Group, Receipt) {
         origins: Vec::new(),
     };
     let (token, receipt) = receipt(false, bytes as u64, Meter::default());
-    (
-        Group {
-            batches: vec![batch],
-            token,
-        },
-        receipt,
-    )
+    (Group::new(vec![batch], token), receipt)
 }
 
 fn poll_put(channel: &dyn Channel, group: Group) -> bool {

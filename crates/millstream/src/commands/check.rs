@@ -38,8 +38,12 @@ impl Check {
             Ok(loaded) => {
                 config::show(&loaded.warnings);
                 let plan = &loaded.plan;
+                let processors = match plan.processors.len() {
+                    0 => String::new(),
+                    some => format!(", {}", page::count(some, "processor")),
+                };
                 let good = format!(
-                    "the configuration is good: {}, {}, {}\n",
+                    "the configuration is good: {}{processors}, {}, {}\n",
                     page::count(plan.sources.len(), "source"),
                     page::count(plan.channels.len(), "disk channel"),
                     page::count(plan.sinks.len(), "sink")

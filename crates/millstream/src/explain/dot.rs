@@ -12,6 +12,7 @@ pub fn render(explained: &Explained) -> String {
             Kind::Source => "oval",
             Kind::Channel => "cylinder",
             Kind::Sink => "box",
+            Kind::Processor => "parallelogram",
         };
         let _ = writeln!(
             out,
@@ -21,11 +22,15 @@ pub fn render(explained: &Explained) -> String {
     }
     for edge in &explained.edges {
         let rejected = edge.port == Port::Rejected;
-        let label = match (rejected, &edge.tags) {
-            (false, None) => String::new(),
-            (false, Some(tags)) => tags.clone(),
-            (true, None) => "rejected".to_owned(),
-            (true, Some(tags)) => format!("rejected: {tags}"),
+        let port = match &edge.port {
+            Port::Records => "",
+            Port::Route(route) => route,
+            Port::Rejected => "rejected",
+        };
+        let label = match (port, &edge.tags) {
+            (port, None) => port.to_owned(),
+            ("", Some(tags)) => tags.clone(),
+            (port, Some(tags)) => format!("{port}: {tags}"),
         };
         let label = label.replace('\\', "\\\\").replace('"', "\\\"");
         let style = if rejected { ", style=dashed" } else { "" };

@@ -12,6 +12,7 @@ pub fn render(explained: &Explained) -> String {
             Kind::Source => ("([", "])"),
             Kind::Channel => ("[(", ")]"),
             Kind::Sink => ("[", "]"),
+            Kind::Processor => ("[/", "/]"),
         };
         // Names of nodes hold letters, digits, `_` and `-` only. The id is a number: `end` is a word of Mermaid.
         let _ = writeln!(
@@ -22,9 +23,11 @@ pub fn render(explained: &Explained) -> String {
     }
     for edge in &explained.edges {
         let tags = edge.tags.as_deref().map(escape);
-        let arrow = match (edge.port, tags) {
+        let arrow = match (&edge.port, tags) {
             (Port::Records, None) => "-->".to_owned(),
             (Port::Records, Some(tags)) => format!("-->|\"{tags}\"|"),
+            (Port::Route(route), None) => format!("-->|{route}|"),
+            (Port::Route(route), Some(tags)) => format!("-->|\"{route}: {tags}\"|"),
             (Port::Rejected, None) => "-.->|rejected|".to_owned(),
             (Port::Rejected, Some(tags)) => format!("-.->|\"rejected: {tags}\"|"),
         };

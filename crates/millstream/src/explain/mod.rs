@@ -9,4 +9,4 @@ mod model;
 mod tests;
 pub mod text;
 
-pub use model::{Explained, Kind, Node, Path, Port, Source};
+pub use model::{Edge, Explained, Kind, Node, Path, Port, Source};

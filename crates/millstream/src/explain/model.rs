@@ -4,7 +4,7 @@ use std::{path::PathBuf, time::Duration};
 
 use millstream_config::RejectedLimits;
 use millstream_pipeline::{
-    plan::{Input, Plan, Route, Target},
+    plan::{Input, Link, Plan, ProcessorPlan, Route, Target},
     promise::{Guarantee, Promise},
     tags::TagFilter,
 };
@@ -19,10 +19,14 @@ pub struct Explained {
     pub memory_max: usize,
     /// Data threads.
     pub threads: usize,
-    /// Sources, then durable channels, then sinks, each in the order of the file.
+    /// Sources, then durable channels, then sinks, then processors, each in the order of the file.
     pub nodes: Vec<Node>,
-    /// The edges.
+    /// The edges of the graph as it is configured.
     pub edges: Vec<Edge>,
+    /// The edges between sources, channels and sinks: processors are on them.
+    pub ends: Vec<Edge>,
+    /// The processors and the consumers in front of which each runs.
+    pub processors: Vec<Processor>,
     /// The promise of each source and what it waits for.
     pub sources: Vec<Source>,
     /// The promise of each durable channel, by its index in `nodes`.
@@ -55,13 +59,17 @@ pub enum Kind {
     Channel,
     /// Where they go.
     Sink,
+    /// Changes them on the way.
+    Processor,
 }
 
 /// The port of an edge.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Port {
     /// `NAME`.
     Records,
+    /// `NAME.ROUTE`.
+    Route(String),
     /// `NAME.rejected`.
     Rejected,
 }
@@ -76,6 +84,16 @@ pub struct Edge {
     pub to: usize,
     /// Which tags, as the configuration says it; None: all.
     pub tags: Option<String>,
+}
+
+/// A processor and where it runs.
+pub struct Processor {
+    /// Its place in `nodes`.
+    pub node: usize,
+    /// The channels and sinks that own a copy of it, by their places.
+    pub consumers: Vec<usize>,
+    /// Why a replay could yield other records, if so.
+    pub not_repeatable: Option<String>,
 }
 
 /// A source and when it answers.
@@ -120,8 +138,10 @@ impl Explained {
             rejected: plan.settings.rejected,
             memory_max: plan.settings.memory_max,
             threads: plan.settings.threads,
+            edges: Vec::new(),
+            ends: edges(plan, &places),
             nodes: nodes(plan),
-            edges: edges(plan, &places),
+            processors: Vec::new(),
             sources: Vec::new(),
             keeps: Vec::new(),
             paths: Vec::new(),
@@ -150,7 +170,41 @@ impl Explained {
             });
         }
         explained.paths = explained.paths(plan, &places);
+        explained.edges = explained.links(plan);
+        explained.processors = explained.processors(plan);
         explained
+    }
+
+    fn place(&self, name: &str) -> Option<usize> {
+        self.nodes.iter().position(|node| node.name == name)
+    }
+
+    fn links(&self, plan: &Plan) -> Vec<Edge> {
+        let link = |link: &Link| {
+            Some(Edge {
+                from: self.place(&link.from)?,
+                port: match &*link.port {
+                    "" => Port::Records,
+                    "rejected" => Port::Rejected,
+                    route => Port::Route(route.to_owned()),
+                },
+                to: self.place(&link.to)?,
+                tags: link.tags.as_ref().map(TagFilter::to_string),
+            })
+        };
+        plan.links.iter().filter_map(link).collect()
+    }
+
+    fn processors(&self, plan: &Plan) -> Vec<Processor> {
+        let processor = |processor: &ProcessorPlan| {
+            let consumers = processor.consumers.iter();
+            Some(Processor {
+                node: self.place(&processor.name)?,
+                consumers: consumers.filter_map(|name| self.place(name)).collect(),
+                not_repeatable: processor.processor.repeatable().err(),
+            })
+        };
+        plan.processors.iter().filter_map(processor).collect()
     }
 
     fn paths(&self, plan: &Plan, places: &Places) -> Vec<Path> {
@@ -188,14 +242,14 @@ impl Explained {
 
     /// The consumers of a node.
     pub fn consumers(&self, node: usize) -> Vec<usize> {
-        let edges = self.edges.iter();
+        let edges = self.ends.iter();
         let taken = edges.filter(|edge| edge.from == node && edge.port == Port::Records);
         taken.map(|edge| edge.to).collect()
     }
 
     /// The producers of a node.
     pub fn feeders(&self, node: usize) -> Vec<usize> {
-        let edges = self.edges.iter();
+        let edges = self.ends.iter();
         let given = edges.filter(|edge| edge.to == node && edge.port == Port::Records);
         given.map(|edge| edge.from).collect()
     }
@@ -208,7 +262,7 @@ impl Explained {
     /// The tags that a node takes from another.
     pub fn tags(&self, from: usize, to: usize) -> Option<&str> {
         let edge = self
-            .edges
+            .ends
             .iter()
             .find(|edge| edge.from == from && edge.to == to && edge.port == Port::Records)?;
         edge.tags.as_deref()
@@ -246,7 +300,13 @@ fn nodes(plan: &Plan) -> Vec<Node> {
         settles_within: s.sink.settles_within(),
         ..node(&s.name, s.kind, Kind::Sink, &s.rejects)
     });
-    sources.chain(channels).chain(sinks).collect()
+    let processors = plan.processors.iter();
+    let processors = processors.map(|p| node(&p.name, p.kind, Kind::Processor, &p.rejects));
+    sources
+        .chain(channels)
+        .chain(sinks)
+        .chain(processors)
+        .collect()
 }
 
 fn edges(plan: &Plan, places: &Places) -> Vec<Edge> {

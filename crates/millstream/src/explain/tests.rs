@@ -8,7 +8,7 @@ use millstream_pipeline::{
         ChannelConfig, ChannelContext, LocalFuture, Opened, Placement, Sink, SinkContext,
         Source as SourceNode, SourceContext,
     },
-    plan::{ChannelPlan, Input, Plan, Route, RunSettings, SinkPlan, SourcePlan, Target},
+    plan::{ChannelPlan, Input, Link, Plan, Route, RunSettings, SinkPlan, SourcePlan, Target},
     promise::{Guarantee, Promise},
     tags::TagFilter,
 };
@@ -61,7 +61,11 @@ impl ChannelConfig for Fake {
 }
 
 fn to(to: Target) -> Vec<Route> {
-    vec![Route { to, tags: None }]
+    vec![Route {
+        to,
+        entry: 0,
+        tags: None,
+    }]
 }
 
 fn source(name: &str, kind: &'static str, routes: Vec<Route>) -> SourcePlan {
@@ -80,12 +84,33 @@ fn sink(name: &str, guarantee: Guarantee, input: Input) -> SinkPlan {
         kind: "file",
         sink: Arc::new(Fake(guarantee)),
         input,
+        chain: None,
         rejects: Vec::new(),
     }
 }
 
+fn links() -> Vec<Link> {
+    let link = |from: &str, port: &str, to: &str, tags: Option<TagFilter>| Link {
+        from: from.into(),
+        port: port.into(),
+        to: to.into(),
+        tags,
+    };
+    vec![
+        link("fleet", "", "buffer", None),
+        link("fleet", "rejected", "end", None),
+        link("web", "", "buffer", None),
+        link("probe", "", "end", None),
+        link("buffer", "", "archive", None),
+        link("buffer", "", "next", tags()),
+    ]
+}
+
+fn tags() -> Option<TagFilter> {
+    TagFilter::new(["web.**", "!web.\"debug\""]).ok()
+}
+
 fn plan() -> Plan {
-    let tags = TagFilter::new(["web.**", "!web.\"debug\""]).ok();
     let behind = |tags| Input::Channel { channel: 0, tags };
     let mut fleet = source("fleet", "forward", to(Target::Channel(0)));
     fleet.rejects = to(Target::Sink(2));
@@ -99,17 +124,20 @@ fn plan() -> Plan {
             name: "buffer".into(),
             kind: "disk",
             config: Box::new(Fake(Guarantee::ExactlyOnce)),
+            chain: None,
             consumers: vec!["archive".into(), "next".into()],
         }],
         sinks: vec![
             sink("archive", Guarantee::ExactlyOnce, behind(None)),
-            sink("next", Guarantee::AtLeastOnce, behind(tags)),
+            sink("next", Guarantee::AtLeastOnce, behind(tags())),
             sink(
                 "end",
                 Guarantee::AtMostOnce,
                 Input::Memory { queue_bytes: 1 },
             ),
         ],
+        processors: Vec::new(),
+        links: links(),
         settings: RunSettings {
             data_dir: "/var/lib/millstream".into(),
             memory_max: 512 << 20,

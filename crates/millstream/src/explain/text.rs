@@ -11,8 +11,12 @@ use crate::page::{bytes, columns, count, list, paragraph, period, width};
 /// The whole page.
 pub fn render(explained: &Explained) -> String {
     let of = |kind| explained.nodes.iter().filter(|n| n.kind == kind).count();
+    let with_processors = match of(Kind::Processor) {
+        0 => String::new(),
+        some => format!(", {}", count(some, "processor")),
+    };
     let title = format!(
-        "{}, {}, {}; {}, {} of memory at most",
+        "{}{with_processors}, {}, {}; {}, {} of memory at most",
         count(of(Kind::Source), "source"),
         count(of(Kind::Channel), "disk channel"),
         count(of(Kind::Sink), "sink"),
@@ -27,6 +31,7 @@ pub fn render(explained: &Explained) -> String {
         }
     };
     section("THE GRAPH", drawing(explained));
+    section("PROCESSORS", processors(explained));
     section("WHAT IS PROMISED", promises(explained));
     section("WHY, AND ON WHICH CONDITIONS", conditions(explained));
     section("WHEN A SENDER GETS ITS ANSWER", answers(explained));
@@ -60,6 +65,45 @@ fn drawing(explained: &Explained) -> String {
         }
     }
     blocks.join("\n")
+}
+
+/// Where each processor runs, and how to let one run only once.
+fn processors(explained: &Explained) -> String {
+    let mut rows = Vec::new();
+    for processor in &explained.processors {
+        let node = &explained.nodes[processor.node];
+        let inputs = explained.edges.iter();
+        let inputs = inputs.filter(|edge| edge.to == processor.node);
+        let mut names: Vec<String> = inputs.map(|edge| port_name(explained, edge)).collect();
+        names.dedup();
+        let consumers = &processor.consumers;
+        let mut text = format!(
+            "takes {}; ",
+            list(&names.iter().map(|name| &**name).collect::<Vec<_>>())
+        );
+        text += &match consumers.len() {
+            0 => "leads to no channel and no sink: it never runs".to_owned(),
+            1 => format!("runs in front of {}", explained.names(consumers)[0]),
+            times => format!(
+                "runs {times} times: in front of each of {}. A disk channel behind it would let it run once",
+                list(&explained.names(consumers))
+            ),
+        };
+        if let Some(why) = &processor.not_repeatable {
+            let _ = write!(text, ". It is not repeatable: {why}");
+        }
+        rows.push(vec![format!("{} ({})", node.name, node.type_), text]);
+    }
+    columns(2, &rows, &[])
+}
+
+fn port_name(explained: &Explained, edge: &super::Edge) -> String {
+    let name = &explained.nodes[edge.from].name;
+    match &edge.port {
+        Port::Records => name.clone(),
+        Port::Route(route) => format!("{name}.{route}"),
+        Port::Rejected => format!("{name}.rejected"),
+    }
 }
 
 fn label(explained: &Explained, node: usize, tags: Option<&str>) -> String {

@@ -19,6 +19,7 @@ mod kills;
 mod next_faults;
 #[path = "../peers/mod.rs"]
 mod peers;
+mod processors;
 #[path = "../program/mod.rs"]
 mod program;
 mod restarts;

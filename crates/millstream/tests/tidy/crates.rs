@@ -25,6 +25,7 @@ const IMPORTS: &[(&str, &[&str])] = &[
             "record", "config", "wire", "sys", "state", "pipeline", "net", "kafka",
         ],
     ),
+    ("processors", &["record", "config", "wire", "pipeline"]),
     (
         "sinks",
         &[

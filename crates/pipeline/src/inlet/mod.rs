@@ -81,6 +81,8 @@ pub struct Inlet {
     next: Checkpoint,
     next_bytes: usize,
     awaited: bool,
+    /// More of what the channel delivered last is to come.
+    is_within: bool,
     due: Option<Pin<Box<Sleep>>>,
     ended: bool,
     /// The position up to which batches of a durable channel were counted as received: after a failure they are read again.
@@ -114,6 +116,7 @@ impl Inlet {
             next: Checkpoint::empty(),
             next_bytes: 0,
             awaited: false,
+            is_within: false,
             due: None,
             ended: false,
             counted: None,
@@ -149,6 +152,7 @@ impl Inlet {
         self.next = Checkpoint::empty();
         self.next_bytes = 0;
         self.awaited = false;
+        self.is_within = false;
         self.due = None;
         // The reader may have been at its end, and has to read again.
         self.ended = false;
@@ -203,7 +207,7 @@ impl Inlet {
 
     fn poll_item(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Item>, Failure>> {
         while !self.ended {
-            if self.next_bytes >= CHECKPOINT_BYTES || (self.next_bytes > 0 && self.reader.hurry()) {
+            if self.is_due() {
                 return Poll::Ready(Ok(self.checkpoint()));
             }
             match self.reader.poll_next(context)? {
@@ -213,6 +217,8 @@ impl Inlet {
                     }
                 }
                 Poll::Ready(None) => self.ended = true,
+                // The reader waits in the middle of what the channel delivered: no checkpoint can be here.
+                Poll::Pending if self.is_within => return Poll::Pending,
                 Poll::Pending if self.awaited => return Poll::Ready(Ok(self.checkpoint())),
                 Poll::Pending => {
                     let Some(due) = &mut self.due else {
@@ -226,29 +232,30 @@ impl Inlet {
         Poll::Ready(Ok(self.checkpoint()))
     }
 
-    /// Counts a batch into the next checkpoint; None if this consumer does not take its tag.
+    /// Counts a batch into the next checkpoint; None if this consumer does not take its tag, and for a batch without records, which
+    /// only moves the position.
     fn count(&mut self, delivered: Delivered) -> Option<Item> {
-        let Delivered {
-            batch,
-            position,
-            token,
-        } = delivered;
+        let (batch, position) = (delivered.batch, delivered.position);
         if self.due.is_none() {
             self.due = Some(Box::pin(sleep_until(Instant::now() + CHECKPOINT_AGE)));
         }
         // A batch with an empty body has to be settled, too.
         self.next_bytes += batch.len().max(1);
-        self.next.position = position.or(self.next.position);
-        if let Some(token) = token {
+        self.is_within = !delivered.last;
+        self.next.rejected.extend(delivered.rejected);
+        if let Some(token) = delivered.token {
             self.awaited |= token.awaited();
             self.next.tokens.push(token);
         }
-        let tag = batch.tag.as_str();
-        if self.tags.as_ref().is_some_and(|tags| !tags.takes(tag)) {
+        let is_new = position.is_none() || position > self.counted;
+        if delivered.last {
+            self.next.position = position.or(self.next.position);
+            self.counted = self.counted.max(position);
+        }
+        if batch.count == 0 || !self.takes(batch.tag.as_str()) {
             return None;
         }
-        if position.is_none() || position > self.counted {
-            self.counted = position;
+        if is_new {
             self.received.add(u64::from(batch.count));
             self.received_bytes.add(batch.len() as u64);
         }
@@ -256,8 +263,18 @@ impl Inlet {
         Some(Item::Batch(batch, position))
     }
 
+    fn takes(&self, tag: &str) -> bool {
+        self.tags.as_ref().is_none_or(|tags| tags.takes(tag))
+    }
+
+    /// Whether a checkpoint comes although the reader has more.
+    fn is_due(&self) -> bool {
+        let has_much = self.next_bytes >= CHECKPOINT_BYTES;
+        !self.is_within && (has_much || (self.next_bytes > 0 && self.reader.hurry()))
+    }
+
     fn checkpoint(&mut self) -> Option<Item> {
-        if self.next_bytes == 0 {
+        if self.next_bytes == 0 || self.is_within {
             return None;
         }
         (self.next_bytes, self.awaited, self.due) = (0, false, None);

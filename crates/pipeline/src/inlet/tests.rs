@@ -67,21 +67,13 @@ fn batch(tag: &str, bytes: usize) -> Batch {
 fn memory(tag: &str, bytes: usize, awaited: bool) -> (Delivered, Receipt) {
     let (token, receipt) = delivery::receipt(awaited, 1, Meter::default());
     (
-        Delivered {
-            batch: batch(tag, bytes),
-            position: None,
-            token: Some(token),
-        },
+        Delivered::new(batch(tag, bytes), None, Some(token)),
         receipt,
     )
 }
 
 fn durable(seq: u64, bytes: usize) -> Delivered {
-    Delivered {
-        batch: batch("t", bytes),
-        position: Some(Position { epoch: 1, seq }),
-        token: None,
-    }
+    Delivered::new(batch("t", bytes), Some(Position { epoch: 1, seq }), None)
 }
 
 struct Fixture {
@@ -114,6 +106,7 @@ fn fixture_again(
         vec![Edge {
             tags: None,
             feed: Feed::new(held),
+            entry: 0,
         }],
         &meters,
         true,

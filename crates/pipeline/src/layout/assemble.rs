@@ -1,39 +1,52 @@
 //! Builds the plan from the checked graph: names become indexes.
 
-use super::{Built, Entry, Port, Takers, is_channel, is_memory};
+use std::sync::Arc;
+
+use super::{
+    Built, Entry, Exit, Port, Taker, Takers,
+    chains::{ChainLayout, Chained},
+    is_channel, is_memory,
+};
 use crate::{
     channel::{Behind, Consumer},
     node::Build,
-    plan::{ChannelPlan, Input, Plan, Route, RunSettings, SinkPlan, SourcePlan, Target},
+    plan::{
+        ChainNode, ChainPlan, ChainPort, ChannelPlan, Hop, Input, Link, Plan, ProcessorPlan, Route,
+        RunSettings, SinkPlan, SourcePlan, Step, Target,
+    },
 };
 
-/// Builds the plan. `queues` has the bytes of the memory queue in front of each entry, `behinds` the limit of how far each may
-/// be behind its channel.
+/// Builds the plan. `takers` has the consumers of all nodes, `chained` those of the endpoints. `queues` has the bytes of the memory queue
+/// in front of each entry, `behinds` the limit of how far each may be behind its channel.
 pub fn assemble(
     entries: &[Entry],
     built: Vec<Option<Built>>,
     takers: &Takers,
+    chained: &Chained,
     queues: &[usize],
     behinds: &[Option<Behind>],
     settings: RunSettings,
 ) -> Plan {
-    let wires = Wires::new(entries, &built, takers);
+    let wires = Wires::new(entries, &built, takers, chained);
     let wired: Vec<_> = (0..entries.len())
         .map(|at| {
             (
                 wires.input(at, queues[at]),
-                wires.routes((at, false)),
-                wires.routes((at, true)),
+                wires.routes((at, Exit::MAIN)),
+                wires.routes((at, Exit::Rejected)),
+                wires.chain(at),
             )
         })
         .collect();
     let mut plan = Plan {
         sources: Vec::new(),
+        processors: wires.processors(),
         channels: Vec::new(),
         sinks: Vec::new(),
+        links: wires.links(),
         settings,
     };
-    for (at, (node, (input, routes, rejects))) in built.into_iter().zip(wired).enumerate() {
+    for (at, (node, (input, routes, rejects, chain))) in built.into_iter().zip(wired).enumerate() {
         let (name, kind) = (entries[at].name.clone(), entries[at].component.name);
         match node {
             Some(Built::Source(source)) => plan.sources.push(SourcePlan {
@@ -44,18 +57,19 @@ pub fn assemble(
                 rejects,
             }),
             Some(Built::Channel(config)) if config.memory_bytes().is_none() => {
-                let readers = takers.get(&(at, false)).into_iter().flatten();
+                let readers = chained.takers.get(&(at, Exit::MAIN)).into_iter().flatten();
                 let consumers = readers
-                    .map(|(taker, tags)| Consumer {
-                        name: entries[*taker].name.clone(),
-                        behind: behinds[*taker].unwrap_or_default(),
-                        tags: tags.clone(),
+                    .map(|taker| Consumer {
+                        name: entries[taker.node].name.clone(),
+                        behind: behinds[taker.node].unwrap_or_default(),
+                        tags: taker.tags.clone(),
                     })
                     .collect();
                 plan.channels.push(ChannelPlan {
                     name,
                     kind,
                     config,
+                    chain,
                     consumers,
                 });
             }
@@ -64,6 +78,7 @@ pub fn assemble(
                 kind,
                 sink,
                 input,
+                chain,
                 rejects,
             }),
             _ => {}
@@ -74,13 +89,22 @@ pub fn assemble(
 
 struct Wires<'a> {
     entries: &'a [Entry],
+    built: &'a [Option<Built>],
     takers: &'a Takers,
+    chained: &'a Chained,
     /// The index of each consumer in its list of the plan.
     targets: Vec<Target>,
+    /// The places of all processors, in the order of the plan.
+    processors: Vec<usize>,
 }
 
 impl<'a> Wires<'a> {
-    fn new(entries: &'a [Entry], built: &[Option<Built>], takers: &'a Takers) -> Self {
+    fn new(
+        entries: &'a [Entry],
+        built: &'a [Option<Built>],
+        takers: &'a Takers,
+        chained: &'a Chained,
+    ) -> Self {
         let (mut channels, mut sinks) = (0, 0);
         let target = |(at, entry): (usize, &Entry)| {
             let (count, target): (_, fn(usize) -> Target) = match entry.component.build {
@@ -88,43 +112,140 @@ impl<'a> Wires<'a> {
                 _ => (&mut sinks, Target::Sink),
             };
             let found = target(*count);
-            let is_listed =
-                !matches!(entry.component.build, Build::Source(_)) && !is_memory(built, at);
+            let is_listed = match entry.component.build {
+                Build::Source(_) | Build::Processor(_) => false,
+                Build::Channel(_) | Build::Sink(_) => !is_memory(built, at),
+            };
             *count += usize::from(is_listed);
             found
         };
         let targets = entries.iter().enumerate().map(target).collect();
+        let is_processor = |at: &usize| matches!(built[*at], Some(Built::Processor(_)));
         Self {
             entries,
+            built,
             takers,
+            chained,
             targets,
+            processors: (0..entries.len()).filter(is_processor).collect(),
         }
     }
 
-    /// The consumers of a port.
+    /// The consumers of an endpoint's port.
     fn routes(&self, port: Port) -> Vec<Route> {
-        let all = self.takers.get(&port).into_iter().flatten();
-        all.map(|(taker, tags)| Route {
-            to: self.targets[*taker],
-            tags: tags.clone(),
+        let all = self.chained.takers.get(&port).into_iter().flatten();
+        all.map(|taker| Route {
+            to: self.targets[taker.node],
+            entry: taker.entry,
+            tags: taker.tags.clone(),
         })
         .collect()
     }
 
     /// The input of a sink.
     fn input(&self, sink: usize, queue_bytes: usize) -> Input {
-        let behind = self.takers.iter().find_map(|((node, _), all)| {
-            let (_, tags) = all
+        let behind = self.chained.takers.iter().find_map(|((node, _), all)| {
+            let taker = all
                 .iter()
-                .find(|(taker, _)| *taker == sink && is_channel(self.entries, *node))?;
+                .find(|taker| taker.node == sink && is_channel(self.entries, *node))?;
             let Target::Channel(channel) = self.targets[*node] else {
                 return None;
             };
             Some(Input::Channel {
                 channel,
-                tags: tags.clone(),
+                tags: taker.tags.clone(),
             })
         });
         behind.unwrap_or(Input::Memory { queue_bytes })
+    }
+
+    /// The chain of a consumer.
+    fn chain(&self, consumer: usize) -> Option<Arc<ChainPlan>> {
+        let layout = self.chained.chains[consumer].as_ref()?;
+        let hops = |port| {
+            let steps = layout.steps(port, consumer, self.takers);
+            steps.map(|taker| self.hop(taker, layout)).collect()
+        };
+        let node = |at: &usize| {
+            let Some(Built::Processor(processor)) = &self.built[*at] else {
+                return None;
+            };
+            let port = |number| ChainPort {
+                is_taken: self.takers.contains_key(&(*at, Exit::Records(number))),
+                hops: hops((*at, Exit::Records(number))),
+            };
+            Some(ChainNode {
+                name: self.entries[*at].name.clone(),
+                index: self.processors.iter().position(|other| other == at)?,
+                ports: (0..processor.ports().len()).map(port).collect(),
+                processor: processor.clone(),
+                reports: self.consumers(*at).next() == Some(consumer),
+            })
+        };
+        Some(Arc::new(ChainPlan {
+            nodes: layout.nodes.iter().filter_map(node).collect(),
+            entries: layout.entries.iter().map(|port| hops(*port)).collect(),
+        }))
+    }
+
+    fn hop(&self, taker: &Taker, layout: &ChainLayout) -> Hop {
+        let at = layout.nodes.iter().position(|node| *node == taker.node);
+        Hop {
+            to: at.map_or(Step::End, Step::Node),
+            tags: taker.tags.clone(),
+        }
+    }
+
+    /// The consumers whose chains hold a processor.
+    fn consumers(&self, processor: usize) -> impl Iterator<Item = usize> {
+        let chains = self.chained.chains.iter().enumerate();
+        chains.filter_map(move |(consumer, chain)| {
+            let chain = chain.as_ref()?;
+            chain.nodes.contains(&processor).then_some(consumer)
+        })
+    }
+
+    fn processors(&self) -> Vec<ProcessorPlan> {
+        let plan = |at: &usize| {
+            let Some(Built::Processor(processor)) = &self.built[*at] else {
+                return None;
+            };
+            Some(ProcessorPlan {
+                name: self.entries[*at].name.clone(),
+                kind: self.entries[*at].component.name,
+                processor: processor.clone(),
+                consumers: (self.consumers(*at))
+                    .map(|consumer| self.entries[consumer].name.clone())
+                    .collect(),
+                rejects: self.routes((*at, Exit::Rejected)),
+            })
+        };
+        self.processors.iter().filter_map(plan).collect()
+    }
+
+    /// All connections between nodes.
+    fn links(&self) -> Vec<Link> {
+        let mut ports: Vec<_> = self.takers.iter().collect();
+        ports.sort_unstable_by_key(|(port, _)| **port);
+        let link = |((node, exit), taker): (Port, &Taker)| Link {
+            from: self.entries[node].name.clone(),
+            port: self.name(node, exit),
+            to: self.entries[taker.node].name.clone(),
+            tags: taker.tags.clone(),
+        };
+        let links = ports.into_iter();
+        let links = links.flat_map(|(port, all)| all.iter().map(|taker| (*port, taker)));
+        links.map(link).collect()
+    }
+
+    /// The name of a port beside its node's.
+    fn name(&self, node: usize, exit: Exit) -> Arc<str> {
+        match (exit, &self.built[node]) {
+            (Exit::Rejected, _) => "rejected".into(),
+            (Exit::Records(number), Some(Built::Processor(processor))) => {
+                processor.ports().get(number).cloned().unwrap_or_default()
+            }
+            _ => "".into(),
+        }
     }
 }

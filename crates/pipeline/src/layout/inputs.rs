@@ -4,7 +4,7 @@ use globset::{GlobBuilder, GlobMatcher};
 use millstream_config::{Node, Period, Place, Problem, Size, names};
 use serde::Deserialize;
 
-use super::{Entry, Inputs, Port, Takers};
+use super::{Built, Entry, Exit, Inputs, Port, Taker, Takers};
 use crate::{
     channel::{Behind, Then},
     node::Build,
@@ -99,19 +99,21 @@ fn texts(node: &Node) -> Option<Vec<(String, Place)>> {
 /// Finds the ports that the inputs of each consumer name. For `left_out` see [`super::lay_out`].
 pub fn resolve(
     entries: &[Entry],
+    built: &[Option<Built>],
     inputs: &[Option<Inputs>],
     left_out: &[String],
     problems: &mut Vec<Problem>,
 ) -> Takers {
-    let names: Vec<(String, Port)> = (entries.iter().enumerate())
-        .flat_map(|(at, entry)| {
-            let is_channel = matches!(entry.component.build, Build::Channel(_));
-            let is_sink = matches!(entry.component.build, Build::Sink(_));
-            let own = (!is_sink).then(|| (entry.name.to_string(), (at, false)));
-            let rejected = (!is_channel).then(|| (format!("{}.rejected", entry.name), (at, true)));
-            own.into_iter().chain(rejected)
-        })
+    let names: Vec<(String, Port)> = (entries.iter().zip(built).enumerate())
+        .flat_map(|(at, (entry, built))| ports(at, entry, built.as_ref()))
         .collect();
+    // The ports of a processor with errors are not known.
+    let wrong = entries
+        .iter()
+        .zip(built)
+        .filter(|(_, built)| built.is_none());
+    let wrong = wrong.map(|(entry, _)| entry.name.to_string());
+    let left_out: Vec<_> = left_out.iter().cloned().chain(wrong).collect();
     // A node that takes rejected records may not feed another such node: they could form a cycle.
     let takes_rejects = |at: usize| {
         let patterns = inputs[at].iter().flat_map(|inputs| &inputs.patterns);
@@ -126,7 +128,7 @@ pub fn resolve(
             let mut found: Vec<Port> = match matcher(pattern) {
                 Some(glob) => (names.iter())
                     .filter(|(name, port)| glob.is_match(exchange(name)) && port.0 != consumer)
-                    .filter(|(_, (node, rejected))| !(*rejected && takes_rejects(*node)))
+                    .filter(|(_, (node, exit))| !(exit.is_rejected() && takes_rejects(*node)))
                     .map(|(_, port)| *port)
                     .collect(),
                 None => names
@@ -135,23 +137,45 @@ pub fn resolve(
                     .map(|(_, port)| *port)
                     .collect(),
             };
-            if found.is_empty() && !names_any(pattern, left_out) {
+            if found.is_empty() && !names_any(pattern, &left_out) {
                 problems.push(nothing_named(pattern, place, entries, &names));
             }
             found.retain(|port| {
                 !takers
                     .get(port)
-                    .is_some_and(|all| all.iter().any(|(taker, _)| *taker == consumer))
+                    .is_some_and(|all| all.iter().any(|taker| taker.node == consumer))
             });
             for port in found {
-                takers
-                    .entry(port)
-                    .or_default()
-                    .push((consumer, inputs.tags.clone()));
+                takers.entry(port).or_default().push(Taker {
+                    node: consumer,
+                    tags: inputs.tags.clone(),
+                    entry: 0,
+                });
             }
         }
     }
     takers
+}
+
+/// The names of the ports of a node.
+fn ports(at: usize, entry: &Entry, built: Option<&Built>) -> Vec<(String, Port)> {
+    let named = |name: &str| match name {
+        "" => entry.name.to_string(),
+        port => format!("{}.{port}", entry.name),
+    };
+    let records = match (entry.component.build, built) {
+        (Build::Sink(_), _) => Vec::new(),
+        (_, Some(Built::Processor(processor))) => processor.ports(),
+        _ => vec!["".into()],
+    };
+    let records = records.iter().enumerate();
+    let mut ports: Vec<_> = records
+        .map(|(number, name)| (named(name), (at, Exit::Records(number))))
+        .collect();
+    if !matches!(entry.component.build, Build::Channel(_)) {
+        ports.push((named("rejected"), (at, Exit::Rejected)));
+    }
+    ports
 }
 
 /// Whether a pattern of `inputs` names one of these nodes or its port for rejected records.
@@ -159,10 +183,15 @@ fn names_any(pattern: &str, nodes: &[String]) -> bool {
     let glob = matcher(pattern);
     nodes.iter().any(|node| {
         let ports = [node.clone(), format!("{node}.rejected")];
-        ports.iter().any(|port| match &glob {
-            Some(glob) => glob.is_match(exchange(port)),
-            None => port == pattern,
-        })
+        let is_port = |text: &str| {
+            text.strip_prefix(node.as_str())
+                .is_some_and(|rest| rest.starts_with('.'))
+        };
+        is_port(pattern)
+            || ports.iter().any(|port| match &glob {
+                Some(glob) => glob.is_match(exchange(port)),
+                None => port == pattern,
+            })
     })
 }
 
@@ -172,10 +201,18 @@ fn nothing_named(
     entries: &[Entry],
     names: &[(String, Port)],
 ) -> Problem {
-    if let Some(sink) = entries.iter().find(|entry| &*entry.name == pattern) {
-        let message =
-            format!("`{pattern}` is a sink: nothing comes out of it but `{pattern}.rejected`");
-        return Problem::new(place, message).also(&sink.place, "the sink is here");
+    if let Some(at) = entries.iter().position(|entry| &*entry.name == pattern) {
+        let found = &entries[at];
+        if matches!(found.component.build, Build::Sink(_)) {
+            let message =
+                format!("`{pattern}` is a sink: nothing comes out of it but `{pattern}.rejected`");
+            return Problem::new(place, message).also(&found.place, "the sink is here");
+        }
+        // A processor such as `route`, which has only named ports.
+        let ports = names.iter().filter(|(_, (node, _))| *node == at);
+        let ports: Vec<_> = ports.map(|(name, _)| format!("`{name}`")).collect();
+        let message = format!("`{pattern}` has several ports: name one of them");
+        return Problem::new(place, message).help(format!("there are {}", ports.join(", ")));
     }
     let problem = Problem::new(place, format!("no node is called `{pattern}`"));
     match names::nearest(pattern, names.iter().map(|(name, _)| name.as_str())) {

@@ -1,6 +1,7 @@
 //! Turns the configuration into the plan: a pure function that finds all errors of the graph at once.
 
 mod assemble;
+mod chains;
 mod faults;
 mod inputs;
 mod templates;
@@ -13,6 +14,7 @@ use crate::{
     channel::Behind,
     node::{Build, ChannelConfig, Component, Sink, Source},
     plan::{Plan, RunSettings},
+    processor::Processor,
     tags::TagFilter,
 };
 
@@ -20,7 +22,8 @@ pub use templates::nearest_value;
 
 use self::{
     assemble::assemble,
-    faults::{check_graph, unused},
+    chains::fold,
+    faults::{check_graph, cycle, unused},
     inputs::{resolve, take_inputs},
     templates::check_templates,
 };
@@ -49,6 +52,7 @@ pub struct Laid {
 enum Built {
     Source(Box<dyn Source>),
     Channel(Box<dyn ChannelConfig>),
+    Processor(Arc<dyn Processor>),
     Sink(Arc<dyn Sink>),
 }
 
@@ -61,13 +65,42 @@ struct Inputs {
     place: Place,
 }
 
-/// A port: the node's place in the list, and whether it is `NAME.rejected`.
-type Port = (usize, bool);
+/// A way out of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+enum Exit {
+    /// A port for records, by its number. All nodes but processors have only the first, `NAME`.
+    Records(usize),
+    /// `NAME.rejected`.
+    Rejected,
+}
 
-/// The consumers of each port, with their tag filters.
-type Takers = HashMap<Port, Vec<(usize, Option<TagFilter>)>>;
+impl Exit {
+    /// The port `NAME` of a source or channel.
+    const MAIN: Self = Self::Records(0);
 
-/// Lays out the graph of `entries` (sources, channels and sinks, in the order of the file).
+    fn is_rejected(self) -> bool {
+        self == Self::Rejected
+    }
+}
+
+/// A port: the node's place in the list, and which of its ports it is.
+type Port = (usize, Exit);
+
+/// A consumer of a port.
+#[derive(Clone)]
+struct Taker {
+    /// Its place in the list.
+    node: usize,
+    /// The tags that it takes.
+    tags: Option<TagFilter>,
+    /// The entry of its chain that the port leads to; 0 without a chain.
+    entry: usize,
+}
+
+/// The consumers of each port.
+type Takers = HashMap<Port, Vec<Taker>>;
+
+/// Lays out the graph of `entries`, which are in the order of the file.
 ///
 /// `left_out` has the names of nodes that are missing from `entries` because they have errors; references to them are not
 /// errors. `queue_bytes` is the size of the queue in front of a sink whose inputs name no memory channel.
@@ -95,16 +128,21 @@ pub fn lay_out(
             }
         }
     }
-    let takers = resolve(&entries, &inputs, left_out, &mut problems);
+    let takers = resolve(&entries, &built, &inputs, left_out, &mut problems);
     let takers = pass_through_memory(takers, &built);
+    if let Some(problem) = cycle(&entries, &inputs, &takers) {
+        problems.push(problem);
+        return Err(problems);
+    }
+    let chained = fold(&takers, &built);
     let queues = (0..entries.len())
         .map(|sink| queue_of(sink, &inputs, &entries, &built, queue_bytes))
         .collect::<Vec<_>>();
-    check_graph(&entries, &built, &takers, &inputs, &mut problems);
+    check_graph(&entries, &chained.takers, &inputs, &mut problems);
     let mut warnings = check_templates(&entries, &built, &takers, &mut problems);
     // A node with an error may be the consumer of what seems unused.
     if problems.is_empty() && left_out.is_empty() {
-        let unused = unused(&entries, &built, &takers);
+        let unused = unused(&entries, &built, &takers, &chained.takers);
         let is_error = |problem: &Problem| problem.severity == Severity::Error;
         let (errors, unused): (Vec<_>, Vec<_>) = unused.into_iter().partition(is_error);
         problems = errors;
@@ -117,7 +155,9 @@ pub fn lay_out(
     let behind = |inputs: &Option<Inputs>| Some(inputs.as_ref()?.behind.as_ref()?.0);
     let behinds: Vec<_> = inputs.iter().map(behind).collect();
     Ok(Laid {
-        plan: assemble(&entries, built, &takers, &queues, &behinds, settings),
+        plan: assemble(
+            &entries, built, &takers, &chained, &queues, &behinds, settings,
+        ),
         warnings,
     })
 }
@@ -126,6 +166,7 @@ fn build(entry: &Entry, options: &Node) -> Result<Built, Vec<Problem>> {
     Ok(match entry.component.build {
         Build::Source(build) => Built::Source(build(&entry.name, options)?),
         Build::Channel(build) => Built::Channel(build(&entry.name, options)?),
+        Build::Processor(build) => Built::Processor(build(&entry.name, options)?),
         Build::Sink(build) => Built::Sink(build(&entry.name, options)?),
     })
 }
@@ -136,15 +177,18 @@ fn is_memory(built: &[Option<Built>], at: usize) -> bool {
 
 /// Replaces memory channels by direct edges: their inputs go straight to their consumers.
 fn pass_through_memory(takers: Takers, built: &[Option<Built>]) -> Takers {
-    let expand = |taker: usize, tags: &Option<TagFilter>| -> Vec<(usize, Option<TagFilter>)> {
-        let (mut open, mut done, mut seen) = (vec![(taker, tags.clone())], Vec::new(), vec![]);
-        while let Some((at, tags)) = open.pop() {
-            if !is_memory(built, at) {
-                done.push((at, tags));
-            } else if !seen.contains(&at) {
-                seen.push(at);
-                for (next, more) in takers.get(&(at, false)).into_iter().flatten() {
-                    open.push((*next, TagFilter::both(tags.clone(), more.clone())));
+    let expand = |taker: &Taker| -> Vec<Taker> {
+        let (mut open, mut done, mut seen) = (vec![taker.clone()], Vec::new(), vec![]);
+        while let Some(taker) = open.pop() {
+            if !is_memory(built, taker.node) {
+                done.push(taker);
+            } else if !seen.contains(&taker.node) {
+                seen.push(taker.node);
+                for next in takers.get(&(taker.node, Exit::MAIN)).into_iter().flatten() {
+                    open.push(Taker {
+                        tags: TagFilter::both(taker.tags.clone(), next.tags.clone()),
+                        ..next.clone()
+                    });
                 }
             }
         }
@@ -153,12 +197,9 @@ fn pass_through_memory(takers: Takers, built: &[Option<Built>]) -> Takers {
     let ports = takers
         .iter()
         .filter(|((node, _), _)| !is_memory(built, *node));
-    let straight = |all: &Vec<(usize, Option<TagFilter>)>| {
-        let mut ends: Vec<_> = all
-            .iter()
-            .flat_map(|(taker, tags)| expand(*taker, tags))
-            .collect();
-        ends.sort_by_key(|(taker, _)| *taker);
+    let straight = |all: &Vec<Taker>| {
+        let mut ends: Vec<_> = all.iter().flat_map(expand).collect();
+        ends.sort_by_key(|taker| taker.node);
         ends
     };
     ports.map(|(port, all)| (*port, straight(all))).collect()

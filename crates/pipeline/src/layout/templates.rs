@@ -27,7 +27,7 @@ pub fn check_templates(
 ) -> Vec<Problem> {
     let mut warnings = Vec::new();
     for (at, entry) in entries.iter().enumerate() {
-        let Some(Built::Sink(_)) = built[at] else {
+        let Some(Built::Sink(_) | Built::Processor(_)) = built[at] else {
             continue;
         };
         let Some(upstream) = Upstream::of(at, entries, built, takers) else {
@@ -87,8 +87,8 @@ impl<'a> Upstream<'a> {
         let (mut open, mut seen) = (vec![(node, true)], vec![(node, true)]);
         while let Some((to, all)) = open.pop() {
             for ((from, _), readers) in takers {
-                for (_, tags) in readers.iter().filter(|(reader, _)| *reader == to) {
-                    let step = (*from, all && tags.is_none());
+                for reader in readers.iter().filter(|reader| reader.node == to) {
+                    let step = (*from, all && reader.tags.is_none());
                     if !seen.contains(&step) {
                         seen.push(step);
                         open.push(step);

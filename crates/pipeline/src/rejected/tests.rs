@@ -205,7 +205,7 @@ fn a_share_that_is_nearly_full_is_a_condition_and_a_full_one_waits_for_space() {
     let put = || {
         let (token, receipt) = delivery::receipt(true, 1, Meter::default());
         let batches = vec![rejected()];
-        let put = store.put(Group { batches, token });
+        let put = store.put(Group::new(batches, token));
         async move {
             put.await;
             receipt.await.unwrap();

@@ -33,7 +33,7 @@ use super::{
     sink::Forward,
     standing::Working,
 };
-use crate::sending::{Ids, Input, Lane, Refused};
+use crate::sending::{Ids, Input, Lane, PartNumbers, Refused};
 
 /// The part of a batch that belongs to one flow becomes at most 2^16 chunks of 8 MiB: their numbers follow the flow's.
 const FLOW_PART_BITS: u32 = 16;
@@ -53,6 +53,7 @@ pub(super) struct Relay<'a> {
     encoder: Encoder,
     flows: Option<Flows>,
     ids: Ids,
+    numbers: PartNumbers,
     given_up: Meter,
     stop: Stop,
     stopped: bool,
@@ -97,6 +98,7 @@ impl<'a> Relay<'a> {
             gathering: Gathering::new(sink.batch),
             given_up: context.meters.counter("records_given_up"),
             ids: lane.ids()?,
+            numbers: PartNumbers::default(),
             stop: context.stop.clone(),
             sink,
             lane,
@@ -219,7 +221,8 @@ impl<'a> Relay<'a> {
         flow: Option<Flow>,
     ) -> Result<(), Failure> {
         let first = flow.map_or(0, |flow| usize::from(flow) << FLOW_PART_BITS);
-        for (place, mut part) in (first..).zip(self.encoder.parts(batch)) {
+        for mut part in self.encoder.parts(batch) {
+            let place = first + self.numbers.next(position, flow.unwrap_or_default());
             part.body = compact(part.body);
             let number = self.lane.begin(part.received);
             let id = packed(&self.ids.next(position, place, &part.body));

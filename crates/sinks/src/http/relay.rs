@@ -23,7 +23,7 @@ use super::{
     sink::Http,
     target::Targets,
 };
-use crate::sending::{Ids, Input, Lane, parts};
+use crate::sending::{Ids, Input, Lane, PartNumbers, parts};
 
 /// The part of a batch that is encoded at once: bounds the memory that encoding needs, however large a batch is.
 const PART_BYTES_MAX: usize = 256 << 10;
@@ -40,6 +40,7 @@ pub(super) struct Relay<'a> {
     output: Output,
     gathering: Gathering,
     ids: Ids,
+    numbers: PartNumbers,
     /// Complete requests that are not in flight yet.
     waiting: VecDeque<Request>,
     in_flight: JoinSet<Finished>,
@@ -56,12 +57,6 @@ enum Event {
     Finished(Result<Finished, Failure>),
 }
 
-/// The frame that a batch is, where requests must be the same after a restart, and how many requests were made of it.
-struct Frame {
-    position: Option<Position>,
-    requests: usize,
-}
-
 impl<'a> Relay<'a> {
     pub(super) fn new(
         sink: &'a Http,
@@ -76,6 +71,7 @@ impl<'a> Relay<'a> {
             output: Output::default(),
             gathering: sink.gathering(),
             ids: lane.ids()?,
+            numbers: PartNumbers::default(),
             waiting: VecDeque::new(),
             in_flight: JoinSet::new(),
             refused: lane.context.meters.counter("records_refused"),
@@ -98,7 +94,7 @@ impl<'a> Relay<'a> {
             match self.next().await? {
                 Event::Input(Input::Batch(batch, position)) => self.batch(batch, position).await?,
                 Event::Input(Input::Checkpoint | Input::End | Input::Tick) => {}
-                Event::Due => self.flush(&mut Frame::none()),
+                Event::Due => self.flush(None),
                 Event::Finished(finished) => self.finished(finished?).await,
             }
         }
@@ -128,16 +124,14 @@ impl<'a> Relay<'a> {
     }
 
     async fn batch(&mut self, batch: Batch, position: Option<Position>) -> Result<(), Failure> {
-        let mut frame = Frame {
-            position: position.filter(|_| self.sink.idempotency_key),
-            requests: 0,
-        };
+        // Where requests must be the same after a restart they hold records of one frame only.
+        let frame = position.filter(|_| self.sink.idempotency_key);
         let mut first = 0;
         for part in parts(batch, |bytes, _| bytes <= PART_BYTES_MAX) {
             let place = self.lane.channel_id().zip(position);
             self.encoder.encode(&part, place, first, &mut self.output);
             first += part.count as usize;
-            self.gather(&part, &mut frame);
+            self.gather(&part, frame);
             let refused = std::mem::take(&mut self.output.rejects);
             self.lane.reject_refused(None, &part, &refused).await;
             self.wait_until_sent().await?;
@@ -145,9 +139,9 @@ impl<'a> Relay<'a> {
                 return Ok(());
             }
         }
-        if frame.position.is_some() {
+        if frame.is_some() {
             // So that the requests of a frame are the same after a restart.
-            self.flush(&mut frame);
+            self.flush(frame);
             self.wait_until_sent().await?;
         }
         Ok(())
@@ -167,7 +161,7 @@ impl<'a> Relay<'a> {
     }
 
     /// Adds the items of an encoded part to the requests of their targets.
-    fn gather(&mut self, part: &Batch, frame: &mut Frame) {
+    fn gather(&mut self, part: &Batch, frame: Option<Position>) {
         let (mut key, mut refused) = (Vec::new(), Vec::new());
         let each = self.targets.depends() > Depends::Batch;
         let mut complete = Vec::new();
@@ -204,7 +198,7 @@ impl<'a> Relay<'a> {
     }
 
     /// Makes requests of everything that is gathered.
-    fn flush(&mut self, frame: &mut Frame) {
+    fn flush(&mut self, frame: Option<Position>) {
         let mut complete = Vec::new();
         self.gathering
             .leave(&mut |gathered| complete.push(gathered));
@@ -213,17 +207,17 @@ impl<'a> Relay<'a> {
         }
     }
 
-    fn make_request(&mut self, gathered: Gathered, frame: &mut Frame) {
+    fn make_request(&mut self, gathered: Gathered, frame: Option<Position>) {
         let durable = self.lane.is_durable();
-        let key = match (self.sink.idempotency_key, durable, frame.position) {
+        let key = match (self.sink.idempotency_key, durable, frame) {
             (true, true, Some(position)) => {
                 let text = gathered.text();
-                Some(self.ids.next(Some(position), frame.requests, text))
+                let number = self.numbers.next(frame, 0);
+                Some(self.ids.next(Some(position), number, text))
             }
             (true, false, _) => Some(self.ids.next(None, 0, &[])),
             _ => None,
         };
-        frame.requests += 1;
         let request = gathered.into_request(&self.sink.site, key);
         self.waiting.push_back(request);
     }
@@ -257,16 +251,6 @@ impl<'a> Relay<'a> {
             }
         }
         self.lane.finish(request.number);
-    }
-}
-
-impl Frame {
-    /// Requests may hold records of any frames.
-    fn none() -> Self {
-        Self {
-            position: None,
-            requests: 0,
-        }
     }
 }
 

@@ -65,9 +65,47 @@ impl Ids {
     }
 }
 
+/// Numbers the parts of one position. Processors can make several batches of what the channel delivered under it, and each part of
+/// them needs its own id, the same in every run.
+#[derive(Default)]
+pub(crate) struct PartNumbers {
+    position: Option<Position>,
+    /// The next number of each flow.
+    next: Vec<usize>,
+}
+
+impl PartNumbers {
+    /// The number of the next part of `flow` at `position`, from 0.
+    pub(crate) fn next(&mut self, position: Option<Position>, flow: u8) -> usize {
+        if position != self.position {
+            self.position = position;
+            self.next.clear();
+        }
+        let flow = usize::from(flow);
+        if self.next.len() <= flow {
+            self.next.resize(flow + 1, 0);
+        }
+        let number = self.next[flow];
+        self.next[flow] += 1;
+        number
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn parts_are_numbered_over_all_batches_of_a_position_for_each_flow() {
+        let position = |seq| Some(Position { epoch: 1, seq });
+        let mut numbers = PartNumbers::default();
+        let mut next = |seq, flow| numbers.next(position(seq), flow);
+        assert_eq!(
+            [next(1, 0), next(1, 0), next(1, 2), next(1, 0)],
+            [0, 1, 0, 2]
+        );
+        assert_eq!([next(2, 0), next(2, 2)], [0, 0]);
+    }
 
     #[test]
     fn behind_a_durable_channel_an_id_depends_on_position_and_bytes_alone() {

@@ -116,7 +116,7 @@ fn resume(reader: &mut dyn Reader) {
 async fn put(channel: &dyn Channel, number: usize) -> Receipt {
     let (token, receipt) = delivery::receipt(true, 1, Meter::default());
     let batches = vec![lines(&body(number))];
-    within("a group is taken", channel.put(Group { batches, token })).await;
+    within("a group is taken", channel.put(Group::new(batches, token))).await;
     receipt
 }
 

@@ -140,6 +140,7 @@ impl SinkCase<'_> {
         let rejects = Edge {
             tags: None,
             feed: Feed::new(Arc::new(feeder.clone())),
+            entry: 0,
         };
         let rejects = Outlet::new(vec![rejects], &meters, true);
         let channel = feeder.state().channel;
@@ -275,11 +276,7 @@ impl Reader for Feeder {
         };
         state.next += 1;
         let position = state.channel.map(|_| position(state.next));
-        Poll::Ready(Ok(Some(Delivered {
-            batch,
-            position,
-            token,
-        })))
+        Poll::Ready(Ok(Some(Delivered::new(batch, position, token))))
     }
 
     fn commit(&mut self, position: Position) -> Result<(), Failure> {

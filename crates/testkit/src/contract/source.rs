@@ -156,6 +156,7 @@ impl Node {
             let edge = Edge {
                 tags: None,
                 feed: Feed::new(Arc::new(keeper.clone())),
+                entry: 0,
             };
             Outlet::new(vec![edge], &meters, rejected)
         };

@@ -42,13 +42,17 @@ pub(super) fn lowest(flags: u64) -> usize {
 }
 
 /// The number of bytes at the start of `text` that need no escape.
+#[inline]
 pub(super) fn clean_prefix(text: &[u8]) -> usize {
-    let (words, _) = text.as_chunks::<8>();
-    let clean = words
-        .iter()
-        .take_while(|word| specials(u64::from_le_bytes(**word)) == 0);
-    let clean = 8 * clean.count();
-    let rest = text.get(clean..).unwrap_or_default();
+    let (words, rest) = text.as_chunks::<8>();
+    let mut clean = 0;
+    for word in words {
+        let flags = specials(u64::from_le_bytes(*word));
+        if flags != 0 {
+            return clean + lowest(flags);
+        }
+        clean += 8;
+    }
     let special = rest.iter().position(|&byte| is_special(byte));
     clean + special.unwrap_or(rest.len())
 }

@@ -75,8 +75,16 @@ struct OpenContainer {
     header: usize,
     /// Elements or pairs so far.
     count: u32,
-    object: bool,
+    /// 1 for an object, 0 for an array. As wide as `count`: without padding the compiler clears all levels at once.
+    object: u32,
 }
+
+/// The most digits, with a point, of a number that is read at once: a float holds all numbers of 15 digits.
+const SHORT_NUMBER: usize = 15;
+/// Powers of ten.
+const TENS: [f64; SHORT_NUMBER] = [
+    1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14,
+];
 
 /// A position in the text, and the output for the text before it.
 pub(super) struct Parser<'a> {
@@ -121,7 +129,7 @@ impl Parser<'_> {
             // After a value: closes what ends here, or continues with the next element.
             loop {
                 let Some(top) = self.top() else { return Ok(()) };
-                match (self.peek()?, top.object) {
+                match (self.peek()?, top.object == 1) {
                     (b'}', true) | (b']', false) => {
                         self.at += 1;
                         self.pop(top);
@@ -144,7 +152,7 @@ impl Parser<'_> {
         let Some(top) = self.depth.checked_sub(1).and_then(|d| self.open.get_mut(d)) else {
             return Ok(());
         };
-        let object = top.object;
+        let object = top.object == 1;
         match top.count.checked_add(1) {
             Some(count) => top.count = count,
             None => return Err(bad(at, "no more than 4294967295 elements")),
@@ -176,7 +184,7 @@ impl Parser<'_> {
                 *open = OpenContainer {
                     header,
                     count: 0,
-                    object,
+                    object: u32::from(object),
                 }
             }
             None => return Err(bad(self.at - 1, "no more than 128 levels")),
@@ -190,7 +198,7 @@ impl Parser<'_> {
     fn pop(&mut self, open: OpenContainer) {
         self.depth -= 1;
         let [b3, b2, b1, b0] = open.count.to_be_bytes();
-        let (short, long16, long32) = if open.object {
+        let (short, long16, long32) = if open.object == 1 {
             (0x80, 0xde, 0xdf)
         } else {
             (0x90, 0xdc, 0xdd)
@@ -242,7 +250,50 @@ impl Parser<'_> {
         Ok(())
     }
 
+    /// Reads a number of few digits without an exponent, which nearly all numbers are; false if it is another one.
+    #[inline]
+    fn short_number(&mut self) -> bool {
+        let rest = self.input.get(self.at..).unwrap_or_default();
+        let (negative, digits) = match rest {
+            [b'-', digits @ ..] => (true, digits),
+            _ => (false, rest),
+        };
+        if let [b'0', b'0'..=b'9', ..] = digits {
+            return false;
+        }
+        let (mut number, mut point) = (0_u64, None);
+        for (at, byte) in digits.iter().take(SHORT_NUMBER + 1).enumerate() {
+            match (byte, point) {
+                (b'0'..=b'9', _) => number = number * 10 + u64::from(byte - b'0'),
+                (b'.', None) if at > 0 => point = Some(at),
+                (b',' | b'}' | b']' | b' ' | b'\t' | b'\r' | b'\n', _) => {
+                    let fraction = point.map(|point| at - point - 1);
+                    match (fraction, i64::try_from(number)) {
+                        // An empty part, or -0.
+                        (Some(0), _) => return false,
+                        (None, _) if at == 0 || (negative && number == 0) => return false,
+                        (None, Ok(number)) if negative => write_int(self.out, -number),
+                        (None, _) => write_uint(self.out, number),
+                        (Some(places), _) => {
+                            // Both are exact as floats, so the quotient is the nearest.
+                            let one = TENS.get(places).copied().unwrap_or(f64::NAN);
+                            let number = number as f64 / one;
+                            write_f64(self.out, if negative { -number } else { number });
+                        }
+                    }
+                    self.at += at + usize::from(negative);
+                    return true;
+                }
+                _ => return false,
+            }
+        }
+        false
+    }
+
     fn number(&mut self) -> Result<(), Stop> {
+        if self.short_number() {
+            return Ok(());
+        }
         let start = self.at;
         let negative = self.input.get(self.at) == Some(&b'-');
         self.at += usize::from(negative);

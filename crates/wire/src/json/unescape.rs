@@ -8,14 +8,21 @@ use super::{
 };
 use crate::msgpack::{write_str, write_str_head};
 
+/// Strings of fewer bytes have a head of one byte.
+const SHORT_BYTES: usize = 32;
+
 impl Parser<'_> {
     /// Reads a string from its opening quote on.
     pub(super) fn text(&mut self) -> Result<(), Stop> {
         self.at += 1;
         let start = self.at;
-        let clean = self.clean();
+        let rest = self.input.get(start..).unwrap_or_default();
+        let clean = escape::clean_prefix(rest);
         self.at += clean;
-        if self.input.get(self.at) == Some(&b'"') {
+        if rest.get(clean) == Some(&b'"') {
+            if self.short(rest, clean) {
+                return Ok(());
+            }
             let text = self.input.get(start..self.at).unwrap_or_default();
             if u32::try_from(clean).is_err() {
                 return Err(bad(start, "a shorter string"));
@@ -38,6 +45,23 @@ impl Parser<'_> {
             string.rotate_right(header);
         }
         Ok(())
+    }
+
+    /// Writes the first `length` bytes of `rest`, the most frequent strings, as one block of which the end is then dropped.
+    #[inline(always)]
+    fn short(&mut self, rest: &[u8], length: usize) -> bool {
+        let Some(block) = rest.first_chunk::<SHORT_BYTES>() else {
+            return false;
+        };
+        if length >= SHORT_BYTES {
+            return false;
+        }
+        self.out.push(0xa0 | length as u8);
+        let end = self.out.len() + length;
+        self.out.extend_from_slice(block);
+        self.out.truncate(end);
+        self.at += 1;
+        true
     }
 
     /// The number of bytes from here on without escapes.

@@ -53,6 +53,11 @@ impl Watch {
         files.iter().map(|(file, next)| (*file, *next)).collect()
     }
 
+    /// The byte up to which one tailed file is kept.
+    pub fn file_mark(&self, file: &FileId) -> Option<u64> {
+        self.files.lock().get(file).copied()
+    }
+
     /// Wakes all readers.
     pub fn wake_readers(&self) {
         self.index.lock().consumers.wake_readers();

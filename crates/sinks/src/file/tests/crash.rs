@@ -79,11 +79,7 @@ impl Reader for Feed {
             epoch: 1,
             seq: state.next as u64,
         });
-        Poll::Ready(Ok(Some(Delivered {
-            batch,
-            position,
-            token: None,
-        })))
+        Poll::Ready(Ok(Some(Delivered::new(batch, position, None))))
     }
 
     fn commit(&mut self, position: Position) -> Result<(), Failure> {

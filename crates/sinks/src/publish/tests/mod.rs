@@ -61,11 +61,11 @@ impl Reader for Channel {
         let batch = batch(cursor.next);
         cursor.next += 1;
         let seq = cursor.next as u64;
-        Poll::Ready(Ok(Some(Delivered {
+        Poll::Ready(Ok(Some(Delivered::new(
             batch,
-            position: (!cursor.memory).then_some(Position { epoch: 1, seq }),
-            token: None,
-        })))
+            (!cursor.memory).then_some(Position { epoch: 1, seq }),
+            None,
+        ))))
     }
 
     fn commit(&mut self, position: Position) -> Result<(), Failure> {

@@ -158,6 +158,7 @@ fn outlet(taken: &Arc<Taken>, meters: &NodeMeters, rejected: bool) -> Outlet {
     let edge = Edge {
         tags: None,
         feed: Feed::new(taken.clone()),
+        entry: 0,
     };
     Outlet::new(vec![edge], meters, rejected)
 }

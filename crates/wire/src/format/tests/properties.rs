@@ -178,16 +178,18 @@ proptest! {
         let mut options = Options { format: Format::Msgpack, ..Options::default() };
         let (passed, rejects) = encode_bytes(&options, &batch);
         prop_assert_eq!((passed, rejects), (batch.body.to_vec(), vec![]));
-        options.add = add([("\u{1}tag", "{tag}"), ("\u{1}ms", "{time:unix_ms}"), ("\u{1}t", "{time}")]);
+        // Longer than any generated key, so that no record already has such a field.
+        let [tag, ms, time] = ["the tag of the record", "the time in milliseconds", "the time as a text"];
+        options.add = add([(tag, "{tag}"), (ms, "{time:unix_ms}"), (time, "{time}")]);
         let (out, rejects) = encode_bytes(&options, &batch);
         prop_assert_eq!(rejects, vec![]);
         let mut rest = &out[..];
         for mut record in records {
             let entry = rmpv::decode::read_value(&mut rest).unwrap();
             let Value::Map(fields) = &mut record else { unreachable!() };
-            fields.push(("\u{1}tag".into(), "web.front".into()));
-            fields.push(("\u{1}ms".into(), 1_700_000_000_123_i64.into()));
-            fields.push(("\u{1}t".into(), EVENT_TEXT.into()));
+            fields.push((tag.into(), "web.front".into()));
+            fields.push((ms.into(), 1_700_000_000_123_i64.into()));
+            fields.push((time.into(), EVENT_TEXT.into()));
             // As bytes, because NaN is not equal to itself.
             let bytes = |value: &Value| {
                 let mut bytes = Vec::new();

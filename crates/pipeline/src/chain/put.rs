@@ -1,0 +1,386 @@
+//! The chain in front of a durable channel: runs where a source puts its batches.
+//!
+//! `read -> decode -> send -> [process] -> keep -> read back -> encode -> write -> settle`
+//!
+//! A group of a source stays one group: the channel keeps all of its output, or nothing. Each part of a batch with its own
+//! origin passes through the chain alone, so the channel knows what became of each chunk and of each range of a file. Output of the
+//! same kind is joined again. A file range of which nothing is left leaves an empty batch, which moves the file's position.
+
+use std::{
+    ops::Range,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use bytes::Bytes;
+use millstream_record::{Batch, ChunkOrigin, Encoding, FileId, FileOrigin, Origin};
+
+use millstream_wire::{lines, msgpack::Walker};
+
+use super::{Chain, NodeContext, emptied};
+use crate::{
+    channel::{BoxFuture, Channel, Group, Note},
+    delivery::Token,
+    failure::Failure,
+    outlet::Outlet,
+    plan::ChainPlan,
+    report::Reporter,
+    threads,
+};
+
+/// The most bytes that the output of several parts has together.
+const JOINED_BYTES_MAX: usize = 1 << 20;
+
+/// A durable channel behind a chain.
+pub(crate) struct ChainChannel {
+    channel: Arc<dyn Channel>,
+    plan: Arc<ChainPlan>,
+    reporter: Reporter,
+    /// The surroundings of the processors, from [`ChainChannel::connect`] until the channel is closed.
+    contexts: Mutex<Vec<NodeContext>>,
+    /// For each data thread its chain. `None` before the first batch and after a failure.
+    lanes: Vec<Mutex<Option<Chain>>>,
+}
+
+/// The output for a group.
+#[derive(Default)]
+struct Processed {
+    outputs: Vec<Output>,
+    rejected: Vec<(Outlet, Batch)>,
+}
+
+impl ChainChannel {
+    /// A channel whose batches pass through the chain `plan` first, in `lanes` data threads. Nothing may be put before
+    /// [`ChainChannel::connect`].
+    pub(crate) fn new(
+        channel: Arc<dyn Channel>,
+        plan: Arc<ChainPlan>,
+        lanes: usize,
+        reporter: Reporter,
+    ) -> Self {
+        Self {
+            channel,
+            plan,
+            reporter,
+            contexts: Mutex::default(),
+            lanes: (0..lanes.max(1)).map(|_| Mutex::new(None)).collect(),
+        }
+    }
+
+    /// Gives each processor its surroundings, and creates the first chain to find processors that cannot run.
+    pub(crate) fn connect(&self, contexts: Vec<NodeContext>) -> Result<(), Failure> {
+        let chain = Chain::new(self.plan.clone(), &contexts)?;
+        *lock(&self.lanes[0]) = Some(chain);
+        *lock(&self.contexts) = contexts;
+        Ok(())
+    }
+
+    fn process(&self, entry: usize, batches: Vec<Batch>) -> Result<Processed, Failure> {
+        let mut lane = lock(&self.lanes[threads::lane() % self.lanes.len()]);
+        // Taken out, so that a failure leaves no chain behind.
+        let mut chain = match lane.take() {
+            Some(chain) => chain,
+            None => Chain::new(self.plan.clone(), &lock(&self.contexts))?,
+        };
+        let mut processed = Processed::default();
+        for batch in batches {
+            for part in parts(batch, |file| self.channel.file_mark(file)) {
+                let fed = chain.feed(entry, &part.batch)?;
+                processed.rejected.extend(fed.rejected);
+                processed.add(part, fed.batches);
+            }
+        }
+        *lane = Some(chain);
+        Ok(processed)
+    }
+}
+
+impl Channel for ChainChannel {
+    fn put(&self, group: Group) -> BoxFuture<'_, ()> {
+        let Group {
+            batches,
+            token,
+            entry,
+        } = group;
+        let mut processed = match self.process(entry, batches) {
+            Ok(processed) => processed,
+            Err(failure) => {
+                // Dropping the token fails the receipt, and the source sends the group again.
+                self.reporter.error(
+                    "processor",
+                    format_args!("{failure}; nothing of the group is accepted"),
+                );
+                return Box::pin(std::future::ready(()));
+            }
+        };
+        let rejected = std::mem::take(&mut processed.rejected);
+        let batches = processed.batches();
+        Box::pin(async move {
+            for (outlet, batch) in rejected {
+                outlet.send_with(batch, Token::clone(&token)).await;
+            }
+            if batches.is_empty() {
+                token.settle();
+                return;
+            }
+            let group = Group {
+                batches,
+                token,
+                entry: 0,
+            };
+            self.channel.put(group).await;
+        })
+    }
+
+    fn note(&self, note: Note) {
+        self.channel.note(note);
+    }
+
+    fn sync(&self, token: Token) {
+        self.channel.sync(token);
+    }
+
+    fn is_full(&self) -> bool {
+        self.channel.is_full()
+    }
+
+    fn close(&self) {
+        // The ports for rejected records close with the chains.
+        lock(&self.contexts).clear();
+        self.lanes.iter().for_each(|lane| *lock(lane) = None);
+        self.channel.close();
+    }
+
+    fn give_up_waiting(&self) {
+        self.channel.give_up_waiting();
+    }
+
+    fn file_origins(&self) -> Option<Vec<(FileId, u64)>> {
+        self.channel.file_origins()
+    }
+
+    fn file_mark(&self, file: &FileId) -> Option<u64> {
+        self.channel.file_mark(file)
+    }
+
+    fn id(&self) -> Option<u128> {
+        self.channel.id()
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A part of a batch that passes through the chain alone.
+struct Part {
+    /// The records, without origins.
+    batch: Batch,
+    /// The chunk that the part is, if it is one.
+    chunk: Option<ChunkOrigin>,
+    /// The parts of files that the records are from.
+    files: Vec<FileOrigin>,
+}
+
+/// Divides a batch by its origins. A part of a file that the channel holds already is divided from the rest, because the channel cannot cut
+/// what is made of it. `mark` is the next byte of a file.
+fn parts(mut batch: Batch, mark: impl Fn(&FileId) -> Option<u64>) -> Vec<Part> {
+    let (mut chunks, mut files) = (Vec::new(), Vec::new());
+    for origin in std::mem::take(&mut batch.origins) {
+        match origin {
+            Origin::Chunk(chunk) => chunks.push(chunk),
+            Origin::File(file) => files.push(file),
+        }
+    }
+    if chunks.is_empty() {
+        return match files[..] {
+            [file] => parts_of_file(batch, file, mark(&file.file)),
+            _ => vec![Part {
+                batch,
+                chunk: None,
+                files,
+            }],
+        };
+    }
+    let (mut parts, mut at) = (Vec::new(), 0);
+    let mut part = |range: Range<usize>, count, chunk| {
+        parts.push(Part {
+            batch: slice(&batch, range, count),
+            chunk,
+            files: files.clone(),
+        });
+    };
+    for chunk in chunks {
+        let range = chunk.start as usize..chunk.end as usize;
+        if at < range.start {
+            // Messages without an id are between the chunks.
+            part(at..range.start, records(&batch, at..range.start), None);
+        }
+        at = range.end;
+        part(range, chunk.records, Some(chunk));
+    }
+    if at < batch.len() {
+        part(at..batch.len(), records(&batch, at..batch.len()), None);
+    }
+    parts
+}
+
+/// Divides a part of a file at the byte up to which the channel holds it.
+fn parts_of_file(batch: Batch, file: FileOrigin, mark: Option<u64>) -> Vec<Part> {
+    let whole = |batch, file| Part {
+        batch,
+        chunk: None,
+        files: vec![file],
+    };
+    let is_verbatim = file.next.checked_sub(file.begin) == Some(batch.len() as u64);
+    match mark {
+        Some(mark) if file.begin < mark && mark < file.next && is_verbatim => {
+            let at = usize::try_from(mark - file.begin).unwrap_or(usize::MAX);
+            let first = slice(&batch, 0..at, records(&batch, 0..at));
+            let second = slice(
+                &batch,
+                at..batch.len(),
+                batch.count.saturating_sub(first.count),
+            );
+            vec![
+                whole(first, FileOrigin { next: mark, ..file }),
+                whole(
+                    second,
+                    FileOrigin {
+                        begin: mark,
+                        ..file
+                    },
+                ),
+            ]
+        }
+        _ => vec![whole(batch, file)],
+    }
+}
+
+/// The number of records in a range of a batch.
+fn records(batch: &Batch, range: Range<usize>) -> u32 {
+    let bytes = &batch.body[range];
+    match batch.encoding {
+        Encoding::Lines => lines::count(bytes),
+        Encoding::Packed => {
+            let mut walker = Walker::new();
+            // The source has validated every entry.
+            let _ = walker.walk(bytes);
+            walker.entries()
+        }
+    }
+}
+
+fn slice(batch: &Batch, range: Range<usize>, count: u32) -> Batch {
+    Batch {
+        body: batch.body.slice(range),
+        count,
+        origins: Vec::new(),
+        ..batch.clone()
+    }
+}
+
+impl Processed {
+    /// Adds what became of a part, with the origins of the part.
+    fn add(&mut self, part: Part, batches: Vec<Batch>) {
+        let Part {
+            batch,
+            chunk,
+            files,
+        } = part;
+        let files: Vec<_> = files.into_iter().map(Origin::File).collect();
+        if batches.is_empty() && !files.is_empty() {
+            let mut empty = emptied(batch);
+            empty.origins = files;
+            self.outputs.push(Output::of(empty));
+            return;
+        }
+        for mut batch in batches {
+            let chunk = chunk.as_ref().map(|chunk| ChunkOrigin {
+                start: 0,
+                end: length(&batch.body),
+                records: batch.count,
+                ..chunk.clone()
+            });
+            batch.origins = chunk.map(Origin::Chunk).into_iter().collect();
+            // A file's range is known by its batch as a whole, so nothing else goes into that.
+            let is_alone = !files.is_empty();
+            batch.origins.extend(files.iter().cloned());
+            let joins = |output: &&mut Output| !is_alone && output.takes(&batch);
+            match self.outputs.iter_mut().rev().find(joins) {
+                Some(output) => output.join(batch),
+                None => self.outputs.push(Output {
+                    is_alone,
+                    ..Output::of(batch)
+                }),
+            }
+        }
+    }
+
+    fn batches(self) -> Vec<Batch> {
+        self.outputs.into_iter().map(Output::close).collect()
+    }
+}
+
+/// A batch of the output, and what is joined to it.
+struct Output {
+    batch: Batch,
+    /// The whole body, when something was joined.
+    body: Vec<u8>,
+    is_alone: bool,
+}
+
+impl Output {
+    fn of(batch: Batch) -> Self {
+        Self {
+            batch,
+            body: Vec::new(),
+            is_alone: true,
+        }
+    }
+
+    fn takes(&self, other: &Batch) -> bool {
+        let own = &self.batch;
+        !self.is_alone
+            && own.encoding == other.encoding
+            && own.tag.as_str() == other.tag.as_str()
+            && own.values == other.values
+            && own.received == other.received
+            && self.len() + other.len() <= JOINED_BYTES_MAX
+    }
+
+    fn len(&self) -> usize {
+        self.batch.len().max(self.body.len())
+    }
+
+    fn join(&mut self, other: Batch) {
+        if self.body.is_empty() {
+            self.body.extend_from_slice(&self.batch.body);
+        }
+        let start = length(&self.body);
+        self.body.extend_from_slice(&other.body);
+        self.batch.count += other.count;
+        self.batch.plain &= other.plain;
+        for origin in other.origins {
+            self.batch.origins.push(match origin {
+                Origin::Chunk(chunk) => Origin::Chunk(ChunkOrigin {
+                    start: start + chunk.start,
+                    end: start + chunk.end,
+                    ..chunk
+                }),
+                file => file,
+            });
+        }
+    }
+
+    fn close(mut self) -> Batch {
+        if !self.body.is_empty() {
+            self.batch.body = Bytes::from(self.body);
+        }
+        self.batch
+    }
+}
+
+/// A length in a batch's body, which is bounded by the largest message.
+fn length(body: &[u8]) -> u32 {
+    u32::try_from(body.len()).unwrap_or(u32::MAX)
+}

@@ -1,0 +1,445 @@
+//! Chains: the walk, and the two adapters around it.
+
+use std::{
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::{Context, Poll, Waker},
+};
+
+use millstream_record::{ChunkOrigin, Encoding, FileId, FileOrigin, Origin, Position, Values};
+
+use super::*;
+use crate::{
+    channel::{BoxFuture, Channel, Delivered, Group, Reader},
+    delivery::{self, Receipt},
+    meters::Meters,
+    outlet::{Edge, Feed},
+    output::Head,
+    plan::ChainPort,
+    processor::{MAIN, Processor},
+    report::Reporter,
+    tags::TagFilter,
+};
+
+/// Passes lines on by their first byte: `-` filters, `!` rejects, `x` panics, `2` becomes two lines under the tag `two`, all others stay.
+struct ByFirst;
+
+impl Processor for ByFirst {
+    fn task(&self) -> Result<Box<dyn Task>, Failure> {
+        Ok(Box::new(Self))
+    }
+}
+
+impl Task for ByFirst {
+    fn process(&mut self, batch: &Batch, out: &mut Out<'_>) -> Result<(), Failure> {
+        let mut at = 0;
+        for line in batch.body.split_inclusive(|byte| *byte == b'\n') {
+            let range = at..at + line.len();
+            at = range.end;
+            match line[0] {
+                b'-' => out.filter(1),
+                b'!' => out.reject(line, "no"),
+                b'x' => panic!("a line with x"),
+                b'e' => return Err(Failure::us("a line with e")),
+                b'2' => {
+                    let head = Head {
+                        tag: "two".into(),
+                        values: batch.values.clone(),
+                    };
+                    let two = |buffer: &mut Vec<u8>| {
+                        buffer.extend_from_slice(b"\x92\x00\x80\x92\x00\x80");
+                        Ok::<_, ()>(2)
+                    };
+                    out.append(MAIN, Some(&head), two).unwrap();
+                }
+                _ => out.keep(MAIN, range, 1),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Sends lines that begin with `a` by port 0 and all others by port 1.
+struct Divide;
+
+impl Processor for Divide {
+    fn ports(&self) -> Vec<Arc<str>> {
+        vec!["a".into(), "rest".into()]
+    }
+    fn task(&self) -> Result<Box<dyn Task>, Failure> {
+        Ok(Box::new(Self))
+    }
+}
+
+impl Task for Divide {
+    fn process(&mut self, batch: &Batch, out: &mut Out<'_>) -> Result<(), Failure> {
+        let mut at = 0;
+        for line in batch.body.split_inclusive(|byte| *byte == b'\n') {
+            let range = at..at + line.len();
+            at = range.end;
+            out.keep(usize::from(line[0] != b'a'), range, 1);
+        }
+        Ok(())
+    }
+}
+
+fn batch(tag: &str, text: &str) -> Batch {
+    Batch {
+        tag: tag.into(),
+        encoding: Encoding::Lines,
+        plain: false,
+        body: text.to_owned().into(),
+        count: text.lines().count() as u32,
+        received: Default::default(),
+        values: Arc::new(Values::new()),
+        origins: Vec::new(),
+    }
+}
+
+fn hop(to: Step, tags: Option<&str>) -> Hop {
+    Hop {
+        to,
+        tags: tags.map(|tags| TagFilter::new([tags]).unwrap()),
+    }
+}
+
+fn node(name: &str, processor: Arc<dyn Processor>, ports: Vec<Vec<Hop>>) -> ChainNode {
+    let port = |hops| ChainPort {
+        is_taken: true,
+        hops,
+    };
+    ChainNode {
+        name: name.into(),
+        index: 0,
+        processor,
+        ports: ports.into_iter().map(port).collect(),
+        reports: true,
+    }
+}
+
+/// One processor [`ByFirst`] between the entry and the end.
+fn simple() -> Arc<ChainPlan> {
+    let ports = vec![vec![hop(Step::End, None)]];
+    Arc::new(ChainPlan {
+        nodes: vec![node("first", Arc::new(ByFirst), ports)],
+        entries: vec![vec![hop(Step::Node(0), None)]],
+    })
+}
+
+/// Takes groups and holds them.
+#[derive(Default)]
+struct Held {
+    groups: Mutex<Vec<Group>>,
+    closed: AtomicBool,
+    mark: Option<u64>,
+}
+
+impl Held {
+    fn take(&self) -> Vec<Group> {
+        std::mem::take(&mut *self.groups.lock().unwrap())
+    }
+}
+
+impl Channel for Held {
+    fn put(&self, group: Group) -> BoxFuture<'_, ()> {
+        self.groups.lock().unwrap().push(group);
+        Box::pin(std::future::ready(()))
+    }
+    fn close(&self) {
+        self.closed.store(true, Ordering::Relaxed);
+    }
+    fn file_mark(&self, _: &FileId) -> Option<u64> {
+        self.mark
+    }
+}
+
+/// The surroundings of one processor, and the channel that its rejected records go to.
+fn contexts(meters: &Meters) -> (Vec<NodeContext>, Arc<Held>) {
+    let held = Arc::new(Held::default());
+    let edge = Edge {
+        tags: None,
+        feed: Feed::new(held.clone()),
+        entry: 0,
+    };
+    let of = meters.of("first");
+    let context = NodeContext {
+        rejects: Some(Outlet::new(vec![edge], &of, true)),
+        meters: ProcessorMeters::new(&of),
+    };
+    (vec![context], held)
+}
+
+fn texts(batches: &[Batch]) -> Vec<(&str, String, u32)> {
+    batches
+        .iter()
+        .map(|batch| {
+            let body = String::from_utf8_lossy(&batch.body).into_owned();
+            (batch.tag.as_str(), body, batch.count)
+        })
+        .collect()
+}
+
+#[test]
+fn a_batch_passes_through_all_processors_in_order_and_along_the_tags() {
+    let divided = vec![
+        vec![hop(Step::Node(1), None)],
+        vec![hop(Step::End, Some("!no.*"))],
+    ];
+    let nodes = vec![
+        node("divide", Arc::new(Divide), divided),
+        node("first", Arc::new(ByFirst), vec![vec![hop(Step::End, None)]]),
+    ];
+    let plan = Arc::new(ChainPlan {
+        nodes,
+        entries: vec![
+            vec![hop(Step::Node(0), None)],
+            vec![hop(Step::Node(1), Some("t")), hop(Step::End, None)],
+        ],
+    });
+    let meters = Meters::default();
+    let (context, _) = contexts(&meters);
+    let contexts = [context[0].clone(), context[0].clone()];
+    let mut chain = Chain::new(plan, &contexts).unwrap();
+    let fed = chain.feed(0, &batch("t", "a1\nb\na2\n")).unwrap();
+    // The first processor is before the second, so its records for the consumer come first.
+    let expected = [("t", "b\n".to_owned(), 1), ("t", "a1\na2\n".to_owned(), 2)];
+    assert_eq!(texts(&fed.batches), expected);
+    let fed = chain.feed(0, &batch("no.t", "b\n")).unwrap();
+    assert!(fed.batches.is_empty());
+    let fed = chain.feed(1, &batch("t", "-\nb\n")).unwrap();
+    let expected = [("t", "-\nb\n".to_owned(), 2), ("t", "b\n".to_owned(), 1)];
+    assert_eq!(texts(&fed.batches), expected);
+    assert_eq!(meters.value("first", "records_filtered"), 1);
+}
+
+/// Delivers what it was given again after each resume.
+struct FakeReader {
+    all: Vec<Batch>,
+    next: usize,
+}
+
+impl Reader for FakeReader {
+    fn resume(&mut self, after: Option<Position>) -> Result<(), Failure> {
+        self.next = after.map_or(0, |position| position.seq as usize);
+        Ok(())
+    }
+    fn poll_next(&mut self, _: &mut Context<'_>) -> Poll<Result<Option<Delivered>, Failure>> {
+        let batch = self.all.get(self.next).cloned();
+        self.next += 1;
+        let position = Position {
+            epoch: 1,
+            seq: self.next as u64,
+        };
+        let delivered = batch.map(|batch| Delivered::new(batch, Some(position), None));
+        Poll::Ready(Ok(delivered))
+    }
+    fn commit(&mut self, _: Position) -> Result<(), Failure> {
+        Ok(())
+    }
+}
+
+fn read(reader: &mut ChainReader) -> Result<Option<Delivered>, Failure> {
+    match reader.poll_next(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(delivered) => delivered,
+        Poll::Pending => panic!("nothing here has to wait"),
+    }
+}
+
+#[test]
+fn only_the_last_batch_of_a_position_may_be_settled_and_an_empty_one_moves_it() {
+    let all = ["a\n2\nb\n", "-\n", "c\n"].map(|text| batch("t", text));
+    let reader = FakeReader {
+        all: all.to_vec(),
+        next: 0,
+    };
+    let (contexts, _) = contexts(&Meters::default());
+    let mut reader = ChainReader::new(Box::new(reader), simple(), contexts).unwrap();
+    let mut seen = Vec::new();
+    while let Some(delivered) = read(&mut reader).unwrap() {
+        let seq = delivered.position.unwrap().seq;
+        let tag = delivered.batch.tag.as_str().to_owned();
+        seen.push((seq, tag, delivered.batch.count, delivered.last));
+    }
+    let expected = [
+        (1, "t", 2, false),
+        (1, "two", 2, true),
+        (2, "t", 0, true),
+        (3, "t", 1, true),
+    ];
+    let expected = expected.map(|(seq, tag, count, last)| (seq, tag.to_owned(), count, last));
+    assert_eq!(seen, expected);
+}
+
+#[test]
+fn a_batch_is_settled_only_with_the_records_that_were_rejected_from_it() {
+    let reader = FakeReader {
+        all: vec![batch("t", "a\n!b\n")],
+        next: 0,
+    };
+    let (contexts, held) = contexts(&Meters::default());
+    let mut reader = ChainReader::new(Box::new(reader), simple(), contexts).unwrap();
+    let delivered = read(&mut reader).unwrap().unwrap();
+    let [receipt] = &delivered.rejected[..] else {
+        panic!("one receipt for the rejected record");
+    };
+    assert_eq!(receipt.try_outcome(), None);
+    let rejected = held.take().remove(0);
+    assert_eq!(rejected.batches[0].count, 1);
+    rejected.token.settle();
+    assert_eq!(receipt.try_outcome(), Some(Ok(())));
+}
+
+#[test]
+fn a_panic_or_failure_of_a_processor_stops_its_reader_until_it_resumes() {
+    for (text, why) in [
+        ("x\n", "panicked (a line with x)"),
+        ("e\n", "a line with e"),
+    ] {
+        let reader = FakeReader {
+            all: vec![batch("t", text), batch("t", "a\n")],
+            next: 0,
+        };
+        let (contexts, _) = contexts(&Meters::default());
+        let mut reader = ChainReader::new(Box::new(reader), simple(), contexts).unwrap();
+        let failure = read(&mut reader).unwrap_err();
+        assert!(failure.message.contains("the processor first"), "{failure}");
+        assert!(failure.message.contains(why), "{failure}");
+        let after = Position { epoch: 1, seq: 1 };
+        reader.resume(Some(after)).unwrap();
+        assert_eq!(read(&mut reader).unwrap().unwrap().batch.count, 1);
+    }
+}
+
+fn put(channel: &ChainChannel, batches: Vec<Batch>) -> Receipt {
+    let (token, receipt) = delivery::receipt(true, 1, delivery::Tally::default());
+    let mut put = channel.put(Group::new(batches, token));
+    let ready = put.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+    assert!(ready.is_ready());
+    receipt
+}
+
+fn chained(mark: Option<u64>) -> (ChainChannel, Arc<Held>, Arc<Held>) {
+    let held = Arc::new(Held {
+        mark,
+        ..Held::default()
+    });
+    let channel = ChainChannel::new(held.clone(), simple(), 1, Reporter::new("kept"));
+    let (contexts, rejects) = contexts(&Meters::default());
+    channel.connect(contexts).unwrap();
+    (channel, held, rejects)
+}
+
+#[test]
+fn a_group_is_kept_when_its_output_and_its_rejected_records_are() {
+    let (channel, held, rejects) = chained(None);
+    let receipt = put(&channel, vec![batch("t", "a\n!b\n"), batch("t", "c\n2\n")]);
+    let group = held.take().remove(0);
+    let kept = texts(&group.batches);
+    assert_eq!(kept[0], ("t", "a\nc\n".to_owned(), 2));
+    assert_eq!((kept[1].0, kept[1].2), ("two", 2));
+    group.token.settle();
+    assert_eq!(receipt.try_outcome(), None);
+    rejects.take().remove(0).token.settle();
+    assert_eq!(receipt.try_outcome(), Some(Ok(())));
+}
+
+#[test]
+fn a_group_of_which_nothing_is_left_is_settled_and_one_that_fails_is_not() {
+    let (channel, held, _) = chained(None);
+    let receipt = put(&channel, vec![batch("t", "-\n")]);
+    assert_eq!(receipt.try_outcome(), Some(Ok(())));
+    for text in ["x\n", "e\n"] {
+        let receipt = put(&channel, vec![batch("t", "a\n"), batch("t", text)]);
+        assert!(receipt.try_outcome().unwrap().is_err());
+        assert!(
+            held.take().is_empty(),
+            "nothing of a group that failed is kept"
+        );
+    }
+    put(&channel, vec![batch("t", "a\n")]);
+    assert_eq!(held.take().len(), 1);
+}
+
+fn chunk(id: u8, start: u32, end: u32, records: u32) -> Origin {
+    Origin::Chunk(ChunkOrigin {
+        id: vec![id].into(),
+        connection: 1,
+        length: 9,
+        checksum: 7,
+        start,
+        end,
+        records,
+    })
+}
+
+#[test]
+fn the_ranges_of_chunks_follow_their_records() {
+    let (channel, held, _) = chained(None);
+    let mut input = batch("t", "a\n-\nbb\n-\nc\nd\n");
+    // The first chunk is `a` and `-`, the second `-` and `c`; `bb` and `d` have no id.
+    input.origins = vec![chunk(1, 0, 4, 2), chunk(2, 7, 11, 2)];
+    put(&channel, vec![input]);
+    let group = held.take().remove(0);
+    assert_eq!(
+        texts(&group.batches),
+        [("t", "a\nbb\nc\nd\n".to_owned(), 4)]
+    );
+    let expected = [chunk(1, 0, 2, 1), chunk(2, 5, 7, 1)];
+    assert_eq!(group.batches[0].origins, expected);
+}
+
+#[test]
+fn a_chunk_under_two_tags_is_known_in_both() {
+    let (channel, held, _) = chained(None);
+    let mut input = batch("t", "a\n2\n-\n");
+    input.origins = vec![chunk(1, 0, 4, 2), chunk(2, 4, 6, 1)];
+    put(&channel, vec![input]);
+    let group = held.take().remove(0);
+    let origins = group.batches.iter().map(|batch| batch.origins.clone());
+    let expected = [vec![chunk(1, 0, 2, 1)], vec![chunk(1, 0, 6, 2)]];
+    assert_eq!(origins.collect::<Vec<_>>(), expected);
+}
+
+fn file(begin: u64, next: u64) -> FileOrigin {
+    let file = FileId {
+        device: 1,
+        inode: 2,
+        birth: 3,
+        head: 4,
+    };
+    FileOrigin { file, begin, next }
+}
+
+#[test]
+fn a_part_of_a_file_is_divided_where_the_channel_has_it_and_moves_on_without_a_record() {
+    let (channel, held, _) = chained(Some(14));
+    let mut input = batch("t", "a\n-\n-\nb\n");
+    input.origins = vec![Origin::File(file(10, 18))];
+    put(&channel, vec![input]);
+    let mut input = batch("t", "-\n");
+    input.origins = vec![Origin::File(file(18, 20))];
+    put(&channel, vec![input]);
+    let groups = held.take();
+    let kept = |batch: &Batch| (batch.count, batch.origins.clone());
+    let kept: Vec<Vec<_>> = (groups.iter())
+        .map(|group| group.batches.iter().map(kept).collect())
+        .collect();
+    let expected = [
+        vec![
+            (1, vec![Origin::File(file(10, 14))]),
+            (1, vec![Origin::File(file(14, 18))]),
+        ],
+        vec![(0, vec![Origin::File(file(18, 20))])],
+    ];
+    assert_eq!(kept, expected);
+}
+
+#[test]
+fn a_closed_channel_closes_the_ports_of_its_processors() {
+    let (channel, held, rejects) = chained(None);
+    channel.close();
+    assert!(held.closed.load(Ordering::Relaxed));
+    assert!(rejects.closed.load(Ordering::Relaxed));
+}

@@ -1,0 +1,394 @@
+//! The output of a processor for one batch: records that are passed on, new ones, filtered and rejected ones.
+//!
+//! Records that are passed on stay where they are as long as they are adjacent: then the output shares the bytes of its input. They are
+//! copied only when something has to go between them or was left out.
+
+use std::{ops::Range, sync::Arc};
+
+use bytes::Bytes;
+use millstream_record::{Batch, Encoding, Tag, Values};
+
+use crate::reject;
+
+/// The output of one processor for one batch.
+pub struct Out<'a> {
+    node: &'a str,
+    batch: &'a Batch,
+    ports: Vec<Port>,
+    rejected: Vec<u8>,
+    counts: Counts,
+}
+
+/// The records of one batch, by their fate.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Records that left by a port that some node takes.
+    pub sent: u64,
+    /// Records that were left out on purpose, or left by a port that no node takes.
+    pub filtered: u64,
+    /// Records that left by `NAME.rejected`.
+    pub rejected: u64,
+    /// Records that could not be processed and were passed on unchanged.
+    pub failed: u64,
+}
+
+/// A finished output.
+#[derive(Debug)]
+pub struct Made {
+    /// The batches of each port, in order.
+    pub ports: Vec<Vec<Batch>>,
+    /// The batch for `NAME.rejected`, if there is one.
+    pub rejected: Option<Batch>,
+    /// The records by their fate.
+    pub counts: Counts,
+}
+
+/// The tag and the values of new records.
+#[derive(Clone, Debug)]
+pub struct Head {
+    /// Their tag.
+    pub tag: Tag,
+    /// The values that they share.
+    pub values: Arc<Values>,
+}
+
+impl Head {
+    fn is_of(&self, batch: &Batch) -> bool {
+        self.tag.as_str() == batch.tag.as_str()
+            && (Arc::ptr_eq(&self.values, &batch.values) || self.values == batch.values)
+    }
+}
+
+/// Where the records of a port are needed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Use {
+    /// In this chain.
+    Here,
+    /// Only in the chains of other consumers.
+    Elsewhere,
+    /// Nowhere: they are filtered.
+    None,
+}
+
+/// A port while a batch is processed.
+struct Port {
+    used: Use,
+    /// The finished batches.
+    done: Vec<Batch>,
+    /// The batch that is being filled, at most one for each head. The last one was used last.
+    open: Vec<Open>,
+}
+
+/// A batch that is being filled.
+struct Open {
+    head: Head,
+    encoding: Encoding,
+    plain: bool,
+    /// Adjacent records of the input that are not copied yet.
+    kept: Range<usize>,
+    /// The records in `kept`.
+    kept_count: u32,
+    /// Everything before `kept`.
+    body: Vec<u8>,
+    /// The records in `body`.
+    count: u32,
+}
+
+impl<'a> Out<'a> {
+    /// The output of the node `node` for `batch`.
+    pub(crate) fn new(node: &'a str, batch: &'a Batch, uses: impl Iterator<Item = Use>) -> Self {
+        let port = |used| Port {
+            used,
+            done: Vec::new(),
+            open: Vec::new(),
+        };
+        Self {
+            node,
+            batch,
+            ports: uses.map(port).collect(),
+            rejected: Vec::new(),
+            counts: Counts::default(),
+        }
+    }
+
+    /// The output of a processor without a chain around it, of which all `ports` ports are taken: for its tests.
+    pub fn alone(node: &'a str, batch: &'a Batch, ports: usize) -> Self {
+        Self::new(node, batch, std::iter::repeat_n(Use::Here, ports))
+    }
+
+    /// Whether this chain needs what leaves by `port`: records for other ports are only counted.
+    pub fn is_needed(&self, port: usize) -> bool {
+        self.ports[port].used == Use::Here
+    }
+
+    /// Passes the whole batch on unchanged.
+    pub fn pass(&mut self, port: usize) {
+        self.keep(port, 0..self.batch.len(), self.batch.count);
+    }
+
+    /// Passes adjacent records of the batch on unchanged: the bytes `range` of its body, which hold `count` records.
+    pub fn keep(&mut self, port: usize, range: Range<usize>, count: u32) {
+        if count == 0 || !self.count(port, count) {
+            return;
+        }
+        let batch = self.batch;
+        let open = self.ports[port].open_of(batch, None, batch.encoding);
+        open.plain &= batch.plain;
+        if open.kept_count > 0 && open.kept.end == range.start {
+            open.kept.end = range.end;
+            open.kept_count += count;
+        } else {
+            open.copy_kept(batch);
+            (open.kept, open.kept_count) = (range, count);
+        }
+    }
+
+    /// Appends new records: packed entries, which `write` appends to the buffer. It returns their number. If it fails the buffer is as
+    /// before, and the error is returned. Entries may have metadata only if those of the batch can have some. `head` is the tag and the values of the records, by default those of the batch.
+    pub fn append<E>(
+        &mut self,
+        port: usize,
+        head: Option<&Head>,
+        write: impl FnOnce(&mut Vec<u8>) -> Result<u32, E>,
+    ) -> Result<(), E> {
+        let batch = self.batch;
+        let open = self.ports[port].open_of(batch, head, Encoding::Packed);
+        open.copy_kept(batch);
+        let before = open.body.len();
+        let written = write(&mut open.body);
+        match written {
+            Err(_) => open.body.truncate(before),
+            Ok(count) => {
+                open.count += count;
+                if !self.count(port, count) {
+                    self.ports[port].open.clear();
+                }
+            }
+        }
+        written.map(drop)
+    }
+
+    /// Leaves out `count` records on purpose.
+    pub fn filter(&mut self, count: u32) {
+        self.counts.filtered += u64::from(count);
+    }
+
+    /// Counts `count` records that could not be processed and are passed on unchanged.
+    pub fn fail(&mut self, count: u32) {
+        self.counts.failed += u64::from(count);
+    }
+
+    /// Rejects one record, whose original bytes are `record`.
+    pub fn reject(&mut self, record: &[u8], reason: &str) {
+        reject::write(&mut self.rejected, self.node, self.batch, record, reason);
+        self.counts.rejected += 1;
+    }
+
+    /// Counts records that leave by a port; false if this chain does not need them.
+    fn count(&mut self, port: usize, count: u32) -> bool {
+        let used = self.ports[port].used;
+        let counter = match used {
+            Use::Here | Use::Elsewhere => &mut self.counts.sent,
+            Use::None => &mut self.counts.filtered,
+        };
+        *counter += u64::from(count);
+        used == Use::Here
+    }
+
+    /// Ends the output.
+    pub fn finish(self) -> Made {
+        let batch = self.batch;
+        let close = |mut port: Port| {
+            let open = port.open.drain(..).filter_map(|open| open.close(batch));
+            port.done.extend(open);
+            port.done
+        };
+        let count = u32::try_from(self.counts.rejected).unwrap_or(u32::MAX);
+        let rejected =
+            (count > 0).then(|| reject::envelope(self.node, batch, self.rejected.into(), count));
+        Made {
+            ports: self.ports.into_iter().map(close).collect(),
+            rejected,
+            counts: self.counts,
+        }
+    }
+}
+
+impl Port {
+    /// The open batch for records with this head and encoding. `None` is the head of the input.
+    fn open_of(&mut self, batch: &Batch, head: Option<&Head>, encoding: Encoding) -> &mut Open {
+        let fits = |open: &Open| match head {
+            None => open.head.is_of(batch),
+            Some(head) => {
+                open.head.tag.as_str() == head.tag.as_str() && open.head.values == head.values
+            }
+        };
+        let last = self.open.len().wrapping_sub(1);
+        let found = match self.open.last() {
+            Some(open) if fits(open) => Some(last),
+            _ => self.open.iter().position(fits),
+        };
+        let found = match found {
+            // Lines and packed entries cannot share a batch. Those of the other encoding come before.
+            Some(at) if self.open[at].encoding != encoding => {
+                self.done.extend(self.open.remove(at).close(batch));
+                None
+            }
+            found => found,
+        };
+        let at = found.unwrap_or_else(|| {
+            self.open.push(Open {
+                head: head.cloned().unwrap_or_else(|| Head {
+                    tag: batch.tag.clone(),
+                    values: batch.values.clone(),
+                }),
+                encoding,
+                // A new record may have the metadata of the one that it is made of.
+                plain: encoding == Encoding::Packed
+                    && (batch.plain || batch.encoding == Encoding::Lines),
+                kept: 0..0,
+                kept_count: 0,
+                body: Vec::new(),
+                count: 0,
+            });
+            self.open.len() - 1
+        });
+        &mut self.open[at]
+    }
+}
+
+impl Open {
+    fn copy_kept(&mut self, batch: &Batch) {
+        if self.kept_count > 0 {
+            self.body.extend_from_slice(&batch.body[self.kept.clone()]);
+            self.count += self.kept_count;
+            self.kept_count = 0;
+        }
+    }
+
+    fn close(mut self, batch: &Batch) -> Option<Batch> {
+        let body = if self.body.is_empty() {
+            self.count += self.kept_count;
+            batch.body.slice(self.kept)
+        } else {
+            self.copy_kept(batch);
+            Bytes::from(self.body)
+        };
+        (self.count > 0).then(|| Batch {
+            tag: self.head.tag,
+            encoding: self.encoding,
+            plain: self.plain,
+            body,
+            count: self.count,
+            received: batch.received,
+            values: self.head.values,
+            origins: Vec::new(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn batch(text: &str) -> Batch {
+        Batch {
+            tag: "t".into(),
+            encoding: Encoding::Lines,
+            plain: false,
+            body: text.to_owned().into(),
+            count: text.lines().count() as u32,
+            received: Default::default(),
+            values: Arc::new(Values::new()),
+            origins: Vec::new(),
+        }
+    }
+
+    fn entry(buffer: &mut Vec<u8>) -> Result<u32, ()> {
+        buffer.extend_from_slice(b"\x92\x00\x80");
+        Ok(1)
+    }
+
+    fn bodies(batches: &[Batch]) -> Vec<(Encoding, Vec<u8>, u32)> {
+        let of = |batch: &'_ Batch| (batch.encoding, batch.body.to_vec(), batch.count);
+        batches.iter().map(of).collect()
+    }
+
+    #[test]
+    fn adjacent_records_share_the_bytes_of_the_input() {
+        let batch = batch("a\nb\nc\n");
+        let mut out = Out::new("n", &batch, [Use::Here, Use::Here].into_iter());
+        out.keep(0, 0..2, 1);
+        out.keep(0, 2..4, 1);
+        out.keep(1, 4..6, 1);
+        let made = out.finish();
+        assert_eq!(
+            bodies(&made.ports[0]),
+            [(Encoding::Lines, b"a\nb\n".to_vec(), 2)]
+        );
+        assert_eq!(made.ports[0][0].body.as_ptr(), batch.body.as_ptr());
+        assert_eq!(
+            bodies(&made.ports[1]),
+            [(Encoding::Lines, b"c\n".to_vec(), 1)]
+        );
+        assert_eq!(made.counts.sent, 3);
+    }
+
+    #[test]
+    fn records_stay_in_order_when_some_are_left_out_or_replaced() {
+        let batch = batch("a\nb\nc\nd\n");
+        let mut out = Out::new("n", &batch, [Use::Here].into_iter());
+        out.keep(0, 0..2, 1);
+        out.filter(1);
+        out.keep(0, 4..6, 1);
+        out.append(0, None, entry).unwrap();
+        let refused = out.append(0, None, |buffer| {
+            buffer.push(1);
+            Err("no")
+        });
+        assert_eq!(refused, Err("no"));
+        out.reject(b"d\n", "no");
+        let made = out.finish();
+        let expected = [
+            (Encoding::Lines, b"a\nc\n".to_vec(), 2),
+            (Encoding::Packed, b"\x92\x00\x80".to_vec(), 1),
+        ];
+        assert_eq!(bodies(&made.ports[0]), expected);
+        assert_eq!(made.rejected.unwrap().count, 1);
+        let counts = Counts {
+            sent: 3,
+            filtered: 1,
+            rejected: 1,
+            failed: 0,
+        };
+        assert_eq!(made.counts, counts);
+    }
+
+    #[test]
+    fn records_of_one_tag_share_a_batch_and_a_port_that_no_node_takes_filters() {
+        let batch = batch("a\n");
+        let mut out = Out::new(
+            "n",
+            &batch,
+            [Use::Here, Use::None, Use::Elsewhere].into_iter(),
+        );
+        let heads = ["x", "y"].map(|tag| Head {
+            tag: tag.into(),
+            values: batch.values.clone(),
+        });
+        for head in [&heads[0], &heads[1], &heads[0]] {
+            out.append(0, Some(head), entry).unwrap();
+        }
+        out.append(1, None, entry).unwrap();
+        out.pass(1);
+        out.pass(2);
+        let made = out.finish();
+        let tags = made.ports[0]
+            .iter()
+            .map(|batch| (batch.tag.as_str(), batch.count));
+        assert_eq!(tags.collect::<Vec<_>>(), [("x", 2), ("y", 1)]);
+        assert!(made.ports[0].iter().all(|batch| batch.plain));
+        assert!(made.ports[1].is_empty() && made.ports[2].is_empty());
+        assert_eq!((made.counts.sent, made.counts.filtered), (4, 2));
+    }
+}

@@ -1,0 +1,43 @@
+//! The contract of processors, and what the chain gives them.
+//!
+//! `read -> decode -> send -> [process] -> keep -> read back -> [process] -> encode -> write -> settle`
+//!
+//! A processor stands between endpoints and keeps nothing across a restart. Its output depends only on the sequence of records: never on
+//! the wall clock, on timing, or on where one batch ends and the next begins. So a replay yields the same records.
+
+use std::sync::Arc;
+
+use millstream_record::Batch;
+
+use crate::{failure::Failure, output::Out};
+
+/// A processor. It holds the checked configuration; each chain that leads through it has separate tasks.
+pub trait Processor: Send + Sync {
+    /// The names of its ports beside `NAME.rejected`; empty for `NAME` itself. [`Out`] knows them by their place in the list.
+    fn ports(&self) -> Vec<Arc<str>> {
+        vec!["".into()]
+    }
+
+    /// Why a replay could yield other records, for `check` and `explain`; `Ok` if it cannot.
+    fn repeatable(&self) -> Result<(), String> {
+        Ok(())
+    }
+
+    /// Whether what leaves it can have another tag than what entered. Behind such a processor `tags` filters every batch anew.
+    fn changes_tags(&self) -> bool {
+        false
+    }
+
+    /// A new task. Called at the start, and again after a failure or a panic.
+    fn task(&self) -> Result<Box<dyn Task>, Failure>;
+}
+
+/// The work of a processor in one chain. It must not block.
+pub trait Task: Send {
+    /// Processes a batch: each of its records is passed on, replaced, filtered or rejected through `out`. A failure stops the
+    /// consumer that the chain leads to, which then continues at its last checkpoint.
+    fn process(&mut self, batch: &Batch, out: &mut Out<'_>) -> Result<(), Failure>;
+}
+
+/// The port `NAME` of a processor that has no others.
+pub const MAIN: usize = 0;

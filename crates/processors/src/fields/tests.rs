@@ -1,0 +1,71 @@
+//! Changed records and new tags. The changes themselves have their tests in `wire::edit`.
+
+use crate::rig::{Rig, lines, problems};
+
+use super::*;
+
+#[test]
+fn templates_see_renamed_fields_and_absent_fields_can_be_removed() {
+    let options = r#"{"rename": {".message": ".text"}, "set": {".env": "prod", ".copy": "{.text}"}, "remove": [".password"]}"#;
+    let mut rig = Rig::new(&COMPONENT, options);
+    let made = rig.run(&lines("t", "a\nb\n"));
+    let expected = [
+        r#"{"text":"a","env":"prod","copy":"a"}"#,
+        r#"{"text":"b","env":"prod","copy":"b"}"#,
+    ];
+    assert_eq!(made.lines(""), expected);
+    assert_eq!(made.ports[""][0].tag.as_str(), "t");
+}
+
+#[test]
+fn records_without_a_needed_value_are_rejected_and_their_neighbours_are_not() {
+    let mut rig = Rig::new(&COMPONENT, r#"{"set": {".copy": "{.user}"}}"#);
+    let mut body = b"\x92\x01\x81\xa4user\xa1u".to_vec();
+    body.extend_from_slice(b"\x92\x01\x81\xa1a\x01");
+    let batch = Batch {
+        encoding: Encoding::Packed,
+        body: body.into(),
+        count: 2,
+        ..lines("t", "")
+    };
+    let made = rig.run(&batch);
+    assert_eq!(made.lines(""), [r#"{"user":"u","copy":"u"}"#]);
+    assert_eq!(made.rejected.unwrap().count, 1);
+}
+
+#[test]
+fn the_tag_can_depend_on_the_changed_record_and_on_the_batch() {
+    let mut rig = Rig::new(&COMPONENT, r#"{"tag": "x.{.message}", "set": {".n": 1}}"#);
+    let made = rig.run(&lines("t", "a\nb\na\n"));
+    let tags = made.ports[""].iter();
+    let tags: Vec<_> = tags
+        .map(|batch| (batch.tag.as_str(), batch.count))
+        .collect();
+    assert_eq!(tags, [("x.a", 2), ("x.b", 1)]);
+    let mut rig = Rig::new(&COMPONENT, r#"{"tag": "new.{tag}"}"#);
+    let made = rig.run(&lines("t", "a\nb\n"));
+    assert_eq!(made.ports[""][0].tag.as_str(), "new.t");
+    assert_eq!(made.ports[""][0].count, 2);
+    let mut rig = Rig::new(&COMPONENT, r#"{"tag": "{.message}"}"#);
+    let made = rig.run(&lines("t", "a\n\n"));
+    assert_eq!((made.counts.sent, made.counts.rejected), (1, 1));
+}
+
+#[test]
+fn unusable_options_are_refused() {
+    for (options, word) in [
+        ("{}", "changes nothing"),
+        (
+            r#"{"set": {".a": 1}, "remove": [".a"]}"#,
+            "is written and then removed",
+        ),
+        (r#"{"tag": "{"}"#, "tag"),
+        (
+            r#"{"remove": [".a"], "timezone": "Mars"}"#,
+            "no time zone is called `Mars`",
+        ),
+    ] {
+        let found = problems(&COMPONENT, options).join("; ");
+        assert!(found.contains(word), "{options}: {found}");
+    }
+}

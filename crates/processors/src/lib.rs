@@ -1,0 +1,19 @@
+//! The processors: one directory each, and one line each in the list below.
+
+mod condition;
+mod fields;
+mod filter;
+mod parse;
+#[cfg(test)]
+mod rig;
+mod route;
+
+use millstream_pipeline::node::Component;
+
+/// All processors.
+pub const COMPONENTS: &[Component] = &[
+    fields::COMPONENT,
+    filter::COMPONENT,
+    parse::COMPONENT,
+    route::COMPONENT,
+];

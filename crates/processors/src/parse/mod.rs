@@ -1,0 +1,109 @@
+//! The processor `parse`: reads the text of a field and makes fields of it.
+//!
+//! `read -> decode -> send -> keep -> read back -> [process] -> encode -> write -> settle`
+//!
+//! The formats are in `wire::parse`. A record whose text does not have the format is passed on unchanged or rejected.
+
+use std::sync::Arc;
+
+use jiff::tz::TimeZone;
+use millstream_config::Node;
+use millstream_pipeline::{
+    failure::Failure,
+    node::{Build, Checked, Component},
+    output::Out,
+    processor::{MAIN, Processor, Task},
+};
+use millstream_record::{Batch, Encoding};
+use millstream_wire::{
+    lines::write_entry,
+    parse::{Fault, Input, OnError, OptionError, ParseOptions, Parser},
+    record::records,
+};
+
+/// The entry in the list of processors.
+pub const COMPONENT: Component = Component {
+    name: "parse",
+    summary: "Reads JSON, logfmt, CSV, access logs and other texts of a field and makes fields of them.",
+    readme: include_str!("README.md"),
+    example: include_str!("example.yaml"),
+    schema: || schemars::schema_for!(ParseOptions),
+    build: Build::Processor(build),
+};
+
+struct Parse {
+    options: ParseOptions,
+    zone: TimeZone,
+}
+
+fn build(_name: &str, options: &Node) -> Checked<Arc<dyn Processor>> {
+    let parse: ParseOptions = options.read()?;
+    let in_time = parse.time.as_ref().and_then(|time| time.timezone.as_ref());
+    let (path, name) = match (in_time, &parse.timezone) {
+        (Some(name), _) => ("time.timezone", name.as_str()),
+        (None, Some(name)) => ("timezone", name.as_str()),
+        (None, None) => ("timezone", "UTC"),
+    };
+    let zone = TimeZone::get(name).map_err(|_| {
+        let problem = options.problem_at(path, format!("no time zone is called `{name}`"));
+        vec![problem.help("a name of the IANA database, such as `Europe/Berlin` or `UTC`")]
+    })?;
+    if let Err(OptionError {
+        option,
+        message,
+        help,
+    }) = Parser::new(&parse, zone.clone())
+    {
+        return Err(vec![options.problem_at(option, message).help(help)]);
+    }
+    Ok(Arc::new(Parse {
+        options: parse,
+        zone,
+    }))
+}
+
+impl Processor for Parse {
+    fn task(&self) -> Result<Box<dyn Task>, Failure> {
+        let parser = Parser::new(&self.options, self.zone.clone());
+        let parser = parser.map_err(|error| Failure::config(error.to_string()))?;
+        Ok(Box::new(Parsing(parser)))
+    }
+}
+
+struct Parsing(Parser);
+
+impl Task for Parsing {
+    fn process(&mut self, batch: &Batch, out: &mut Out<'_>) -> Result<(), Failure> {
+        for (range, _) in records(batch) {
+            let record = &batch.body[range.clone()];
+            let line = record.strip_suffix(b"\n").unwrap_or(record);
+            let input = match batch.encoding {
+                Encoding::Lines => Input::Line(line),
+                Encoding::Packed => Input::Entry(record),
+            };
+            let parsed = out.append(MAIN, None, |buffer| {
+                self.0.entry(input, batch.received, buffer).map(|()| 1)
+            });
+            match (parsed, self.0.on_error(), batch.encoding) {
+                (Ok(()), ..) => {}
+                (Err(fault), OnError::Reject, _) => out.reject(record, &fault.to_string()),
+                (Err(_), OnError::Keep, Encoding::Packed) => {
+                    out.fail(1);
+                    out.keep(MAIN, range, 1);
+                }
+                (Err(_), OnError::Keep, Encoding::Lines) => {
+                    out.fail(1);
+                    // An entry, so that it stays in one batch with its neighbours.
+                    let _ = out.append(MAIN, None, |buffer| {
+                        write_entry(buffer, batch.received, line);
+                        Ok::<_, Fault>(1)
+                    });
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

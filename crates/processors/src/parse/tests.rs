@@ -1,0 +1,66 @@
+//! Records are parsed, kept or rejected. The formats have their tests in `wire::parse`.
+
+use millstream_pipeline::reject::Rejected;
+
+use crate::rig::{Rig, lines, problems};
+
+use super::*;
+
+#[test]
+fn lines_become_records_in_their_order() {
+    let mut rig = Rig::new(&COMPONENT, r#"{"as": "json"}"#);
+    let made = rig.run(&lines("t", "{\"a\":1}\n{\"b\":\"x\"}\n"));
+    assert_eq!(made.lines(""), [r#"{"a":1}"#, r#"{"b":"x"}"#]);
+    assert_eq!(made.ports[""].len(), 1);
+}
+
+#[test]
+fn a_line_of_another_format_is_kept_in_its_place_or_rejected_with_the_reason() {
+    let batch = lines("t", "{\"a\":1}\nplain\n{\"b\":2}\n");
+    let mut rig = Rig::new(&COMPONENT, r#"{"as": "json"}"#);
+    let made = rig.run(&batch);
+    let expected = [r#"{"a":1}"#, r#"{"message":"plain"}"#, r#"{"b":2}"#];
+    assert_eq!(made.lines(""), expected);
+    assert_eq!(made.counts.failed, 1);
+    let mut rig = Rig::new(&COMPONENT, r#"{"as": "json", "on_error": "reject"}"#);
+    let made = rig.run(&batch);
+    assert_eq!(made.lines(""), [expected[0], expected[2]]);
+    let rejected = made.rejected.unwrap();
+    let rejected = Rejected::read(&rejected.body).unwrap();
+    assert_eq!(rejected.message, b"plain\n");
+    assert!(rejected.reason.contains("byte 0"), "{}", rejected.reason);
+}
+
+#[test]
+fn packed_records_keep_their_other_fields() {
+    let mut rig = Rig::new(&COMPONENT, r#"{"as": "logfmt", "field": ".text"}"#);
+    let mut body = b"\x92\x01\x82\xa4host\xa1h\xa4text\xa7a=1 b=2".to_vec();
+    body.extend_from_slice(b"\x92\x01\x81\xa4host\xa1i");
+    let batch = Batch {
+        encoding: Encoding::Packed,
+        body: body.into(),
+        count: 2,
+        ..lines("t", "")
+    };
+    let made = rig.run(&batch);
+    let expected = [r#"{"host":"h","a":"1","b":"2"}"#, r#"{"host":"i"}"#];
+    assert_eq!(made.lines(""), expected);
+    assert_eq!(made.counts.failed, 1);
+}
+
+#[test]
+fn unusable_options_are_refused() {
+    for (options, word) in [
+        ("{}", "as"),
+        (r#"{"as": "regex"}"#, "pattern"),
+        (r#"{"as": "xml"}"#, "xml"),
+        (
+            r#"{"as": "json", "timezone": "Mars"}"#,
+            "no time zone is called `Mars`",
+        ),
+        (r#"{"as": "json", "columns": ["a"]}"#, "columns"),
+    ] {
+        let found = problems(&COMPONENT, options).join("; ");
+        assert!(found.contains(word), "{options}: {found}");
+    }
+}

@@ -1,0 +1,135 @@
+//! The processor `route`: sends each record by the port of the first condition that it matches.
+//!
+//! `read -> decode -> send -> keep -> read back -> [process] -> encode -> write -> settle`
+//!
+//! One walk over a record answers all conditions. Adjacent records of a route leave as one range.
+
+use std::sync::Arc;
+
+use millstream_config::Node;
+use millstream_pipeline::{
+    failure::Failure,
+    node::{Build, Checked, Component},
+    output::Out,
+    processor::{Processor, Task},
+};
+use millstream_record::Batch;
+use millstream_wire::condition::{Matcher, Where};
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use crate::condition::matcher;
+
+/// The entry in the list of processors.
+pub const COMPONENT: Component = Component {
+    name: "route",
+    summary: "Sends each record by the port of the first condition that it matches.",
+    readme: include_str!("README.md"),
+    example: include_str!("example.yaml"),
+    schema: || schemars::schema_for!(Config),
+    build: Build::Processor(build),
+};
+
+/// The port for records that match no condition.
+const REST: &str = "rest";
+/// Names of ports that a route cannot have.
+const RESERVED: [&str; 2] = [REST, "rejected"];
+
+/// The options of `route`.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Config {
+    /// Routes by name, each with its condition: `{ errors: { where: { .level: [error, fatal] } } }`. The first one that matches takes the
+    /// record, in the order of the file; it leaves by the port `NAME.ROUTE`. A record that matches none leaves by `NAME.rest`.
+    routes: std::collections::BTreeMap<String, Route>,
+}
+
+/// A route.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Route {
+    /// Condition of the route.
+    #[serde(rename = "where")]
+    condition: Where,
+}
+
+struct Router {
+    ports: Vec<Arc<str>>,
+    matcher: Matcher,
+}
+
+fn build(_name: &str, options: &Node) -> Checked<Arc<dyn Processor>> {
+    let Config { mut routes } = options.read()?;
+    // The map of the options has lost the order of the file.
+    let names: Vec<_> = options
+        .get("routes")
+        .map(Node::entries)
+        .unwrap_or_default()
+        .iter()
+        .collect();
+    let mut problems = Vec::new();
+    let mut ordered = Vec::new();
+    for (name, _) in names {
+        let path = format!("routes.{}", name.text);
+        if RESERVED.contains(&name.text.as_str()) {
+            let message = format!("`{}` is a port of every route processor", name.text);
+            problems.push(
+                options
+                    .problem_at(&path, message)
+                    .help("choose another name"),
+            );
+        } else if let Err(why) = millstream_config::names::check(&name.text) {
+            problems.push(options.problem_at(&path, why));
+        }
+        ordered.extend(
+            routes
+                .remove(&name.text)
+                .map(|route| (name.text.clone(), route)),
+        );
+    }
+    if ordered.is_empty() {
+        problems.push(options.problem_at("routes", "there is no route"));
+    }
+    if !problems.is_empty() {
+        return Err(problems);
+    }
+    let conditions = ordered.iter();
+    let conditions =
+        conditions.map(|(name, route)| (format!("routes.{name}.where"), &route.condition));
+    let matcher = matcher(options, conditions)?;
+    let ports = ordered.iter().map(|(name, _)| name.as_str());
+    let ports = ports.chain([REST]).map(Arc::from).collect();
+    Ok(Arc::new(Router { ports, matcher }))
+}
+
+impl Processor for Router {
+    fn ports(&self) -> Vec<Arc<str>> {
+        self.ports.clone()
+    }
+
+    fn task(&self) -> Result<Box<dyn Task>, Failure> {
+        Ok(Box::new(Routing {
+            rest: self.ports.len() - 1,
+            matcher: self.matcher.clone(),
+        }))
+    }
+}
+
+struct Routing {
+    /// The number of the port `rest`.
+    rest: usize,
+    matcher: Matcher,
+}
+
+impl Task for Routing {
+    fn process(&mut self, batch: &Batch, out: &mut Out<'_>) -> Result<(), Failure> {
+        let rest = self.rest;
+        self.matcher.runs(batch, |run| {
+            out.keep(run.condition.unwrap_or(rest), run.range, run.count);
+        });
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

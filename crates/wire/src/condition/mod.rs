@@ -1,0 +1,36 @@
+//! Conditions on records: the option `where` as a map, tested on the undecoded bytes.
+//!
+//! ```yaml
+//! where:
+//!   .level: [error, fatal]            equal to one of these
+//!   .ms: { gt: 500 }                  eq, ge, gt, le, lt, glob, regex, exists; several in one map must all pass
+//!   .user.id: { not: 0 }              also `any: [..]` and `all: [..]` behind a field
+//!   tag: "web.**"                     a pattern, as in the option `tags`
+//!   host: web-1                       a value of the batch
+//!   any: [{ .status: { ge: 500 } }, { not: { .path: { glob: "/health*" } } }]
+//! ```
+//!
+//! All tests of a map must pass. Texts are compared with texts, numbers with numbers by their exact values, whether they
+//! are integers or floats; a field of another type does not match, nor does a missing one, except with `exists: false`
+//! and within `not`. `null` matches a field that is there and null. Of equal keys the first one counts. A line is the
+//! record `{"message": line}`.
+//!
+//! - [`Where`]: the option, as components read it. An error has the place of the name or value that is wrong.
+//! - [`Matcher`]: several conditions, compiled. One walk over a record finds the fields that all of them ask for, at any
+//!   depth of the record without recursion on it; nothing is allocated per record. Tests of the tag and of the
+//!   values of the batch are decided once per batch.
+
+mod find;
+mod glob;
+mod matcher;
+pub(crate) mod named;
+mod number;
+mod option;
+mod schema;
+mod test;
+
+#[cfg(test)]
+mod tests;
+
+pub use matcher::{Matcher, Run, TagTest};
+pub use option::{Condition, Where};

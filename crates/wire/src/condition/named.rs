@@ -1,0 +1,179 @@
+//! Named fields of a map, found in one walk over its bytes.
+//!
+//! Neighbouring records mostly have the same keys in the same places. So the key of each place is remembered with its
+//! head, its length and the name it stands for: a key that is equal to the remembered one costs one comparison of 16
+//! bytes, and the processor speculates ahead to the value. Other keys are compared with all names.
+
+use crate::msgpack::{Reader, skip};
+
+/// The number of places whose keys are remembered.
+const PLACES: usize = 16;
+/// The longest key that is remembered, with its head.
+const KEY_BYTES: usize = 16;
+/// A key that is none of the names.
+const UNNAMED: usize = usize::MAX;
+
+/// The key that was last found in a place.
+#[derive(Clone, Copy, Debug)]
+struct Key {
+    /// The str, and a mask of its bytes.
+    bytes: u128,
+    mask: u128,
+    /// Its length; 0 if there is none.
+    size: usize,
+    /// The index of its name, or [`UNNAMED`].
+    name: usize,
+}
+
+impl Key {
+    /// No key: nothing is equal to it.
+    const NONE: Self = Self {
+        bytes: 1,
+        mask: 0,
+        size: 0,
+        name: UNNAMED,
+    };
+
+    #[inline(always)]
+    fn is_at(&self, body: &[u8], at: usize) -> bool {
+        let start = body.get(at..).and_then(<[u8]>::first_chunk);
+        start.is_some_and(|start| u128::from_le_bytes(*start) & self.mask == self.bytes)
+    }
+}
+
+/// A pair of a map whose key is one of the names.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Pair {
+    /// The index of the name.
+    pub(crate) name: usize,
+    /// The offset of the key.
+    pub(crate) key: usize,
+    /// The offset of the value.
+    pub(crate) value: usize,
+    /// The offset after the value.
+    pub(crate) end: usize,
+}
+
+/// The names to find in a map.
+#[derive(Clone, Debug)]
+pub(crate) struct Named {
+    names: Box<[Box<[u8]>]>,
+    keys: Box<[Key; PLACES]>,
+}
+
+impl Named {
+    /// Finds these names, which are all different.
+    pub(crate) fn new<'a>(names: impl IntoIterator<Item = &'a str>) -> Self {
+        let names = names.into_iter().map(|name| name.as_bytes().into());
+        Self {
+            names: names.collect(),
+            keys: Box::new([Key::NONE; PLACES]),
+        }
+    }
+
+    /// Walks over the map at `at` and calls `found` for each pair with one of the names, in order, duplicates included.
+    /// Returns the number of pairs and the offset after the map; `None` if there is no complete map.
+    #[inline(always)]
+    pub(crate) fn walk(
+        &mut self,
+        body: &[u8],
+        at: usize,
+        mut found: impl FnMut(Pair),
+    ) -> Option<(u32, usize)> {
+        let (pairs, mut at) = map_at(body, at)?;
+        for index in 0..pairs as usize {
+            let key = at;
+            let name = match self.keys.get(index) {
+                Some(known) if known.is_at(body, at) => {
+                    at += known.size;
+                    known.name
+                }
+                _ => {
+                    let (name, value) = self.other(body, at, index)?;
+                    at = value;
+                    name
+                }
+            };
+            let value = at;
+            at = end_of(body, at)?;
+            if name != UNNAMED {
+                found(Pair {
+                    name,
+                    key,
+                    value,
+                    end: at,
+                });
+            }
+        }
+        (at <= body.len()).then_some((pairs, at))
+    }
+
+    /// A key that differs from the one that was last in its place: its name and the offset of its value.
+    #[inline(never)]
+    fn other(&mut self, body: &[u8], at: usize, index: usize) -> Option<(usize, usize)> {
+        let mut reader = Reader::at(body, at);
+        let Ok(text) = reader.bytes() else {
+            reader.skip().ok()?;
+            return Some((UNNAMED, reader.position()));
+        };
+        let value = reader.position();
+        let name = self.names.iter().position(|name| **name == *text);
+        let name = name.unwrap_or(UNNAMED);
+        let size = value - at;
+        if let (Some(place), Some(start)) = (
+            self.keys.get_mut(index),
+            body.get(at..).and_then(<[u8]>::first_chunk),
+        ) && size <= KEY_BYTES
+        {
+            let mask = u128::MAX >> (8 * (KEY_BYTES - size));
+            let bytes = u128::from_le_bytes(*start) & mask;
+            *place = Key {
+                bytes,
+                mask,
+                size,
+                name,
+            };
+        }
+        Some((name, value))
+    }
+}
+
+/// The number of pairs of the map at `at`, and the offset of the first one.
+#[inline(always)]
+pub(crate) fn map_at(body: &[u8], at: usize) -> Option<(u32, usize)> {
+    match body.get(at) {
+        Some(&marker @ 0x80..=0x8f) => Some((u32::from(marker & 0x0f), at + 1)),
+        _ => long_map(body, at),
+    }
+}
+
+#[cold]
+fn long_map(body: &[u8], at: usize) -> Option<(u32, usize)> {
+    let mut reader = Reader::at(body, at);
+    let pairs = reader.map_len().ok()?;
+    Some((pairs, reader.position()))
+}
+
+/// The offset after the value at `at`, which may be beyond the end of truncated bytes.
+#[inline(always)]
+fn end_of(body: &[u8], at: usize) -> Option<usize> {
+    let size = match *body.get(at..)? {
+        [marker @ 0xa0..=0xbf, ..] => 1 + usize::from(marker & 0x1f),
+        [0xd9, length, ..] => 2 + usize::from(length),
+        [0x00..=0x7f | 0xc0 | 0xc2 | 0xc3 | 0xe0..=0xff, ..] => 1,
+        [0xda, high, low, ..] => 3 + usize::from(u16::from_be_bytes([high, low])),
+        [0xcc | 0xd0, ..] => 2,
+        [0xcd | 0xd1, ..] => 3,
+        [0xca | 0xce | 0xd2, ..] => 5,
+        [0xcb | 0xcf | 0xd3, ..] => 9,
+        _ => return end_of_other(body, at),
+    };
+    Some(at + size)
+}
+
+#[inline(never)]
+fn end_of_other(body: &[u8], at: usize) -> Option<usize> {
+    let mut open = 1;
+    let end = skip(body, at, &mut open).ok()?;
+    (open == 0).then_some(end)
+}

@@ -1,0 +1,249 @@
+//! Changes of fields, made on the undecoded bytes: rename, set, remove, keep, in this order.
+//!
+//! Hop: read decode send keep take [process] encode write settle.
+//!
+//! ```yaml
+//! rename: { .msg: .message, .ctx.user: .user }    all at once; replaces a field that has the new name
+//! set: { .env: prod, .n: 5, .copy: "{.n}" }       a constant, or a template, which keeps the type of a single field
+//! remove: [.password, .headers.cookie]
+//! keep: [.message, .user.id]                      nothing else
+//! ```
+//!
+//! The templates of `set` see the record as it is behind `rename`, without what `set` writes. A field that is there
+//! keeps its place, also with a new name in the same map; a new one comes last, and maps on the way to it are created.
+//! A value on this way that is no map is replaced by one. `keep` leaves out maps in which nothing is kept. Of equal keys
+//! the first one counts: what replaces it replaces all of them, while `remove` and `keep` concern each of them.
+//!
+//! Everything else is copied as bytes: types, order, equal keys, binary data and integers of 64 bits stay as they are.
+//! A line is changed as the record `{"message": line}` and becomes an entry with the receive time.
+//!
+//! A template that misses a value rejects the record. Nothing recurses on the depth of a record, and nothing is
+//! allocated per record.
+
+mod engine;
+mod option;
+mod plan;
+mod value;
+
+#[cfg(test)]
+mod tests;
+
+use std::ops::Range;
+
+use jiff::tz::TimeZone;
+use millstream_record::{Batch, Encoding};
+
+pub use option::{Rename, Set, Setting};
+
+use crate::{
+    format::OptionError,
+    lines,
+    msgpack::{self, Head, skip},
+    record::{FieldPath, Record, TimedRecord},
+    room::Room,
+    template::{Depends, Missing, Shared},
+};
+use engine::Engine;
+use plan::Level;
+use value::Values;
+
+/// The offset of a field that the record does not have.
+const MISSING: usize = usize::MAX;
+/// Pairs of one map that an edit names. More than [`plan`] has names can only be equal keys, and each takes memory.
+const REPEATS_MAX: usize = 1024;
+
+/// Changes of the fields of a record.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Changes {
+    /// Fields to rename.
+    pub rename: Rename,
+    /// Fields to set.
+    pub set: Set,
+    /// Fields to remove.
+    pub remove: Vec<FieldPath>,
+    /// The only fields to keep; `None`: all.
+    pub keep: Option<Vec<FieldPath>>,
+}
+
+/// Makes changes. One per task, because it remembers keys and times.
+#[derive(Clone, Debug)]
+pub struct Edit {
+    /// Renames first if a template must see the new names.
+    first: Option<Box<Engine>>,
+    last: Engine,
+    /// The entry between the two.
+    renamed: Vec<u8>,
+    /// The entry of a line.
+    line: Vec<u8>,
+}
+
+/// A record that was not changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reject {
+    /// Its range in the batch's body: a line with its newline, or an entry.
+    pub range: Range<usize>,
+    /// Why.
+    pub reason: Reason,
+}
+
+/// Why a record was not changed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Reason {
+    /// A template needs a value that is missing.
+    #[error(transparent)]
+    Missing(#[from] Missing),
+    /// A map has too many pairs with the same keys.
+    #[error("a map has the changed fields more than {REPEATS_MAX} times")]
+    Repeated,
+    /// It is not an entry, which no valid batch contains.
+    #[error("the bytes are not a record")]
+    Malformed,
+}
+
+impl Changes {
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.rename.fields.is_empty()
+            && self.set.fields.is_empty()
+            && self.remove.is_empty()
+            && self.keep.is_none()
+    }
+
+    /// Compiles the changes; strftime in templates uses the time zone `zone`.
+    ///
+    /// # Errors [`OptionError`]: changes that contradict each other.
+    pub fn compile(&self, zone: &TimeZone) -> Result<Edit, OptionError> {
+        let engine = |changes: &Self| -> Result<Engine, OptionError> {
+            let settings = changes.set.fields.iter().map(|(_, setting)| setting);
+            let values = Values::new(settings, zone);
+            let renames = changes.rename.fields.len();
+            Ok(Engine::new(Level::new(changes)?, values, renames))
+        };
+        let whole = engine(self)?;
+        let templates = self.set.templates();
+        let mut depends = templates.iter().map(|template| template.depends());
+        let reads_records = depends.any(|depends| depends == Depends::Record);
+        let (first, last) = if reads_records && !self.rename.fields.is_empty() {
+            let rename = Self {
+                rename: self.rename.clone(),
+                ..Self::default()
+            };
+            let rest = Self {
+                rename: Rename::default(),
+                ..self.clone()
+            };
+            (Some(Box::new(engine(&rename)?)), engine(&rest)?)
+        } else {
+            (None, whole)
+        };
+        Ok(Edit {
+            first,
+            last,
+            renamed: Vec::new(),
+            line: Vec::new(),
+        })
+    }
+}
+
+impl Edit {
+    /// Appends the changed records of a batch to `out` as packed entries, and those that cannot be changed to
+    /// `rejects`. Returns the number of records appended.
+    pub fn apply(&mut self, batch: &Batch, out: &mut Vec<u8>, rejects: &mut Vec<Reject>) -> u32 {
+        let shared = Shared::from(batch);
+        let begun = self.last.begin(shared);
+        let mut room = Room::new(out);
+        let (body, mut start, mut count) = (&*batch.body, 0, 0);
+        while start < body.len() {
+            let before = room.position();
+            let result = match (&begun, batch.encoding) {
+                (Err(reason), _) => Err(reason.clone()),
+                (Ok(()), Encoding::Lines) => self.line(batch, start, shared, &mut room),
+                (Ok(()), Encoding::Packed) => self.entry(body, start, batch, shared, &mut room),
+            };
+            start = match result {
+                Ok(end) => {
+                    count += 1;
+                    end
+                }
+                Err(reason) => {
+                    room.back_to(before);
+                    let range = start..behind(batch, start);
+                    let end = range.end;
+                    rejects.push(Reject { range, reason });
+                    end
+                }
+            };
+        }
+        count
+    }
+
+    #[inline]
+    fn line(
+        &mut self,
+        batch: &Batch,
+        start: usize,
+        shared: Shared<'_>,
+        room: &mut Room<'_>,
+    ) -> Result<usize, Reason> {
+        let end = behind(batch, start);
+        let line = batch.body.get(start..end).unwrap_or_default();
+        let line = line.strip_suffix(b"\n").unwrap_or(line);
+        let mut entry = std::mem::take(&mut self.line);
+        entry.clear();
+        lines::write_entry(&mut entry, batch.received, line);
+        let result = self.entry(&entry, 0, batch, shared, room);
+        self.line = entry;
+        result.map(|_| end)
+    }
+
+    /// Writes the changed form of the entry at `start`; returns the offset after the entry.
+    #[inline]
+    fn entry(
+        &mut self,
+        body: &[u8],
+        start: usize,
+        batch: &Batch,
+        shared: Shared<'_>,
+        room: &mut Room<'_>,
+    ) -> Result<usize, Reason> {
+        let head = msgpack::entry_head(body, start).map_err(|_| Reason::Malformed)?;
+        // The head of the entry stays unchanged, with its metadata.
+        room.bytes(body.get(start..head.record).unwrap_or_default());
+        let timed = |body, head: Head| TimedRecord {
+            time: head.time.unwrap_or(batch.received),
+            record: Record::Packed(body),
+        };
+        let Some(first) = &mut self.first else {
+            let map = body.get(head.record..).unwrap_or_default();
+            return self
+                .last
+                .record(body, head.record, shared, timed(map, head), room);
+        };
+        self.renamed.clear();
+        let mut renamed = Room::new(&mut self.renamed);
+        let end = first.record(body, head.record, shared, timed(&[], head), &mut renamed)?;
+        drop(renamed);
+        let map = &self.renamed;
+        self.last.record(map, 0, shared, timed(map, head), room)?;
+        Ok(end)
+    }
+}
+
+/// The offset after the record at `start`; the end of the body if it cannot be read, which no valid batch contains.
+#[inline]
+fn behind(batch: &Batch, start: usize) -> usize {
+    let body = &*batch.body;
+    match batch.encoding {
+        Encoding::Lines => {
+            let rest = body.get(start..).unwrap_or_default();
+            memchr::memchr(b'\n', rest).map_or(body.len(), |length| start + length + 1)
+        }
+        Encoding::Packed => {
+            let mut open = 1;
+            match skip(body, start, &mut open) {
+                Ok(end) if open == 0 => end,
+                _ => body.len(),
+            }
+        }
+    }
+}

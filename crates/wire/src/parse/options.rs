@@ -1,0 +1,224 @@
+//! The options of the processor `parse`, and their validation.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::Kind;
+use crate::record::{FieldPath, MESSAGE};
+
+/// Format of the text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum TextFormat {
+    /// A JSON object.
+    Json,
+    /// The named groups of `pattern`.
+    Regex,
+    /// `key=value key="quoted value"`; a key without a value is true.
+    Logfmt,
+    /// `label:value`, separated by tabs.
+    Ltsv,
+    /// Values separated by commas, quoted as in RFC 4180, with the names of `columns`.
+    Csv,
+    /// Values separated by tabs, without quotes, with the names of `columns`.
+    Tsv,
+    /// RFC 3164 and RFC 5424, with the fields of the source `syslog`.
+    Syslog,
+    /// Apache's access log: `common`, `combined` and Debian's `vhost_combined`.
+    Apache,
+    /// The access log of nginx: `combined`, also with `"$http_x_forwarded_for"` at its end.
+    Nginx,
+}
+
+/// Handling of a record whose text does not have the format.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum OnError {
+    /// It is passed on unchanged, and counted.
+    #[default]
+    Keep,
+    /// It leaves by the port `NAME.rejected`.
+    Reject,
+}
+
+/// The field that holds the event time.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct TimeOptions {
+    /// Name of the parsed field that holds the time. Default: `time`.
+    pub field: Option<String>,
+    /// Format of the time: strftime as in Fluentd (`%d/%b/%Y:%H:%M:%S %z`; `%L` and `%N` are fractions of any length),
+    /// `iso8601` or `rfc3339`, `unix`, `unix_ms`, `unix_us`, `unix_ns`, `auto` (RFC 3339, the time of access logs, or a number
+    /// of seconds or milliseconds since 1970 after 1973), or `none` (the field is not a time). Default: `auto`, and the time
+    /// of access logs for apache and nginx.
+    pub format: Option<String>,
+    /// Time zone of times in this field that name none, such as `Europe/Berlin`. Default: `timezone` of the node.
+    pub timezone: Option<String>,
+    /// Whether the field stays in the record. Default: `false`.
+    pub keep: bool,
+}
+
+/// The options of `parse`.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ParseOptions {
+    /// Field whose text is parsed. Default: `.message`, which is the text of a line.
+    #[serde(default = "message")]
+    pub field: FieldPath,
+    /// Format of the text: `json`, `regex`, `logfmt`, `ltsv`, `csv`, `tsv`, `syslog`, `apache` or `nginx`.
+    #[serde(rename = "as")]
+    pub format: TextFormat,
+    /// Regular expression of `as: regex`; its named groups, such as `(?<level>\\w+)`, become fields. A group that takes no part
+    /// in the match is left out. It runs in linear time, so it has no look-around and no back-references.
+    #[serde(default)]
+    pub pattern: Option<String>,
+    /// Names of the values of `as: csv` and `as: tsv`, in their order.
+    #[serde(default)]
+    pub columns: Option<Vec<String>>,
+    /// Types of parsed fields: `integer`, `float`, `boolean` or `string`, such as `{ size: integer }`. A value that is none
+    /// of its type stays as it is. Default: text; what JSON says for json; integers for `code` and `size` of apache and nginx.
+    #[serde(default)]
+    pub types: BTreeMap<String, Kind>,
+    /// Parsed field that becomes the event time. Default: the field `time`, if it holds a time that `auto` knows. If this option
+    /// is given, a field that does not hold such a time is an error of the record. A record without the field keeps its time.
+    #[serde(default)]
+    pub time: Option<TimeOptions>,
+    /// Time zone of times that name none, such as `Europe/Berlin`. Default: the top-level `timezone`.
+    #[serde(default)]
+    pub timezone: Option<String>,
+    /// Field that gets the parsed fields as a map, such as `.http`. Default: they become fields of the record.
+    #[serde(default)]
+    pub into: Option<FieldPath>,
+    /// Whether the parsed field stays in the record. Default: `false`.
+    #[serde(default)]
+    pub keep: bool,
+    /// Handling of a record whose text does not have the format: `keep` (it is passed on unchanged, and counted) or `reject`
+    /// (it leaves by the port `NAME.rejected`). Default: `keep`.
+    #[serde(default)]
+    pub on_error: OnError,
+}
+
+fn message() -> FieldPath {
+    FieldPath::top(MESSAGE)
+}
+
+/// Incompatible options.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{message}: {help}")]
+pub struct OptionError {
+    /// The option with the problem, with dots between its levels: `time.format`.
+    pub option: &'static str,
+    /// The error.
+    pub message: String,
+    /// The next step.
+    pub help: String,
+}
+
+impl OptionError {
+    pub(super) fn new(
+        option: &'static str,
+        message: impl Into<String>,
+        help: impl Into<String>,
+    ) -> Self {
+        Self {
+            option,
+            message: message.into(),
+            help: help.into(),
+        }
+    }
+}
+
+impl ParseOptions {
+    /// The options for a format, with the defaults of all others.
+    pub fn new(format: TextFormat) -> Self {
+        Self {
+            field: message(),
+            format,
+            pattern: None,
+            columns: None,
+            types: BTreeMap::new(),
+            time: None,
+            timezone: None,
+            into: None,
+            keep: false,
+            on_error: OnError::Keep,
+        }
+    }
+
+    /// Refuses options that the format does not use or lacks.
+    pub(super) fn check(&self) -> Result<(), OptionError> {
+        let unused = |option, only| {
+            let message = format!("`{option}` has no effect with this format");
+            let help = format!("remove it, or set `as: {only}`");
+            Err(OptionError::new(option, message, help))
+        };
+        match (self.format, self.pattern.is_some()) {
+            (TextFormat::Regex, false) => {
+                return Err(OptionError::new(
+                    "pattern",
+                    "`as: regex` without a `pattern`",
+                    r"write one with named groups, such as `pattern: '^(?<level>\w+) (?<text>.*)$'`",
+                ));
+            }
+            (TextFormat::Regex, true) | (_, false) => {}
+            (_, true) => return unused("pattern", "regex"),
+        }
+        match (self.format, self.columns.as_deref()) {
+            (TextFormat::Csv | TextFormat::Tsv, None | Some([])) => {
+                return Err(OptionError::new(
+                    "columns",
+                    "`as: csv` and `as: tsv` need `columns`",
+                    "name the values in their order, such as `columns: [time, host, size]`",
+                ));
+            }
+            (TextFormat::Csv | TextFormat::Tsv, Some(_)) | (_, None) => {}
+            (_, Some(_)) => return unused("columns", "csv"),
+        }
+        let own = |time: &TimeOptions| time.field.is_some() || time.format.is_some() || time.keep;
+        if self.format == TextFormat::Syslog && self.time.as_ref().is_some_and(own) {
+            return Err(OptionError::new(
+                "time",
+                "a syslog message has its time at a fixed place",
+                "remove all but `timezone`",
+            ));
+        }
+        Ok(())
+    }
+
+    /// The name of `into`.
+    pub(super) fn name_of_into(&self) -> Result<Option<&str>, OptionError> {
+        let Some(path) = &self.into else {
+            return Ok(None);
+        };
+        let name = path.top_name().ok_or_else(|| {
+            let message = format!("`{path}` is inside another field");
+            OptionError::new(
+                "into",
+                message,
+                "name a field of the record, such as `.parsed`",
+            )
+        })?;
+        Ok(Some(name))
+    }
+}
+
+/// A name of a parsed field, with or without a leading dot.
+pub(super) fn name(text: &str, option: &'static str) -> Result<String, OptionError> {
+    let path: FieldPath = text.parse().map_err(|error| {
+        OptionError::new(
+            option,
+            format!("`{text}` is not the name of a field ({error})"),
+            "a name is `size` or `.size`; put it in quotes if it has other characters",
+        )
+    })?;
+    let top = path.top_name().ok_or_else(|| {
+        OptionError::new(
+            option,
+            format!("`{text}` is inside another field"),
+            "name a field at the top level of the parsed text",
+        )
+    })?;
+    Ok(top.to_owned())
+}

@@ -1,0 +1,133 @@
+//! The fields of a record besides the parsed one: which of them a parsed field replaces.
+
+use std::ops::Range;
+
+use super::Fault;
+use crate::msgpack::Reader;
+
+/// Up to this many fields are compared one after the other; more are sorted, so that no record takes quadratic time.
+const FEW: usize = 16;
+/// More places than this are not kept in memory for the next record.
+const KEPT: usize = 1 << 12;
+
+/// The places of the other fields in the output. Four bytes for each, where a field has at least two.
+#[derive(Debug, Default)]
+pub(super) struct Others {
+    /// The offset of the first one in the output.
+    base: usize,
+    /// A bit for each name: a name whose bit is not set is not among them.
+    names: u64,
+    /// The offsets of all from `base` on.
+    places: Vec<u32>,
+    /// The same in order of their names, if there are more than [`FEW`] and a name was looked up.
+    sorted: Vec<u32>,
+    /// For each of `sorted`: its name was looked up before.
+    seen: Vec<bool>,
+    /// The offsets of replaced fields.
+    replaced: Vec<u32>,
+    /// The bytes behind a field inside of others, for the function that removes it.
+    pub(super) behind: Vec<Range<usize>>,
+}
+
+impl Others {
+    /// Begins a record whose other fields begin at `base`.
+    pub(super) fn begin(&mut self, base: usize) {
+        self.base = base;
+        self.names = 0;
+        for places in [&mut self.places, &mut self.sorted, &mut self.replaced] {
+            places.clear();
+            places.shrink_to(KEPT);
+        }
+        self.seen.clear();
+        self.seen.shrink_to(KEPT);
+    }
+
+    /// Adds the field at `at` of the output; its name is `None` if it is not text.
+    #[inline]
+    pub(super) fn push(&mut self, name: Option<&[u8]>, at: usize) {
+        self.names |= name.map_or(0, bit);
+        // No body reaches 4 GiB.
+        self.places
+            .push(u32::try_from(at - self.base).unwrap_or(u32::MAX));
+    }
+
+    /// Notes that a parsed field has this name.
+    #[inline(always)]
+    pub(super) fn replace(&mut self, name: &[u8], out: &[u8]) {
+        if self.names & bit(name) != 0 {
+            self.find(name, out);
+        }
+    }
+
+    #[inline(never)]
+    fn find(&mut self, name: &[u8], out: &[u8]) {
+        let base = self.base;
+        let key = |place: &u32| key_at(out, base + *place as usize);
+        if self.places.len() <= FEW {
+            for place in &self.places {
+                if key(place) == Some(name) && !self.replaced.contains(place) {
+                    self.replaced.push(*place);
+                }
+            }
+            return;
+        }
+        if self.sorted.is_empty() {
+            self.sorted.extend_from_slice(&self.places);
+            self.sorted
+                .sort_unstable_by_key(|place| (key(place), *place));
+            self.seen.resize(self.sorted.len(), false);
+        }
+        let start = self.sorted.partition_point(|place| key(place) < Some(name));
+        let behind = self.sorted.get(start..).unwrap_or_default();
+        let same = behind.iter().take_while(|place| key(place) == Some(name));
+        if behind.first().is_some_and(|first| key(first) == Some(name))
+            && let Some(seen @ false) = self.seen.get_mut(start)
+        {
+            *seen = true;
+            self.replaced.extend(same);
+        }
+    }
+
+    /// Removes the replaced fields from the output; returns their number.
+    pub(super) fn remove_replaced(&mut self, out: &mut Vec<u8>) -> Result<u32, Fault> {
+        if self.replaced.is_empty() {
+            return Ok(0);
+        }
+        self.replaced.sort_unstable();
+        self.replaced.dedup();
+        let (mut to, mut from) = (None, 0);
+        for place in &self.replaced {
+            let start = self.base + *place as usize;
+            let end = {
+                let mut reader = Reader::at(out, start);
+                reader.values(2)?;
+                reader.position()
+            };
+            let kept = match to {
+                None => start,
+                Some(to) => {
+                    out.copy_within(from..start, to);
+                    to + (start - from)
+                }
+            };
+            (to, from) = (Some(kept), end);
+        }
+        let to = to.unwrap_or(out.len());
+        let rest = out.len() - from;
+        out.copy_within(from.., to);
+        out.truncate(to + rest);
+        Ok(self.replaced.len() as u32)
+    }
+}
+
+/// One of 64 bits, by the length and the ends of a name.
+#[inline(always)]
+fn bit(name: &[u8]) -> u64 {
+    let end = |byte: Option<&u8>| usize::from(byte.copied().unwrap_or(0));
+    1 << ((name.len() ^ (end(name.first()) << 2) ^ end(name.last())) & 63)
+}
+
+/// The name of the field at `at`; `None` if its key is not text.
+fn key_at(out: &[u8], at: usize) -> Option<&[u8]> {
+    Reader::at(out, at).bytes().ok()
+}

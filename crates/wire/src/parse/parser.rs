@@ -1,0 +1,221 @@
+//! Parses one record: its head and other fields, then the text, then the counts.
+
+use jiff::tz::TimeZone;
+use millstream_record::Time;
+
+pub use super::join::Input;
+use super::{
+    Fault, Kind, OnError, OptionError, ParseOptions, TextFormat,
+    access::Access,
+    fields::{Fields, Meaning, Slot},
+    join::{Begun, Joint, set_map_len, set_time},
+    logfmt,
+    options::name,
+    others::Others,
+    packed::{Json, Syslog},
+    pattern::Pattern,
+    separated,
+    time::Stamps,
+};
+use crate::msgpack::write_str;
+
+/// Parses records. Its buffers are reused, so that it allocates nothing per record.
+#[derive(Debug)]
+pub struct Parser {
+    joint: Joint,
+    text: Text,
+    meaning: Meaning,
+    stamps: Stamps,
+    others: Others,
+    /// A text with its escapes resolved, or a map that is not part of the record yet.
+    scratch: Vec<u8>,
+    on_error: OnError,
+}
+
+/// The format of the text.
+#[derive(Debug)]
+enum Text {
+    Json(Json),
+    Regex(Pattern),
+    Logfmt,
+    Ltsv,
+    Csv(Box<[Slot]>),
+    Tsv(Box<[Slot]>),
+    Syslog(Box<Syslog>),
+    Access(Box<Access>),
+}
+
+impl Parser {
+    /// A parser for these options; times without a zone are in `zone` ([`ParseOptions::time`] may name one, which the
+    /// caller looks up).
+    ///
+    /// # Errors [`OptionError`]: an option that the format does not have, a missing one, or one with a wrong value.
+    pub fn new(options: &ParseOptions, zone: TimeZone) -> Result<Self, OptionError> {
+        options.check()?;
+        let into = options.name_of_into()?;
+        let time = match options.time.as_ref().and_then(|time| time.field.as_deref()) {
+            Some(field) => name(field, "time.field")?,
+            None => "time".to_owned(),
+        };
+        let types = options.types.iter().map(|(field, kind)| {
+            let name = name(field, "types")?;
+            Ok((name.into_bytes().into(), *kind))
+        });
+        let syslog = options.format == TextFormat::Syslog;
+        let format = options
+            .time
+            .as_ref()
+            .and_then(|time| time.format.as_deref());
+        let none = format == Some("none");
+        let meaning = Meaning {
+            time: (!syslog && !none).then(|| time.into_bytes().into()),
+            types: types.collect::<Result<Vec<(Box<[u8]>, Kind)>, OptionError>>()?,
+        };
+        let slots = || -> Result<Box<[Slot]>, OptionError> {
+            let columns = options.columns.iter().flatten();
+            let slots = columns.map(|column| {
+                let name = name(column, "columns")?;
+                Ok(Slot::new(&name, None, &meaning))
+            });
+            slots.collect()
+        };
+        let text = match options.format {
+            TextFormat::Json => Text::Json(Json::new(&meaning)),
+            TextFormat::Regex => {
+                let pattern = options.pattern.as_deref().unwrap_or_default();
+                Text::Regex(Pattern::new(pattern, &meaning)?)
+            }
+            TextFormat::Logfmt => Text::Logfmt,
+            TextFormat::Ltsv => Text::Ltsv,
+            TextFormat::Csv => Text::Csv(slots()?),
+            TextFormat::Tsv => Text::Tsv(slots()?),
+            TextFormat::Syslog => Text::Syslog(Box::new(Syslog::new(zone.clone()))),
+            TextFormat::Apache => Text::Access(Box::new(Access::apache(&meaning))),
+            TextFormat::Nginx => Text::Access(Box::new(Access::nginx(&meaning))),
+        };
+        Ok(Self {
+            joint: Joint {
+                field: options.field.clone(),
+                keep: options.keep,
+                into: into.map(|name| name.as_bytes().into()),
+            },
+            text,
+            meaning,
+            stamps: Stamps::new(options.time.as_ref(), options.format, zone)?,
+            others: Others::default(),
+            scratch: Vec::new(),
+            on_error: options.on_error,
+        })
+    }
+
+    /// The handling of a record whose text does not have the format.
+    pub fn on_error(&self) -> OnError {
+        self.on_error
+    }
+
+    /// Appends the record with its parsed fields to `out`, as one entry of the packed encoding. A record without a time
+    /// gets `received`.
+    ///
+    /// # Errors [`Fault`]: then `out` is unchanged.
+    pub fn entry(
+        &mut self,
+        input: Input<'_>,
+        received: Time,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Fault> {
+        let start = out.len();
+        let result = self.append(input, received, out);
+        if result.is_err() {
+            out.truncate(start);
+        }
+        if self.scratch.capacity() > SCRATCH_BYTES {
+            self.scratch.truncate(0);
+            self.scratch.shrink_to(SCRATCH_BYTES);
+        }
+        result
+    }
+
+    #[inline]
+    fn append(&mut self, input: Input<'_>, received: Time, out: &mut Vec<u8>) -> Result<(), Fault> {
+        let start = out.len();
+        let begun = self.joint.begin(input, received, &mut self.others, out)?;
+        let Begun {
+            text,
+            time,
+            map_at,
+            others,
+            plain,
+        } = begun;
+        // The record consists of the parsed fields alone.
+        let alone = others == 0 && self.joint.into.is_none();
+        if let Text::Syslog(syslog) = &mut self.text
+            && alone
+            && plain
+            && self.meaning.types.is_empty()
+        {
+            out.truncate(start);
+            return syslog.append(text, time, out);
+        }
+        let at = match &self.joint.into {
+            None => map_at,
+            Some(into) => {
+                write_str(out, into);
+                out.push(0x80);
+                out.len() - 1
+            }
+        };
+        let whole = alone || self.joint.into.is_some();
+        if let Text::Json(json) = &mut self.text {
+            let direct = whole && self.meaning.types.is_empty();
+            if json.read(text, at, direct, out)? {
+                if at > map_at {
+                    set_map_len(out, map_at, others + 1);
+                }
+                return Ok(());
+            }
+        }
+        let mut fields = Fields {
+            out,
+            count: 0,
+            time: None,
+            now: time,
+            others: &mut self.others,
+            meaning: &self.meaning,
+            stamps: &mut self.stamps,
+            scratch: &mut self.scratch,
+        };
+        self.text.fields(text, &mut fields)?;
+        let (count, time) = (fields.count, fields.time);
+        if at > map_at {
+            set_map_len(out, at, count);
+            set_map_len(out, map_at, others + 1);
+        } else {
+            let replaced = self.others.remove_replaced(out)?;
+            set_map_len(out, map_at, others - replaced + count);
+        }
+        match time {
+            Some(time) => set_time(out, start, time),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Text {
+    /// Appends the fields of `text`.
+    #[inline]
+    fn fields(&mut self, text: &[u8], fields: &mut Fields<'_>) -> Result<(), Fault> {
+        match self {
+            Self::Json(json) => fields.map(json.map()),
+            Self::Regex(pattern) => pattern.fields(text, fields),
+            Self::Logfmt => logfmt::fields(text, fields),
+            Self::Ltsv => separated::ltsv(text, fields),
+            Self::Csv(columns) => separated::csv(text, columns, fields),
+            Self::Tsv(columns) => separated::tsv(text, columns, fields),
+            Self::Syslog(syslog) => syslog.fields(text, fields),
+            Self::Access(access) => access.fields(text, fields),
+        }
+    }
+}
+
+/// More memory than this is not kept for the next record.
+const SCRATCH_BYTES: usize = 1 << 20;

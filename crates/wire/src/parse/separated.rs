@@ -1,0 +1,130 @@
+//! Values between separators: LTSV, CSV and TSV.
+//!
+//! - LTSV: `label:value` between tabs (<http://ltsv.org>). Nothing is escaped.
+//! - CSV: RFC 4180, one record. A value in quotes may hold commas, newlines and doubled quotes.
+//! - TSV: values between tabs, without quotes, as in Fluentd and in text/tab-separated-values.
+//!
+//! In CSV and TSV an empty value without quotes is missing: its field is left out, as are those of columns beyond the last
+//! value. A value beyond the last column is an error, because it would be lost.
+
+use memchr::memchr;
+
+use super::{
+    Fault,
+    fields::{Fields, Slot},
+};
+
+/// Appends the fields of LTSV.
+pub(super) fn ltsv(text: &[u8], fields: &mut Fields<'_>) -> Result<(), Fault> {
+    let (mut at, mut any) = (0, false);
+    while at < text.len() {
+        let rest = text.get(at..).unwrap_or_default();
+        let length = memchr(b'\t', rest).unwrap_or(rest.len());
+        let pair = rest.get(..length).unwrap_or_default();
+        if !pair.is_empty() {
+            let colon = memchr(b':', pair).filter(|colon| *colon > 0);
+            let colon = colon.ok_or(Fault::at(at, "a label and `:`"))?;
+            let (label, value) = pair.split_at_checked(colon).unwrap_or((pair, &[]));
+            fields.named(label, value.get(1..).unwrap_or_default())?;
+            any = true;
+        }
+        at += length + 1;
+    }
+    match any {
+        true => Ok(()),
+        false => Err(Fault::at(0, "a label and `:`")),
+    }
+}
+
+/// Appends the fields of a line of TSV.
+pub(super) fn tsv(text: &[u8], columns: &[Slot], fields: &mut Fields<'_>) -> Result<(), Fault> {
+    if text.is_empty() {
+        return Err(Fault::at(0, "a value"));
+    }
+    let (mut at, mut columns) = (0, columns.iter());
+    loop {
+        let rest = text.get(at..).unwrap_or_default();
+        let length = memchr(b'\t', rest).unwrap_or(rest.len());
+        let value = rest.get(..length).unwrap_or_default();
+        let column = columns.next().ok_or(beyond(at))?;
+        if !value.is_empty() {
+            fields.text(column, value)?;
+        }
+        at += length;
+        if at >= text.len() {
+            return Ok(());
+        }
+        at += 1;
+    }
+}
+
+/// Appends the fields of a record of CSV.
+pub(super) fn csv(text: &[u8], columns: &[Slot], fields: &mut Fields<'_>) -> Result<(), Fault> {
+    if text.is_empty() {
+        return Err(Fault::at(0, "a value"));
+    }
+    let (mut at, mut columns) = (0, columns.iter());
+    loop {
+        let column = columns.next().ok_or(beyond(at))?;
+        if text.get(at) == Some(&b'"') {
+            at = quoted(text, at + 1, column, fields)?;
+        } else {
+            let rest = text.get(at..).unwrap_or_default();
+            let length = memchr(b',', rest).unwrap_or(rest.len());
+            let value = rest.get(..length).unwrap_or_default();
+            if !value.is_empty() {
+                fields.text(column, value)?;
+            }
+            at += length;
+        }
+        match text.get(at) {
+            None => return Ok(()),
+            Some(b',') => at += 1,
+            Some(_) => return Err(Fault::at(at, "a comma after the closing quote")),
+        }
+    }
+}
+
+/// Appends the field with the value in quotes that begins at `start`; returns the offset behind the closing quote.
+fn quoted(
+    text: &[u8],
+    start: usize,
+    column: &Slot,
+    fields: &mut Fields<'_>,
+) -> Result<usize, Fault> {
+    let (mut at, mut from) = (start, start);
+    let mut doubled = false;
+    loop {
+        let rest = text.get(at..).unwrap_or_default();
+        let found = memchr(b'"', rest).ok_or(Fault::at(text.len(), "a closing quote"))?;
+        at += found + 1;
+        if text.get(at) != Some(&b'"') {
+            break;
+        }
+        if !doubled {
+            fields.scratch.clear();
+            doubled = true;
+        }
+        // One of the two quotes.
+        let part = text.get(from..at).unwrap_or_default();
+        fields.scratch.extend_from_slice(part);
+        at += 1;
+        from = at;
+    }
+    let rest = text.get(from..at - 1).unwrap_or_default();
+    if doubled {
+        let mut scratch = std::mem::take(fields.scratch);
+        scratch.extend_from_slice(rest);
+        let appended = fields.text(column, &scratch);
+        *fields.scratch = scratch;
+        appended?;
+    } else {
+        fields.text(column, rest)?;
+    }
+    Ok(at)
+}
+
+/// A value at `offset` has no column.
+fn beyond(offset: usize) -> Fault {
+    Fault::at(offset, "no more values than `columns` names")
+}

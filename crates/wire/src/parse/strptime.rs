@@ -1,0 +1,426 @@
+//! Formats of times as strptime knows them, compiled once.
+//!
+//! jiff's own strptime has no fraction without a fixed place (`%L`, `%N`), no `Z` for `%z` and no years that follow from
+//! the receive time; Fluentd's users expect all three. Calendars and zones are jiff's.
+//!
+//! ```text
+//! %Y %y %m %b %B %h %d %e      year, month (number or English name), day
+//! %H %k %I %l %p %P %M %S      hour (of 24 or 12, with AM or PM), minute, second (60 is the next minute)
+//! %L %N %f %3N ...             digits of a fraction, any number of them
+//! %z %:z %Z                    Z, UTC, GMT, +hh:mm, +hhmm, +hh; other names mean the configured zone
+//! %s %Q                        seconds, milliseconds since 1970
+//! %F %T %D %R                  %Y-%m-%d, %H:%M:%S, %m/%d/%y, %H:%M
+//! %a %A %j %%                  a day of the week (not checked), a day of the year (not used), %
+//! ```
+
+use jiff::{
+    civil::DateTime,
+    tz::{Offset, TimeZone},
+};
+use millstream_record::Time;
+
+/// A piece of a format.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Item {
+    Byte(u8),
+    /// Any white space, or none.
+    Space,
+    /// `T` or a space between date and time.
+    Between,
+    Year,
+    ShortYear,
+    Month,
+    MonthName,
+    Day,
+    Hour,
+    Hour12,
+    HalfDay,
+    Minute,
+    Second,
+    Fraction,
+    /// A dot or comma and a fraction, or nothing.
+    OptionalFraction,
+    Zone,
+    /// As `Zone`, or nothing.
+    OptionalZone,
+    Letters,
+    Digits,
+    Seconds,
+    Millis,
+}
+
+/// A compiled format.
+#[derive(Clone, Debug)]
+pub(super) struct Strptime {
+    items: Vec<Item>,
+    /// Whether the year follows from the receive time.
+    pub(super) yearless: bool,
+    /// Whether a text that differs only in its fraction differs only in the nanoseconds.
+    pub(super) repeats: bool,
+}
+
+/// A time, and the place of its fraction's digits (empty: none).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Read {
+    pub(super) seconds: i64,
+    pub(super) nanos: u32,
+    pub(super) fraction: (usize, usize),
+}
+
+/// The parts of a time that were read.
+#[derive(Default)]
+struct Parts {
+    year: Option<i64>,
+    month: i64,
+    day: i64,
+    hour: i64,
+    afternoon: Option<bool>,
+    minute: i64,
+    second: i64,
+    nanos: u32,
+    fraction: (usize, usize),
+    offset: Option<i64>,
+    since_1970: Option<i64>,
+}
+
+/// Seconds of half a year: a date without a year that is this close to the receive time is in its year.
+pub(super) const HALF_YEAR: i64 = 180 * 86_400;
+
+impl Strptime {
+    /// RFC 3339 and what is close to it: a space instead of the `T`, a comma before the fraction, no fraction, no zone.
+    pub(super) fn iso8601() -> Self {
+        use Item::{
+            Between, Byte, Day, Hour, Minute, Month, OptionalFraction, OptionalZone, Second, Year,
+        };
+        Self {
+            items: vec![
+                Year,
+                Byte(b'-'),
+                Month,
+                Byte(b'-'),
+                Day,
+                Between,
+                Hour,
+                Byte(b':'),
+                Minute,
+                Byte(b':'),
+                Second,
+                OptionalFraction,
+                OptionalZone,
+            ],
+            yearless: false,
+            repeats: true,
+        }
+    }
+
+    /// Compiles a format.
+    ///
+    /// # Errors The part of the format that is not known, or what it lacks.
+    pub(super) fn compile(format: &str) -> Result<Self, String> {
+        let mut items = Vec::new();
+        let mut characters = format.chars();
+        while let Some(character) = characters.next() {
+            match character {
+                '%' => directive(&mut characters, &mut items)?,
+                space if space.is_ascii_whitespace() => items.push(Item::Space),
+                other => {
+                    let mut utf8 = [0; 4];
+                    let bytes = other.encode_utf8(&mut utf8).bytes();
+                    items.extend(bytes.map(Item::Byte));
+                }
+            }
+        }
+        let has = |item: &Item| items.contains(item);
+        let complete = has(&Item::Seconds) || has(&Item::Millis);
+        let month = has(&Item::Month) || has(&Item::MonthName);
+        let date = month && has(&Item::Day);
+        if !complete && !date {
+            return Err(format!(
+                "`{format}` has no date: it needs month and day, or `%s`"
+            ));
+        }
+        let digits_behind = |pair: &[Item]| {
+            let free = matches!(
+                pair,
+                [Item::Fraction, Item::Byte(byte)] if !byte.is_ascii_digit()
+            ) || matches!(pair, [Item::Fraction, Item::Zone]);
+            pair.first() == Some(&Item::Fraction) && !free
+        };
+        let fractions = items.iter().filter(|item| **item == Item::Fraction);
+        Ok(Self {
+            yearless: !complete && !has(&Item::Year) && !has(&Item::ShortYear),
+            repeats: fractions.count() < 2
+                && !items.windows(2).any(digits_behind)
+                && !has(&Item::Millis),
+            items,
+        })
+    }
+
+    /// The time that `text` holds from its start to its end. A time without a zone is in `zone`, a date without a year in
+    /// the year that brings it closest to `now`.
+    pub(super) fn read(&self, text: &[u8], zone: &TimeZone, now: Time) -> Option<Read> {
+        let mut parts = Parts {
+            month: 1,
+            day: 1,
+            ..Parts::default()
+        };
+        let mut rest = text;
+        for item in &self.items {
+            rest = parts.take(item, rest, text.len())?;
+        }
+        if !rest.is_empty() {
+            return None;
+        }
+        Some(Read {
+            seconds: parts.seconds(zone, now)?,
+            nanos: parts.nanos,
+            fraction: parts.fraction,
+        })
+    }
+}
+
+/// Compiles the directive behind a `%`.
+fn directive(characters: &mut std::str::Chars<'_>, items: &mut Vec<Item>) -> Result<(), String> {
+    let mut letters = characters.skip_while(|c| matches!(c, '0'..='9' | '-' | ':' | '^' | '_'));
+    let Some(letter) = letters.next() else {
+        return Err("a `%` at the end; write `%%` for `%`".to_owned());
+    };
+    let short = |text: &str| Strptime::compile(text).map(|format| format.items);
+    match letter {
+        'Y' => items.push(Item::Year),
+        'y' => items.push(Item::ShortYear),
+        'm' => items.push(Item::Month),
+        'b' | 'B' | 'h' => items.push(Item::MonthName),
+        'd' | 'e' => items.push(Item::Day),
+        'H' | 'k' => items.push(Item::Hour),
+        'I' | 'l' => items.push(Item::Hour12),
+        'p' | 'P' => items.push(Item::HalfDay),
+        'M' => items.push(Item::Minute),
+        'S' => items.push(Item::Second),
+        'L' | 'N' | 'f' => items.push(Item::Fraction),
+        'z' | 'Z' => items.push(Item::Zone),
+        's' => items.push(Item::Seconds),
+        'Q' => items.push(Item::Millis),
+        'a' | 'A' => items.push(Item::Letters),
+        'j' => items.push(Item::Digits),
+        'n' | 't' => items.push(Item::Space),
+        '%' => items.push(Item::Byte(b'%')),
+        'F' => items.extend(short("%Y-%m-%d")?),
+        'D' => items.extend(short("%m/%d/%y")?),
+        'T' => {
+            items.extend([Item::Hour, Item::Byte(b':'), Item::Minute]);
+            items.extend([Item::Byte(b':'), Item::Second]);
+        }
+        'R' => items.extend([Item::Hour, Item::Byte(b':'), Item::Minute]),
+        other => {
+            return Err(format!(
+                "`%{other}` is not a part of a time that can be read"
+            ));
+        }
+    }
+    Ok(())
+}
+
+impl Parts {
+    /// Reads one piece at the start of `text`; returns the text after it. `whole` is the length of the complete text.
+    fn take<'t>(&mut self, item: &Item, text: &'t [u8], whole: usize) -> Option<&'t [u8]> {
+        let number = |place: &mut i64, digits: usize| {
+            let text = text.trim_ascii_start();
+            let (value, rest) = number(text, digits)?;
+            *place = value;
+            Some(rest)
+        };
+        match item {
+            Item::Byte(byte) => text.strip_prefix(&[*byte]),
+            Item::Space => Some(text.trim_ascii_start()),
+            Item::Between => match text {
+                [b'T' | b't' | b' ', rest @ ..] => Some(rest),
+                _ => None,
+            },
+            Item::Year => {
+                let (year, rest) = self::number(text, 4)?;
+                self.year = Some(year);
+                Some(rest)
+            }
+            Item::ShortYear => {
+                let (year, rest) = self::number(text, 2)?;
+                self.year = Some(year + if year < 69 { 2000 } else { 1900 });
+                Some(rest)
+            }
+            Item::Month => number(&mut self.month, 2),
+            Item::MonthName => {
+                let (month, rest) = month_name(text)?;
+                self.month = month;
+                Some(rest)
+            }
+            Item::Day => number(&mut self.day, 2),
+            Item::Hour | Item::Hour12 => number(&mut self.hour, 2),
+            Item::HalfDay => {
+                let (half, rest) = text.split_first_chunk::<2>()?;
+                self.afternoon = Some(match &half.map(|byte| byte.to_ascii_lowercase()) {
+                    b"am" => false,
+                    b"pm" => true,
+                    _ => return None,
+                });
+                Some(rest)
+            }
+            Item::Minute => number(&mut self.minute, 2),
+            Item::Second => number(&mut self.second, 2),
+            Item::Fraction => self.fraction(text, whole),
+            Item::OptionalFraction => match text {
+                [b'.' | b',', digits @ ..] => self.fraction(digits, whole),
+                _ => Some(text),
+            },
+            Item::OptionalZone if text.is_empty() => Some(text),
+            Item::Zone | Item::OptionalZone => self.zone(text),
+            Item::Letters => Some(text.trim_ascii_start().trim_start_letters()),
+            Item::Digits => Some(self::number(text, 3)?.1),
+            Item::Seconds => {
+                let (seconds, rest) = self::number(text, 12)?;
+                self.since_1970 = Some(seconds);
+                Some(rest)
+            }
+            Item::Millis => {
+                let (millis, rest) = self::number(text, 15)?;
+                self.since_1970 = Some(millis / 1000);
+                self.nanos = (millis % 1000) as u32 * 1_000_000;
+                Some(rest)
+            }
+        }
+    }
+
+    fn fraction<'t>(&mut self, digits: &'t [u8], whole: usize) -> Option<&'t [u8]> {
+        let (nanos, rest) = nanos(digits)?;
+        self.nanos = nanos;
+        self.fraction = (whole - digits.len(), whole - rest.len());
+        Some(rest)
+    }
+
+    fn zone<'t>(&mut self, text: &'t [u8]) -> Option<&'t [u8]> {
+        let text = text.trim_ascii_start();
+        match text {
+            [b'Z' | b'z', rest @ ..]
+            | [b'U', b'T', b'C', rest @ ..]
+            | [b'G', b'M', b'T', rest @ ..] => {
+                self.offset = Some(0);
+                Some(rest)
+            }
+            [sign @ (b'+' | b'-'), rest @ ..] => {
+                let (hours, rest) = two_digits(rest)?;
+                let minutes = rest.strip_prefix(b":").unwrap_or(rest);
+                let (minutes, rest) = two_digits(minutes).unwrap_or((0, rest));
+                let seconds = hours * 3600 + minutes * 60;
+                self.offset = Some(if *sign == b'-' { -seconds } else { seconds });
+                Some(rest)
+            }
+            // Names of zones mean different zones in different places.
+            [b'A'..=b'Z', ..] => Some(text.trim_start_letters()),
+            _ => None,
+        }
+    }
+
+    /// The seconds since 1970.
+    fn seconds(&self, zone: &TimeZone, now: Time) -> Option<i64> {
+        if let Some(seconds) = self.since_1970 {
+            return Some(seconds);
+        }
+        let Some(year) = self.year else {
+            let year = crate::rfc3339::timestamp(now)
+                .to_zoned(TimeZone::UTC)
+                .year();
+            let years = [year - 1, year, year + 1].map(i64::from);
+            let all = years
+                .into_iter()
+                .filter_map(|year| self.in_year(year, zone));
+            return all.min_by_key(|seconds| (seconds - now.seconds()).abs());
+        };
+        self.in_year(year, zone)
+    }
+
+    fn in_year(&self, year: i64, zone: &TimeZone) -> Option<i64> {
+        let hour = match self.afternoon {
+            None => self.hour,
+            Some(_) if !(1..=12).contains(&self.hour) => return None,
+            Some(afternoon) => self.hour % 12 + 12 * i64::from(afternoon),
+        };
+        let small = |number: i64| i8::try_from(number).ok();
+        // A leap second is the first second of the next minute.
+        let leap = i64::from(self.second == 60);
+        let civil = DateTime::new(
+            i16::try_from(year).ok()?,
+            small(self.month)?,
+            small(self.day)?,
+            small(hour)?,
+            small(self.minute)?,
+            small(self.second - leap)?,
+            0,
+        );
+        let stamp = match self.offset {
+            Some(offset) => {
+                let offset = Offset::from_seconds(i32::try_from(offset).ok()?).ok()?;
+                offset.to_timestamp(civil.ok()?)
+            }
+            // Where clocks are set back, the earlier of two.
+            None => zone.to_ambiguous_timestamp(civil.ok()?).compatible(),
+        };
+        Some(stamp.ok()?.as_second() + leap)
+    }
+}
+
+trait Letters {
+    /// The text behind the letters at its start.
+    fn trim_start_letters(&self) -> &Self;
+}
+
+impl Letters for [u8] {
+    fn trim_start_letters(&self) -> &[u8] {
+        let letters = self.iter().take_while(|byte| byte.is_ascii_alphabetic());
+        let count = letters.count();
+        self.get(count..).unwrap_or_default()
+    }
+}
+
+/// A number of one to `digits` digits, and the text after it.
+fn number(text: &[u8], digits: usize) -> Option<(i64, &[u8])> {
+    let (mut value, mut rest) = (0, text);
+    for _ in 0..digits {
+        let [digit @ b'0'..=b'9', behind @ ..] = rest else {
+            break;
+        };
+        value = value * 10 + i64::from(digit - b'0');
+        rest = behind;
+    }
+    (rest.len() < text.len()).then_some((value, rest))
+}
+
+fn two_digits(text: &[u8]) -> Option<(i64, &[u8])> {
+    match text {
+        [a @ b'0'..=b'9', b @ b'0'..=b'9', rest @ ..] => {
+            Some((i64::from((a - b'0') * 10 + (b - b'0')), rest))
+        }
+        _ => None,
+    }
+}
+
+/// The nanoseconds of at least one digit of a fraction, and the text after it; digits after the ninth are ignored.
+pub(super) fn nanos(text: &[u8]) -> Option<(u32, &[u8])> {
+    let (mut nanos, mut unit, mut rest) = (0, 100_000_000, text);
+    while let [digit @ b'0'..=b'9', behind @ ..] = rest {
+        nanos += u32::from(digit - b'0') * unit;
+        unit /= 10;
+        rest = behind;
+    }
+    (rest.len() < text.len()).then_some((nanos, rest))
+}
+
+/// A month by the first three letters of its name, and the text after its name.
+fn month_name(text: &[u8]) -> Option<(i64, &[u8])> {
+    const NAMES: &[u8; 36] = b"janfebmaraprmayjunjulaugsepoctnovdec";
+    let text = text.trim_ascii_start();
+    let name = text
+        .first_chunk::<3>()?
+        .map(|byte| byte.to_ascii_lowercase());
+    let (names, _) = NAMES.as_chunks::<3>();
+    let at = names.iter().position(|known| *known == name)?;
+    Some((i64::try_from(at + 1).ok()?, text.trim_start_letters()))
+}
