@@ -76,7 +76,7 @@ fn packed(text: &str, batch: &Batch) -> f64 {
         remap.begin(batch);
         let mut at = 0;
         while at < black_box(batch).body.len() {
-            let outcome = remap.run(at, at as u128, &mut out);
+            let outcome = remap.run(at, &mut out);
             assert!(matches!(outcome, Outcome::Written(1)), "{outcome:?}");
             at = remap.next();
         }

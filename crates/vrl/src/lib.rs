@@ -14,9 +14,11 @@
 //! | `decode.rs`, `encode.rs` | MessagePack to values and back |
 //! | `metadata.rs` | the values of the batch: `%tag`, `%host`, `%time`, ... |
 //! | `functions/` | functions that are repeatable here, and those that are refused |
-//! | `diagnostic.rs` | errors and warnings with their place in the text |
+//! | `diagnostic.rs`, `convert.rs` | errors and warnings with their place in the text |
+//! | `options.rs`, `outcome.rs` | settings of the compiler; the result of a program |
+//! | `absent.rs` | all of this in a build without the feature `vrl`: compiling is an error |
 //!
-//! No I/O and no clock: `now()` is the receive time of the batch, random values are a hash of the record and its place.
+//! No I/O and no clock: `now()` is the receive time of the batch, random values are a hash of the record, its tag and its times.
 //!
 //! # Values that a program sees
 //!
@@ -32,29 +34,52 @@
 //!
 //! This concerns fields that a program changes. A field that it only reads is copied as it is.
 
-#![cfg(feature = "vrl")]
-
+#[cfg(not(feature = "vrl"))]
+mod absent;
+#[cfg(feature = "vrl")]
+mod convert;
+#[cfg(feature = "vrl")]
 mod decode;
 mod diagnostic;
+#[cfg(feature = "vrl")]
 mod encode;
+#[cfg(feature = "vrl")]
 mod functions;
+#[cfg(feature = "vrl")]
 mod layout;
+#[cfg(feature = "vrl")]
 mod metadata;
+mod options;
+mod outcome;
+#[cfg(feature = "vrl")]
 mod plan;
+#[cfg(feature = "vrl")]
 mod predicate;
+#[cfg(feature = "vrl")]
 mod program;
+#[cfg(feature = "vrl")]
 mod remap;
+#[cfg(feature = "vrl")]
 mod target;
 
 #[cfg(test)]
+#[cfg(feature = "vrl")]
 mod rig;
 #[cfg(test)]
+#[cfg(feature = "vrl")]
 mod tests;
 
+#[cfg(not(feature = "vrl"))]
+pub use absent::{Condition, Predicate, Program, Remap};
 pub use diagnostic::Diagnostic;
+pub use options::Options;
+pub use outcome::{Moved, Outcome};
+#[cfg(feature = "vrl")]
 pub use predicate::Predicate;
-pub use program::{Condition, Options, Program};
-pub use remap::{Moved, Outcome, Remap};
+#[cfg(feature = "vrl")]
+pub use program::{Condition, Program};
+#[cfg(feature = "vrl")]
+pub use remap::Remap;
 
 /// The deepest nesting of a value that a program reads or writes, as in `parse_json`. A field that a program does not
 /// touch may nest at any depth.

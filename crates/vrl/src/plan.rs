@@ -17,6 +17,8 @@ pub(crate) struct Plan {
     pub uses_metadata: bool,
     /// The program reads `%time`.
     pub uses_time: bool,
+    /// The program assigns `%tag`.
+    pub sets_tag: bool,
 }
 
 impl Plan {
@@ -45,7 +47,10 @@ impl Plan {
                     Some(name) => plan.field(name),
                     None => plan.is_whole |= !path.path.is_root(),
                 },
-                PathPrefix::Metadata => plan.uses_metadata = true,
+                PathPrefix::Metadata => {
+                    plan.uses_metadata = true;
+                    plan.sets_tag |= top(path).is_none_or(|name| name.as_str() == "tag");
+                }
             }
         }
         plan

@@ -49,14 +49,14 @@ impl Predicate {
         self.record.layout.end()
     }
 
-    /// Whether the record at the offset `start` of the batch matches. `seed` is as in [`Remap::run`](crate::Remap::run).
+    /// Whether the record at the offset `start` of the batch matches.
     ///
     /// # Errors
     /// The condition failed on this record, which therefore does not match; the text says why.
-    pub fn matches(&mut self, start: usize, seed: u128) -> Result<bool, String> {
+    pub fn matches(&mut self, start: usize) -> Result<bool, String> {
         let result = self
             .record
-            .open(start, seed)
+            .open(start)
             .map_err(unreadable)
             .and_then(|()| self.evaluate());
         self.record.close();

@@ -22,8 +22,7 @@ use vrl::{
 };
 
 use crate::{
-    diagnostic::{self, Diagnostic},
-    functions, metadata,
+    Diagnostic, Options, convert, functions, metadata,
     plan::{self, Plan},
 };
 
@@ -31,21 +30,6 @@ use crate::{
 const LENGTH_MAX: usize = 1 << 20;
 /// The deepest nesting of brackets and operators in a program.
 const NESTING_MAX: usize = 128;
-
-/// How a program is compiled.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Options {
-    /// The zone of times that name none: a name of the tz database, such as `Europe/Berlin`.
-    pub timezone: String,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            timezone: "UTC".to_owned(),
-        }
-    }
-}
 
 /// A program for `remap`, compiled and type-checked.
 #[derive(Clone, Debug)]
@@ -84,7 +68,7 @@ impl Program {
             compiled,
             timezone,
         };
-        Ok((program, diagnostic::from_compiler(text, result.warnings)))
+        Ok((program, convert::from_compiler(text, result.warnings)))
     }
 
     /// The top-level fields that become values, if the program does not need the record as a whole.
@@ -92,6 +76,12 @@ impl Program {
     pub fn fields(&self) -> Option<Vec<&str>> {
         let fields = || self.plan.fields.iter().map(|name| name.as_str()).collect();
         (!self.plan.is_whole).then(fields)
+    }
+
+    /// Whether it assigns the tag, so that records can have another one afterwards.
+    #[must_use]
+    pub fn sets_tag(&self) -> bool {
+        self.plan.sets_tag
     }
 }
 
@@ -119,7 +109,7 @@ impl Condition {
             compiled: result.program,
             timezone,
         };
-        Ok((condition, diagnostic::from_compiler(text, result.warnings)))
+        Ok((condition, convert::from_compiler(text, result.warnings)))
     }
 }
 
@@ -153,7 +143,7 @@ fn compile(text: &str, options: &Options, read_only: bool) -> Result<Success, Ve
     };
     let functions = functions::all(&unnests);
     let result = compile_with_state(text, &functions, &state, config)
-        .map_err(|list| diagnostic::from_compiler(text, list))?;
+        .map_err(|list| convert::from_compiler(text, list))?;
     let unknown = unknown_values(text, &result.program);
     if !unknown.is_empty() {
         return Err(unknown);

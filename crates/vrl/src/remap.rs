@@ -9,29 +9,10 @@ use vrl::{
     value::Value,
 };
 
-use crate::{DEPTH_MAX, decode::Undecodable, encode::TooDeep, program::Program, target::Record};
-
-/// The result of a program for one record.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// The record as it was; nothing was appended. [`Remap::moved`] says whether it has another tag or host.
-    Unchanged,
-    /// This number of packed entries was appended, 0 for an empty array.
-    Written(u32),
-    /// The program ended with `abort`, perhaps with a message; nothing was appended.
-    Aborted(String),
-    /// The program failed, or made something that is no record; nothing was appended. The text says why.
-    Failed(String),
-}
-
-/// Values of the batch that a program has set to something else.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Moved {
-    /// Another tag.
-    pub tag: Option<String>,
-    /// Another host; `Some(None)`: no host.
-    pub host: Option<Option<String>>,
-}
+use crate::{
+    DEPTH_MAX, Moved, Outcome, decode::Undecodable, encode::TooDeep, program::Program,
+    target::Record,
+};
 
 /// A program at work. Each task has one, because compiled regexes are fastest when threads do not share them.
 #[derive(Debug)]
@@ -80,12 +61,11 @@ impl Remap {
     }
 
     /// Runs the program on the record at the offset `start` of the batch and appends what it becomes to `out` as packed
-    /// entries. [`Remap::next`] is then the offset of the next one, so that a batch is walked only once. `seed` is the place of the record: random values depend on it and on the record's
-    /// bytes, so it must be the same when the record is read again.
-    pub fn run(&mut self, start: usize, seed: u128, out: &mut Vec<u8>) -> Outcome {
+    /// entries. [`Remap::next`] is then the offset of the next one, so that a batch is walked only once.
+    pub fn run(&mut self, start: usize, out: &mut Vec<u8>) -> Outcome {
         self.moved = None;
         let before = out.len();
-        let outcome = match self.record.open(start, seed) {
+        let outcome = match self.record.open(start) {
             Ok(()) => self.resolve().unwrap_or_else(|| {
                 self.write(out).unwrap_or_else(|why| {
                     out.truncate(before);

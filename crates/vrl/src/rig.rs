@@ -71,7 +71,7 @@ pub(crate) fn run(text: &str, batch: &Batch) -> (Outcome, Vec<u8>, Remap) {
     let mut remap = Remap::new(&compile(text));
     remap.begin(batch);
     let mut out = Vec::new();
-    let outcome = remap.run(0, 7, &mut out);
+    let outcome = remap.run(0, &mut out);
     (outcome, out, remap)
 }
 

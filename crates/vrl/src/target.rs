@@ -9,7 +9,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use millstream_record::{Batch, Encoding, Time};
+use millstream_record::{Batch, Encoding, Tag, Time};
 use sha2::{Digest, Sha256};
 use vrl::{
     compiler::{SecretTarget, Target},
@@ -47,6 +47,7 @@ pub(crate) struct Record {
     plan: Plan,
     body: Bytes,
     encoding: Encoding,
+    tag: Tag,
     received: Time,
     pub layout: Layout,
     slots: Vec<Slot>,
@@ -68,6 +69,7 @@ impl Record {
             plan,
             body: Bytes::new(),
             encoding: Encoding::Packed,
+            tag: "".into(),
             received: Time(0),
             layout,
             slots,
@@ -84,6 +86,7 @@ impl Record {
     pub fn begin(&mut self, batch: &Batch) {
         self.body = batch.body.clone();
         self.encoding = batch.encoding;
+        self.tag = batch.tag.clone();
         self.received = batch.received;
         self.now = metadata::timestamp(batch.received);
         if self.plan.uses_metadata {
@@ -98,7 +101,7 @@ impl Record {
     }
 
     /// Takes the record at the offset `start` of the batch.
-    pub fn open(&mut self, start: usize, seed: u128) -> Result<(), Undecodable> {
+    pub fn open(&mut self, start: usize) -> Result<(), Undecodable> {
         self.layout.read(
             &self.body,
             self.encoding,
@@ -110,10 +113,7 @@ impl Record {
             let time = self.plan.uses_time.then(|| self.layout.time());
             self.metadata.reset(time);
         }
-        self.random = Random {
-            seed,
-            ..Random::default()
-        };
+        self.random.reset();
         Ok(())
     }
 
@@ -248,8 +248,16 @@ impl Target for Record {
     fn target_get_mut(&mut self, path: &OwnedTargetPath) -> Result<Option<&mut Value>, String> {
         if path.prefix == PathPrefix::Metadata {
             if path == &*RANDOM {
-                let record = self.layout.record(&self.body);
-                return Ok(Some(self.random.draw(record)));
+                let key = || {
+                    let times = [self.received.0, self.layout.time().0].map(i64::to_be_bytes);
+                    let hash = Sha256::new().chain_update(times.as_flattened());
+                    let tag = self.tag.as_str();
+                    let hash = hash.chain_update(tag.len().to_be_bytes());
+                    let hash = hash.chain_update(tag);
+                    let record = self.layout.record(&self.body);
+                    hash.chain_update(record).finalize().into()
+                };
+                return Ok(Some(self.random.draw(key)));
             }
             return Ok(self.metadata.value_mut().get_mut(&path.path));
         }
@@ -357,23 +365,24 @@ impl SecretTarget for Record {
     fn remove_secret(&mut self, _key: &str) {}
 }
 
-/// Random bytes that are the same in every run: SHA-256 over the place of the record, its bytes and a counter.
+/// Random bytes that are the same in every run: SHA-256 over what identifies the record, and a counter.
 #[derive(Debug, Default)]
 struct Random {
-    seed: u128,
-    /// Of seed and record.
+    /// The hash of what identifies the record, once it is needed.
     key: Option<[u8; 32]>,
     drawn: u64,
     value: Option<Value>,
 }
 
 impl Random {
-    fn draw(&mut self, record: &[u8]) -> &mut Value {
-        let key = *self.key.get_or_insert_with(|| {
-            let hash = Sha256::new().chain_update(self.seed.to_be_bytes());
-            hash.chain_update(record).finalize().into()
-        });
-        let hash = Sha256::new().chain_update(key);
+    /// For the next record.
+    fn reset(&mut self) {
+        self.key = None;
+        self.drawn = 0;
+    }
+
+    fn draw(&mut self, key: impl FnOnce() -> [u8; 32]) -> &mut Value {
+        let hash = Sha256::new().chain_update(self.key.get_or_insert_with(key));
         let drawn = hash.chain_update(self.drawn.to_be_bytes()).finalize();
         self.drawn += 1;
         self.value

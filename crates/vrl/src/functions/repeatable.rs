@@ -1,7 +1,8 @@
 //! Functions of time and chance, made repeatable: a record that is read again gives the same values.
 //!
-//! `now()` is the receive time of the batch, which a durable channel keeps. Random values are SHA-256 over the place of
-//! the record, its bytes, and the number of values drawn before.
+//! `now()` is the receive time of the batch, which a durable channel keeps. Random values are SHA-256 over that time, the
+//! tag, the event time and the bytes of the record, and the number of values drawn before: over nothing that depends on
+//! where a batch ends. So equal records that were received together have equal values.
 
 use bytes::Bytes;
 use vrl::{

@@ -172,10 +172,10 @@ fn nothing_of_a_record_is_left_for_the_next_one() {
     let mut remap = Remap::new(&compile(&format!("x = null\n{program}")));
     remap.begin(&batch);
     let mut out = Vec::new();
-    assert_eq!(remap.run(0, 0, &mut out), Outcome::Written(1));
+    assert_eq!(remap.run(0, &mut out), Outcome::Written(1));
     assert_eq!(remap.moved().unwrap().tag.as_deref(), Some("other"));
     assert_eq!(remap.next(), first);
-    assert_eq!(remap.run(first, 0, &mut out), Outcome::Written(1));
+    assert_eq!(remap.run(first, &mut out), Outcome::Written(1));
     assert_eq!(remap.moved(), None);
     assert_eq!(
         records(&out),
@@ -187,10 +187,10 @@ fn nothing_of_a_record_is_left_for_the_next_one() {
     // Variables of the last record as well.
     let mut remap = Remap::new(&compile("if .set == true { y = 1; .z = y }"));
     remap.begin(&batch);
-    assert_eq!(remap.run(0, 0, &mut out), Outcome::Written(1));
-    assert_eq!(remap.run(first, 0, &mut out), Outcome::Unchanged);
+    assert_eq!(remap.run(0, &mut out), Outcome::Written(1));
+    assert_eq!(remap.run(first, &mut out), Outcome::Unchanged);
     remap.end();
-    assert!(matches!(remap.run(0, 0, &mut out), Outcome::Failed(_)));
+    assert!(matches!(remap.run(0, &mut out), Outcome::Failed(_)));
 }
 
 #[test]
@@ -199,9 +199,9 @@ fn lines_are_records_with_a_message() {
     let mut remap = Remap::new(&compile(".n = length(string!(.message))"));
     remap.begin(&lines);
     let mut out = Vec::new();
-    assert_eq!(remap.run(0, 0, &mut out), Outcome::Written(1));
+    assert_eq!(remap.run(0, &mut out), Outcome::Written(1));
     assert_eq!(remap.next(), 6);
-    assert_eq!(remap.run(6, 0, &mut out), Outcome::Written(1));
+    assert_eq!(remap.run(6, &mut out), Outcome::Written(1));
     assert_eq!(remap.next(), 10);
     assert_eq!(
         records(&out),
@@ -373,7 +373,7 @@ fn conditions_match_and_fail_on_single_records() {
         let batch = one(json);
         let mut predicate = Predicate::new(&condition);
         predicate.begin(&batch);
-        let result = predicate.matches(0, 0);
+        let result = predicate.matches(0);
         predicate.end();
         result
     };

@@ -1,27 +1,42 @@
 //! Functions of time and chance give the same values when a record is read again, and others otherwise.
 
+use millstream_record::{Batch, Time};
+
 use crate::{
     Outcome, Remap,
-    rig::{changed, compile, one, records},
+    rig::{RECEIVED, changed, compile, one, records},
 };
 
-fn drawn(seed: u128, json: &str) -> Vec<String> {
+/// Random values of the record of a JSON text.
+fn drawn(json: &str) -> Vec<String> {
+    drawn_from(&one(json))
+}
+
+fn drawn_from(batch: &Batch) -> Vec<String> {
     let program = ".a = uuid_v4(); .b = uuid_v7(); .c = random_int(-5, 9223372036854775807); .d = random_float(0.0, 1.0); .e = encode_base16(random_bytes(40)); .f = uuid_v4()\n.g = random_bool()";
-    let batch = one(json);
     let mut remap = Remap::new(&compile(program));
-    remap.begin(&batch);
+    remap.begin(batch);
     let mut out = Vec::new();
-    let outcome = remap.run(0, seed, &mut out);
+    let outcome = remap.run(0, &mut out);
     assert_eq!(outcome, Outcome::Written(1));
     let record = records(&out).remove(0);
     record.split(',').map(str::to_owned).collect()
 }
 
 #[test]
-fn random_values_depend_on_the_record_and_its_place_alone() {
-    let first = drawn(1, "{}");
-    assert_eq!(first, drawn(1, "{}"));
-    for other in [drawn(2, "{}"), drawn(1 << 100, "{}")] {
+fn random_values_depend_on_the_record_its_tag_and_its_times() {
+    let first = drawn("{}");
+    assert_eq!(first, drawn("{}"));
+    let (mut received, mut tagged, mut timed) = (one("{}"), one("{}"), one("{}"));
+    received.received = Time(RECEIVED.0 + 1);
+    tagged.tag = "app.wec".into();
+    let mut body = timed.body.to_vec();
+    // The last byte of the event time, before the map.
+    let at = body.len() - 2;
+    body[at] ^= 1;
+    timed.body = body.into();
+    for other in [received, tagged, timed] {
+        let other = drawn_from(&other);
         assert!(
             first
                 .iter()
@@ -30,7 +45,7 @@ fn random_values_depend_on_the_record_and_its_place_alone() {
                 .all(|(one, other)| one != other)
         );
     }
-    let other = drawn(1, r#"{"z":1}"#);
+    let other = drawn(r#"{"z":1}"#);
     assert_ne!(first[0], other[1]);
     // Each call draws again.
     assert_ne!(first[0][5..], first[5][5..]);
@@ -38,8 +53,10 @@ fn random_values_depend_on_the_record_and_its_place_alone() {
 
 #[test]
 fn uuids_have_their_version_and_variant() {
-    for seed in 0..50 {
-        let drawn = drawn(seed, "{}");
+    for number in 0..50 {
+        let mut batch = one("{}");
+        batch.received = Time(RECEIVED.0 + number);
+        let drawn = drawn_from(&batch);
         for (text, version) in [(&drawn[0], b'4'), (&drawn[1], b'7')] {
             let uuid = text.split('"').nth(3).unwrap().as_bytes();
             assert_eq!(uuid.len(), 36);
@@ -86,4 +103,22 @@ fn now_and_the_year_of_syslog_are_those_of_the_batch() {
         changed(program, json).unwrap(),
         r#"{"appname":"a","facility":"local4","hostname":"h","message":"hi","msgid":"ID47","severity":"notice","timestamp":"2003-10-11T22:14:15.003000000Z","version":1,"x@1":{"k":"v"}}"#
     );
+}
+
+#[test]
+fn the_bounds_of_batches_change_no_random_value() {
+    let (batch, single) = (one(r#"{"n":1}"#), one(r#"{"n":2}"#));
+    let mut both = batch.clone();
+    both.body = [&batch.body[..], &single.body[..]].concat().into();
+    both.count = 2;
+    let mut remap = Remap::new(&compile(".id = uuid_v4()"));
+    remap.begin(&both);
+    let (mut together, mut alone) = (Vec::new(), Vec::new());
+    remap.run(0, &mut together);
+    remap.run(remap.next(), &mut together);
+    for one in [batch, single] {
+        remap.begin(&one);
+        remap.run(0, &mut alone);
+    }
+    assert_eq!(records(&together), records(&alone));
 }
