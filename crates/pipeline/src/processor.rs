@@ -7,6 +7,7 @@
 
 use std::sync::Arc;
 
+use millstream_config::Problem;
 use millstream_record::Batch;
 
 use crate::{failure::Failure, output::Out};
@@ -26,6 +27,11 @@ pub trait Processor: Send + Sync {
     /// Whether what leaves it can have another tag than what entered. Behind such a processor `tags` filters every batch anew.
     fn changes_tags(&self) -> bool {
         false
+    }
+
+    /// Warnings about its options, for `check` and the start.
+    fn warnings(&self) -> &[Problem] {
+        &[]
     }
 
     /// A new task. Called at the start, and again after a failure or a panic.

@@ -3,7 +3,9 @@
 mod condition;
 mod fields;
 mod filter;
+mod language;
 mod parse;
+mod remap;
 #[cfg(test)]
 mod rig;
 mod route;
@@ -15,5 +17,6 @@ pub const COMPONENTS: &[Component] = &[
     fields::COMPONENT,
     filter::COMPONENT,
     parse::COMPONENT,
+    remap::COMPONENT,
     route::COMPONENT,
 ];

@@ -25,7 +25,10 @@ const IMPORTS: &[(&str, &[&str])] = &[
             "record", "config", "wire", "sys", "state", "pipeline", "net", "kafka",
         ],
     ),
-    ("processors", &["record", "config", "wire", "pipeline"]),
+    (
+        "processors",
+        &["record", "config", "wire", "pipeline", "vrl"],
+    ),
     (
         "sinks",
         &[
