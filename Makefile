@@ -3,7 +3,7 @@
 CARGO ?= cargo
 # The `kafka` source needs librdkafka, which is built from C sources if its dependencies are there (`make deps` installs them).
 KAFKA := $(if $(shell pkg-config --exists libssl zlib 2>/dev/null && command -v g++ >/dev/null && echo yes),--features millstream/kafka)
-ALL := --features millstream/kafka,millstream/hdfs
+ALL := --features millstream/kafka,millstream/hdfs,millstream/vrl
 TOOLS := $(if $(XDG_CACHE_HOME),$(XDG_CACHE_HOME),$(HOME)/.cache)/millstream/tools
 
 .PHONY: help build demo test storm unit plain lint fuzz deps
@@ -11,7 +11,7 @@ TOOLS := $(if $(XDG_CACHE_HOME),$(XDG_CACHE_HOME),$(HOME)/.cache)/millstream/too
 help:            ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
 build:           ## build optimised programs
-	$(CARGO) build --release --locked --features millstream/hdfs $(KAFKA)
+	$(CARGO) build --release --locked --features millstream/hdfs,millstream/vrl $(KAFKA)
 	@$(if $(KAFKA),,echo "built without the source kafka: install libssl-dev, zlib1g-dev and pkg-config for it")
 demo: build      ## run the main job on real input and check the output
 	@tests/demo.sh
@@ -20,9 +20,9 @@ deps:            ## install everything that the tests need
 lint: deps       ## check formatting, lints and licences
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked $(ALL) -- -D warnings
-	PATH="$(TOOLS)/bin:$$PATH" $(CARGO) deny check bans licenses sources
+	PATH="$(TOOLS)/bin:$$PATH" $(CARGO) deny --all-features check bans licenses sources
 unit:            ## run the Rust tests
-	$(CARGO) test --workspace --locked --features millstream/hdfs $(KAFKA)
+	$(CARGO) test --workspace --locked --features millstream/hdfs,millstream/vrl $(KAFKA)
 plain:           ## build without optional features and run the unit tests
 	$(CARGO) test --workspace --locked --lib --bins
 fuzz: deps       ## fuzz every decoder for FUZZ_SECONDS (30) each

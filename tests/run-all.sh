@@ -2,4 +2,4 @@
 # Runs all tests, as CI does after the lints.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-cargo test --workspace --locked --no-fail-fast --features millstream/kafka,millstream/hdfs "$@"
+cargo test --workspace --locked --no-fail-fast --features millstream/kafka,millstream/hdfs,millstream/vrl "$@"

@@ -43,6 +43,7 @@
 //! ```
 
 mod environment;
+mod inside;
 mod load;
 pub mod machine;
 pub mod names;

@@ -49,6 +49,25 @@ impl Source {
         let start = *self.lines.get(index)?;
         self.text.get(start..)?.lines().next()
     }
+
+    /// The offset of a line and column (from 1) in bytes.
+    pub(crate) fn offset(&self, line: u32, column: u32) -> Option<usize> {
+        let start = *self
+            .lines
+            .get(usize::try_from(line).ok()?.checked_sub(1)?)?;
+        let before = usize::try_from(column.checked_sub(1)?).ok()?;
+        let characters = self.text.get(start..)?.chars().take(before);
+        Some(start + characters.map(char::len_utf8).sum::<usize>())
+    }
+
+    /// The line and column (from 1) of an offset in bytes.
+    pub(crate) fn line_and_column(&self, offset: usize) -> (u32, u32) {
+        let line = self.lines.partition_point(|start| *start <= offset).max(1);
+        let start = self.lines.get(line - 1).copied().unwrap_or(0);
+        let before = self.text.get(start..offset).unwrap_or_default();
+        let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+        (number(line), number(before.chars().count() + 1))
+    }
 }
 
 // The text may hold passwords, so it stays out of debug output.

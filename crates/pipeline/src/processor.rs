@@ -7,6 +7,7 @@
 
 use std::sync::Arc;
 
+use millstream_config::Problem;
 use millstream_record::Batch;
 
 use crate::{failure::Failure, output::Out};
@@ -31,6 +32,11 @@ pub trait Processor: Send + Sync {
     /// Whether its tasks wait for something outside of Millstream, such as another program. Each of them gets a thread.
     fn blocking(&self) -> bool {
         false
+    }
+
+    /// Warnings about its options, for `check` and the start.
+    fn warnings(&self) -> &[Problem] {
+        &[]
     }
 
     /// A new task. Called at the start, and again after a failure or a panic.

@@ -4,7 +4,9 @@ mod condition;
 mod exec;
 mod fields;
 mod filter;
+mod language;
 mod parse;
+mod remap;
 #[cfg(test)]
 mod rig;
 mod route;
@@ -18,6 +20,7 @@ pub const COMPONENTS: &[Component] = &[
     fields::COMPONENT,
     filter::COMPONENT,
     parse::COMPONENT,
+    remap::COMPONENT,
     route::COMPONENT,
     sample::COMPONENT,
 ];

@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use millstream_config::{Environment, Node, load};
+use millstream_config::{Environment, Node, Problem, load};
 use millstream_pipeline::{
     failure::Failure,
     node::{Build, Component},
@@ -10,11 +10,16 @@ use millstream_pipeline::{
     processor::Processor,
     trial::Trial,
 };
+#[cfg(feature = "vrl")]
+use millstream_record::Time;
 use millstream_record::{Batch, Encoding, Values};
 use millstream_wire::{json, msgpack};
 
 /// A processor with one task.
-pub(crate) struct Rig(Trial);
+pub(crate) struct Rig {
+    processor: Arc<dyn Processor>,
+    trial: Trial,
+}
 
 /// The output for a batch.
 pub(crate) struct Made {
@@ -35,36 +40,52 @@ pub(crate) fn options(text: &str) -> Node {
         .root
 }
 
-fn built(component: &Component, options: &str) -> Result<Arc<dyn Processor>, Vec<String>> {
+fn built(component: &Component, options: &str) -> Result<Arc<dyn Processor>, Vec<Problem>> {
     let Build::Processor(build) = component.build else {
         panic!("{} is no processor", component.name);
     };
-    let options = self::options(options);
-    let messages = |problems: Vec<millstream_config::Problem>| {
-        let text = |problem: millstream_config::Problem| {
-            [Some(problem.message), problem.help]
-                .into_iter()
-                .flatten()
-                .collect::<Vec<_>>()
-                .join(": ")
-        };
-        problems.into_iter().map(text).collect()
-    };
-    build("p", &options).map_err(messages)
+    build("p", &self::options(options))
+}
+
+/// The problems of options that cannot be used.
+pub(crate) fn found(component: &Component, options: &str) -> Vec<Problem> {
+    built(component, options).err().unwrap_or_default()
+}
+
+/// The line, the column and the text that a problem points at.
+#[cfg(feature = "vrl")]
+pub(crate) fn pointed(problem: &Problem) -> (u32, u32, String) {
+    let place = &problem.place;
+    let text = place.slice().unwrap_or_default().to_owned();
+    (place.line, place.column, text)
 }
 
 /// The messages of the problems of options that cannot be used.
 pub(crate) fn problems(component: &Component, options: &str) -> Vec<String> {
-    match built(component, options) {
-        Ok(_) => Vec::new(),
-        Err(problems) => problems,
-    }
+    let text = |problem: Problem| match problem.help {
+        Some(help) => format!("{}: {help}", problem.message),
+        None => problem.message,
+    };
+    found(component, options).into_iter().map(text).collect()
 }
 
 impl Rig {
     pub(crate) fn new(component: &Component, options: &str) -> Self {
-        let processor = built(component, options).unwrap();
-        Self(Trial::new("p", &*processor).unwrap())
+        let processor = built(component, options).unwrap_or_else(|problems| {
+            panic!("{options}: {}", problems[0].message);
+        });
+        let trial = Trial::new("p", &*processor).unwrap();
+        Self { processor, trial }
+    }
+
+    #[cfg(feature = "vrl")]
+    pub(crate) fn changes_tags(&self) -> bool {
+        self.processor.changes_tags()
+    }
+
+    #[cfg(feature = "vrl")]
+    pub(crate) fn warnings(&self) -> &[Problem] {
+        self.processor.warnings()
     }
 
     pub(crate) fn run(&mut self, batch: &Batch) -> Made {
@@ -77,9 +98,9 @@ impl Rig {
             counts,
             rejected,
             ..
-        } = self.0.run(batch)?;
+        } = self.trial.run(batch)?;
         Ok(Made {
-            ports: self.0.ports().iter().cloned().zip(ports).collect(),
+            ports: self.trial.ports().iter().cloned().zip(ports).collect(),
             counts,
             rejected,
         })
@@ -93,7 +114,7 @@ impl Made {
     }
 }
 
-fn texts(batch: &Batch) -> Vec<String> {
+pub(crate) fn texts(batch: &Batch) -> Vec<String> {
     if batch.encoding == Encoding::Lines {
         let text = String::from_utf8_lossy(&batch.body).into_owned();
         return text.lines().map(str::to_owned).collect();
@@ -108,6 +129,60 @@ fn texts(batch: &Batch) -> Vec<String> {
         at = msgpack::skip(&batch.body, at, &mut open).unwrap();
     }
     texts
+}
+
+/// The time of every entry.
+#[cfg(feature = "vrl")]
+pub(crate) const EVENT: Time = Time(1_600_000_000_000_000_007);
+
+/// A batch of entries with the records of JSON texts.
+#[cfg(feature = "vrl")]
+pub(crate) fn packed(tag: &str, records: &[String]) -> Batch {
+    let mut body = Vec::new();
+    for record in records {
+        msgpack::write_array_len(&mut body, 2);
+        msgpack::write_time(&mut body, EVENT);
+        json::to_msgpack(record.as_bytes(), &mut body).unwrap();
+    }
+    Batch {
+        encoding: Encoding::Packed,
+        plain: true,
+        body: body.into(),
+        count: records.len() as u32,
+        ..lines(tag, "")
+    }
+}
+
+/// The batches that hold one record of a batch each.
+#[cfg(feature = "vrl")]
+pub(crate) fn singles(batch: &Batch) -> Vec<Batch> {
+    let single = |(range, _)| Batch {
+        body: batch.body.slice(range),
+        count: 1,
+        ..batch.clone()
+    };
+    millstream_wire::record::records(batch)
+        .map(single)
+        .collect()
+}
+
+/// A small generator of numbers that are the same in every run.
+#[cfg(feature = "vrl")]
+pub(crate) struct Chance(pub(crate) u64);
+
+#[cfg(feature = "vrl")]
+impl Chance {
+    pub(crate) fn below(&mut self, limit: usize) -> usize {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        (self.0 >> 33) as usize % limit
+    }
+
+    pub(crate) fn pick<'a>(&mut self, of: &[&'a str]) -> &'a str {
+        of[self.below(of.len())]
+    }
 }
 
 /// A batch of lines.

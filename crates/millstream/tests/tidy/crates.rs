@@ -11,6 +11,7 @@ const IMPORTS: &[(&str, &[&str])] = &[
     ("state", &["sys"]),
     ("config", &[]),
     ("wire", &["record"]),
+    ("vrl", &["record", "wire"]),
     ("pipeline", &["record", "config", "wire", "sys", "state"]),
     (
         "channels",
@@ -24,7 +25,10 @@ const IMPORTS: &[(&str, &[&str])] = &[
             "record", "config", "wire", "sys", "state", "pipeline", "net", "kafka",
         ],
     ),
-    ("processors", &["record", "config", "wire", "pipeline"]),
+    (
+        "processors",
+        &["record", "config", "wire", "pipeline", "vrl"],
+    ),
     (
         "sinks",
         &[

@@ -59,6 +59,15 @@ enum Built {
     Sink(Arc<dyn Sink>),
 }
 
+impl Built {
+    fn warnings(&self) -> Vec<Problem> {
+        match self {
+            Self::Processor(processor) => processor.warnings().to_vec(),
+            Self::Source(_) | Self::Channel(_) | Self::Sink(_) => Vec::new(),
+        }
+    }
+}
+
 /// The input options of a consumer.
 struct Inputs {
     patterns: Vec<(String, Place)>,
@@ -147,6 +156,7 @@ pub fn lay_out(
     check_graph(&entries, &chained.takers, &inputs, &mut problems);
     check_tasks(&entries, &built, &chained.takers, &inputs, &mut problems);
     let mut warnings = check_templates(&entries, &built, &takers, &mut problems);
+    warnings.extend(built.iter().flatten().flat_map(Built::warnings));
     // A node with an error may be the consumer of what seems unused.
     if problems.is_empty() && left_out.is_empty() {
         let unused = unused(&entries, &built, &takers, &chained.takers);

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use millstream_config::Node;
+use millstream_config::{Node, Problem};
 use millstream_pipeline::{
     failure::Failure,
     node::{Build, Checked, Component},
@@ -14,11 +14,11 @@ use millstream_pipeline::{
     processor::{MAIN, Processor, Task},
 };
 use millstream_record::Batch;
-use millstream_wire::condition::{Matcher, Where};
+use millstream_wire::condition::Where;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use crate::condition::matcher;
+use crate::condition::{Conditions, Decider};
 
 /// The entry in the list of processors.
 pub const COMPONENT: Component = Component {
@@ -34,32 +34,39 @@ pub const COMPONENT: Component = Component {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Config {
-    /// Condition that a record must match to be kept, such as `{ .level: [error, fatal], .ms: { gt: 500 } }`. All other records are
-    /// filtered.
+    /// Condition that a record must match to be kept: a map such as `{ .level: [error, fatal], .ms: { gt: 500 } }`, or a text in VRL such
+    /// as `'length!(.tags) > 3'`. All other records are filtered.
     #[serde(rename = "where")]
     condition: Where,
 }
 
-struct Filter(Matcher);
+struct Filter(Conditions);
+
+struct Filtering(Decider);
 
 fn build(_name: &str, options: &Node) -> Checked<Arc<dyn Processor>> {
     let Config { condition } = options.read()?;
-    let matcher = matcher(options, [("where".to_owned(), &condition)])?;
-    Ok(Arc::new(Filter(matcher)))
+    let conditions = Conditions::new(options, [("where".to_owned(), &condition)])?;
+    Ok(Arc::new(Filter(conditions)))
 }
 
 impl Processor for Filter {
+    fn warnings(&self) -> &[Problem] {
+        &self.0.warnings
+    }
+
     fn task(&self) -> Result<Box<dyn Task>, Failure> {
-        Ok(Box::new(Self(self.0.clone())))
+        Ok(Box::new(Filtering(self.0.decider())))
     }
 }
 
-impl Task for Filter {
+impl Task for Filtering {
     fn process(&mut self, batch: &Batch, out: &mut Out<'_>) -> Result<(), Failure> {
-        self.0.runs(batch, |run| match run.condition {
+        let failed = self.0.runs(batch, |run| match run.condition {
             Some(_) => out.keep(MAIN, run.range, run.count),
             None => out.filter(run.count),
         });
+        out.fail(failed);
         Ok(())
     }
 }

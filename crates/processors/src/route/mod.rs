@@ -2,11 +2,11 @@
 //!
 //! `read -> decode -> send -> keep -> read back -> [process] -> encode -> write -> settle`
 //!
-//! One walk over a record answers all conditions. Adjacent records of a route leave as one range.
+//! One walk over a record answers all conditions that are maps. Adjacent records of a route leave as one range.
 
 use std::sync::Arc;
 
-use millstream_config::Node;
+use millstream_config::{Node, Problem};
 use millstream_pipeline::{
     failure::Failure,
     node::{Build, Checked, Component},
@@ -14,11 +14,11 @@ use millstream_pipeline::{
     processor::{Processor, Task},
 };
 use millstream_record::Batch;
-use millstream_wire::condition::{Matcher, Where};
+use millstream_wire::condition::Where;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use crate::condition::matcher;
+use crate::condition::{Conditions, Decider};
 
 /// The entry in the list of processors.
 pub const COMPONENT: Component = Component {
@@ -48,14 +48,14 @@ struct Config {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Route {
-    /// Condition of the route.
+    /// Condition of the route: a map, or a text in VRL.
     #[serde(rename = "where")]
     condition: Where,
 }
 
 struct Router {
     ports: Vec<Arc<str>>,
-    matcher: Matcher,
+    conditions: Conditions,
 }
 
 fn build(_name: &str, options: &Node) -> Checked<Arc<dyn Processor>> {
@@ -96,10 +96,10 @@ fn build(_name: &str, options: &Node) -> Checked<Arc<dyn Processor>> {
     let conditions = ordered.iter();
     let conditions =
         conditions.map(|(name, route)| (format!("routes.{name}.where"), &route.condition));
-    let matcher = matcher(options, conditions)?;
+    let conditions = Conditions::new(options, conditions)?;
     let ports = ordered.iter().map(|(name, _)| name.as_str());
     let ports = ports.chain([REST]).map(Arc::from).collect();
-    Ok(Arc::new(Router { ports, matcher }))
+    Ok(Arc::new(Router { ports, conditions }))
 }
 
 impl Processor for Router {
@@ -107,10 +107,14 @@ impl Processor for Router {
         self.ports.clone()
     }
 
+    fn warnings(&self) -> &[Problem] {
+        &self.conditions.warnings
+    }
+
     fn task(&self) -> Result<Box<dyn Task>, Failure> {
         Ok(Box::new(Routing {
             rest: self.ports.len() - 1,
-            matcher: self.matcher.clone(),
+            decider: self.conditions.decider(),
         }))
     }
 }
@@ -118,15 +122,16 @@ impl Processor for Router {
 struct Routing {
     /// The number of the port `rest`.
     rest: usize,
-    matcher: Matcher,
+    decider: Decider,
 }
 
 impl Task for Routing {
     fn process(&mut self, batch: &Batch, out: &mut Out<'_>) -> Result<(), Failure> {
         let rest = self.rest;
-        self.matcher.runs(batch, |run| {
+        let failed = self.decider.runs(batch, |run| {
             out.keep(run.condition.unwrap_or(rest), run.range, run.count);
         });
+        out.fail(failed);
         Ok(())
     }
 }

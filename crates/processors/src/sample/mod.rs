@@ -10,7 +10,7 @@ mod hash;
 use std::{ops::Range, sync::Arc};
 
 use jiff::tz::TimeZone;
-use millstream_config::Node;
+use millstream_config::{Node, Problem};
 use millstream_pipeline::{
     failure::Failure,
     node::{Build, Checked, Component},
@@ -19,7 +19,7 @@ use millstream_pipeline::{
 };
 use millstream_record::{Batch, Encoding};
 use millstream_wire::{
-    condition::{Matcher, Where},
+    condition::Where,
     record::{TimedRecord, records},
     template::{Depends, Missing, Renderer, Template},
 };
@@ -27,7 +27,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use self::hash::Hash;
-use crate::condition::matcher;
+use crate::condition::{Conditions, Decider};
 
 /// The entry in the list of processors.
 pub const COMPONENT: Component = Component {
@@ -49,13 +49,13 @@ struct Config {
     ratio: Option<f64>,
     /// Template such as `"{.trace_id}"`: all records with the same text are kept, or none of them. Default: each record is decided alone.
     key: Option<Template>,
-    /// Condition of the records that are sampled, such as `{ .level: [debug, info] }`. All others are kept. Default: all are sampled.
+    /// Condition of the records that are sampled, such as `{ .level: [debug, info] }`, or a text in VRL. All others are kept. Default: all are sampled.
     #[serde(rename = "where")]
     condition: Option<Where>,
 }
 
 struct Sample {
-    matcher: Option<Matcher>,
+    conditions: Option<Conditions>,
     key: Option<Template>,
     sampler: Sampler,
 }
@@ -92,11 +92,11 @@ fn build(name: &str, options: &Node) -> Checked<Arc<dyn Processor>> {
         problems.push(options.problem_at("key", message).help(help));
     }
     let condition = config.condition.iter();
-    let matcher = condition
-        .map(|condition| matcher(options, [("where".to_owned(), condition)]))
+    let conditions = condition
+        .map(|condition| Conditions::new(options, [("where".to_owned(), condition)]))
         .next()
         .transpose();
-    let matcher = matcher.unwrap_or_else(|found| {
+    let conditions = conditions.unwrap_or_else(|found| {
         problems.extend(found);
         None
     });
@@ -104,7 +104,7 @@ fn build(name: &str, options: &Node) -> Checked<Arc<dyn Processor>> {
         return Err(problems);
     }
     Ok(Arc::new(Sample {
-        matcher,
+        conditions,
         key: config.key,
         sampler: Sampler {
             highest,
@@ -114,10 +114,15 @@ fn build(name: &str, options: &Node) -> Checked<Arc<dyn Processor>> {
 }
 
 impl Processor for Sample {
+    fn warnings(&self) -> &[Problem] {
+        let conditions = self.conditions.as_ref();
+        conditions.map_or(&[], |conditions| &conditions.warnings)
+    }
+
     fn task(&self) -> Result<Box<dyn Task>, Failure> {
         let renderer = |key| Renderer::text(key, TimeZone::UTC);
         Ok(Box::new(Sampling {
-            matcher: self.matcher.clone(),
+            decider: self.conditions.as_ref().map(Conditions::decider),
             key: self.key.as_ref().map(renderer),
             sampler: self.sampler.clone(),
             text: Vec::new(),
@@ -135,7 +140,7 @@ struct Sampler {
 }
 
 struct Sampling {
-    matcher: Option<Matcher>,
+    decider: Option<Decider>,
     key: Option<Renderer>,
     sampler: Sampler,
     /// The key of the current record.
@@ -145,7 +150,7 @@ struct Sampling {
 impl Task for Sampling {
     fn process(&mut self, batch: &Batch, out: &mut Out<'_>) -> Result<(), Failure> {
         let Self {
-            matcher,
+            decider,
             key,
             sampler,
             text,
@@ -168,13 +173,22 @@ impl Task for Sampling {
                 Err(missing) => runs.out.reject(&batch.body[range], &missing.to_string()),
             }
         };
-        match matcher {
-            Some(matcher) => matcher.each(batch, |range, timed, condition| {
-                decide(range, timed, condition.is_some())
-            }),
-            None => records(batch).for_each(|(range, timed)| decide(range, timed, true)),
+        let mut all = records(batch);
+        match decider {
+            Some(decider) => {
+                let failed = decider.runs(batch, |run| {
+                    let records = all.by_ref().take(run.count as usize);
+                    records
+                        .for_each(|(range, timed)| decide(range, timed, run.condition.is_some()));
+                });
+                runs.flush();
+                runs.out.fail(failed);
+            }
+            None => {
+                all.for_each(|(range, timed)| decide(range, timed, true));
+                runs.flush();
+            }
         }
-        runs.flush();
         Ok(())
     }
 }

@@ -2,6 +2,7 @@
 
 mod mistakes;
 mod pages;
+mod programs;
 
 use std::{
     fs::{self, File},
@@ -30,9 +31,11 @@ fn errors(output: &Output) -> String {
 /// Every component with its section.
 fn components() -> impl Iterator<Item = (&'static str, &'static Component)> {
     let sources = millstream_sources::COMPONENTS.iter();
+    let processors = millstream_processors::COMPONENTS.iter();
     let channels = millstream_channels::COMPONENTS.iter();
     let sinks = millstream_sinks::COMPONENTS.iter();
     (sources.map(|c| ("sources", c)))
+        .chain(processors.map(|c| ("processors", c)))
         .chain(channels.map(|c| ("channels", c)))
         .chain(sinks.map(|c| ("sinks", c)))
 }

@@ -1,0 +1,302 @@
+//! The processor `remap`: runs a program in VRL on each record.
+//!
+//! `read -> decode -> send -> keep -> read back -> [process] -> encode -> write -> settle`
+//!
+//! The language is in the crate `vrl`. Adjacent records that a program leaves alone are passed on as one range; the entries of the others
+//! are written where they stay.
+
+use std::{ops::Range, sync::Arc};
+
+use jiff::tz::TimeZone;
+use millstream_config::{Node, Problem};
+use millstream_pipeline::{
+    failure::Failure,
+    node::{Build, Checked, Component},
+    output::{Head, Out},
+    processor::{MAIN, Processor, Task},
+};
+use millstream_record::{Batch, Encoding, Values};
+use millstream_vrl::{Moved, Options, Outcome, Program, Remap};
+use millstream_wire::{forward::TAG_BYTES_MAX, lines::write_entry};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::language::Script;
+
+/// The entry in the list of processors.
+pub const COMPONENT: Component = Component {
+    name: "remap",
+    summary: "Runs a program in VRL on each record.",
+    readme: include_str!("README.md"),
+    example: include_str!("example.yaml"),
+    schema: || schemars::schema_for!(Config),
+    build: Build::Processor(build),
+};
+
+/// The options of `remap`: one of `program` and `file` is required.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+struct Config {
+    /// Program in VRL. It sees one record as `.`, and the tag, the host and the event time as `%tag`, `%host` and `%time`.
+    program: Option<String>,
+    /// File with the program, relative to the configuration file, in place of `program`.
+    file: Option<String>,
+    /// Handling of a record on which the program fails: `reject` (it leaves by the port `NAME.rejected`) or `keep` (it is passed on
+    /// unchanged, and counted). Default: `reject`.
+    on_error: OnError,
+    /// Time zone of times that name none, such as `Europe/Berlin`. Default: the top-level `timezone`.
+    timezone: Option<String>,
+}
+
+/// Handling of a record on which the program fails.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+enum OnError {
+    /// It leaves by the port `NAME.rejected`.
+    #[default]
+    Reject,
+    /// It is passed on unchanged, and counted.
+    Keep,
+}
+
+struct Remapper {
+    program: Program,
+    warnings: Vec<Problem>,
+    on_error: OnError,
+}
+
+fn build(_name: &str, options: &Node) -> Checked<Arc<dyn Processor>> {
+    let config: Config = options.read()?;
+    let zone = config.timezone.as_deref().unwrap_or("UTC");
+    if TimeZone::get(zone).is_err() {
+        let problem = options.problem_at("timezone", format!("no time zone is called `{zone}`"));
+        let help = "a name of the IANA database, such as `Europe/Berlin` or `UTC`";
+        return Err(vec![problem.help(help)]);
+    }
+    let script = script(&config, options).map_err(|problem| vec![problem])?;
+    let (program, warnings) = script.program(&Options {
+        timezone: zone.to_owned(),
+    })?;
+    Ok(Arc::new(Remapper {
+        program,
+        warnings,
+        on_error: config.on_error,
+    }))
+}
+
+/// The program of the options.
+fn script(config: &Config, options: &Node) -> Result<Script, Problem> {
+    let at = |name| options.find(name).unwrap_or(options);
+    match (&config.program, &config.file) {
+        (Some(text), None) => Ok(Script::of_option(at("program"), text)),
+        (None, Some(path)) => Script::of_file(at("file"), path),
+        (None, None) => {
+            let problem = options.problem_at("", "there is no program");
+            Err(problem.help("write it into `program`, or name its file in `file`"))
+        }
+        (Some(_), Some(_)) => {
+            let problem = options.problem_at("file", "there are two programs");
+            Err(problem.help("remove `program` or `file`"))
+        }
+    }
+}
+
+impl Processor for Remapper {
+    fn changes_tags(&self) -> bool {
+        self.program.sets_tag()
+    }
+
+    fn warnings(&self) -> &[Problem] {
+        &self.warnings
+    }
+
+    fn task(&self) -> Result<Box<dyn Task>, Failure> {
+        Ok(Box::new(Remapping {
+            remap: Remap::new(&self.program),
+            on_error: self.on_error,
+            head: None,
+            entries: Vec::new(),
+            is_packed: false,
+        }))
+    }
+}
+
+struct Remapping {
+    remap: Remap,
+    on_error: OnError,
+    /// The head of the records written last, if it is not that of the batch.
+    head: Option<(Moved, Head)>,
+    /// The entries of one record, until it is known where they go.
+    entries: Vec<u8>,
+    /// Whether what leaves under the head of the batch is packed, so that a line must become an entry to stay in its place.
+    is_packed: bool,
+}
+
+/// A record of the batch and what the program made of it. New entries are in [`Remapping::entries`].
+struct Ran {
+    record: Range<usize>,
+    outcome: Outcome,
+}
+
+impl Task for Remapping {
+    fn process(&mut self, batch: &Batch, out: &mut Out<'_>) -> Result<(), Failure> {
+        self.remap.begin(batch);
+        self.is_packed = batch.encoding == Encoding::Packed;
+        self.head = None;
+        let mut next = self.run(batch, 0);
+        while let Some(Ran { record, outcome }) = next {
+            let end = record.end;
+            let moved = match outcome {
+                Outcome::Unchanged | Outcome::Written(1..) => self.turn(batch),
+                Outcome::Written(0) | Outcome::Aborted(_) | Outcome::Failed(_) => Ok(()),
+            };
+            next = match (moved, outcome) {
+                (Ok(()), Outcome::Written(count @ 1..)) => self.write(batch, out, end, count),
+                (moved, outcome) => {
+                    match (moved, outcome) {
+                        (Err(why), _) => self.fail(batch, out, record, why),
+                        (_, Outcome::Failed(why)) => self.fail(batch, out, record, &why),
+                        (_, Outcome::Unchanged) => self.pass(batch, out, record),
+                        (_, Outcome::Written(_) | Outcome::Aborted(_)) => out.filter(1),
+                    }
+                    self.run(batch, end)
+                }
+            };
+        }
+        self.remap.end();
+        Ok(())
+    }
+}
+
+impl Remapping {
+    /// Runs the program on the record at an offset; `None` at the end of the batch.
+    fn run(&mut self, batch: &Batch, start: usize) -> Option<Ran> {
+        if start >= batch.len() {
+            return None;
+        }
+        self.entries.clear();
+        let outcome = self.remap.run(start, &mut self.entries);
+        Some(Ran {
+            record: start..self.remap.next(),
+            outcome,
+        })
+    }
+
+    /// Makes the head of the record on which the program ran last, unless it is that of the record before.
+    fn turn(&mut self, batch: &Batch) -> Result<(), &'static str> {
+        let moved = self.remap.moved();
+        if moved == self.head.as_ref().map(|(moved, _)| moved) {
+            return Ok(());
+        }
+        self.head = None;
+        if let Some(moved) = moved {
+            self.head = Some((moved.clone(), head(batch, moved)?));
+        }
+        Ok(())
+    }
+
+    /// Writes `self.entries` and the entries of the records behind them, from the offset `end` of the batch, as long as they have the
+    /// same head. Returns the first record that is different.
+    fn write(
+        &mut self,
+        batch: &Batch,
+        out: &mut Out<'_>,
+        mut end: usize,
+        mut count: u32,
+    ) -> Option<Ran> {
+        let (remap, entries) = (&mut self.remap, &mut self.entries);
+        let (moved, head) = match &self.head {
+            Some((moved, head)) => (Some(moved), Some(head)),
+            None => (None, None),
+        };
+        self.is_packed |= head.is_none();
+        let mut different = None;
+        let _ = out.append(MAIN, head, |buffer| {
+            buffer.extend_from_slice(entries);
+            while end < batch.len() {
+                let before = buffer.len();
+                let outcome = remap.run(end, buffer);
+                let record = end..remap.next();
+                match outcome {
+                    Outcome::Written(more @ 1..) if remap.moved() == moved => {
+                        count = count.saturating_add(more);
+                        end = record.end;
+                    }
+                    outcome => {
+                        entries.clear();
+                        entries.extend_from_slice(&buffer[before..]);
+                        buffer.truncate(before);
+                        different = Some(Ran { record, outcome });
+                        break;
+                    }
+                }
+            }
+            Ok::<_, Failure>(count)
+        });
+        different
+    }
+
+    /// Passes a record on with the bytes that it has.
+    fn pass(&mut self, batch: &Batch, out: &mut Out<'_>, record: Range<usize>) {
+        let head = self.head.as_ref().map(|(_, head)| head);
+        let is_line = batch.encoding == Encoding::Lines;
+        if head.is_none() && !(is_line && self.is_packed) {
+            return out.keep(MAIN, record, 1);
+        }
+        let bytes = &batch.body[record];
+        let _ = out.append(MAIN, head, |buffer| {
+            match is_line {
+                true => {
+                    let line = bytes.strip_suffix(b"\n").unwrap_or(bytes);
+                    write_entry(buffer, batch.received, line);
+                }
+                false => buffer.extend_from_slice(bytes),
+            }
+            Ok::<_, Failure>(1)
+        });
+    }
+
+    /// Handles a record on which the program failed.
+    fn fail(&mut self, batch: &Batch, out: &mut Out<'_>, record: Range<usize>, why: &str) {
+        match self.on_error {
+            OnError::Reject => out.reject(&batch.body[record], why),
+            OnError::Keep => {
+                out.fail(1);
+                self.head = None;
+                self.pass(batch, out, record);
+            }
+        }
+    }
+}
+
+/// The head of a batch with what a program set.
+fn head(batch: &Batch, moved: &Moved) -> Result<Head, &'static str> {
+    let tag = match &moved.tag {
+        Some(tag) if tag.is_empty() || tag.len() > TAG_BYTES_MAX => {
+            return Err("the new tag is empty or longer than 8192 bytes");
+        }
+        Some(tag) => tag.as_str().into(),
+        None => batch.tag.clone(),
+    };
+    let values = match &moved.host {
+        Some(host) => {
+            let mut values = Values::new();
+            for (name, value) in batch.values.iter().filter(|(name, _)| *name != HOST) {
+                values.set(name, value);
+            }
+            if let Some(host) = host {
+                values.set(HOST, host);
+            }
+            Arc::new(values)
+        }
+        None => batch.values.clone(),
+    };
+    Ok(Head { tag, values })
+}
+
+/// The name of the value that `%host` is.
+const HOST: &str = "host";
+
+#[cfg(test)]
+#[cfg(feature = "vrl")]
+mod tests;

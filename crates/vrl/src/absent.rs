@@ -1,0 +1,155 @@
+//! The language in a build without the feature `vrl`: every program is an error that says how to build it in.
+
+use std::convert::Infallible;
+
+use millstream_record::Batch;
+
+use crate::{Diagnostic, Moved, Options, Outcome};
+
+/// A program. There is none in this build.
+#[derive(Clone, Debug)]
+pub struct Program(Infallible);
+
+/// A condition. There is none in this build.
+#[derive(Clone, Debug)]
+pub struct Condition(Infallible);
+
+/// A program at work. There is none in this build.
+#[derive(Debug)]
+pub struct Remap(Infallible);
+
+/// A condition at work. There is none in this build.
+#[derive(Debug)]
+pub struct Predicate(Infallible);
+
+fn missing(text: &str) -> Vec<Diagnostic> {
+    let first = text.chars().next().map_or(0, char::len_utf8);
+    let message = "this build cannot run VRL";
+    let help = "build it with `cargo build --release --features millstream/vrl`";
+    vec![Diagnostic {
+        is_warning: false,
+        span: 0..first,
+        message: message.to_owned(),
+        help: Some(help.to_owned()),
+        rendered: format!("{message}: {help}"),
+    }]
+}
+
+impl Program {
+    /// The error of this build.
+    ///
+    /// # Errors
+    /// Always.
+    pub fn compile(
+        text: &str,
+        _options: &Options,
+    ) -> Result<(Self, Vec<Diagnostic>), Vec<Diagnostic>> {
+        Err(missing(text))
+    }
+
+    /// The top-level fields that become values.
+    #[must_use]
+    pub fn fields(&self) -> Option<Vec<&str>> {
+        match self.0 {}
+    }
+
+    /// Whether it assigns the tag.
+    #[must_use]
+    pub fn sets_tag(&self) -> bool {
+        match self.0 {}
+    }
+}
+
+impl Condition {
+    /// The error of this build.
+    ///
+    /// # Errors
+    /// Always.
+    pub fn compile(
+        text: &str,
+        _options: &Options,
+    ) -> Result<(Self, Vec<Diagnostic>), Vec<Diagnostic>> {
+        Err(missing(text))
+    }
+}
+
+impl Remap {
+    /// A program at work.
+    #[must_use]
+    pub fn new(program: &Program) -> Self {
+        match program.0 {}
+    }
+
+    /// Takes the next batch.
+    pub fn begin(&mut self, _batch: &Batch) {
+        match self.0 {}
+    }
+
+    /// Lets go of the batch.
+    pub fn end(&mut self) {
+        match self.0 {}
+    }
+
+    /// The tag and the host that the program set for the last record.
+    #[must_use]
+    pub fn moved(&self) -> Option<&Moved> {
+        match self.0 {}
+    }
+
+    /// The offset of the next record of the batch.
+    #[must_use]
+    pub fn next(&self) -> usize {
+        match self.0 {}
+    }
+
+    /// Runs the program on a record.
+    pub fn run(&mut self, _start: usize, _out: &mut Vec<u8>) -> Outcome {
+        match self.0 {}
+    }
+}
+
+impl Predicate {
+    /// A condition at work.
+    #[must_use]
+    pub fn new(condition: &Condition) -> Self {
+        match condition.0 {}
+    }
+
+    /// Takes the next batch.
+    pub fn begin(&mut self, _batch: &Batch) {
+        match self.0 {}
+    }
+
+    /// Lets go of the batch.
+    pub fn end(&mut self) {
+        match self.0 {}
+    }
+
+    /// The offset of the next record of the batch.
+    #[must_use]
+    pub fn next(&self) -> usize {
+        match self.0 {}
+    }
+
+    /// Whether a record matches.
+    ///
+    /// # Errors
+    /// The condition failed on this record.
+    pub fn matches(&mut self, _start: usize) -> Result<bool, String> {
+        match self.0 {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_program_says_how_to_build_the_language_in() {
+        let errors = Program::compile("\u{e4}", &Options::default()).unwrap_err();
+        assert_eq!(errors[0].span, 0..2);
+        assert!(errors[0].to_string().contains("--features millstream/vrl"));
+        let errors = Condition::compile("", &Options::default()).unwrap_err();
+        assert_eq!(errors[0].span, 0..0);
+    }
+}

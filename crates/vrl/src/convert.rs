@@ -1,0 +1,93 @@
+//! Diagnostics out of those of the compiler.
+
+use std::ops::Range;
+
+use vrl::diagnostic::{DiagnosticList, Formatter, Label, Note, Severity};
+
+use crate::Diagnostic;
+
+impl Diagnostic {
+    /// An error at `span` of a program.
+    pub(crate) fn error(program: &str, span: Range<usize>, message: &str, help: &str) -> Self {
+        let code = 0;
+        let list = vrl::diagnostic::Diagnostic::error(code, message)
+            .with_primary(help, (span.start, span.end));
+        Self {
+            is_warning: false,
+            span: within(program, span),
+            message: message.to_owned(),
+            help: Some(help.to_owned()),
+            rendered: Formatter::new(program, vec![list]).to_string(),
+        }
+    }
+}
+
+/// The diagnostics of the compiler in the order of the text.
+pub(crate) fn from_compiler(program: &str, list: DiagnosticList) -> Vec<Diagnostic> {
+    let mut all: Vec<Diagnostic> = list.into_iter().map(|one| convert(program, one)).collect();
+    all.sort_by_key(|one| one.span.start);
+    all
+}
+
+fn convert(program: &str, one: vrl::diagnostic::Diagnostic) -> Diagnostic {
+    let first = one.labels().iter().find(|label| label.primary);
+    let first = first.or_else(|| one.labels().first());
+    let span = first.map_or(0..0, |label| label.span.range());
+    let mut message = one.message().to_owned();
+    let says_more = |label: &&Label| !label.message.is_empty() && label.message != message;
+    if let Some(label) = first.filter(says_more) {
+        message = format!("{message}: {}", label.message);
+    }
+    let others = one.labels().iter().filter(|label| Some(*label) != first);
+    let hints = one.notes().iter().filter_map(|note| match note {
+        Note::Hint(text) | Note::Example(text) | Note::Basic(text) => Some(text.as_str()),
+        _ => None,
+    });
+    let help: Vec<&str> = others
+        .map(|label| label.message.as_str())
+        .chain(hints)
+        .map(str::trim)
+        .filter(|text| !text.is_empty())
+        .collect();
+    Diagnostic {
+        is_warning: matches!(one.severity(), Severity::Warning | Severity::Note),
+        span: within(program, span),
+        message: one_line(&message),
+        help: (!help.is_empty()).then(|| one_line(&help.join("; "))),
+        rendered: Formatter::new(program, vec![one]).to_string(),
+    }
+}
+
+/// The compiler also points behind the end of the text and at nothing; both become a character that exists.
+fn within(program: &str, span: Range<usize>) -> Range<usize> {
+    let mut start = span.start.min(program.len().saturating_sub(1));
+    while !program.is_char_boundary(start) {
+        start -= 1;
+    }
+    let mut end = span.end.clamp(start, program.len());
+    if end == start && start < program.len() {
+        end += 1;
+    }
+    while !program.is_char_boundary(end) {
+        end += 1;
+    }
+    start..end
+}
+
+fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spans_are_characters_of_the_text() {
+        assert_eq!(within("äb", 1..1), 0..2);
+        assert_eq!(within("ab", 2..2), 1..2);
+        assert_eq!(within("ab", Range { start: 9, end: 3 }), 1..2);
+        assert_eq!(within("ab", 0..2), 0..2);
+        assert_eq!(within("", 0..0), 0..0);
+    }
+}

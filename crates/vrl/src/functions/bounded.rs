@@ -1,0 +1,264 @@
+//! Functions whose originals take stack or memory without a limit, so that one record could end the process.
+//!
+//! Decompression and dynamic paths are done here, with limits. Parsers that recurse on the depth of a text keep their
+//! originals behind a check of that depth. The check reads the argument before the original does, so the argument must
+//! be a path or a variable: reading those twice changes nothing.
+
+use std::io::Read;
+
+use bytes::Bytes;
+use flate2::read::{MultiGzDecoder, ZlibDecoder};
+use vrl::{
+    compiler::{
+        Context, Expression, ExpressionError, Resolved,
+        function::ArgumentList,
+        state::{TypeInfo, TypeState},
+    },
+    path::{OwnedSegment, OwnedValuePath},
+    value::{KeyString, ObjectMap, Value},
+};
+
+use crate::DEPTH_MAX;
+
+/// The most bytes that a text may decompress to: the largest record.
+const DECODED_MAX: usize = 64 << 20;
+/// The largest index of an array that `set` creates.
+const INDEX_MAX: i64 = 65_535;
+
+fn text(arguments: &[Option<Value>]) -> Result<&Bytes, ExpressionError> {
+    let value = arguments.first().and_then(Option::as_ref);
+    let bytes = value.and_then(Value::as_bytes);
+    bytes.ok_or_else(|| "the value must be a string".into())
+}
+
+/// Reads to the end, up to [`DECODED_MAX`].
+fn decode(reader: impl Read, format: &str) -> Resolved {
+    let mut out = Vec::new();
+    match reader.take(DECODED_MAX as u64 + 1).read_to_end(&mut out) {
+        Ok(_) if out.len() > DECODED_MAX => Err(too_long()),
+        Ok(_) => Ok(Value::Bytes(out.into())),
+        Err(_) => Err(format!("unable to decode value with {format} decoder").into()),
+    }
+}
+
+fn too_long() -> ExpressionError {
+    format!("the decoded value has more than {DECODED_MAX} bytes").into()
+}
+
+pub(super) fn decode_gzip(arguments: &[Option<Value>], _: &mut Context<'_>) -> Resolved {
+    decode(MultiGzDecoder::new(&text(arguments)?[..]), "Gzip")
+}
+
+pub(super) fn decode_zlib(arguments: &[Option<Value>], _: &mut Context<'_>) -> Resolved {
+    decode(ZlibDecoder::new(&text(arguments)?[..]), "Zlib")
+}
+
+pub(super) fn decode_zstd(arguments: &[Option<Value>], _: &mut Context<'_>) -> Resolved {
+    match zstd::stream::read::Decoder::new(&text(arguments)?[..]) {
+        Ok(decoder) => decode(decoder, "Zstd"),
+        Err(_) => Err("unable to decode value with Zstd decoder".into()),
+    }
+}
+
+pub(super) fn decode_snappy(arguments: &[Option<Value>], _: &mut Context<'_>) -> Resolved {
+    let text = text(arguments)?;
+    match snap::raw::decompress_len(text) {
+        Ok(length) if length > DECODED_MAX => return Err(too_long()),
+        _ => {}
+    }
+    let decoded = snap::raw::Decoder::new().decompress_vec(text);
+    decoded
+        .map(|bytes| Value::Bytes(bytes.into()))
+        .map_err(|_| "unable to decode value with Snappy decoder".into())
+}
+
+/// `set(value, path, data)` with bounded indexes and a bounded length of the path.
+pub(super) fn set(arguments: &[Option<Value>], _: &mut Context<'_>) -> Resolved {
+    let [Some(value), Some(Value::Array(path)), Some(data)] = arguments else {
+        return Err("the path must be an array".into());
+    };
+    if path.len() > DEPTH_MAX {
+        return Err(format!("a path may have {DEPTH_MAX} segments").into());
+    }
+    let segments: Result<Vec<OwnedSegment>, ExpressionError> = path.iter().map(segment).collect();
+    let mut value = value.clone();
+    value.insert(&OwnedValuePath::from(segments?), data.clone());
+    Ok(value)
+}
+
+fn segment(value: &Value) -> Result<OwnedSegment, ExpressionError> {
+    match value {
+        Value::Integer(index) if index.unsigned_abs() > INDEX_MAX.unsigned_abs() => {
+            Err(format!("an index may be {INDEX_MAX} at most, and this is {index}").into())
+        }
+        Value::Integer(index) => Ok(OwnedSegment::Index(*index as isize)),
+        other => match other.as_bytes() {
+            Some(name) => Ok(OwnedSegment::field(&String::from_utf8_lossy(name))),
+            None => Err(format!(
+                "a path has strings and integers, and this is {}",
+                other.kind_str()
+            )
+            .into()),
+        },
+    }
+}
+
+/// `unflatten(value, separator, recursive)`: `{"a.b": 1}` becomes `{"a": {"b": 1}}`. A value whose key is also the
+/// beginning of others is dropped, as in the original.
+pub(super) fn unflatten(arguments: &[Option<Value>], _: &mut Context<'_>) -> Resolved {
+    let [Some(Value::Object(map)), separator, recursive] = arguments else {
+        return Err("the value must be an object".into());
+    };
+    let separator = match separator.as_ref().map(Value::as_bytes) {
+        None => ".".to_owned(),
+        Some(Some(bytes)) => String::from_utf8_lossy(bytes).into_owned(),
+        Some(None) => return Err("the separator must be a string".into()),
+    };
+    if separator.is_empty() {
+        return Err("the separator must not be empty".into());
+    }
+    let recursive = *recursive != Some(Value::Boolean(false));
+    let entries = map.iter().map(|(key, value)| (key.as_str(), value));
+    grouped(entries.collect(), &separator, recursive, DEPTH_MAX).map(Value::Object)
+}
+
+/// `depth` is the number of levels that may still be opened.
+fn grouped(
+    entries: Vec<(&str, &Value)>,
+    separator: &str,
+    recursive: bool,
+    depth: usize,
+) -> Result<ObjectMap, ExpressionError> {
+    let depth = depth
+        .checked_sub(1)
+        .ok_or_else(|| format!("keys nest deeper than {DEPTH_MAX} levels"))?;
+    let mut groups: std::collections::BTreeMap<&str, Vec<(Option<&str>, &Value)>> =
+        std::collections::BTreeMap::new();
+    for (key, value) in entries {
+        let (head, rest) = match key.split_once(separator) {
+            Some((head, rest)) => (head, Some(rest)),
+            None => (key, None),
+        };
+        groups.entry(head).or_default().push((rest, value));
+    }
+    let mut out = ObjectMap::new();
+    for (head, group) in groups {
+        let value = match (&group[..], recursive) {
+            ([(None, Value::Object(map))], true) => {
+                let entries = map.iter().map(|(key, value)| (key.as_str(), value));
+                Value::Object(grouped(entries.collect(), separator, recursive, depth)?)
+            }
+            ([(None, value)], _) => (*value).clone(),
+            _ => {
+                let entries = group.into_iter();
+                let entries = entries.filter_map(|(rest, value)| Some((rest?, value)));
+                Value::Object(grouped(entries.collect(), separator, recursive, depth)?)
+            }
+        };
+        out.insert(KeyString::from(head), value);
+    }
+    Ok(out)
+}
+
+/// A check before the original works.
+pub(super) type Check = fn(&[u8]) -> bool;
+
+/// The check of a function, if it has one.
+pub(super) fn check_of(name: &str) -> Option<Check> {
+    match name {
+        "parse_xml" => Some(is_shallow_xml),
+        "parse_ruby_hash" => Some(is_shallow_hash),
+        _ => None,
+    }
+}
+
+/// The original behind its check; `None` if its argument is neither a path nor a variable nor a literal.
+pub(super) fn guard(
+    inner: Box<dyn Expression>,
+    arguments: &ArgumentList,
+    state: &TypeState,
+    check: Check,
+) -> Option<Box<dyn Expression>> {
+    let argument = arguments.optional("value")?;
+    let is_path = arguments.optional_query("value").is_ok();
+    let is_variable = || format!("{argument:?}").starts_with("Variable");
+    let is_literal = || argument.resolve_constant(state).is_some();
+    (is_path || is_literal() || is_variable()).then(|| {
+        Box::new(Guarded {
+            inner,
+            argument,
+            check,
+        }) as Box<dyn Expression>
+    })
+}
+
+#[derive(Clone, Debug)]
+struct Guarded {
+    inner: Box<dyn Expression>,
+    argument: Box<dyn Expression>,
+    check: Check,
+}
+
+impl Expression for Guarded {
+    fn resolve(&self, context: &mut Context<'_>) -> Resolved {
+        let value = self.argument.resolve(context)?;
+        if value.as_bytes().is_some_and(|text| !(self.check)(text)) {
+            return Err(format!("the text nests deeper than {DEPTH_MAX} levels").into());
+        }
+        self.inner.resolve(context)
+    }
+
+    fn type_info(&self, state: &TypeState) -> TypeInfo {
+        self.inner.type_info(state)
+    }
+}
+
+/// Whether elements nest at most [`DEPTH_MAX`] deep, if the text is XML.
+fn is_shallow_xml(text: &[u8]) -> bool {
+    let mut depth = 0_usize;
+    let mut at = 0;
+    while let Some(next) = find(text, at, b"<") {
+        let rest = text.get(next..).unwrap_or_default();
+        let end = match rest {
+            [b'<', b'!', b'-', b'-', ..] => b"-->".as_slice(),
+            [b'<', b'!', b'[', ..] => b"]]>",
+            [b'<', b'?', ..] => b"?>",
+            _ => b">",
+        };
+        let Some(close) = find(text, next + 1, end) else {
+            break;
+        };
+        match rest {
+            [b'<', b'!' | b'?', ..] => {}
+            [b'<', b'/', ..] => depth = depth.saturating_sub(1),
+            _ if text.get(close - 1) == Some(&b'/') => {}
+            _ => depth += 1,
+        }
+        if depth > DEPTH_MAX {
+            return false;
+        }
+        at = close + end.len();
+    }
+    true
+}
+
+fn find(text: &[u8], from: usize, what: &[u8]) -> Option<usize> {
+    let found = memchr::memmem::find(text.get(from..)?, what)?;
+    Some(from + found)
+}
+
+/// Whether brackets nest at most [`DEPTH_MAX`] deep. Those in strings count as well.
+fn is_shallow_hash(text: &[u8]) -> bool {
+    let mut depth = 0_usize;
+    for byte in text {
+        match byte {
+            b'{' | b'[' | b'(' => depth += 1,
+            b'}' | b']' | b')' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        if depth > DEPTH_MAX {
+            return false;
+        }
+    }
+    true
+}

@@ -1,0 +1,403 @@
+//! Where the fields of a record are that a program touches, and writing the record again.
+//!
+//! One walk over the record finds them. The bytes between them are copied.
+
+use std::ops::Range;
+
+use bytes::Bytes;
+use millstream_record::{Encoding, Time};
+use millstream_wire::{
+    msgpack::{self, Reader, entry_head, write_array_len, write_map_len, write_str, write_time},
+    record::MESSAGE,
+};
+use vrl::value::{KeyString, Value};
+
+use crate::{decode, decode::Undecodable, encode, encode::TooDeep};
+
+/// Where a record is in the body.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Form {
+    /// A line without its newline.
+    Line(Range<usize>),
+    /// A map: the offset of its first pair, the number of pairs, the offset behind them.
+    Map(usize, u32, usize),
+}
+
+/// A field of the record that the program touches.
+#[derive(Clone, Copy, Debug)]
+struct Found {
+    /// Its number in the plan.
+    field: usize,
+    /// Offsets: of its key, of its value, behind its value.
+    key: usize,
+    value: usize,
+    end: usize,
+    /// No field before it has its key.
+    is_first: bool,
+}
+
+/// The fate of a field: left alone, removed or set.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Fate<'a> {
+    Untouched,
+    Removed,
+    Set(&'a Value),
+}
+
+/// The layout of one record.
+#[derive(Debug)]
+pub(crate) struct Layout {
+    form: Form,
+    /// The offset of the entry and that of its record: between them are its time and its metadata.
+    head: Range<usize>,
+    /// The event time; for lines and entries without one, the receive time.
+    time: Time,
+    /// In the order of the record, with repeated keys.
+    found: Vec<Found>,
+    /// The offset of the value of each field of the plan that the record has.
+    values: Vec<Option<usize>>,
+    /// A bit for each length below 32 that the name of a field of the plan has: most keys differ in their length.
+    lengths: u32,
+    /// The offset behind the record.
+    end: usize,
+}
+
+impl Layout {
+    /// For the fields of a plan.
+    pub fn new(fields: &[KeyString]) -> Self {
+        let short = fields.iter().filter(|field| field.len() < 32);
+        Self {
+            lengths: short.fold(0, |lengths, field| lengths | 1 << field.len()),
+            end: 0,
+            form: Form::Line(0..0),
+            head: 0..0,
+            time: Time(0),
+            found: Vec::new(),
+            values: Vec::new(),
+        }
+    }
+
+    /// Finds `fields` in the record at the offset `start` of `body`.
+    pub fn read(
+        &mut self,
+        body: &[u8],
+        encoding: Encoding,
+        start: usize,
+        received: Time,
+        fields: &[KeyString],
+    ) -> Result<(), Undecodable> {
+        self.found.clear();
+        self.values.clear();
+        self.values.resize(fields.len(), None);
+        self.time = received;
+        // Nothing can be read behind bytes that are no record.
+        self.end = body.len();
+        if encoding == Encoding::Lines {
+            let rest = body.get(start..).filter(|rest| !rest.is_empty());
+            let rest = rest.ok_or(Undecodable::Malformed)?;
+            let line = memchr::memchr(b'\n', rest).unwrap_or(rest.len());
+            self.form = Form::Line(start..start + line);
+            self.head = start..start;
+            self.end = (start + line + 1).min(body.len());
+            return Ok(());
+        }
+        let head = entry_head(body, start)?;
+        self.time = head.time.unwrap_or(received);
+        self.head = start..head.record;
+        let mut reader = Reader::at(body, head.record);
+        let count = reader.map_len()?;
+        let first = reader.position();
+        let mut at = first;
+        for _ in 0..count {
+            let key = at;
+            let (field, value) = match short(body, key) {
+                Some(name) if self.lengths >> name.len() & 1 == 0 => (None, key + 1 + name.len()),
+                Some(name) => {
+                    let field = fields.iter().position(|field| field.as_bytes() == name);
+                    (field, key + 1 + name.len())
+                }
+                None => long_key(body, key, fields)?,
+            };
+            at = behind(body, value)?;
+            if let Some(field) = field
+                && let Some(first) = self.values.get_mut(field)
+            {
+                let is_first = first.is_none();
+                first.get_or_insert(value);
+                self.found.push(Found {
+                    field,
+                    key,
+                    value,
+                    end: at,
+                    is_first,
+                });
+            }
+        }
+        self.form = Form::Map(first, count, at);
+        self.end = at;
+        Ok(())
+    }
+
+    /// The offset behind the record, with the newline of a line; the end of the body if it is none.
+    pub fn end(&self) -> usize {
+        self.end
+    }
+
+    /// The event time.
+    pub fn time(&self) -> Time {
+        self.time
+    }
+
+    /// The bytes of the record, without time and newline.
+    pub fn record<'a>(&self, body: &'a [u8]) -> &'a [u8] {
+        let range = match &self.form {
+            Form::Line(line) => line.clone(),
+            Form::Map(_, _, end) => self.head.end..*end,
+        };
+        body.get(range).unwrap_or_default()
+    }
+
+    /// The value of the field with the number `field` and this name; `None` if it is missing.
+    pub fn value(
+        &self,
+        body: &Bytes,
+        field: usize,
+        name: &str,
+    ) -> Result<Option<Value>, Undecodable> {
+        match &self.form {
+            Form::Line(line) if name == MESSAGE => Ok(Some(Value::Bytes(body.slice(line.clone())))),
+            Form::Line(_) => Ok(None),
+            Form::Map(..) => {
+                let value = self.values.get(field).copied().flatten();
+                value.map(|at| decode::value(body, at)).transpose()
+            }
+        }
+    }
+
+    /// The whole record as a value.
+    pub fn whole(&self, body: &Bytes) -> Result<Value, Undecodable> {
+        match &self.form {
+            Form::Line(line) => {
+                let text = Value::Bytes(body.slice(line.clone()));
+                Ok(Value::Object([(MESSAGE.into(), text)].into()))
+            }
+            Form::Map(..) => decode::record(body, self.head.end).map(Value::Object),
+        }
+    }
+
+    /// Appends the entry with these changes: `fate` of each field, and a new time.
+    pub fn write<'a>(
+        &self,
+        body: &[u8],
+        fields: &[KeyString],
+        time: Option<Time>,
+        fate: impl Fn(usize) -> Fate<'a>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), TooDeep> {
+        self.write_head(body, time, out);
+        match &self.form {
+            Form::Line(line) => {
+                let text = body.get(line.clone()).unwrap_or_default();
+                Self::write_line(text, fields, fate, out)
+            }
+            Form::Map(first, count, end) => {
+                let has_new = self.write_map_head(*count, &fate, out);
+                let mut copied = *first;
+                for found in &self.found {
+                    let fate = fate(found.field);
+                    if matches!(fate, Fate::Untouched) {
+                        continue;
+                    }
+                    out.extend_from_slice(body.get(copied..found.key).unwrap_or_default());
+                    copied = found.end;
+                    // Of equal keys the first one counts: those behind it go with it.
+                    if let (Fate::Set(value), true) = (fate, found.is_first) {
+                        out.extend_from_slice(body.get(found.key..found.value).unwrap_or_default());
+                        encode::value(out, value)?;
+                    }
+                }
+                out.extend_from_slice(body.get(copied..*end).unwrap_or_default());
+                if has_new {
+                    self.append_new(fields, fate, out)?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Writes the number of pairs; returns whether there are fields that the record did not have.
+    fn write_map_head<'a>(
+        &self,
+        count: u32,
+        fate: &impl Fn(usize) -> Fate<'a>,
+        out: &mut Vec<u8>,
+    ) -> bool {
+        let stays = |found: &Found| match fate(found.field) {
+            Fate::Untouched => true,
+            Fate::Set(_) => found.is_first,
+            Fate::Removed => false,
+        };
+        let gone = self.found.iter().filter(|found| !stays(found)).count();
+        let missing = self.values.iter().enumerate();
+        let new = missing
+            .filter(|(field, value)| value.is_none() && matches!(fate(*field), Fate::Set(_)))
+            .count();
+        // Both are at most the number of pairs that a body of less than 4 GiB has.
+        let pairs = (count as usize).saturating_sub(gone).saturating_add(new);
+        write_map_len(out, u32::try_from(pairs).unwrap_or(u32::MAX));
+        new > 0
+    }
+
+    fn append_new<'a>(
+        &self,
+        fields: &[KeyString],
+        fate: impl Fn(usize) -> Fate<'a>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), TooDeep> {
+        for (field, name) in fields.iter().enumerate() {
+            if let (Fate::Set(value), false) = (fate(field), self.has(field)) {
+                write_str(out, name.as_bytes());
+                encode::value(out, value)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn has(&self, field: usize) -> bool {
+        self.values.get(field).is_some_and(Option::is_some)
+    }
+
+    fn write_line<'a>(
+        text: &[u8],
+        fields: &[KeyString],
+        fate: impl Fn(usize) -> Fate<'a>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), TooDeep> {
+        let message = fields.iter().position(|name| name.as_str() == MESSAGE);
+        let fate_of_text = message.map_or(Fate::Untouched, &fate);
+        let others = || {
+            let others = (0..fields.len()).filter(|field| Some(*field) != message);
+            others.filter_map(|field| match fate(field) {
+                Fate::Set(value) => Some((fields.get(field)?, value)),
+                _ => None,
+            })
+        };
+        let has_text = !matches!(fate_of_text, Fate::Removed);
+        let pairs = others().count() + usize::from(has_text);
+        write_map_len(out, u32::try_from(pairs).unwrap_or(u32::MAX));
+        if has_text {
+            write_str(out, MESSAGE.as_bytes());
+        }
+        match fate_of_text {
+            Fate::Untouched => write_str(out, text),
+            Fate::Set(value) => encode::value(out, value)?,
+            Fate::Removed => {}
+        }
+        for (name, value) in others() {
+            write_str(out, name.as_bytes());
+            encode::value(out, value)?;
+        }
+        Ok(())
+    }
+
+    /// Appends an entry whose record is `root`: its fields if it is an object, otherwise `{"message": root}`.
+    pub fn write_root(
+        &self,
+        body: &[u8],
+        time: Option<Time>,
+        root: &Value,
+        out: &mut Vec<u8>,
+    ) -> Result<(), TooDeep> {
+        self.write_head(body, time, out);
+        match root {
+            Value::Object(map) => encode::record(out, map),
+            other => {
+                write_map_len(out, 1);
+                write_str(out, MESSAGE.as_bytes());
+                encode::value(out, other)
+            }
+        }
+    }
+
+    /// The array and the time of an entry: as they were, or with a new time. Metadata beside the time stays.
+    fn write_head(&self, body: &[u8], time: Option<Time>, out: &mut Vec<u8>) {
+        let old = body.get(self.head.clone()).unwrap_or_default();
+        let is_line = matches!(self.form, Form::Line(_));
+        match time {
+            None if !is_line => out.extend_from_slice(old),
+            _ => {
+                write_array_len(out, 2);
+                let metadata = nested_metadata(old);
+                if metadata.is_some() {
+                    write_array_len(out, 2);
+                }
+                write_time(out, time.unwrap_or(self.time));
+                out.extend_from_slice(metadata.unwrap_or_default());
+            }
+        }
+    }
+}
+
+/// The text of a str of less than 32 bytes at `at`: nearly every key.
+#[inline(always)]
+fn short(body: &[u8], at: usize) -> Option<&[u8]> {
+    match body.get(at) {
+        Some(&marker @ 0xa0..=0xbf) => body.get(at + 1..at + 1 + usize::from(marker & 0x1f)),
+        _ => None,
+    }
+}
+
+/// The number of the field that any other key names, and the offset behind the key.
+#[cold]
+fn long_key(
+    body: &[u8],
+    at: usize,
+    fields: &[KeyString],
+) -> Result<(Option<usize>, usize), Undecodable> {
+    let mut reader = Reader::at(body, at);
+    let field = match reader.bytes() {
+        Ok(name) => fields.iter().position(|field| field.as_bytes() == name),
+        Err(_) => {
+            let name = decode::key(&mut reader)?;
+            fields.iter().position(|field| *field == name)
+        }
+    };
+    Ok((field, reader.position()))
+}
+
+/// The offset behind the value at `at`: texts and small numbers here, everything else by [`msgpack::skip`].
+#[inline(always)]
+fn behind(body: &[u8], at: usize) -> Result<usize, Undecodable> {
+    let end = match *body.get(at..).unwrap_or_default() {
+        [marker @ 0xa0..=0xbf, ..] => at + 1 + usize::from(marker & 0x1f),
+        [0xd9, length, ..] => at + 2 + usize::from(length),
+        [0x00..=0x7f | 0xc0 | 0xc2 | 0xc3 | 0xe0..=0xff, ..] => at + 1,
+        [0xcd, ..] => at + 3,
+        _ => return skipped(body, at),
+    };
+    match end <= body.len() {
+        true => Ok(end),
+        false => Err(Undecodable::Malformed),
+    }
+}
+
+#[inline(never)]
+fn skipped(body: &[u8], at: usize) -> Result<usize, Undecodable> {
+    let mut open = 1;
+    match msgpack::skip(body, at, &mut open) {
+        Ok(end) if open == 0 => Ok(end),
+        _ => Err(Undecodable::Malformed),
+    }
+}
+
+/// The metadata of the form `[[time, metadata], record]` in the head of an entry.
+fn nested_metadata(head: &[u8]) -> Option<&[u8]> {
+    let mut reader = Reader::new(head);
+    reader.array_len().ok()?;
+    if !msgpack::is_nested(head.get(reader.position()..)?) {
+        return None;
+    }
+    reader.array_len().ok()?;
+    reader.skip().ok()?;
+    reader.value().ok()
+}

@@ -1,0 +1,86 @@
+//! VRL, the language of `remap` and of conditions written as a text, on the packed bytes of a batch.
+//!
+//! A [`Program`] is compiled and type-checked once; a [`Remap`] runs it on one record after the other, a [`Predicate`]
+//! evaluates a condition. Both work by *projection*: only the top-level fields that the program names become values, and
+//! everything else is copied as bytes, so types, order, duplicate keys and integers of 64 bits survive.
+//!
+//! | File | Content |
+//! |---|---|
+//! | `program.rs` | compiling: programs and conditions, checks beyond those of the language |
+//! | `plan.rs` | the top-level fields and values of the batch that a program touches |
+//! | `remap.rs`, `predicate.rs` | running them on a record |
+//! | `target.rs` | the record as the language sees it |
+//! | `layout.rs` | where the fields of a record are, and writing it again |
+//! | `decode.rs`, `encode.rs` | MessagePack to values and back |
+//! | `metadata.rs` | the values of the batch: `%tag`, `%host`, `%time`, ... |
+//! | `functions/` | functions that are repeatable here, and those that are refused |
+//! | `diagnostic.rs`, `convert.rs` | errors and warnings with their place in the text |
+//! | `options.rs`, `outcome.rs` | settings of the compiler; the result of a program |
+//! | `absent.rs` | all of this in a build without the feature `vrl`: compiling is an error |
+//!
+//! No I/O and no clock: `now()` is the receive time of the batch, random values are a hash of the record, its tag and its times.
+//!
+//! # Values that a program sees
+//!
+//! | MessagePack | VRL | VRL | MessagePack |
+//! |---|---|---|---|
+//! | str, bin | string (of bytes) | string | str if it is UTF-8, otherwise bin |
+//! | integers up to 2^63 - 1 | integer | integer | integer, shortest form |
+//! | integers above that | float, rounded | | |
+//! | float of 4 or 8 bytes | float; NaN is null | float | float of 8 bytes |
+//! | EventTime, timestamp (ext -1) | timestamp | timestamp | EventTime; outside 1970 to 2106 RFC 3339 text |
+//! | any other ext | string of its data | regex | str, its pattern |
+//! | map | object; keys as text, the first of equal keys | object | map, keys sorted |
+//!
+//! This concerns fields that a program changes. A field that it only reads is copied as it is.
+
+#[cfg(not(feature = "vrl"))]
+mod absent;
+#[cfg(feature = "vrl")]
+mod convert;
+#[cfg(feature = "vrl")]
+mod decode;
+mod diagnostic;
+#[cfg(feature = "vrl")]
+mod encode;
+#[cfg(feature = "vrl")]
+mod functions;
+#[cfg(feature = "vrl")]
+mod layout;
+#[cfg(feature = "vrl")]
+mod metadata;
+mod options;
+mod outcome;
+#[cfg(feature = "vrl")]
+mod plan;
+#[cfg(feature = "vrl")]
+mod predicate;
+#[cfg(feature = "vrl")]
+mod program;
+#[cfg(feature = "vrl")]
+mod remap;
+#[cfg(feature = "vrl")]
+mod target;
+
+#[cfg(test)]
+#[cfg(feature = "vrl")]
+mod rig;
+#[cfg(test)]
+#[cfg(feature = "vrl")]
+mod tests;
+
+#[cfg(not(feature = "vrl"))]
+pub use absent::{Condition, Predicate, Program, Remap};
+pub use diagnostic::Diagnostic;
+pub use options::Options;
+pub use outcome::{Moved, Outcome};
+#[cfg(feature = "vrl")]
+pub use predicate::Predicate;
+#[cfg(feature = "vrl")]
+pub use program::{Condition, Program};
+#[cfg(feature = "vrl")]
+pub use remap::Remap;
+
+/// The deepest nesting of a value that a program reads or writes, as in `parse_json`. A field that a program does not
+/// touch may nest at any depth.
+pub const DEPTH_MAX: usize = 128;

@@ -1,0 +1,72 @@
+//! The top-level fields and the values of the batch that a program touches, out of the paths that the compiler collects.
+
+use vrl::{
+    compiler::ProgramInfo,
+    path::{OwnedSegment, OwnedTargetPath, PathPrefix},
+    value::KeyString,
+};
+
+/// The parts of a record that become values.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Plan {
+    /// The top-level fields that the program names, in the order in which it names them first.
+    pub fields: Vec<KeyString>,
+    /// The program reads the record as a whole (`.`, `unnest`): all of it is decoded.
+    pub is_whole: bool,
+    /// The program reads or sets values of the batch (`%tag`).
+    pub uses_metadata: bool,
+    /// The program reads `%time`.
+    pub uses_time: bool,
+    /// The program assigns `%tag`.
+    pub sets_tag: bool,
+}
+
+impl Plan {
+    /// The plan of a compiled program. `unnests`: it calls `unnest`, which reads the root without naming it.
+    pub fn new(info: &ProgramInfo, unnests: bool) -> Self {
+        let mut plan = Self {
+            is_whole: unnests,
+            ..Self::default()
+        };
+        for path in &info.target_queries {
+            match path.prefix {
+                PathPrefix::Event => match top(path) {
+                    Some(name) => plan.field(name),
+                    None => plan.is_whole = true,
+                },
+                PathPrefix::Metadata => {
+                    plan.uses_metadata = true;
+                    plan.uses_time |= top(path).is_none_or(|name| name.as_str() == "time");
+                }
+            }
+        }
+        for path in &info.target_assignments {
+            match path.prefix {
+                // An assignment to the root replaces it; one to an index of the root changes it.
+                PathPrefix::Event => match top(path) {
+                    Some(name) => plan.field(name),
+                    None => plan.is_whole |= !path.path.is_root(),
+                },
+                PathPrefix::Metadata => {
+                    plan.uses_metadata = true;
+                    plan.sets_tag |= top(path).is_none_or(|name| name.as_str() == "tag");
+                }
+            }
+        }
+        plan
+    }
+
+    fn field(&mut self, name: &KeyString) {
+        if !self.fields.contains(name) {
+            self.fields.push(name.clone());
+        }
+    }
+}
+
+/// The name at the top level that a path begins with.
+pub(crate) fn top(path: &OwnedTargetPath) -> Option<&KeyString> {
+    match path.path.segments.first()? {
+        OwnedSegment::Field(name) => Some(name),
+        OwnedSegment::Index(_) => None,
+    }
+}

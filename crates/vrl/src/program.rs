@@ -1,0 +1,223 @@
+//! Compiles programs and conditions, with the checks that the language leaves to its host.
+//!
+//! A program is compiled twice: as it is written, for errors and warnings, and with `null` behind it, so that its last
+//! assignment does not produce a copy of its value as a result that is thrown away.
+
+use std::{
+    ops::Range,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use vrl::{
+    compiler::{
+        CompilationResult, CompileConfig, Program as Compiled, TimeZone, TypeState,
+        compile_with_state,
+        state::{ExternalEnv, LocalEnv},
+    },
+    path::PathPrefix,
+    value::{Kind, kind::Collection},
+};
+
+use crate::{
+    Diagnostic, Options, convert, functions, metadata,
+    plan::{self, Plan},
+};
+
+/// The longest program in bytes. Compiling takes stack for every level of nesting.
+const LENGTH_MAX: usize = 1 << 20;
+/// The deepest nesting of brackets and operators in a program.
+const NESTING_MAX: usize = 128;
+
+/// A program for `remap`, compiled and type-checked.
+#[derive(Clone, Debug)]
+pub struct Program {
+    pub(crate) compiled: Compiled,
+    pub(crate) plan: Plan,
+    pub(crate) timezone: TimeZone,
+}
+
+/// A condition: a program without assignments whose result is a boolean.
+#[derive(Clone, Debug)]
+pub struct Condition {
+    pub(crate) compiled: Compiled,
+    pub(crate) plan: Plan,
+    pub(crate) timezone: TimeZone,
+}
+
+impl Program {
+    /// Compiles a program; also returns warnings, in the order of the text.
+    ///
+    /// # Errors
+    /// All errors that the compiler found, in the order of the text, and the warnings about a program that compiles but
+    /// is refused.
+    pub fn compile(
+        text: &str,
+        options: &Options,
+    ) -> Result<(Self, Vec<Diagnostic>), Vec<Diagnostic>> {
+        let (result, unnests, timezone) = compile(text, options, false)?;
+        let silent = format!("{text}\nnull");
+        let compiled = match compile(&silent, options, false) {
+            Ok((silent, ..)) => silent.program,
+            Err(_) => result.program,
+        };
+        let program = Self {
+            plan: Plan::new(compiled.info(), unnests),
+            compiled,
+            timezone,
+        };
+        Ok((program, convert::from_compiler(text, result.warnings)))
+    }
+
+    /// The top-level fields that become values, if the program does not need the record as a whole.
+    #[must_use]
+    pub fn fields(&self) -> Option<Vec<&str>> {
+        let fields = || self.plan.fields.iter().map(|name| name.as_str()).collect();
+        (!self.plan.is_whole).then(fields)
+    }
+
+    /// Whether it assigns the tag, so that records can have another one afterwards.
+    #[must_use]
+    pub fn sets_tag(&self) -> bool {
+        self.plan.sets_tag
+    }
+}
+
+impl Condition {
+    /// Compiles a condition; also returns warnings, in the order of the text.
+    ///
+    /// # Errors
+    /// As for [`Program::compile`]; assignments, and results that are not certain to be a boolean.
+    pub fn compile(
+        text: &str,
+        options: &Options,
+    ) -> Result<(Self, Vec<Diagnostic>), Vec<Diagnostic>> {
+        let (result, unnests, timezone) = compile(text, options, true)?;
+        let kind = result.program.final_type_info().result.kind().clone();
+        if !kind.is_boolean() {
+            return Err(vec![Diagnostic::error(
+                text,
+                trimmed(text),
+                &format!("a condition must be true or false, and this is {kind}"),
+                "compare it with something: `.level == \"error\"`, `exists(.level)`",
+            )]);
+        }
+        let condition = Self {
+            plan: Plan::new(result.program.info(), unnests),
+            compiled: result.program,
+            timezone,
+        };
+        Ok((condition, convert::from_compiler(text, result.warnings)))
+    }
+}
+
+type Success = (CompilationResult, bool, TimeZone);
+
+/// Compiles `text`; also returns whether it calls `unnest`.
+fn compile(text: &str, options: &Options, read_only: bool) -> Result<Success, Vec<Diagnostic>> {
+    let timezone = match TimeZone::parse(&options.timezone) {
+        Some(zone @ TimeZone::Named(_)) => zone,
+        _ => {
+            return Err(vec![Diagnostic::error(
+                text,
+                0..text.len(),
+                &format!("`{}` is not a time zone", options.timezone),
+                "use a name of the tz database, such as UTC or Europe/Berlin",
+            )]);
+        }
+    };
+    if let Some(problem) = too_large(text) {
+        return Err(vec![problem]);
+    }
+    let unnests = Arc::new(AtomicBool::new(false));
+    let mut config = CompileConfig::default();
+    if read_only {
+        config.set_read_only();
+    }
+    metadata::protect(&mut config);
+    let state = TypeState {
+        local: LocalEnv::default(),
+        external: ExternalEnv::new_with_kind(Kind::object(Collection::any()), metadata::kind()),
+    };
+    let functions = functions::all(&unnests);
+    let result = compile_with_state(text, &functions, &state, config)
+        .map_err(|list| convert::from_compiler(text, list))?;
+    let unknown = unknown_values(text, &result.program);
+    if !unknown.is_empty() {
+        return Err(unknown);
+    }
+    Ok((result, unnests.load(Ordering::Relaxed), timezone))
+}
+
+/// Errors for values of the batch that no source sets.
+fn unknown_values(text: &str, program: &Compiled) -> Vec<Diagnostic> {
+    let info = program.info();
+    let mut paths: Vec<_> = info.target_queries.iter().collect();
+    paths.extend(&info.target_assignments);
+    paths.retain(|path| path.prefix == PathPrefix::Metadata && !path.path.is_root());
+    paths.sort();
+    paths.dedup();
+    let is_known = |path: &&_| {
+        plan::top(path).is_some_and(|name| metadata::names().any(|known| known == name.as_str()))
+    };
+    paths.retain(|path| !is_known(path));
+    let known: Vec<String> = metadata::names().map(|name| format!("%{name}")).collect();
+    paths
+        .into_iter()
+        .map(|path| {
+            let written = path.to_string();
+            let start = text.find(&written).unwrap_or(0);
+            let end = start + written.len().min(text.len() - start);
+            Diagnostic::error(
+                text,
+                start..end,
+                &format!("a batch has no value `{written}`"),
+                &format!(
+                    "the values are {}; a field of the record begins with a dot",
+                    known.join(", ")
+                ),
+            )
+        })
+        .collect()
+}
+
+/// The compiler recurses on nesting, so nesting is bounded before.
+fn too_large(text: &str) -> Option<Diagnostic> {
+    if text.len() > LENGTH_MAX {
+        return Some(Diagnostic::error(
+            text,
+            0..1,
+            &format!(
+                "a program may have {LENGTH_MAX} bytes, and this one has {}",
+                text.len()
+            ),
+            "divide it into several processors",
+        ));
+    }
+    // Brackets in texts and comments count as well; their nesting is as shallow as that of any text.
+    let mut depth = 0_usize;
+    for (at, byte) in text.bytes().enumerate() {
+        match byte {
+            b'(' | b'[' | b'{' => depth += 1,
+            b')' | b']' | b'}' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        if depth > NESTING_MAX {
+            return Some(Diagnostic::error(
+                text,
+                at..at + 1,
+                &format!("brackets nest deeper than {NESTING_MAX} levels"),
+                "put a part of it into a variable",
+            ));
+        }
+    }
+    None
+}
+
+/// The text without the white space around it.
+fn trimmed(text: &str) -> Range<usize> {
+    let start = text.len() - text.trim_start().len();
+    start..start + text.trim().len()
+}

@@ -1,0 +1,177 @@
+//! Runs a program on one record after the other.
+//!
+//! The language's event is one record. A program that changes nothing leaves the record's bytes alone; one
+//! that assigns an array to the root makes one record of each element, and one that aborts makes none.
+
+use millstream_record::{Batch, Time};
+use vrl::{
+    compiler::{Context, ExpressionError, Program as Compiled, TimeZone, state::RuntimeState},
+    value::Value,
+};
+
+use crate::{
+    DEPTH_MAX, Moved, Outcome, decode::Undecodable, encode::TooDeep, program::Program,
+    target::Record,
+};
+
+/// A program at work. Each task has one, because compiled regexes are fastest when threads do not share them.
+#[derive(Debug)]
+pub struct Remap {
+    program: Compiled,
+    timezone: TimeZone,
+    state: RuntimeState,
+    record: Record,
+    moved: Option<Moved>,
+}
+
+impl Remap {
+    /// A program at work.
+    #[must_use]
+    pub fn new(program: &Program) -> Self {
+        Self {
+            program: program.compiled.clone(),
+            timezone: program.timezone,
+            state: RuntimeState::default(),
+            record: Record::new(program.plan.clone()),
+            moved: None,
+        }
+    }
+
+    /// Takes the next batch: its body, its values and its receive time, which is what `now()` returns.
+    pub fn begin(&mut self, batch: &Batch) {
+        self.record.begin(batch);
+    }
+
+    /// Lets go of the batch.
+    pub fn end(&mut self) {
+        self.record.end();
+    }
+
+    /// The tag and the host that the program set for the last record; `None` if it left them alone.
+    #[must_use]
+    pub fn moved(&self) -> Option<&Moved> {
+        self.moved.as_ref()
+    }
+
+    /// The offset of the next record of the batch, behind the one on which the program ran last. The end of the batch
+    /// after bytes that are no record.
+    #[must_use]
+    pub fn next(&self) -> usize {
+        self.record.layout.end()
+    }
+
+    /// Runs the program on the record at the offset `start` of the batch and appends what it becomes to `out` as packed
+    /// entries. [`Remap::next`] is then the offset of the next one, so that a batch is walked only once.
+    pub fn run(&mut self, start: usize, out: &mut Vec<u8>) -> Outcome {
+        self.moved = None;
+        let before = out.len();
+        let outcome = match self.record.open(start) {
+            Ok(()) => self.resolve().unwrap_or_else(|| {
+                self.write(out).unwrap_or_else(|why| {
+                    out.truncate(before);
+                    self.moved = None;
+                    Outcome::Failed(why)
+                })
+            }),
+            Err(why) => Outcome::Failed(unreadable(why)),
+        };
+        self.record.close();
+        outcome
+    }
+
+    /// Runs the program; an outcome if it ended early.
+    fn resolve(&mut self) -> Option<Outcome> {
+        let ended = resolve(
+            &self.program,
+            &mut self.record,
+            &mut self.state,
+            &self.timezone,
+        );
+        match (self.record.fault(), ended) {
+            (Some(why), _) => Some(Outcome::Failed(unreadable(why))),
+            (None, Ok(_)) => None,
+            (None, Err(Ended::Abort(message))) => Some(Outcome::Aborted(message)),
+            (None, Err(Ended::Error(message))) => Some(Outcome::Failed(message)),
+        }
+    }
+
+    /// Writes the result of the program.
+    fn write(&mut self, out: &mut Vec<u8>) -> Result<Outcome, String> {
+        let changes = self.record.metadata.changes()?;
+        let moved = Moved {
+            tag: changes.tag.map(str::to_owned),
+            host: changes.host.map(|host| host.map(str::to_owned)),
+        };
+        let time = changes
+            .time
+            .filter(|time| *time != self.record.layout.time());
+        let outcome = write(&self.record, time, out).map_err(|TooDeep| too_deep())?;
+        self.moved = (moved != Moved::default()).then_some(moved);
+        Ok(outcome)
+    }
+}
+
+fn write(record: &Record, time: Option<Time>, out: &mut Vec<u8>) -> Result<Outcome, TooDeep> {
+    let (layout, body) = (&record.layout, record.body());
+    match record.replaced() {
+        Some(Value::Array(records)) => {
+            for one in records {
+                layout.write_root(body, time, one, out)?;
+            }
+            Ok(Outcome::Written(
+                u32::try_from(records.len()).unwrap_or(u32::MAX),
+            ))
+        }
+        Some(root) => {
+            layout.write_root(body, time, root, out)?;
+            Ok(Outcome::Written(1))
+        }
+        None if time.is_none() && !record.is_changed() => Ok(Outcome::Unchanged),
+        None => {
+            let fate = |field| record.fate(field);
+            layout.write(body, record.fields(), time, fate, out)?;
+            Ok(Outcome::Written(1))
+        }
+    }
+}
+
+/// Why a program ended early.
+pub(crate) enum Ended {
+    Abort(String),
+    Error(String),
+}
+
+/// Runs a program to its end.
+pub(crate) fn resolve(
+    program: &Compiled,
+    record: &mut Record,
+    state: &mut RuntimeState,
+    timezone: &TimeZone,
+) -> Result<Value, Ended> {
+    let result = program.resolve(&mut Context::new(record, state, timezone));
+    if !state.is_empty() {
+        state.clear();
+    }
+    match result {
+        Ok(value) | Err(ExpressionError::Return { value, .. }) => Ok(value),
+        Err(error @ ExpressionError::Error { .. }) => Err(Ended::Error(error.to_string())),
+        Err(ExpressionError::Abort { message, .. }) => {
+            Err(Ended::Abort(message.unwrap_or_default()))
+        }
+        Err(error) => Err(Ended::Error(error.to_string())),
+    }
+}
+
+/// The text of a failure to read.
+pub(crate) fn unreadable(why: Undecodable) -> String {
+    match why {
+        Undecodable::Deep => {
+            format!("a field that the program reads nests deeper than {DEPTH_MAX} levels")
+        }
+        Undecodable::Malformed => "the record is not MessagePack".to_owned(),
+    }
+}
+
+fn too_deep() -> String {
+    format!("the program made a field that nests deeper than {DEPTH_MAX} levels")
+}

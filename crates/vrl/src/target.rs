@@ -1,0 +1,391 @@
+//! The record as the language sees it: only what a program asks for becomes a value, and only when it asks.
+//!
+//! The compiler has named every top-level field that a program can reach, so each has a slot. A program that reads the
+//! record as a whole has a root instead; an assignment to the root replaces it in any program.
+
+use std::{
+    cell::{Cell, OnceCell},
+    sync::LazyLock,
+};
+
+use bytes::Bytes;
+use millstream_record::{Batch, Encoding, Tag, Time};
+use sha2::{Digest, Sha256};
+use vrl::{
+    compiler::{SecretTarget, Target},
+    path::{OwnedSegment, OwnedTargetPath, OwnedValuePath, PathPrefix},
+    value::{KeyString, ObjectMap, Value},
+};
+
+use crate::{
+    decode::Undecodable,
+    layout::{Fate, Layout},
+    metadata::{self, Metadata},
+    plan::Plan,
+};
+
+/// Where functions find the time of the batch: a name that no source sets.
+pub(crate) static NOW: LazyLock<OwnedTargetPath> = LazyLock::new(|| hidden("\0now"));
+/// Where functions draw 32 random bytes. Every borrow draws again.
+pub(crate) static RANDOM: LazyLock<OwnedTargetPath> = LazyLock::new(|| hidden("\0random"));
+
+fn hidden(name: &str) -> OwnedTargetPath {
+    OwnedTargetPath::metadata(OwnedValuePath::single_field(name))
+}
+
+/// A top-level field that the program names.
+#[derive(Debug, Default)]
+struct Slot {
+    /// Decoded when the program first asks; `Some(None)`: the record has no such field, or it was removed.
+    value: OnceCell<Option<Value>>,
+    is_changed: bool,
+}
+
+/// A record that a program runs on.
+#[derive(Debug)]
+pub(crate) struct Record {
+    plan: Plan,
+    body: Bytes,
+    encoding: Encoding,
+    tag: Tag,
+    received: Time,
+    pub layout: Layout,
+    slots: Vec<Slot>,
+    /// The record as a whole: in a plan that is whole, or after an assignment to the root.
+    root: OnceCell<Value>,
+    is_replaced: bool,
+    pub metadata: Metadata,
+    now: Value,
+    random: Random,
+    /// Queries cannot fail in the language, so what went wrong is kept until the program ends.
+    fault: Cell<Option<Undecodable>>,
+}
+
+impl Record {
+    pub fn new(plan: Plan) -> Self {
+        let layout = Layout::new(&plan.fields);
+        let slots = plan.fields.iter().map(|_| Slot::default()).collect();
+        Self {
+            plan,
+            body: Bytes::new(),
+            encoding: Encoding::Packed,
+            tag: "".into(),
+            received: Time(0),
+            layout,
+            slots,
+            root: OnceCell::new(),
+            is_replaced: false,
+            metadata: Metadata::new(),
+            now: Value::Null,
+            random: Random::default(),
+            fault: Cell::new(None),
+        }
+    }
+
+    /// Takes the next batch.
+    pub fn begin(&mut self, batch: &Batch) {
+        self.body = batch.body.clone();
+        self.encoding = batch.encoding;
+        self.tag = batch.tag.clone();
+        self.received = batch.received;
+        self.now = metadata::timestamp(batch.received);
+        if self.plan.uses_metadata {
+            self.metadata.begin(batch);
+        }
+    }
+
+    /// Lets go of the batch, so that its memory can be used again.
+    pub fn end(&mut self) {
+        self.close();
+        self.body = Bytes::new();
+    }
+
+    /// Takes the record at the offset `start` of the batch.
+    pub fn open(&mut self, start: usize) -> Result<(), Undecodable> {
+        self.layout.read(
+            &self.body,
+            self.encoding,
+            start,
+            self.received,
+            &self.plan.fields,
+        )?;
+        if self.plan.uses_metadata {
+            let time = self.plan.uses_time.then(|| self.layout.time());
+            self.metadata.reset(time);
+        }
+        self.random.reset();
+        Ok(())
+    }
+
+    /// Drops the values of the record.
+    pub fn close(&mut self) {
+        for slot in &mut self.slots {
+            if slot.value.get().is_some() {
+                slot.value = OnceCell::new();
+            }
+            slot.is_changed = false;
+        }
+        if self.root.get().is_some() {
+            self.root = OnceCell::new();
+        }
+        self.is_replaced = false;
+        self.fault.set(None);
+    }
+
+    pub fn fault(&self) -> Option<Undecodable> {
+        self.fault.get()
+    }
+
+    pub fn body(&self) -> &[u8] {
+        &self.body
+    }
+
+    pub fn fields(&self) -> &[KeyString] {
+        &self.plan.fields
+    }
+
+    /// The value that replaced the record, if one did.
+    pub fn replaced(&self) -> Option<&Value> {
+        self.root.get().filter(|_| self.is_replaced)
+    }
+
+    /// Whether the program changed a field.
+    pub fn is_changed(&self) -> bool {
+        self.slots.iter().any(|slot| slot.is_changed)
+    }
+
+    /// The fate of a field of the plan.
+    pub fn fate(&self, field: usize) -> Fate<'_> {
+        let slot = self.slots.get(field).filter(|slot| slot.is_changed);
+        let (Some(slot), Some(name)) = (slot, self.plan.fields.get(field)) else {
+            return Fate::Untouched;
+        };
+        let value = match self.plan.is_whole {
+            true => self.root.get().and_then(|root| root.as_object()?.get(name)),
+            false => slot.value.get().and_then(Option::as_ref),
+        };
+        value.map_or(Fate::Removed, Fate::Set)
+    }
+
+    /// Whether paths lead into `root`.
+    fn has_root(&self) -> bool {
+        self.plan.is_whole || self.is_replaced
+    }
+
+    fn root(&self) -> &Value {
+        self.root.get_or_init(|| {
+            self.layout.whole(&self.body).unwrap_or_else(|why| {
+                self.fault.set(Some(why));
+                Value::Object(ObjectMap::new())
+            })
+        })
+    }
+
+    fn root_mut(&mut self) -> &mut Value {
+        let root = match self.root.take() {
+            Some(root) => root,
+            None => {
+                self.root();
+                self.root.take().unwrap_or(Value::Null)
+            }
+        };
+        self.root = OnceCell::from(root);
+        self.root.get_mut().expect("it was just set")
+    }
+
+    /// The number of the slot of a name.
+    fn slot(&self, name: &KeyString) -> Option<usize> {
+        self.plan.fields.iter().position(|field| field == name)
+    }
+
+    fn read(&self, slot: usize) -> &Option<Value> {
+        static NONE: Option<Value> = None;
+        let (Some(place), Some(name)) = (self.slots.get(slot), self.plan.fields.get(slot)) else {
+            return &NONE;
+        };
+        place.value.get_or_init(|| {
+            let value = self.layout.value(&self.body, slot, name);
+            value.unwrap_or_else(|why| {
+                self.fault.set(Some(why));
+                None
+            })
+        })
+    }
+
+    fn read_mut(&mut self, slot: usize) -> Option<&mut Option<Value>> {
+        self.read(slot);
+        self.slots.get_mut(slot)?.value.get_mut()
+    }
+
+    /// Marks the field with which a path begins; an index of the root or an unknown name changes the whole.
+    fn mark(&mut self, path: &OwnedTargetPath) {
+        let slot = crate::plan::top(path).and_then(|name| self.slot(name));
+        match slot.and_then(|slot| self.slots.get_mut(slot)) {
+            Some(slot) => slot.is_changed = true,
+            None => self.is_replaced = true,
+        }
+    }
+}
+
+impl Target for Record {
+    fn target_get(&self, path: &OwnedTargetPath) -> Result<Option<&Value>, String> {
+        if path.prefix == PathPrefix::Metadata {
+            return Ok(match path == &*NOW {
+                true => Some(&self.now),
+                false => self.metadata.value().get(&path.path),
+            });
+        }
+        if self.has_root() {
+            return Ok(self.root().get(&path.path));
+        }
+        let Some((OwnedSegment::Field(name), rest)) = path.path.segments.split_first() else {
+            return Err("the plan has no root".to_owned());
+        };
+        let value = self.slot(name).and_then(|slot| self.read(slot).as_ref());
+        Ok(value.and_then(|value| value.get(rest)))
+    }
+
+    fn target_get_mut(&mut self, path: &OwnedTargetPath) -> Result<Option<&mut Value>, String> {
+        if path.prefix == PathPrefix::Metadata {
+            if path == &*RANDOM {
+                let key = || {
+                    let times = [self.received.0, self.layout.time().0].map(i64::to_be_bytes);
+                    let hash = Sha256::new().chain_update(times.as_flattened());
+                    let tag = self.tag.as_str();
+                    let hash = hash.chain_update(tag.len().to_be_bytes());
+                    let hash = hash.chain_update(tag);
+                    let record = self.layout.record(&self.body);
+                    hash.chain_update(record).finalize().into()
+                };
+                return Ok(Some(self.random.draw(key)));
+            }
+            return Ok(self.metadata.value_mut().get_mut(&path.path));
+        }
+        self.mark(path);
+        if self.has_root() {
+            return Ok(self.root_mut().get_mut(&path.path));
+        }
+        let Some((OwnedSegment::Field(name), rest)) = path.path.segments.split_first() else {
+            return Err("the plan has no root".to_owned());
+        };
+        let slot = self.slot(name);
+        let value = slot.and_then(|slot| self.read_mut(slot)?.as_mut());
+        Ok(value.and_then(|value| value.get_mut(rest)))
+    }
+
+    fn target_insert(&mut self, path: &OwnedTargetPath, value: Value) -> Result<(), String> {
+        if path.prefix == PathPrefix::Metadata {
+            self.metadata.value_mut().insert(&path.path, value);
+            return Ok(());
+        }
+        let segments = &path.path.segments;
+        if segments.is_empty() {
+            self.root = OnceCell::from(value);
+            self.is_replaced = true;
+            return Ok(());
+        }
+        if self.has_root() {
+            self.mark(path);
+            self.root_mut().insert(&path.path, value);
+            return Ok(());
+        }
+        let Some((OwnedSegment::Field(name), rest)) = segments.split_first() else {
+            return Err("the plan has no root".to_owned());
+        };
+        let Some(number) = self.slot(name) else {
+            return Err("the plan has no such field".to_owned());
+        };
+        if rest.is_empty() {
+            if let Some(slot) = self.slots.get_mut(number) {
+                slot.value = OnceCell::from(Some(value));
+            }
+        } else if let Some(place) = self.read_mut(number) {
+            place.get_or_insert(Value::Null).insert(rest, value);
+        }
+        self.mark(path);
+        Ok(())
+    }
+
+    fn target_remove(
+        &mut self,
+        path: &OwnedTargetPath,
+        compact: bool,
+    ) -> Result<Option<Value>, String> {
+        if path.prefix == PathPrefix::Metadata {
+            return Ok(self.metadata.value_mut().remove(&path.path, compact));
+        }
+        if self.has_root() {
+            let removed = self.root_mut().remove(&path.path, compact);
+            if removed.is_some() {
+                self.mark(path);
+            }
+            return Ok(removed);
+        }
+        let Some((OwnedSegment::Field(name), rest)) = path.path.segments.split_first() else {
+            return Err("the plan has no root".to_owned());
+        };
+        let slot = self.slot(name);
+        let Some(place) = slot.and_then(|slot| self.read_mut(slot)) else {
+            return Ok(None);
+        };
+        let removed = match place {
+            value if rest.is_empty() => value.take(),
+            None => None,
+            Some(value) => {
+                let removed = value.remove(rest, compact);
+                if removed.is_some() && compact && is_empty(value) {
+                    *place = None;
+                }
+                removed
+            }
+        };
+        if removed.is_some() {
+            self.mark(path);
+        }
+        Ok(removed)
+    }
+}
+
+fn is_empty(value: &Value) -> bool {
+    match value {
+        Value::Object(map) => map.is_empty(),
+        Value::Array(array) => array.is_empty(),
+        _ => false,
+    }
+}
+
+/// Vector's secrets do not exist here; the functions that use them are refused.
+impl SecretTarget for Record {
+    fn get_secret(&self, _key: &str) -> Option<&str> {
+        None
+    }
+
+    fn insert_secret(&mut self, _key: &str, _value: &str) {}
+
+    fn remove_secret(&mut self, _key: &str) {}
+}
+
+/// Random bytes that are the same in every run: SHA-256 over what identifies the record, and a counter.
+#[derive(Debug, Default)]
+struct Random {
+    /// The hash of what identifies the record, once it is needed.
+    key: Option<[u8; 32]>,
+    drawn: u64,
+    value: Option<Value>,
+}
+
+impl Random {
+    /// For the next record.
+    fn reset(&mut self) {
+        self.key = None;
+        self.drawn = 0;
+    }
+
+    fn draw(&mut self, key: impl FnOnce() -> [u8; 32]) -> &mut Value {
+        let hash = Sha256::new().chain_update(self.key.get_or_insert_with(key));
+        let drawn = hash.chain_update(self.drawn.to_be_bytes()).finalize();
+        self.drawn += 1;
+        self.value
+            .insert(Value::Bytes(Bytes::copy_from_slice(&drawn)))
+    }
+}

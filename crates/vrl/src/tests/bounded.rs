@@ -1,0 +1,105 @@
+//! Functions that one record could make take stack or memory without a limit.
+
+use crate::{
+    Options, Outcome, Program,
+    rig::{batch, changed, entry, run},
+};
+use millstream_record::Encoding;
+use millstream_wire::msgpack::{write_bin, write_map_len, write_str};
+
+/// The error of a program on `{"v": value}`.
+fn failure(program: &str, value: &[u8]) -> String {
+    let mut record = Vec::new();
+    write_map_len(&mut record, 1);
+    write_str(&mut record, b"v");
+    write_bin(&mut record, value);
+    match run(program, &batch(Encoding::Packed, entry(&record), 1)) {
+        (Outcome::Failed(why), ..) => why,
+        (outcome, ..) => panic!("{program}: {outcome:?}"),
+    }
+}
+
+#[test]
+fn decompression_bombs_are_errors() {
+    let zeros = vec![0; (64 << 20) + 1];
+    let zstd = zstd::encode_all(&zeros[..], 1).unwrap();
+    assert!(failure(".x = decode_zstd!(.v)", &zstd).contains("more than 67108864 bytes"));
+    let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    std::io::Write::write_all(&mut gzip, &zeros).unwrap();
+    assert!(failure(".x = decode_gzip!(.v)", &gzip.finish().unwrap()).contains("more than"));
+    // A head that announces 4 GiB.
+    let snappy = failure(".x = decode_snappy!(.v)", b"\xff\xff\xff\xff\x0f\x00");
+    assert!(snappy.contains("more than"), "{snappy}");
+    for name in ["gzip", "zlib", "zstd", "snappy"] {
+        let why = failure(&format!(".x = decode_{name}!(.v)"), b"nonsense");
+        assert!(why.contains("unable to decode value with"), "{why}");
+    }
+    assert_eq!(
+        changed(
+            ".x = decode_zlib!(encode_zlib(string!(.x)))",
+            r#"{"x":"text"}"#
+        )
+        .unwrap(),
+        r#"{"x":"text"}"#
+    );
+}
+
+#[test]
+fn texts_that_nest_without_end_are_errors() {
+    let why = failure("x = .v; .x = parse_xml!(x)", &b"<a>".repeat(100_000));
+    assert!(why.contains("nests deeper than 128"), "{why}");
+    let why = failure(".x = parse_ruby_hash!(.v)", &b"{\"a\"=>".repeat(100_000));
+    assert!(why.contains("nests deeper than 128"), "{why}");
+    let why = failure(".x = parse_json!(.v)", &b"[".repeat(100_000));
+    assert!(why.contains("recursion limit"), "{why}");
+    failure(".x = parse_yaml!(.v)", &b"[".repeat(100_000));
+    failure(".x = parse_cbor!(.v)", &[0x81; 100_000]);
+    let why = failure(
+        "x = set!({}, [string!(.v)], 1); .x = unflatten!(x)",
+        &b"a.".repeat(50_000),
+    );
+    assert!(why.contains("nest deeper than 128"), "{why}");
+    let empty = "s = to_string(.w) ?? \".\"\n.x = unflatten!({\"a\": 1}, separator: s)";
+    assert!(failure(empty, b"").contains("must not be empty"));
+    // Shallow texts are parsed, with brackets where they mean nothing.
+    let xml = r#"{"v":"<a b='1'><!-- <x><x> --><![CDATA[<y><y>]]><c/><d>1</d></a>"}"#;
+    assert!(changed(".v = parse_xml!(.v)", xml).is_some());
+    let errors =
+        Program::compile(".x = parse_xml!(upcase(string!(.v)))", &Options::default()).unwrap_err();
+    assert!(
+        errors[0].message.contains("must be a path or a variable"),
+        "{}",
+        errors[0]
+    );
+    assert!(Program::compile("x = string!(.v)\n.x = parse_xml!(x)", &Options::default()).is_ok());
+}
+
+#[test]
+fn indexes_and_paths_from_a_record_are_bounded() {
+    for index in ["9223372036854775807", "-9223372036854775808", "65536"] {
+        let json = format!(r#"{{"i":{index}}}"#);
+        let (outcome, ..) = run(". = set!(., [\"a\", int!(.i)], 1)", &crate::rig::one(&json));
+        assert!(
+            matches!(&outcome, Outcome::Failed(why) if why.contains("an index may be")),
+            "{outcome:?}"
+        );
+    }
+    assert_eq!(
+        changed(". = set!(., [\"a\", int!(.i)], 1)", r#"{"i":1}"#).unwrap(),
+        r#"{"a":[null,1],"i":1}"#
+    );
+    let why = failure(
+        "p = split(string!(.v), \".\")\n. = set!(., p, 1)",
+        &b"a.".repeat(200),
+    );
+    assert!(why.contains("a path may have 128 segments"), "{why}");
+}
+
+#[test]
+fn a_regex_on_its_killer_input_takes_linear_time() {
+    let why = failure(
+        ".x = parse_regex!(.v, r'^(?P<a>(a+)+)$')",
+        &[&b"a".repeat(100_000)[..], b"!"].concat(),
+    );
+    assert!(why.contains("could not find any pattern matches"), "{why}");
+}

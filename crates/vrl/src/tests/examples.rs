@@ -1,0 +1,164 @@
+//! Every example that the functions of the crate carry, by projection and with the full tree.
+
+use std::sync::{Arc, atomic::AtomicBool};
+
+use vrl::value::Value;
+
+use crate::{
+    Options, Outcome, Program, functions,
+    rig::{batch, entry, field, full, packed, run, values},
+};
+use millstream_record::Encoding;
+
+/// Fields beside those of an example, which no example touches.
+const EXTRA: &str = r#"{"~first":18446744073709551615,"~again":1,"~again":{"deep":[1.5,null]}}"#;
+
+/// The record of an example with the extra fields before and behind it.
+fn record(input: Option<&str>) -> Vec<u8> {
+    let fields = |json: &str| {
+        let record = packed(json);
+        let (count, start) = match record[0] {
+            marker @ 0x80..=0x8f => (usize::from(marker & 0xf), 1),
+            0xde => (usize::from(u16::from_be_bytes([record[1], record[2]])), 3),
+            other => panic!("{other}"),
+        };
+        (count, record[start..].to_vec())
+    };
+    let (extra, extra_fields) = fields(EXTRA);
+    let (count, own) = fields(input.filter(|input| input.starts_with('{')).unwrap_or("{}"));
+    let mut out = vec![0xde];
+    out.extend_from_slice(&u16::try_from(extra + count).unwrap().to_be_bytes());
+    out.extend(extra_fields);
+    out.extend(own);
+    out
+}
+
+/// Runs one program in both ways; whether it compiled.
+fn compare(source: &str, input: Option<&str>) -> bool {
+    let Ok((program, _)) = Program::compile(source, &Options::default()) else {
+        return false;
+    };
+    let batch = batch(Encoding::Packed, entry(&record(input)), 1);
+    let wanted = full(&program, &batch);
+    let (outcome, out, _) = run(source, &batch);
+    match (outcome, wanted) {
+        (Outcome::Unchanged, Ok(wanted)) => assert_eq!(values(&batch.body), wanted, "{source}"),
+        (Outcome::Written(_), Ok(wanted)) => {
+            assert_eq!(values(&out), wanted, "{source}");
+            // The root was kept: the extra fields have the same bytes.
+            if let [Value::Object(record)] = &wanted[..]
+                && record.contains_key("~first")
+                && program.fields().is_some()
+            {
+                let start = batch
+                    .body
+                    .windows(6)
+                    .position(|bytes| bytes == b"~first")
+                    .unwrap();
+                let bytes = &batch.body[start - 1..start + 40];
+                assert!(
+                    out.windows(bytes.len()).any(|part| part == bytes),
+                    "{source}"
+                );
+                assert_eq!(
+                    field(&out, "~first"),
+                    Some(&b"\xcf\xff\xff\xff\xff\xff\xff\xff\xff"[..])
+                );
+            }
+        }
+        (Outcome::Aborted(_), Err(why)) => assert_eq!(why, "abort", "{source}"),
+        (Outcome::Failed(_), Err(why)) => assert_ne!(why, "abort", "{source}"),
+        (outcome, wanted) => panic!("{source}: {outcome:?}, and with the tree {wanted:?}"),
+    }
+    true
+}
+
+#[test]
+fn examples_do_the_same_by_projection_and_with_the_full_tree() {
+    let mut compiled = 0;
+    let mut refused = Vec::new();
+    for function in functions::all(&Arc::new(AtomicBool::new(false))) {
+        // Random values come from the record alone in one of the two.
+        let name = function.identifier();
+        if name.starts_with("random_") || name.starts_with("uuid_v") {
+            continue;
+        }
+        for example in function.examples() {
+            // The example as it is, its result in a field, in place of the record, and after a change of another field.
+            let source = example.source;
+            let all = [
+                source.to_owned(),
+                format!(".result = {{ {source} }}"),
+                format!(". = {{ {source} }}"),
+                format!(".result, err = {{ {source} }}"),
+                format!(
+                    "del(.\"~again\"); .result, .error = {{ {source} }}\n.\"~first\" = .result"
+                ),
+            ];
+            let count = all
+                .iter()
+                .filter(|source| compare(source, example.input))
+                .count();
+            compiled += count;
+            if count == 0 && example.result.is_ok() {
+                refused.push(name);
+            }
+        }
+    }
+    refused.dedup();
+    // An example of replace_with hashes its matches.
+    assert_eq!(
+        refused,
+        [
+            "decode_lz4",
+            "log",
+            "parse_grok",
+            "parse_groks",
+            "parse_klog",
+            "replace_with"
+        ]
+    );
+    assert!(compiled > 600, "{compiled}");
+}
+
+#[test]
+fn examples_have_the_results_that_they_state() {
+    let mut checked = 0;
+    for function in functions::all(&Arc::new(AtomicBool::new(false))) {
+        for example in function.examples() {
+            let (Ok(wanted), true) = (example.result, example.deterministic) else {
+                continue;
+            };
+            let program = format!(".result = {{ {} }}", example.source);
+            // Fallible examples and those with objects that are no JSON are left to the other test.
+            let wanted = packed_or_text(wanted);
+            if Program::compile(&program, &Options::default()).is_err() {
+                continue;
+            }
+            let batch = batch(Encoding::Packed, entry(&record(example.input)), 1);
+            let (outcome, out, _) = run(&program, &batch);
+            if outcome != Outcome::Written(1) || values(&out).len() != 1 {
+                continue;
+            }
+            let Value::Object(mut record) = values(&out).remove(0) else {
+                continue;
+            };
+            let result = record.remove("result").unwrap();
+            checked += usize::from(wanted.contains(&result));
+        }
+    }
+    assert!(checked > 200, "{checked}");
+}
+
+/// A result is JSON, or the text itself.
+fn packed_or_text(text: &str) -> Vec<Value> {
+    let mut all = vec![Value::from(text)];
+    let mut out = Vec::new();
+    let object = format!("{{\"v\":{text}}}");
+    if millstream_wire::json::to_msgpack(object.as_bytes(), &mut out).is_ok()
+        && let Value::Object(mut object) = values(&entry(&out)).remove(0)
+    {
+        all.extend(object.remove("v"));
+    }
+    all
+}
