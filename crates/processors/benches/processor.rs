@@ -1,0 +1,43 @@
+//! Speed of the processor `remap`: `cargo bench --workspace --features millstream/vrl --bench processor`. Prints thousand records per second,
+//! from a batch to its finished output. The bench of the crate `vrl` runs the same programs, also in the bare language.
+
+#[path = "../../vrl/benches/cases/mod.rs"]
+mod cases;
+
+use std::hint::black_box;
+
+use millstream_config::{Environment, load};
+use millstream_pipeline::{node::Build, output::Out, processor::Task};
+
+/// A task of `remap` with this program.
+fn task(program: &str) -> Box<dyn Task> {
+    let directory = tempfile::tempdir().expect("a directory");
+    std::fs::write(directory.path().join("p.vrl"), program).expect("a file");
+    let config = directory.path().join("c.yaml");
+    std::fs::write(&config, "file: p.vrl\n").expect("a file");
+    let options = load(&[config], &Environment::empty()).map(|loaded| loaded.tree.root);
+    let options = options.unwrap_or_else(|_| panic!("it is YAML"));
+    let mut components = millstream_processors::COMPONENTS.iter();
+    let remap = components.find(|component| component.name == "remap");
+    let Some(Build::Processor(build)) = remap.map(|remap| remap.build) else {
+        panic!("`remap` is no processor");
+    };
+    let processor = build("p", &options).unwrap_or_else(|_| panic!("it compiles"));
+    processor.task().expect("it starts")
+}
+
+#[allow(clippy::print_stdout)]
+fn main() {
+    for (name, program, record) in cases::chosen() {
+        let batch = cases::batch(record);
+        let mut task = task(program);
+        let speed = cases::fastest(|| {
+            let mut out = Out::alone("p", black_box(&batch), 1);
+            task.process(&batch, &mut out).expect("it runs");
+            let made = out.finish();
+            assert_eq!(made.counts.sent, cases::RECORDS as u64);
+            black_box(made);
+        });
+        println!("{name}: {speed:.0} k/s through the processor");
+    }
+}
