@@ -16,12 +16,13 @@ use crate::Failure;
 
 /// Bytes of a message with its newline.
 const MESSAGE: usize = 100;
-/// Messages of each producer.
+/// Messages of each producer, as in the configurations.
 const RECORDS: u64 = 100_000_000;
 /// Bytes of a buffer of the bare loop.
 const BUFFER: usize = 30_000;
 
-const CONFIG: &str = include_str!("../../scenarios/sol/sol.yaml");
+const ONE: &str = include_str!("../../scenarios/sol/one.yaml");
+const TWO: &str = include_str!("../../scenarios/sol/two.yaml");
 const BARE: &str = "bare loop, 2 threads";
 
 /// Runs the scenario.
@@ -54,18 +55,9 @@ pub fn run(bench: &Bench) -> Result<Vec<Row>, Failure> {
 
 /// Starts millstream with this number of producers and consumers, and measures until all messages are consumed.
 fn tasks(bench: &Bench, tasks: u64) -> Result<Run, Failure> {
-    let (number, records) = (tasks.to_string(), RECORDS.to_string());
-    let more: Vec<_> = (2..=tasks)
-        .map(|n| format!("  made{n}: {{ type: generate, size: 99, tag: sol, records: {RECORDS} }}"))
-        .collect();
-    let config = CONFIG.replace("${MORE}", &more.join("\n"));
-    let settings = [
-        ("THREADS", &*number),
-        ("TASKS", &number),
-        ("RECORDS", &records),
-    ];
+    let config = if tasks == 1 { ONE } else { TWO };
     let started = Instant::now();
-    let server = Server::start(bench, &config, &settings)?;
+    let server = Server::start(bench, config, &[])?;
     let settled = server.settled()?.duration_since(started);
     let usage = server.usage()?;
     let wrong = server.stop();

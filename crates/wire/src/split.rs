@@ -9,13 +9,15 @@ use millstream_record::{Batch, Encoding, Pool};
 
 use crate::{
     lines, msgpack,
-    record::records,
+    record::{FieldPath, TimedRecord, records},
     template::{Depends, Renderer, Template},
 };
 
 /// Splits batches by a hash of a template's text. One per task.
 pub struct Splitter {
     renderer: Renderer,
+    /// The template, if it is one field: its text is not copied.
+    field: Option<FieldPath>,
     hash: fn(&[u8]) -> u64,
     key: Vec<u8>,
     /// For each record of the batch its part, its end in the body.
@@ -27,6 +29,7 @@ impl Splitter {
     pub fn new(template: &Template, hash: fn(&[u8]) -> u64) -> Self {
         Self {
             renderer: Renderer::text(template, TimeZone::UTC),
+            field: template.field().cloned(),
             hash,
             key: Vec::new(),
             records: Vec::new(),
@@ -43,14 +46,14 @@ impl Splitter {
         if self.renderer.depends() <= Depends::Batch {
             self.key.clear();
             let _ = self.renderer.render_batch(&batch, &mut self.key);
-            return vec![(self.part(parts), batch)];
+            let part = part_of_hash((self.hash)(&self.key), parts);
+            return vec![(part, batch)];
         }
         let mut sizes = vec![(0usize, 0u32); parts];
         self.records.clear();
+        self.records.reserve(batch.count as usize);
         for (range, timed) in records(&batch) {
-            self.key.clear();
-            let _ = self.renderer.render((&batch).into(), timed, &mut self.key);
-            let part = self.part(parts);
+            let part = part_of_hash(self.hash_of(&batch, timed), parts);
             sizes[part].0 += range.len();
             sizes[part].1 += 1;
             // A body is smaller than 4 GiB.
@@ -62,13 +65,14 @@ impl Splitter {
         let take = |(bytes, _): &(usize, u32)| (*bytes > 0).then(|| pool.take(*bytes));
         let mut bodies: Vec<_> = sizes.iter().map(take).collect();
         let mut at = 0;
-        for (part, end) in &self.records {
-            let range = at..*end as usize;
+        for adjacent in self.records.chunk_by(|one, other| one.0 == other.0) {
+            let (part, end) = adjacent[adjacent.len() - 1];
+            let range = at..end as usize;
             at = range.end;
-            if let (Some(Some(body)), Some(record)) =
-                (bodies.get_mut(*part as usize), batch.body.get(range))
+            if let (Some(Some(body)), Some(bytes)) =
+                (bodies.get_mut(part as usize), batch.body.get(range))
             {
-                body.extend_from_slice(record);
+                body.extend_from_slice(bytes);
             }
         }
         let mut all = Vec::with_capacity(parts);
@@ -84,9 +88,30 @@ impl Splitter {
         all.filter_map(move |(at, (of, _))| (*of as usize == part).then_some(at))
     }
 
-    fn part(&self, parts: usize) -> usize {
-        ((self.hash)(&self.key) % parts as u64) as usize
+    fn hash_of(&mut self, batch: &Batch, timed: TimedRecord<'_>) -> u64 {
+        let field = self.field.as_ref().map(|field| field.find(timed.record));
+        match field {
+            Some(None) => return (self.hash)(b""),
+            Some(Some(value)) => {
+                if let Some(text) = value.text() {
+                    return (self.hash)(text);
+                }
+            }
+            None => {}
+        }
+        self.key.clear();
+        let _ = self.renderer.render(batch.into(), timed, &mut self.key);
+        (self.hash)(&self.key)
     }
+}
+
+fn part_of_hash(hash: u64, parts: usize) -> usize {
+    let parts = parts as u64;
+    let part = match parts.is_power_of_two() {
+        true => hash & (parts - 1),
+        false => hash % parts,
+    };
+    part as usize
 }
 
 /// At most `parts` adjacent parts of about equal size, which share the bytes of the batch and have no origins.
@@ -218,6 +243,33 @@ mod tests {
                 assert_eq!(members.collect::<Vec<_>>(), expected);
             }
         }
+    }
+
+    #[test]
+    fn a_field_alone_has_the_hash_of_its_text_in_a_longer_template() {
+        let pool = Pool::new(1 << 20);
+        let mut body = Vec::new();
+        for value in [
+            &b"\xa3abc"[..],
+            b"\x07",
+            b"\xc0",
+            b"\x91\x01",
+            b"\xcb\x3f\xf8\0\0\0\0\0\0",
+        ] {
+            body.extend_from_slice(b"\x92\x01\x81\xa1k");
+            body.extend_from_slice(value);
+        }
+        body.extend_from_slice(b"\x92\x01\x80");
+        let batch = batch(Encoding::Packed, body, 6);
+        let parts = |template: &str| -> Vec<_> {
+            let sum = |key: &[u8]| key.iter().map(|byte| u64::from(*byte)).sum();
+            let mut splitter = Splitter::new(&template.parse().unwrap(), sum);
+            let parts = splitter.split(batch.clone(), 7, &pool).into_iter();
+            parts.map(|(part, batch)| (part, batch.body)).collect()
+        };
+        assert!(parts("{.k}").len() > 2);
+        // A second part that is always empty.
+        assert_eq!(parts("{.k}"), parts("{.k}{host|}"));
     }
 
     #[test]

@@ -1,6 +1,13 @@
-//! No loss and no duplicates through processors: in front of disk channels and behind them, while sender and receiver are killed.
+//! No loss and no duplicates through processors: in front of disk channels and behind them, while sender and receiver are killed; and a slow one.
 
-use std::{fs, io::Write, path::Path, thread::sleep, time::Duration};
+use std::{
+    fs,
+    io::{Read, Write},
+    net::TcpStream,
+    path::Path,
+    thread::sleep,
+    time::{Duration, Instant},
+};
 
 use crate::program::{
     Program, free_port,
@@ -19,7 +26,8 @@ fn receiver(directory: &Path, port: u16) -> String {
          sources:\n  in: {{ type: forward, listen: \"tcp://127.0.0.1:{port}\" }}\n\
          processors:\n\
          \x20 parsed: {{ type: parse, inputs: [in], as: regex, pattern: '^(?<message>.*)$', parallelism: 2 }}\n\
-         \x20 sevens: {{ type: route, inputs: [parsed], routes: {{ some: {{ where: {{ .message: {{ regex: '7' }} }} }} }} }}\n\
+         \x20 mapped: {{ type: remap, inputs: [parsed], program: '.n = length!(.message); del(.n)' }}\n\
+         \x20 sevens: {{ type: route, inputs: [mapped], routes: {{ some: {{ where: {{ .message: {{ regex: '7' }} }} }} }} }}\n\
          \x20 again: {{ type: filter, inputs: [one], where: {{ .message: {{ regex: '7' }} }} }}\n\
          \x20 never: {{ type: filter, inputs: [two], where: {{ not: {{ .message: {{ regex: '7' }} }} }} }}\n\
          \x20 twice: {{ type: parse, inputs: [never], as: regex, pattern: '^(?<message>.*)$', parallelism: 3 }}\n\
@@ -68,7 +76,8 @@ fn agent(directory: &Path, next: u16) -> String {
          processors:\n\
          \x20 sevens: {{ type: route, inputs: [in], routes: {{ some: {{ where: {{ .message: {{ regex: '7' }} }} }} }} }}\n\
          \x20 parsed: {{ type: parse, inputs: [sevens.some], as: regex, pattern: '^(?<message>.*)$' }}\n\
-         channels:\n  kept: {{ type: disk, inputs: [parsed, sevens.rest], size_max: 1GiB }}\n\
+         \x20 mapped: {{ type: remap, inputs: [sevens.rest], program: '.n = length!(.message); del(.n)' }}\n\
+         channels:\n  kept: {{ type: disk, inputs: [parsed, mapped], size_max: 1GiB }}\n\
          sinks:\n  next: {{ type: forward, inputs: [kept], servers: [\"127.0.0.1:{next}\"], peer: millstream }}\n"
     )
 }
@@ -132,5 +141,66 @@ fn tailed_lines_arrive_once_through_processors_when_both_sides_are_killed() {
         "{} lines of {}",
         found.len(),
         expected.len()
+    );
+}
+
+/// A message of the forward protocol with one record, and the id that its ack repeats.
+fn message(id: u8) -> Vec<u8> {
+    let mut message =
+        b"\x94\xa1t\xce\x65\x00\x00\x00\x81\xa7message\xa2ab\x81\xa5chunk\xa4id0".to_vec();
+    message.push(id);
+    message
+}
+
+/// Sends one message and waits for its ack.
+fn acked(sender: &mut TcpStream, id: u8) -> Duration {
+    let started = Instant::now();
+    sender.write_all(&message(id)).unwrap();
+    let mut ack = [0; 10];
+    sender.read_exact(&mut ack).unwrap();
+    assert_eq!((&ack[..9], ack[9]), (&b"\x81\xa3ack\xa4id0"[..], id));
+    started.elapsed()
+}
+
+#[test]
+fn a_slow_program_delays_no_other_connection_of_its_thread() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path().display();
+    let (slow, fast) = (free_port(), free_port());
+    let config = format!(
+        "data_dir: {place}/data\napi: {{ listen: [] }}\nthreads: 1\n\
+         sources:\n\
+         \x20 slow: {{ type: forward, listen: \"tcp://127.0.0.1:{slow}\" }}\n\
+         \x20 fast: {{ type: forward, listen: \"tcp://127.0.0.1:{fast}\" }}\n\
+         processors:\n\
+         \x20 asked: {{ type: exec, inputs: [slow], command: [sh, -c, \"while read -r line; do sleep 4; echo $line; done\"] }}\n\
+         channels:\n\
+         \x20 kept: {{ type: disk, inputs: [asked] }}\n\
+         \x20 other: {{ type: disk, inputs: [fast] }}\n\
+         sinks:\n\
+         \x20 a: {{ type: file, inputs: [kept], format: raw, path: \"{place}/a.log\" }}\n\
+         \x20 b: {{ type: file, inputs: [other], format: raw, path: \"{place}/b.log\" }}\n"
+    );
+    let program = Program::start(directory.path(), &config).listens(fast);
+    let mut waiting = TcpStream::connect(("127.0.0.1", slow)).unwrap();
+    waiting.write_all(&message(0)).unwrap();
+    let started = Instant::now();
+    let mut sender = TcpStream::connect(("127.0.0.1", fast)).unwrap();
+    let waits: Vec<_> = (1..100).map(|id| acked(&mut sender, id)).collect();
+    // Without its own thread, the program would have held all of them for seconds.
+    assert!(
+        waits.iter().max() < Some(&Duration::from_secs(2)),
+        "{waits:?}"
+    );
+    assert!(
+        started.elapsed() < Duration::from_secs(4),
+        "the program has answered already"
+    );
+    let mut ack = [0; 10];
+    waiting.read_exact(&mut ack).unwrap();
+    assert_eq!(program.stop(), Some(0));
+    assert_eq!(
+        fs::read_to_string(directory.path().join("a.log")).unwrap(),
+        "ab\n"
     );
 }

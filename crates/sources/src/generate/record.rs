@@ -53,8 +53,8 @@ pub(super) struct Series {
     padding: Vec<u8>,
     size: usize,
     records: u64,
-    /// The part of the check that depends on the run.
-    run_key: u64,
+    /// The part of the check that depends on the run and the size: of a data record, and of the end record.
+    keys: [u64; 2],
 }
 
 impl Series {
@@ -76,7 +76,7 @@ impl Series {
             padding,
             size,
             records,
-            run_key: mix(u64::from(run) << 16),
+            keys: [0, 1].map(|is_end| mix(mix(u64::from(run) << 16) ^ (size as u64) << 1 ^ is_end)),
         }
     }
 
@@ -92,13 +92,10 @@ impl Series {
         if is_end {
             head[18] = b'e';
         }
-        let mut left = number;
-        for digit in head[NUMBER_AT..NUMBER_AT + 16].iter_mut().rev() {
-            *digit = b'0' + (left % 10) as u8;
-            left /= 10;
-        }
-        let key = mix(self.run_key ^ (self.size as u64) << 1 ^ u64::from(is_end));
-        let check = (mix(key ^ number) >> 32) as u32;
+        let (upper, lower) = (number / 100_000_000, number % 100_000_000);
+        head[NUMBER_AT..NUMBER_AT + 8].copy_from_slice(&decimal(upper));
+        head[NUMBER_AT + 8..NUMBER_AT + 16].copy_from_slice(&decimal(lower));
+        let check = (mix(self.keys[usize::from(is_end)] ^ number) >> 32) as u32;
         head[CHECK_AT..CHECK_AT + 8].copy_from_slice(&hex(check));
         out.extend_from_slice(&head);
         let phase = (number % ALPHABET.len() as u64) as usize;
@@ -106,13 +103,46 @@ impl Series {
     }
 }
 
+/// The eight digits of a number below 10^8. All are computed at once: halves, quarters, digits.
+fn decimal(value: u64) -> [u8; 8] {
+    let fours = value / 10_000 | (value % 10_000) << 32;
+    let upper = (fours * 10_486) >> 20 & 0x0000_007f_0000_007f;
+    let twos = upper | (fours - 100 * upper) << 16;
+    let upper = (twos * 103) >> 10 & 0x000f_000f_000f_000f;
+    let ones = upper | (twos - 10 * upper) << 8;
+    (ones + 0x3030_3030_3030_3030).to_le_bytes()
+}
+
+/// The eight hexadecimal digits of a number, all at once.
 fn hex(value: u32) -> [u8; 8] {
-    std::array::from_fn(|at| b"0123456789abcdef"[(value >> (28 - 4 * at) & 15) as usize])
+    let bytes = u64::from(value.swap_bytes());
+    let bytes = (bytes | bytes << 16) & 0x0000_ffff_0000_ffff;
+    let bytes = (bytes | bytes << 8) & 0x00ff_00ff_00ff_00ff;
+    let nibbles = bytes >> 4 & 0x000f_000f_000f_000f | (bytes & 0x000f_000f_000f_000f) << 8;
+    let letters = (nibbles + 0x0606_0606_0606_0606) >> 4 & 0x0101_0101_0101_0101;
+    // From '0', and from 'a' - 10.
+    (nibbles + 0x3030_3030_3030_3030 + letters * 0x27).to_le_bytes()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn digits_are_those_of_the_standard_library() {
+        let mut value = 0_u64;
+        for step in 0..20_000_u64 {
+            value = mix(value ^ step);
+            let number = value % 10_u64.pow((step % 9) as u32);
+            assert_eq!(decimal(number), format!("{number:08}").as_bytes());
+            assert_eq!(
+                hex(value as u32),
+                format!("{:08x}", value as u32).as_bytes()
+            );
+        }
+        assert_eq!(&decimal(99_999_999), b"99999999");
+        assert_eq!(&hex(u32::MAX), b"ffffffff");
+    }
 
     fn text(series: &Series, number: u64) -> String {
         let mut out = Vec::new();

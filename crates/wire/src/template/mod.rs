@@ -148,6 +148,20 @@ impl Template {
         &self.text
     }
 
+    /// The field, if the template is one field without a default and nothing else.
+    pub fn field(&self) -> Option<&FieldPath> {
+        match &*self.parts {
+            [
+                Part::Field {
+                    path,
+                    default: None,
+                    ..
+                },
+            ] => Some(path),
+            _ => None,
+        }
+    }
+
     /// How often it must be rendered.
     pub fn depends(&self) -> Depends {
         let each = self.parts.iter().map(Part::depends);
