@@ -273,18 +273,20 @@ impl Program {
             Cause::Nonsense(_) | Cause::Surplus | Cause::Early | Cause::Large(_)
         );
         let is_unread = !is_answer && self.unread() >= self.sent;
+        let is_new = is_unread && !self.has_answered;
         let ended = matches!(cause, Cause::Closed | Cause::StoppedReading) && self.has_ended(GRACE);
         // A program that writes faster than this reads has no last words.
         let read_until = Instant::now() + GRACE;
         while self.read_errors() && Instant::now() < read_until {}
         let status = self.kill();
         let mut why = match (cause, status) {
+            (_, Some(status)) if ended && is_new => {
+                format!("ended ({status}) before it read a record")
+            }
             (_, Some(status)) if ended => format!("ended ({status})"),
+            (Cause::Silent(timeout), _) if is_new => format!("read nothing within {timeout}"),
             (cause, _) => cause.to_string(),
         };
-        if is_unread && !self.has_answered {
-            why += " before it read a record";
-        }
         if let Some(words) = self.take_words() {
             why += &format!("; its last line on standard error is `{words}`");
         }

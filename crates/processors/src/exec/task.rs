@@ -31,9 +31,9 @@ const TRIES: u32 = 2;
 const UNREAD_MAX: u32 = 3;
 /// Records in a row that a program fails on, without ever having answered one, until the run fails.
 const UNPROVEN_MAX: u32 = 3;
-/// The wait for surplus output after the last answer: twice the mean time between answers, within these bounds. A program that writes one
+/// The wait for surplus output after the last answer: four times the mean time of an answer, within these bounds. A program that writes one
 /// answer too many writes the last one about then.
-const SETTLE_MIN: Duration = Duration::from_millis(1);
+const SETTLE_MIN: Duration = Duration::from_micros(200);
 const SETTLE_MAX: Duration = Duration::from_millis(20);
 /// The wait before a program is started again. It doubles until a program answers.
 const WAIT_FIRST: Duration = Duration::from_millis(10);
@@ -177,7 +177,7 @@ impl Executing {
             }
         }
         let settle = match settles {
-            true => window.pace(started.elapsed()).clamp(SETTLE_MIN, SETTLE_MAX),
+            true => (window.pace(started.elapsed()) * 4).clamp(SETTLE_MIN, SETTLE_MAX),
             false => Duration::ZERO,
         };
         if answers.pending() > 0 || program.rest(settle) == Rest::Talks {

@@ -135,9 +135,9 @@ impl<'a, I: Iterator<Item = Event<'a>> + Clone> Window<'a, I> {
         Ok(())
     }
 
-    /// Twice the mean time of an answer, if all answers took this time.
+    /// The mean time of an answer, if all answers took this time.
     pub(super) fn pace(&self, elapsed: Duration) -> Duration {
-        elapsed * 2 / self.answered.max(1)
+        elapsed / self.answered.max(1)
     }
 
     /// Whether all records are answered.
