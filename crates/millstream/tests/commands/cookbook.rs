@@ -85,9 +85,13 @@ fn files(root: &Path, directory: &Path, found: &mut BTreeMap<String, String>) {
 #[test]
 fn every_page_of_the_cookbook_passes_check_and_its_cases_and_yields_its_output() {
     let pages = pages();
-    assert!(pages.len() >= 5, "only {} pages", pages.len());
+    assert!(pages.len() >= 7, "only {} pages", pages.len());
     for page in pages {
         let name = &page.name;
+        // A build without the language refuses programs.
+        if cfg!(not(feature = "vrl")) && page.config.contains("type: remap") {
+            continue;
+        }
         let directory = tempfile::tempdir().unwrap();
         let place = directory.path();
         let config = format!("{}\napi: {{ listen: [] }}\n", page.config);
