@@ -7,10 +7,10 @@ mod cases;
 use std::hint::black_box;
 
 use millstream_config::{Environment, load};
-use millstream_pipeline::{node::Build, output::Out, processor::Task};
+use millstream_pipeline::{node::Build, trial::Trial};
 
-/// A task of `remap` with this program.
-fn task(program: &str) -> Box<dyn Task> {
+/// The processor `remap` with this program.
+fn remap(program: &str) -> Trial {
     let directory = tempfile::tempdir().expect("a directory");
     std::fs::write(directory.path().join("p.vrl"), program).expect("a file");
     let config = directory.path().join("c.yaml");
@@ -23,18 +23,16 @@ fn task(program: &str) -> Box<dyn Task> {
         panic!("`remap` is no processor");
     };
     let processor = build("p", &options).unwrap_or_else(|_| panic!("it compiles"));
-    processor.task().expect("it starts")
+    Trial::new("p", &*processor).expect("it starts")
 }
 
 #[allow(clippy::print_stdout)]
 fn main() {
     for (name, program, record) in cases::chosen() {
         let batch = cases::batch(record);
-        let mut task = task(program);
+        let mut remap = remap(program);
         let speed = cases::fastest(|| {
-            let mut out = Out::alone("p", black_box(&batch), 1);
-            task.process(&batch, &mut out).expect("it runs");
-            let made = out.finish();
+            let made = remap.run(black_box(&batch)).expect("it runs");
             assert_eq!(made.counts.sent, cases::RECORDS as u64);
             black_box(made);
         });

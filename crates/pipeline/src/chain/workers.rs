@@ -6,15 +6,15 @@
 //! any number of tasks.
 
 use std::{
-    sync::{
-        Arc, Mutex, PoisonError,
-        mpsc::{Receiver, Sender, channel},
-    },
+    sync::{Arc, Mutex, PoisonError},
     thread,
 };
 
 use millstream_record::{Batch, Pool};
-use tokio::sync::oneshot;
+use tokio::sync::{
+    mpsc::{Receiver, Sender, channel},
+    oneshot,
+};
 
 use super::{merge::Piece, task::GuardedTask};
 use crate::{
@@ -24,6 +24,9 @@ use crate::{
     partition::Dealer,
     plan::ChainNode,
 };
+
+/// Parts that wait for a task: one from each data thread that feeds the chain, and those of batches that were given up.
+const QUEUE: usize = 16;
 
 /// The tasks of one processor of a chain. The threads end when it is dropped and what they have begun is done.
 pub(crate) struct Workers {
@@ -50,13 +53,13 @@ impl Workers {
             return Ok(None);
         }
         let start = |number| {
-            let (sender, receiver) = channel();
+            let (sender, receiver) = channel(QUEUE);
             let task = GuardedTask::new(node, busy)?;
             let name = format!("{}/{number}", node.name);
             thread::Builder::new()
                 // Linux shows 15 bytes of a thread's name.
                 .name(name.chars().take(15).collect())
-                .spawn(move || run(task, &receiver))
+                .spawn(move || run(task, receiver))
                 .map_err(|error| {
                     Failure::us(format!(
                         "cannot start a thread for the processor {}: {error}",
@@ -77,8 +80,8 @@ impl Workers {
         piece: &Piece,
         uses: &Arc<[Use]>,
     ) -> Result<Vec<Made>, Failure> {
-        let parts = self.deal(piece);
-        let begin = |(task, part): (usize, Piece)| {
+        let mut all = Vec::new();
+        for (task, part) in self.deal(piece) {
             let (made, waits) = oneshot::channel();
             let job = Job {
                 part,
@@ -86,10 +89,9 @@ impl Workers {
                 made,
             };
             // A thread ends only with its `Workers`.
-            let _ = self.jobs[task].send(job);
-            waits
-        };
-        let all: Vec<_> = parts.into_iter().map(begin).collect();
+            let _ = self.jobs[task].send(job).await;
+            all.push(waits);
+        }
         let mut outputs = Vec::with_capacity(all.len());
         for waits in all {
             let made = waits.await;
@@ -124,8 +126,8 @@ impl Workers {
 }
 
 /// Processes parts until no more can come.
-fn run(mut task: GuardedTask, jobs: &Receiver<Job>) {
-    while let Ok(job) = jobs.recv() {
+fn run(mut task: GuardedTask, mut jobs: Receiver<Job>) {
+    while let Some(job) = jobs.blocking_recv() {
         // Where nothing waits for it, the chain was stopped, and the batch is read again.
         if !job.made.is_closed() {
             let made = task.process(&job.part, &job.uses);

@@ -76,7 +76,8 @@ impl Series {
             padding,
             size,
             records,
-            keys: [0, 1].map(|is_end| mix(mix(u64::from(run) << 16) ^ (size as u64) << 1 ^ is_end)),
+            keys: [0, 1]
+                .map(|is_end| mix(mix(u64::from(run) << 16) ^ ((size as u64) << 1) ^ is_end)),
         }
     }
 
@@ -105,21 +106,21 @@ impl Series {
 
 /// The eight digits of a number below 10^8. All are computed at once: halves, quarters, digits.
 fn decimal(value: u64) -> [u8; 8] {
-    let fours = value / 10_000 | (value % 10_000) << 32;
-    let upper = (fours * 10_486) >> 20 & 0x0000_007f_0000_007f;
-    let twos = upper | (fours - 100 * upper) << 16;
-    let upper = (twos * 103) >> 10 & 0x000f_000f_000f_000f;
-    let ones = upper | (twos - 10 * upper) << 8;
+    let fours = (value / 10_000) | ((value % 10_000) << 32);
+    let upper = ((fours * 10_486) >> 20) & 0x0000_007f_0000_007f;
+    let twos = upper | ((fours - 100 * upper) << 16);
+    let upper = ((twos * 103) >> 10) & 0x000f_000f_000f_000f;
+    let ones = upper | ((twos - 10 * upper) << 8);
     (ones + 0x3030_3030_3030_3030).to_le_bytes()
 }
 
 /// The eight hexadecimal digits of a number, all at once.
 fn hex(value: u32) -> [u8; 8] {
     let bytes = u64::from(value.swap_bytes());
-    let bytes = (bytes | bytes << 16) & 0x0000_ffff_0000_ffff;
-    let bytes = (bytes | bytes << 8) & 0x00ff_00ff_00ff_00ff;
-    let nibbles = bytes >> 4 & 0x000f_000f_000f_000f | (bytes & 0x000f_000f_000f_000f) << 8;
-    let letters = (nibbles + 0x0606_0606_0606_0606) >> 4 & 0x0101_0101_0101_0101;
+    let bytes = (bytes | (bytes << 16)) & 0x0000_ffff_0000_ffff;
+    let bytes = (bytes | (bytes << 8)) & 0x00ff_00ff_00ff_00ff;
+    let nibbles = ((bytes >> 4) & 0x000f_000f_000f_000f) | ((bytes & 0x000f_000f_000f_000f) << 8);
+    let letters = ((nibbles + 0x0606_0606_0606_0606) >> 4) & 0x0101_0101_0101_0101;
     // From '0', and from 'a' - 10.
     (nibbles + 0x3030_3030_3030_3030 + letters * 0x27).to_le_bytes()
 }

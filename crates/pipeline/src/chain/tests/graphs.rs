@@ -40,15 +40,17 @@ fn apply(work: Work, salt: u64, (tag, text, packed): &Plain) -> Vec<(usize, Plai
     let same = (tag.clone(), text.clone(), *packed);
     match work {
         Work::Pass => vec![(0, same)],
-        Work::Filter(n) | Work::Reject(n) if hash % n == 0 => vec![],
+        Work::Filter(n) | Work::Reject(n) if hash.is_multiple_of(n) => vec![],
         Work::Filter(_) | Work::Reject(_) => vec![(0, same)],
-        Work::Twice(n) if hash % n == 0 => vec![
+        Work::Twice(n) if hash.is_multiple_of(n) => vec![
             (0, (tag.clone(), format!("{text}1"), true)),
             (0, (tag.clone(), format!("{text}2"), true)),
         ],
         Work::Twice(_) => vec![(0, same)],
         Work::Retag(n) => vec![(0, (format!("t{}", hash % n), text.clone(), true))],
-        Work::Write(n) if hash % n == 0 => vec![(0, (tag.clone(), format!("{text}w"), true))],
+        Work::Write(n) if hash.is_multiple_of(n) => {
+            vec![(0, (tag.clone(), format!("{text}w"), true))]
+        }
         Work::Write(_) => vec![(0, same)],
         Work::Route(n) => vec![((hash % n) as usize, same)],
     }

@@ -532,7 +532,7 @@ fn groups_that_wait_for_a_thread_are_kept_in_the_order_in_which_they_were_put() 
     let receipts: Vec<_> = block_on(async {
         let put = |n: usize| {
             let (token, receipt) = delivery::receipt(true, 1, delivery::Tally::default());
-            let text = format!("a{n}\n").repeat(if n % 3 == 0 { 30_000 } else { 1 });
+            let text = format!("a{n}\n").repeat(if n.is_multiple_of(3) { 30_000 } else { 1 });
             (
                 channel.put(Group::new(vec![batch("t", &text)], token)),
                 receipt,
