@@ -22,6 +22,7 @@ use crate::{
 
 const FILES: &str = include_str!("../../scenarios/idle/files.yaml");
 const DISCARD: &str = include_str!("../../scenarios/idle/discard.yaml");
+const PROCESSORS: &str = include_str!("../../scenarios/idle/processors.yaml");
 /// Connections that say nothing.
 const CLIENTS: usize = 300;
 /// How long they say it.
@@ -42,6 +43,7 @@ const LATENCY_MAX: f64 = 1e-3;
 const SILENT: &str = "300 silent connections, 10 s";
 const IDLE_FILES: &str = "10,000 idle files, 30 s";
 const ACKED: &str = "one message, then its ack";
+const PROCESSED: &str = "the same through three processors";
 const BARE: &str = "bare answer (millbench flow)";
 
 /// Runs the scenario.
@@ -59,6 +61,7 @@ pub fn run(bench: &Bench) -> Result<Vec<Row>, Failure> {
         ),
         Row::new(BARE, true, Vec::new()),
         Row::new(ACKED, false, vec![Goal::Latency(LATENCY_MAX)]),
+        Row::new(PROCESSED, false, vec![Goal::Latency(LATENCY_MAX)]),
     ];
     bench.choose(&mut rows);
     for round in 1..=bench.runs {
@@ -67,15 +70,8 @@ pub fn run(bench: &Bench) -> Result<Vec<Row>, Failure> {
             row.runs.push(match &*row.name {
                 SILENT => silent(bench)?,
                 IDLE_FILES => files(bench)?,
-                ACKED => {
-                    let mut server = Server::start(bench, DISCARD, &[("THREADS", "2")])?;
-                    server.ready()?;
-                    let before = server.usage()?;
-                    let mut run = acked(server.address)?;
-                    run.usage = server.usage()?.since(before);
-                    run.wrong = server.stop();
-                    run
-                }
+                ACKED => answered(bench, DISCARD)?,
+                PROCESSED => answered(bench, PROCESSORS)?,
                 _ => bare(bench)?,
             });
         }
@@ -136,6 +132,17 @@ fn files(bench: &Bench) -> Result<Run, Failure> {
     let wrong = server.stop();
     fs::remove_dir_all(&logs)?;
     Ok(Run { wrong, ..run })
+}
+
+/// Times the acks of millstream with this configuration.
+fn answered(bench: &Bench, config: &str) -> Result<Run, Failure> {
+    let mut server = Server::start(bench, config, &[("THREADS", "2")])?;
+    server.ready()?;
+    let before = server.usage()?;
+    let mut run = acked(server.address)?;
+    run.usage = server.usage()?.since(before);
+    run.wrong = server.stop();
+    Ok(run)
 }
 
 fn bare(bench: &Bench) -> Result<Run, Failure> {
