@@ -87,3 +87,98 @@ impl Channel for Exchange {
         self.lanes.give_up_waiting();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use millstream_record::{Batch, Encoding, Values};
+    use millstream_testkit::block_on;
+
+    use super::*;
+    use crate::delivery::{Receipt, Tally, receipt};
+
+    /// Keeps the text and the lane of each batch. It settles all of them but those with an `x`.
+    #[derive(Default)]
+    struct Lanes(Mutex<Vec<(usize, String)>>);
+
+    impl Channel for Lanes {
+        fn put(&self, group: Group) -> BoxFuture<'_, ()> {
+            Box::pin(async move {
+                for batch in &group.batches {
+                    let text = String::from_utf8_lossy(&batch.body).into_owned();
+                    if text.contains('x') {
+                        return;
+                    }
+                    self.0.lock().unwrap().push((threads::lane(), text));
+                }
+                group.token.settle();
+            })
+        }
+        fn close(&self) {}
+    }
+
+    fn put(exchange: &Exchange, texts: &[&str]) -> Receipt {
+        let batch = |text: &&str| Batch {
+            tag: "t".into(),
+            encoding: Encoding::Lines,
+            plain: false,
+            body: text.to_string().into(),
+            count: text.lines().count() as u32,
+            received: Default::default(),
+            values: Arc::new(Values::new()),
+            origins: Vec::new(),
+        };
+        let (token, receipt) = receipt(true, 1, Tally::default());
+        block_on(exchange.put(Group::new(texts.iter().map(batch).collect(), token)));
+        receipt
+    }
+
+    fn exchange(partition: &Partition, lanes: usize) -> (Exchange, Arc<Lanes>) {
+        let channel = Arc::new(Lanes::default());
+        let exchange = Exchange::new(channel.clone(), partition, lanes, 1, &Pool::new(1 << 20));
+        (exchange, channel)
+    }
+
+    #[test]
+    fn batches_go_round_and_a_broadcast_goes_to_every_lane() {
+        let (shuffled, channel) = exchange(&Partition::Shuffle, 3);
+        let receipt = put(&shuffled, &["a\n", "b\n", "c\n", "d\n"]);
+        assert_eq!(receipt.try_outcome(), Some(Ok(())));
+        let lanes: Vec<_> = channel
+            .0
+            .lock()
+            .unwrap()
+            .iter()
+            .map(|(lane, _)| *lane)
+            .collect();
+        assert_eq!(lanes, [0, 1, 2, 0]);
+        let (broadcast, channel) = exchange(&Partition::Broadcast, 2);
+        put(&broadcast, &["a\n"]);
+        let all = channel.0.lock().unwrap().clone();
+        assert_eq!(all, [(0, "a\n".to_owned()), (1, "a\n".to_owned())]);
+    }
+
+    #[test]
+    fn records_with_one_key_go_to_one_lane_in_order() {
+        let key = Partition::Key("{.message}".parse().unwrap());
+        let (dealt, channel) = exchange(&key, 4);
+        let text: String = (0..200).map(|n| format!("{}\n", n % 20)).collect();
+        put(&dealt, &[&text, &text]);
+        let all = channel.0.lock().unwrap();
+        for key in 0..20 {
+            let key = key.to_string();
+            let holds = |(_, text): &&(usize, String)| text.lines().any(|line| line == key);
+            let mut lanes: Vec<_> = all.iter().filter(holds).map(|(lane, _)| *lane).collect();
+            lanes.dedup();
+            assert_eq!(lanes.len(), 1, "{key}");
+        }
+        let count: usize = all.iter().map(|(_, text)| text.lines().count()).sum();
+        assert_eq!(count, 400);
+    }
+
+    #[test]
+    fn a_part_that_a_lane_drops_fails_the_group() {
+        let key = Partition::Key("{.message}".parse().unwrap());
+        let (dealt, _) = exchange(&key, 2);
+        assert!(put(&dealt, &["a\nx\nb\n"]).try_outcome().unwrap().is_err());
+    }
+}

@@ -48,6 +48,8 @@ pub(crate) struct ChainChannel {
 /// The output for a group.
 #[derive(Default)]
 struct Processed {
+    /// The parts that were added.
+    parts: usize,
     outputs: Vec<Output>,
     rejected: Vec<(Outlet, Batch)>,
 }
@@ -296,6 +298,7 @@ fn slice(batch: &Batch, range: Range<usize>, count: u32) -> Batch {
 impl Processed {
     /// Adds what became of a part, with the origins of the part.
     fn add(&mut self, part: Part, batches: Vec<Batch>) {
+        self.parts += 1;
         let Part {
             batch,
             chunk,
@@ -305,9 +308,10 @@ impl Processed {
         if batches.is_empty() && !files.is_empty() {
             let mut empty = emptied(batch);
             empty.origins = files;
-            self.outputs.push(Output::of(empty));
+            self.outputs.push(Output::of(empty, self.parts));
             return;
         }
+        let part = self.parts;
         for mut batch in batches {
             let chunk = chunk.as_ref().map(|chunk| ChunkOrigin {
                 start: 0,
@@ -319,12 +323,14 @@ impl Processed {
             // A file's range is known by its batch as a whole, so nothing else goes into that.
             let is_alone = !files.is_empty();
             batch.origins.extend(files.iter().cloned());
-            let joins = |output: &&mut Output| !is_alone && output.takes(&batch);
-            match self.outputs.iter_mut().rev().find(joins) {
-                Some(output) => output.join(batch),
+            // Behind the last output with this tag, so that its records stay in order.
+            let is_alike = |output: &&mut Output| output.is_alike(&batch);
+            let last = self.outputs.iter_mut().rev().find(is_alike);
+            match last.filter(|last| !is_alone && last.takes(&batch)) {
+                Some(last) => last.join(batch, part),
                 None => self.outputs.push(Output {
                     is_alone,
-                    ..Output::of(batch)
+                    ..Output::of(batch, part)
                 }),
             }
         }
@@ -341,23 +347,30 @@ struct Output {
     /// The whole body, when something was joined.
     body: Vec<u8>,
     is_alone: bool,
+    /// The number of the part that the last records are of.
+    part: usize,
 }
 
 impl Output {
-    fn of(batch: Batch) -> Self {
+    /// A batch of the part with this number.
+    fn of(batch: Batch, part: usize) -> Self {
         Self {
             batch,
             body: Vec::new(),
             is_alone: true,
+            part,
         }
+    }
+
+    fn is_alike(&self, other: &Batch) -> bool {
+        let own = &self.batch;
+        own.tag.as_str() == other.tag.as_str() && own.values == other.values
     }
 
     fn takes(&self, other: &Batch) -> bool {
         let own = &self.batch;
         !self.is_alone
             && own.encoding == other.encoding
-            && own.tag.as_str() == other.tag.as_str()
-            && own.values == other.values
             && own.received == other.received
             && self.len() + other.len() <= JOINED_BYTES_MAX
     }
@@ -366,7 +379,8 @@ impl Output {
         self.batch.len().max(self.body.len())
     }
 
-    fn join(&mut self, other: Batch) {
+    /// Appends a batch of the part with this number.
+    fn join(&mut self, other: Batch, part: usize) {
         if self.body.is_empty() {
             self.body.extend_from_slice(&self.batch.body);
         }
@@ -375,15 +389,29 @@ impl Output {
         self.batch.count += other.count;
         self.batch.plain &= other.plain;
         for origin in other.origins {
-            self.batch.origins.push(match origin {
-                Origin::Chunk(chunk) => Origin::Chunk(ChunkOrigin {
-                    start: start + chunk.start,
-                    end: start + chunk.end,
-                    ..chunk
-                }),
-                file => file,
-            });
+            match origin {
+                Origin::Chunk(chunk) => {
+                    let (start, end) = (start + chunk.start, start + chunk.end);
+                    match self.batch.origins.last_mut() {
+                        // A chunk has one range in a batch: a second one would be a repeat.
+                        Some(Origin::Chunk(last)) if self.part == part => {
+                            last.end = end;
+                            last.records += chunk.records;
+                        }
+                        _ => {
+                            let chunk = ChunkOrigin {
+                                start,
+                                end,
+                                ..chunk
+                            };
+                            self.batch.origins.push(Origin::Chunk(chunk));
+                        }
+                    }
+                }
+                file => self.batch.origins.push(file),
+            }
         }
+        self.part = part;
     }
 
     fn close(mut self) -> Batch {

@@ -405,6 +405,28 @@ fn the_ranges_of_chunks_follow_their_records() {
 }
 
 #[test]
+fn a_chunk_that_several_tasks_process_has_one_range() {
+    let plan = simple_with(3);
+    let held = Arc::new(Held::default());
+    let channel = ChainChannel::new(held.clone(), plan.clone(), 1, Reporter::new("kept"));
+    channel.connect(with_tasks(&plan)).unwrap();
+    let (first, second) = ("a\n".repeat(40_000), "b\n".repeat(30_000));
+    let mut input = batch("t", &(first + &second));
+    // The second one is sent again: the channel has to find it.
+    input.origins = vec![
+        chunk(1, 0, 80_000, 40_000),
+        chunk(2, 80_000, 110_000, 15_000),
+        chunk(2, 110_000, 140_000, 15_000),
+    ];
+    let expected = input.origins.clone();
+    let (token, _receipt) = delivery::receipt(true, 1, delivery::Tally::default());
+    block_on(channel.put(Group::new(vec![input], token)));
+    let group = held.take().remove(0);
+    assert_eq!((group.batches.len(), group.batches[0].count), (1, 70_000));
+    assert_eq!(group.batches[0].origins, expected);
+}
+
+#[test]
 fn a_chunk_under_two_tags_is_known_in_both() {
     let (channel, held, _) = chained(None);
     let mut input = batch("t", "a\n2\n-\n");
