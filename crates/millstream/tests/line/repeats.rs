@@ -273,6 +273,10 @@ fn ids_that_are_evicted_from_the_window_are_counted() {
         ack(&mut stream);
     }
     drop(stream);
+    // The ids of a group are counted behind its ack.
+    wait_until("the ids are evicted", || {
+        fixture.metric("millstream_evicted_young_ids") >= 2000
+    });
     assert_eq!(fixture.metric("millstream_evicted_young_ids"), 2000);
     fixture.stop_after("t", 3000);
     assert_eq!(fixture.lines("t").len(), 3000);
