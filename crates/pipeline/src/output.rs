@@ -70,8 +70,8 @@ impl Head {
 /// Where the records of a port are needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Use {
-    /// In this chain.
-    Here,
+    /// In this chain, where those of the port with this number are needed, too: both leave together by the latter.
+    Here(usize),
     /// Only in the chains of other consumers.
     Elsewhere,
     /// Nowhere: they are filtered.
@@ -132,7 +132,7 @@ impl<'a> Out<'a> {
 
     /// Whether this chain needs what leaves by `port`: records for other ports are only counted.
     pub fn is_needed(&self, port: usize) -> bool {
-        self.ports[port].used == Use::Here
+        matches!(self.ports[port].used, Use::Here(_))
     }
 
     /// Passes the whole batch on unchanged.
@@ -142,9 +142,12 @@ impl<'a> Out<'a> {
 
     /// Passes adjacent records of the batch on unchanged: the bytes `range` of its body, which hold `count` records.
     pub fn keep(&mut self, port: usize, range: Range<usize>, count: u32) {
-        if count == 0 || !self.count(port, count) {
+        if count == 0 {
             return;
         }
+        let Some(port) = self.count(port, count) else {
+            return;
+        };
         let batch = self.batch;
         let range = range.start + self.given.start..range.end + self.given.start;
         let open = self.ports[port].open_of(batch, None, batch.encoding);
@@ -168,21 +171,26 @@ impl<'a> Out<'a> {
         write: impl FnOnce(&mut Vec<u8>) -> Result<u32, E>,
     ) -> Result<(), E> {
         let batch = self.batch;
-        let open = self.ports[port].open_of(batch, head, Encoding::Packed);
+        let used = self.ports[port].used;
+        let into = match used {
+            Use::Here(joined) => joined,
+            Use::Elsewhere | Use::None => port,
+        };
+        let open = self.ports[into].open_of(batch, head, Encoding::Packed);
         open.copy_kept(batch);
         let before = open.body.len();
         let written = write(&mut open.body);
-        match written {
-            Err(_) => open.body.truncate(before),
-            Ok(count) => {
+        match (&written, used) {
+            (Ok(count), Use::Here(_)) => {
                 open.count += count;
-                open.number(self.from, count);
-                if !self.count(port, count) {
-                    self.ports[port].open.clear();
-                }
+                open.number(self.from, *count);
             }
+            // The buffer is used again for the next record.
+            _ => open.body.truncate(before),
         }
-        written.map(drop)
+        written.map(|count| {
+            self.count(port, count);
+        })
     }
 
     /// Leaves out `count` records on purpose.
@@ -201,15 +209,18 @@ impl<'a> Out<'a> {
         self.counts.rejected += 1;
     }
 
-    /// Counts records that leave by a port; false if this chain does not need them.
-    fn count(&mut self, port: usize, count: u32) -> bool {
+    /// Counts records that leave by a port. Returns the port by which they leave within this chain, if it needs them.
+    fn count(&mut self, port: usize, count: u32) -> Option<usize> {
         let used = self.ports[port].used;
         let counter = match used {
-            Use::Here | Use::Elsewhere => &mut self.counts.sent,
+            Use::Here(_) | Use::Elsewhere => &mut self.counts.sent,
             Use::None => &mut self.counts.filtered,
         };
         *counter += u64::from(count);
-        used == Use::Here
+        match used {
+            Use::Here(joined) => Some(joined),
+            Use::Elsewhere | Use::None => None,
+        }
     }
 
     /// Ends the output.
@@ -346,7 +357,7 @@ mod tests {
     #[test]
     fn adjacent_records_share_the_bytes_of_the_input() {
         let batch = batch("a\nb\nc\n");
-        let mut out = Out::new("n", &batch, [Use::Here, Use::Here].into_iter());
+        let mut out = Out::new("n", &batch, [Use::Here(0), Use::Here(1)].into_iter());
         out.keep(0, 0..2, 1);
         out.keep(0, 2..4, 1);
         out.keep(1, 4..6, 1);
@@ -364,9 +375,29 @@ mod tests {
     }
 
     #[test]
+    fn ports_that_lead_to_the_same_steps_are_one() {
+        let batch = batch("a\nb\nc\n");
+        let mut out = Out::new(
+            "n",
+            &batch,
+            [Use::Here(0), Use::None, Use::Here(0)].into_iter(),
+        );
+        out.keep(0, 0..2, 1);
+        out.keep(2, 2..4, 1);
+        out.keep(0, 4..6, 1);
+        assert!(out.is_needed(2));
+        let made = out.finish();
+        let whole = (Encoding::Lines, b"a\nb\nc\n".to_vec(), 3);
+        assert_eq!(bodies(&made.ports[0]), [whole]);
+        assert_eq!(made.ports[0][0].body.as_ptr(), batch.body.as_ptr());
+        assert!(made.ports[2].is_empty());
+        assert_eq!(made.counts.sent, 3);
+    }
+
+    #[test]
     fn records_stay_in_order_when_some_are_left_out_or_replaced() {
         let batch = batch("a\nb\nc\nd\n");
-        let mut out = Out::new("n", &batch, [Use::Here].into_iter());
+        let mut out = Out::new("n", &batch, [Use::Here(0)].into_iter());
         out.keep(0, 0..2, 1);
         out.filter(1);
         out.keep(0, 4..6, 1);
@@ -399,7 +430,7 @@ mod tests {
         let mut out = Out::new(
             "n",
             &batch,
-            [Use::Here, Use::None, Use::Elsewhere].into_iter(),
+            [Use::Here(0), Use::None, Use::Elsewhere].into_iter(),
         );
         let heads = ["x", "y"].map(|tag| Head {
             tag: tag.into(),

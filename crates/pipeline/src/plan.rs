@@ -130,6 +130,15 @@ pub struct ChainNode {
     pub reports: bool,
 }
 
+impl ChainNode {
+    /// The first port from which the same steps lead on as from `port`: their records stay together.
+    pub fn joined(&self, port: usize) -> usize {
+        let hops = &self.ports[port].hops;
+        let is_same = |other: &ChainPort| other.hops == *hops;
+        self.ports.iter().position(is_same).unwrap_or(port)
+    }
+}
+
 /// A port of a processor in a chain.
 pub struct ChainPort {
     /// Some node of the graph takes it; otherwise its records are filtered.
@@ -139,7 +148,7 @@ pub struct ChainPort {
 }
 
 /// A step from a port.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Hop {
     /// The next step.
     pub to: Step,

@@ -37,7 +37,7 @@ impl Trial {
 
     /// Processes a batch. A panic is a failure, after which the trial is used no more.
     pub fn run(&mut self, batch: &Batch) -> Result<Made, Failure> {
-        let ports = self.ports.iter().map(|_| Use::Here);
+        let ports = (0..self.ports.len()).map(Use::Here);
         let mut out = Out::new(&self.name, batch, ports);
         let task = &mut self.task;
         match guard::attempt(|| task.process(batch, &mut out)) {

@@ -31,7 +31,11 @@ pub(super) fn ways_meet(plan: &ChainPlan) -> bool {
         Step::End => end,
     };
     let mut within = vec![0; end + 1];
-    let ports = plan.nodes.iter().flat_map(|node| &node.ports);
+    let ports = plan.nodes.iter().flat_map(|node| {
+        let distinct = move |port: &usize| node.joined(*port) == *port;
+        let numbers = (0..node.ports.len()).filter(distinct);
+        numbers.map(|port| &node.ports[port])
+    });
     for hop in ports.flat_map(|port| &port.hops) {
         within[place(hop.to)] += 1;
     }

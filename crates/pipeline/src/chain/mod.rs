@@ -32,6 +32,7 @@ use crate::{
     meters::{Meter, NodeMeters},
     outlet::Outlet,
     output::{Made, Use},
+    partition::Dealer,
     plan::{ChainNode, ChainPlan, ChainPort, Hop, Step},
 };
 
@@ -127,8 +128,8 @@ struct Node {
 enum Work {
     /// A single one, where the chain runs.
     Here(GuardedTask),
-    /// On threads.
-    Workers(Arc<Workers>),
+    /// On threads, to which this chain deals its batches.
+    Workers(Arc<Workers>, Dealer),
 }
 
 impl Chain {
@@ -147,7 +148,7 @@ impl Chain {
 
     /// Whether something in it runs on other threads, so that more than one batch can be in work.
     pub(crate) fn has_workers(&self) -> bool {
-        let has_workers = |node: &Node| matches!(node.work, Work::Workers(_));
+        let has_workers = |node: &Node| matches!(node.work, Work::Workers(..));
         self.nodes.iter().any(has_workers)
     }
 
@@ -212,18 +213,18 @@ impl Chain {
 
 impl Node {
     fn new(plan: &ChainNode, context: &NodeContext) -> Result<Self, Failure> {
-        let used = |port: &ChainPort| match port.is_taken {
-            _ if !port.hops.is_empty() => Use::Here,
+        let used = |(number, port): (usize, &ChainPort)| match port.is_taken {
+            _ if !port.hops.is_empty() => Use::Here(plan.joined(number)),
             true => Use::Elsewhere,
             false => Use::None,
         };
         Ok(Self {
             work: match &context.workers {
-                Some(workers) => Work::Workers(workers.clone()),
+                Some(workers) => Work::Workers(workers.clone(), workers.dealer()),
                 None => Work::Here(GuardedTask::new(plan, &context.meters.busy)?),
             },
             context: context.clone(),
-            uses: plan.ports.iter().map(used).collect(),
+            uses: plan.ports.iter().enumerate().map(used).collect(),
         })
     }
 
@@ -231,7 +232,7 @@ impl Node {
     async fn process(&mut self, piece: &Piece) -> Result<Vec<Made>, Failure> {
         let made = match &mut self.work {
             Work::Here(task) => vec![task.process(piece, &self.uses)?],
-            Work::Workers(workers) => workers.process(piece, &self.uses).await?,
+            Work::Workers(workers, dealer) => workers.process(dealer, piece, &self.uses).await?,
         };
         if self.context.rejects.is_some() {
             self.context.meters.count(&piece.batch, &made);

@@ -23,22 +23,29 @@ use crate::{
     plan::ChainPlan,
 };
 
+/// Batches that are in a chain at the same time, if it has threads: so many that the threads do not wait for the consumer or for each
+/// other, and few enough that they stay in the cache.
+const IN_FLIGHT: usize = 4;
+
 /// Reads a channel through a chain.
 pub(crate) struct ChainReader {
     reader: Box<dyn Reader>,
     plan: Arc<ChainPlan>,
     contexts: Vec<NodeContext>,
-    /// `None` while a batch is in it, and after a failure until the consumer resumes.
-    chain: Option<Chain>,
-    /// A batch on its way through the chain. Nothing of it is delivered before its rejected records are sent.
-    feeding: Option<Feeding>,
+    /// Chains without a batch.
+    idle: Vec<Chain>,
+    /// The batches in a chain, in the order in which they were read. Each has its own, so that they do not wait for each other.
+    flights: VecDeque<Flight>,
+    /// The most of them: one, if all work is done here.
+    flights_max: usize,
     ready: VecDeque<Delivered>,
-    /// Other threads work for the chain: while the consumer has a batch, the next one is in the chain.
-    reads_ahead: bool,
 }
 
-/// The output for a batch, and the chain for the next one.
-type Feeding = BoxFuture<'static, Result<(Chain, VecDeque<Delivered>), Failure>>;
+/// A batch in a chain. Nothing of it is delivered before its rejected records are sent.
+enum Flight {
+    Flying(BoxFuture<'static, Result<(Chain, VecDeque<Delivered>), Failure>>),
+    Landed(Result<VecDeque<Delivered>, Failure>),
+}
 
 impl ChainReader {
     /// A reader whose batches pass through the chain `plan`.
@@ -49,30 +56,50 @@ impl ChainReader {
     ) -> Result<Self, Failure> {
         let chain = Chain::new(plan.clone(), &contexts)?;
         Ok(Self {
-            reads_ahead: chain.has_workers(),
-            chain: Some(chain),
+            flights_max: if chain.has_workers() { IN_FLIGHT } else { 1 },
+            idle: vec![chain],
             reader,
             plan,
             contexts,
-            feeding: None,
+            flights: VecDeque::new(),
             ready: VecDeque::new(),
         })
     }
 
-    /// Whether the next batch may enter the chain.
-    fn has_room(&self) -> bool {
-        let is_end = |delivered: &&Delivered| delivered.last;
-        self.ready.is_empty() || (self.reads_ahead && self.ready.iter().filter(is_end).count() <= 1)
-    }
-
-    /// Starts a delivered batch on its way through the chain.
+    /// Starts a delivered batch on its way through a chain.
     fn begin(&mut self, delivered: Delivered) -> Result<(), Failure> {
-        let chain = match self.chain.take() {
+        let chain = match self.idle.pop() {
             Some(chain) => chain,
-            // Behind memory, a consumer continues without having resumed.
             None => Chain::new(self.plan.clone(), &self.contexts)?,
         };
-        self.feeding = Some(Box::pin(process(chain, delivered)));
+        let flight = Box::pin(process(chain, delivered));
+        self.flights.push_back(Flight::Flying(flight));
+        Ok(())
+    }
+
+    /// Continues all batches in a chain.
+    fn poll_flights(&mut self, context: &mut Context<'_>) {
+        for flight in &mut self.flights {
+            let Flight::Flying(flying) = flight else {
+                continue;
+            };
+            if let Poll::Ready(landed) = flying.as_mut().poll(context) {
+                let landed = landed.map(|(chain, outputs)| {
+                    self.idle.push(chain);
+                    outputs
+                });
+                *flight = Flight::Landed(landed);
+            }
+        }
+    }
+
+    /// Takes the output of the first batch, if it is there.
+    fn take_landed(&mut self) -> Result<(), Failure> {
+        match self.flights.pop_front() {
+            Some(Flight::Landed(landed)) => self.ready = landed?,
+            Some(flying) => self.flights.push_front(flying),
+            None => {}
+        }
         Ok(())
     }
 }
@@ -124,36 +151,36 @@ fn outputs(delivered: Delivered, batches: Vec<Batch>) -> VecDeque<Delivered> {
 
 impl Reader for ChainReader {
     fn resume(&mut self, after: Option<Position>) -> Result<(), Failure> {
-        (self.feeding, self.ready) = (None, VecDeque::new());
-        self.chain = Some(Chain::new(self.plan.clone(), &self.contexts)?);
+        self.flights.clear();
+        self.ready.clear();
+        self.idle = vec![Chain::new(self.plan.clone(), &self.contexts)?];
         self.reader.resume(after)
     }
 
     fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Delivered>, Failure>> {
+        let mut is_ended = false;
         loop {
-            if let Some(feeding) = &mut self.feeding {
-                match feeding.as_mut().poll(context) {
-                    Poll::Ready(fed) => {
-                        self.feeding = None;
-                        let (chain, outputs) = fed?;
-                        self.chain = Some(chain);
-                        self.ready.extend(outputs);
-                    }
-                    Poll::Pending => break,
-                }
+            self.poll_flights(context);
+            if self.ready.is_empty() {
+                self.take_landed()?;
             }
-            if !self.has_room() {
+            let in_flight = self.flights.len() + usize::from(!self.ready.is_empty());
+            if in_flight >= self.flights_max {
                 break;
             }
             match self.reader.poll_next(context)? {
                 Poll::Ready(Some(delivered)) => self.begin(delivered)?,
-                Poll::Ready(None) if self.ready.is_empty() => return Poll::Ready(Ok(None)),
-                _ => break,
+                Poll::Ready(None) => {
+                    is_ended = true;
+                    break;
+                }
+                Poll::Pending => break,
             }
         }
         match self.ready.pop_front() {
-            Some(delivered) => Poll::Ready(Ok(Some(delivered))),
+            None if is_ended && self.flights.is_empty() => Poll::Ready(Ok(None)),
             None => Poll::Pending,
+            delivered => Poll::Ready(Ok(delivered)),
         }
     }
 

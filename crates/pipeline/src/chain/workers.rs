@@ -5,10 +5,7 @@
 //! A batch is divided among them. It continues when all parts are back, in their order, so that without a key the output is the same for
 //! any number of tasks.
 
-use std::{
-    sync::{Arc, Mutex, PoisonError},
-    thread,
-};
+use std::{sync::Arc, thread};
 
 use millstream_record::{Batch, Pool};
 use tokio::sync::{
@@ -21,7 +18,7 @@ use crate::{
     failure::Failure,
     meters::Meter,
     output::{Made, Use},
-    partition::Dealer,
+    partition::{Dealer, Partition},
     plan::ChainNode,
 };
 
@@ -31,7 +28,8 @@ const QUEUE: usize = 16;
 /// The tasks of one processor of a chain. The threads end when it is dropped and what they have begun is done.
 pub(crate) struct Workers {
     jobs: Vec<Sender<Job>>,
-    dealer: Mutex<Dealer>,
+    partition: Partition,
+    pool: Pool,
 }
 
 /// A part of a batch for one of the tasks.
@@ -70,18 +68,25 @@ impl Workers {
         };
         Ok(Some(Arc::new(Self {
             jobs: (0..count).map(start).collect::<Result<_, Failure>>()?,
-            dealer: Mutex::new(Dealer::new(&node.tasks.partition, count, pool)),
+            partition: node.tasks.partition.clone(),
+            pool: pool.clone(),
         })))
+    }
+
+    /// Deals the batches of one chain.
+    pub(super) fn dealer(&self) -> Dealer {
+        Dealer::new(&self.partition, self.jobs.len(), &self.pool)
     }
 
     /// Processes a batch: the output of its parts, in their order.
     pub(super) async fn process(
         &self,
+        dealer: &mut Dealer,
         piece: &Piece,
         uses: &Arc<[Use]>,
     ) -> Result<Vec<Made>, Failure> {
         let mut all = Vec::new();
-        for (task, part) in self.deal(piece) {
+        for (task, part) in deal(dealer, piece) {
             let (made, waits) = oneshot::channel();
             let job = Job {
                 part,
@@ -99,30 +104,29 @@ impl Workers {
         }
         Ok(outputs)
     }
+}
 
-    /// The parts of a batch, each with its task.
-    fn deal(&self, piece: &Piece) -> Vec<(usize, Piece)> {
-        let mut dealer = self.dealer.lock().unwrap_or_else(PoisonError::into_inner);
-        let parts = dealer.parts(piece.batch.clone());
-        let mut first = 0;
-        let numbered = |(task, batch): (usize, Batch)| {
-            let count = batch.count as usize;
-            let numbers = match &piece.numbers {
-                none if none.is_empty() => none.clone(),
-                all if count == all.len() => all.clone(),
-                all => match dealer.members(task) {
-                    Some(members) => members.map(|member| all[member]).collect(),
-                    None => {
-                        let start = first;
-                        first += count;
-                        all[start..first].into()
-                    }
-                },
-            };
-            (task, Piece { batch, numbers })
+/// The parts of a batch, each with its task.
+fn deal(dealer: &mut Dealer, piece: &Piece) -> Vec<(usize, Piece)> {
+    let parts = dealer.parts(piece.batch.clone());
+    let mut first = 0;
+    let numbered = |(task, batch): (usize, Batch)| {
+        let count = batch.count as usize;
+        let numbers = match &piece.numbers {
+            none if none.is_empty() => none.clone(),
+            all if count == all.len() => all.clone(),
+            all => match dealer.members(task) {
+                Some(members) => members.map(|member| all[member]).collect(),
+                None => {
+                    let start = first;
+                    first += count;
+                    all[start..first].into()
+                }
+            },
         };
-        parts.into_iter().map(numbered).collect()
-    }
+        (task, Piece { batch, numbers })
+    };
+    parts.into_iter().map(numbered).collect()
 }
 
 /// Processes parts until no more can come.

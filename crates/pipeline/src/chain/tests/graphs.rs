@@ -212,8 +212,11 @@ fn interpret(nodes: &[Drawn], entry: &[Hop], record: Plain, ends: &mut Vec<Plain
                 .iter()
                 .flat_map(|record| apply(work, salt, record))
                 .collect();
+            // Ports with the same next steps are one.
+            let joined = |port: &Vec<Hop>| node.ports.iter().position(|other| other == port);
             for (port, hops) in node.ports.iter().enumerate() {
-                let left = made.iter().filter(|(by, _)| *by == port);
+                let left = made.iter();
+                let left = left.filter(|(by, _)| joined(&node.ports[*by]) == Some(port));
                 left.for_each(|(_, record)| send(hops, record.clone(), &mut waiting, ends));
             }
         }
