@@ -200,7 +200,7 @@ async fn start(directory: &Path, sources: Vec<Numbers>, sink: Arc<Keeper>) -> Ru
         open_memory: MemoryChannel::open,
         meters: Meters::default(),
     };
-    launch(plan, start).await.unwrap()
+    launch(plan, start).await.unwrap().0
 }
 
 fn run<T>(future: impl Future<Output = T>) -> T {

@@ -1,4 +1,4 @@
-//! A client of a running instance: one GET over HTTP/1.1 per connection, with timeouts and a bound on the response.
+//! A client of a running instance: one request over HTTP/1.1 per connection, with timeouts and a bound on the response.
 
 use std::{
     io::{self, Read, Write},
@@ -11,25 +11,25 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// The largest response in bytes: enough for some thousand nodes.
 const ANSWER_MAX: u64 = 64 << 20;
 
-/// The status code and the body of `http://ADDRESS/PATH`.
-pub fn get(address: &str, path: &str) -> io::Result<(u16, String)> {
+/// The status code and the body that `http://ADDRESS/PATH` answers to a request without a body.
+pub fn request(address: &str, method: &str, path: &str) -> io::Result<(u16, String)> {
     let mut last = io::Error::new(io::ErrorKind::NotFound, "it is no address");
     for socket in address.to_socket_addrs()? {
         match TcpStream::connect_timeout(&socket, PATIENCE) {
-            Ok(stream) => return ask(stream, address, path),
+            Ok(stream) => return ask(stream, address, method, path),
             Err(error) => last = error,
         }
     }
     Err(last)
 }
 
-fn ask(mut stream: TcpStream, host: &str, path: &str) -> io::Result<(u16, String)> {
+fn ask(mut stream: TcpStream, host: &str, method: &str, path: &str) -> io::Result<(u16, String)> {
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
     // With `Connection: close` the response ends with the connection.
     write!(
         stream,
-        "GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"
+        "{method} {path} HTTP/1.1\r\nHost: {host}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
     )?;
     let mut answer = Vec::new();
     stream.take(ANSWER_MAX).read_to_end(&mut answer)?;

@@ -27,6 +27,8 @@ use crate::{
 pub struct Loaded {
     /// The graph.
     pub plan: Plan,
+    /// The nodes of the graph.
+    pub entries: Vec<layout::Entry>,
     /// The settings at the top.
     pub settings: Settings,
     /// Whether the configuration sets `api.listen`.
@@ -63,8 +65,7 @@ pub fn read(paths: &[PathBuf]) -> Result<Loaded, Problems> {
         .filter(|name| entries.iter().all(|entry| *entry.name != **name))
         .map(str::to_owned)
         .collect();
-    let settings = run_settings(&sections.settings);
-    let laid = layout::lay_out(entries, &left_out, settings, SIZE_MAX as usize);
+    let laid = lay_out(entries.clone(), &left_out, &sections.settings);
     if let Ok(laid) = &laid {
         problems.extend(cases.iter().flat_map(|case| case.problems(&laid.plan)));
     }
@@ -73,6 +74,7 @@ pub fn read(paths: &[PathBuf]) -> Result<Loaded, Problems> {
             problems.extend(warnings);
             Ok(Loaded {
                 plan,
+                entries,
                 settings: sections.settings,
                 api_is_chosen,
                 cases,
@@ -85,6 +87,15 @@ pub fn read(paths: &[PathBuf]) -> Result<Loaded, Problems> {
             Err(Problems(problems))
         }
     }
+}
+
+/// Lays out the graph of `entries`. `left_out` has the names of nodes that are missing.
+pub fn lay_out(
+    entries: Vec<layout::Entry>,
+    left_out: &[String],
+    settings: &Settings,
+) -> Result<Laid, Vec<Problem>> {
+    layout::lay_out(entries, left_out, run_settings(settings), SIZE_MAX as usize)
 }
 
 /// Takes the cases out of the options of processors.

@@ -14,6 +14,7 @@ mod page;
 mod progress;
 mod reference;
 mod registry;
+mod reload;
 mod systemd;
 mod usage;
 mod visible;
@@ -45,6 +46,7 @@ enum Command {
     Run(commands::run::Run),
     Check(commands::check::Check),
     Status(commands::status::Status),
+    Reload(commands::reload::Reload),
     Channel(commands::channel::Channel),
     Rejected(commands::rejected::Rejected),
     Explain(commands::explain::Explain),
@@ -78,6 +80,7 @@ pub fn main(components: &'static [Component]) -> ExitCode {
         Command::Run(run) => run.execute(),
         Command::Check(check) => check.execute(),
         Command::Status(status) => status.execute(),
+        Command::Reload(reload) => reload.execute(),
         Command::Channel(channel) => channel.execute(),
         Command::Rejected(rejected) => rejected.execute(),
         Command::Explain(explain) => explain.execute(),

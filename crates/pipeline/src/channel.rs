@@ -3,6 +3,8 @@
 //! `read -> decode -> send -> [keep] -> [read back] -> encode -> write -> settle`
 
 use std::{
+    any::Any,
+    fmt,
     future::Future,
     pin::Pin,
     sync::Arc,
@@ -25,8 +27,23 @@ pub struct Group {
     pub batches: Vec<Batch>,
     /// Settled by the channel when the group is kept (durable) or by the consumer (memory).
     pub token: Token,
-    /// By which entry of the consumer's chain it comes; 0 without a chain.
-    pub entry: usize,
+    /// By which entry of the consumer's chain it comes.
+    pub entry: Entry,
+}
+
+/// An entry of a consumer's chain. Channels carry it to the reader and do not look into it.
+#[derive(Clone, Default)]
+pub struct Entry {
+    /// Its number; 0 without a chain.
+    pub number: usize,
+    /// Behind memory what makes the chain, if there is one: a reload replaces the chain while batches wait in front of it.
+    pub(crate) chain: Option<Arc<dyn Any + Send + Sync>>,
+}
+
+impl fmt::Debug for Entry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Entry({})", self.number)
+    }
 }
 
 impl Group {
@@ -35,7 +52,7 @@ impl Group {
         Self {
             batches,
             token,
-            entry: 0,
+            entry: Entry::default(),
         }
     }
 
@@ -161,7 +178,7 @@ pub struct Delivered {
     /// Behind memory: the tokens that are settled with it.
     pub token: Option<Token>,
     /// The entry of the consumer's chain, from [`Group::entry`].
-    pub entry: usize,
+    pub entry: Entry,
     /// Nothing more of what the channel delivered with it follows. Only then it may be settled: a chain makes several batches of one.
     pub last: bool,
     /// The receipts of records that the chain rejected. It is settled when these are kept.
@@ -175,7 +192,7 @@ impl Delivered {
             batch,
             position,
             token,
-            entry: 0,
+            entry: Entry::default(),
             last: true,
             rejected: Vec::new(),
         }

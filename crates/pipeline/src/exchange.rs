@@ -58,7 +58,7 @@ impl Channel for Exchange {
                     let part = Group {
                         batches: vec![part],
                         token: Token::clone(&token),
-                        entry,
+                        entry: entry.clone(),
                     };
                     in_lane(lane, self.lanes.put(part)).await;
                 }

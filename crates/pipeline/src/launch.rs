@@ -5,30 +5,27 @@
 
 use std::sync::Arc;
 
-use millstream_config::RejectedLimits;
 use millstream_record::Pool;
 use tokio::sync::mpsc;
 
 use crate::{
-    chain::{ChainChannel, ChainReader, NodeContext, ProcessorMeters},
+    chain::{ChainReader, Swap},
     channel::{BoxFuture, Channel, Reader},
     data_dir::DataDir,
     exchange::Exchange,
     failure::{Failure, Who},
+    graph::{Consumer, Graph},
     inlet::Inlet,
     meters::Meters,
     node::{ChannelContext, Placement, SinkContext, SourceContext},
-    outlet::{Edge, Feed, Outlet},
+    outlet::{Feed, Outlet},
     partition::Partition,
-    plan::{
-        ChainNode, ChainPlan, ChannelPlan, Input, Plan, ProcessorPlan, Route, SinkPlan, SourcePlan,
-        Target,
-    },
+    plan::{ChannelPlan, Input, Plan, Route, SinkPlan, SourcePlan, Target, filled},
     promise::Guarantee,
-    rejected::{self, Counts, RejectedStore},
-    rejection_log::RejectionLog,
+    rejected,
+    reload::{Known, Reloader},
     report::Reporter,
-    running::{NodeStatus, REJECTED_KEPT, Running},
+    running::{NodeStatus, Nodes, Running},
     stop::{Stop, stop},
     supervise::{self, End, StateCell},
     threads::{Threads, own_thread},
@@ -49,19 +46,28 @@ pub struct Launch {
 }
 
 /// Starts a plan. Everything is bound and recovered before anything runs. The first failure ends the start, except for a node
-/// whose own state cannot be used: then only this node and the nodes that need it do not run.
-pub async fn launch(plan: Plan, launch: Launch) -> Result<Running, Failure> {
-    let settings = plan.settings;
+/// whose own state cannot be used: then only this node and the nodes that need it do not run. The [`Reloader`] changes the pipeline
+/// while it runs.
+pub async fn launch(mut plan: Plan, launch: Launch) -> Result<(Running, Reloader), Failure> {
+    let settings = &plan.settings;
     let data_dir = DataDir::open(&settings.data_dir)?;
     let (stop_sources, source_stop) = stop();
     let (stop_sinks, sink_stop) = stop();
     let threads = start_threads(settings.threads)?;
     let (ends_sender, ends) = mpsc::channel(1024);
+    let pool = Pool::new(settings.memory_max);
+    let graph = Graph::new(
+        &pool,
+        &launch.meters,
+        settings.data_dir.clone(),
+        settings.rejected,
+        threads.count(),
+    );
     let mut wiring = Wiring {
-        pool: Pool::new(settings.memory_max),
-        data_dir: settings.data_dir,
-        host: settings.host,
-        rejected: settings.rejected,
+        pool,
+        data_dir: settings.data_dir.clone(),
+        host: settings.host.clone(),
+        graph,
         once: launch.once,
         meters: launch.meters,
         threads,
@@ -69,9 +75,6 @@ pub async fn launch(plan: Plan, launch: Launch) -> Result<Running, Failure> {
         sink_stop,
         feeds: Vec::new(),
         queues: Vec::new(),
-        processors: Vec::new(),
-        chained: Vec::new(),
-        channel_feeds: Vec::new(),
         gates: Vec::new(),
         unanswering: Vec::new(),
         channel_ids: Vec::new(),
@@ -83,11 +86,15 @@ pub async fn launch(plan: Plan, launch: Launch) -> Result<Running, Failure> {
         ends: ends_sender,
         open_memory: launch.open_memory,
     };
-    let channels = wiring.open_channels(plan.channels)?;
+    let channels = wiring.open_channels(&plan.channels)?;
     wiring.create_queues(&plan.sinks);
-    wiring.connect_processors(&plan.processors)?;
-    let sinks = wiring.lay_sinks(plan.sinks)?;
-    let sources = wiring.bind_sources(plan.sources)?;
+    let ports = wiring.connect(&plan)?;
+    let known = Known::of(&plan);
+    let sinks = wiring.lay_sinks(std::mem::take(&mut plan.sinks));
+    let sources = wiring.bind_sources(std::mem::take(&mut plan.sources))?;
+    // From here on only the nodes keep what is behind them open.
+    wiring.feeds.clear();
+    drop(ports);
     let (sources_left, mut sinks_left) = (sources.len(), 0);
     for sink in sinks {
         sinks_left += wiring.start_sink(sink).await?;
@@ -95,8 +102,10 @@ pub async fn launch(plan: Plan, launch: Launch) -> Result<Running, Failure> {
     for (index, source) in sources.into_iter().enumerate() {
         wiring.start_source(index, source).await;
     }
-    Ok(Running {
-        nodes: Arc::new(wiring.nodes),
+    let nodes = Nodes::new(wiring.nodes);
+    let reloader = Reloader::new(wiring.graph, nodes.clone(), known);
+    let running = Running {
+        nodes,
         meters: wiring.meters,
         pool: wiring.pool,
         ends,
@@ -114,7 +123,8 @@ pub async fn launch(plan: Plan, launch: Launch) -> Result<Running, Failure> {
         _threads: wiring.threads,
         rejected_place: rejected::directory(&wiring.data_dir),
         _data_dir: data_dir,
-    })
+    };
+    Ok((running, reloader))
 }
 
 fn start_threads(count: usize) -> Result<Threads, Failure> {
@@ -140,21 +150,16 @@ struct Wiring {
     pool: Pool,
     data_dir: std::path::PathBuf,
     host: Arc<str>,
-    rejected: RejectedLimits,
+    graph: Graph,
     once: bool,
     meters: Meters,
     threads: Threads,
     source_stop: Stop,
     sink_stop: Stop,
-    /// The memory in front of each sink; `None` behind a channel. Taken when everything is connected.
-    feeds: Vec<Option<Arc<Feed>>>,
-    /// The readers of the memory in front of each sink.
+    /// Keep all channels and queues open until everything is connected.
+    feeds: Vec<Arc<Feed>>,
+    /// The readers of each sink.
     queues: Vec<Vec<Box<dyn Reader>>>,
-    /// The port for rejected records and the meters of each processor.
-    processors: Vec<NodeContext>,
-    /// The channels with processors in front of them.
-    chained: Vec<(Arc<ChainChannel>, Arc<ChainPlan>)>,
-    channel_feeds: Vec<Arc<Feed>>,
     /// Weak references to the channels, to end them.
     gates: Vec<Arc<dyn Channel>>,
     /// Sources whose senders cannot send again.
@@ -175,11 +180,11 @@ struct Wiring {
 impl Wiring {
     fn open_channels(
         &mut self,
-        plans: Vec<ChannelPlan>,
+        plans: &[ChannelPlan],
     ) -> Result<Vec<BoxFuture<'static, Result<(), Failure>>>, Failure> {
         let mut finished = Vec::new();
         for plan in plans {
-            let reporter = Reporter::new(&plan.name);
+            let reporter = self.graph.reporter(&plan.name);
             let context = ChannelContext {
                 name: plan.name.clone(),
                 pool: self.pool.clone(),
@@ -189,7 +194,7 @@ impl Wiring {
             };
             let opened = match plan.config.open(context, &plan.consumers) {
                 Err(failure) if failure.who == Who::State => {
-                    self.leave_out_channel(&plan, &reporter, failure);
+                    self.leave_out_channel(plan, &reporter, failure);
                     continue;
                 }
                 opened => opened?,
@@ -197,11 +202,7 @@ impl Wiring {
             self.unusable.push(None);
             self.channel_ids.push(opened.channel.id());
             self.gates.push(opened.channel.clone());
-            let feed = match &plan.chain {
-                None => opened.channel,
-                Some(chain) => self.behind_chain(opened.channel, chain, &reporter),
-            };
-            self.channel_feeds.push(Feed::new(feed));
+            self.add_channel(plan, &reporter, opened.channel);
             self.readers.push(opened.readers.into());
             finished.push(opened.finished);
             self.channel_names.push(plan.name.clone());
@@ -210,18 +211,11 @@ impl Wiring {
         Ok(finished)
     }
 
-    /// The channel behind its processors.
-    fn behind_chain(
-        &mut self,
-        channel: Arc<dyn Channel>,
-        chain: &Arc<ChainPlan>,
-        reporter: &Reporter,
-    ) -> Arc<dyn Channel> {
-        let lanes = self.threads.count();
-        let chained = ChainChannel::new(channel, chain.clone(), lanes, reporter.clone());
-        let chained = Arc::new(chained);
-        self.chained.push((chained.clone(), chain.clone()));
-        chained
+    fn add_channel(&mut self, plan: &ChannelPlan, reporter: &Reporter, channel: Arc<dyn Channel>) {
+        let feed = Feed::new(channel);
+        let channel = Consumer::behind_chain(&plan.name, reporter, &feed);
+        self.graph.add_channel(channel);
+        self.feeds.push(feed);
     }
 
     /// Continues without a channel that could not be opened. Nothing is accepted for it: nodes that reject into it wait.
@@ -229,7 +223,7 @@ impl Wiring {
         let channel = Arc::new(Unopened::default());
         self.channel_ids.push(None);
         self.gates.push(channel.clone());
-        self.channel_feeds.push(Feed::new(channel));
+        self.add_channel(plan, reporter, channel);
         self.readers.push(std::collections::VecDeque::new());
         self.channel_names.push(plan.name.clone());
         self.unusable.push(Some(failure.message.clone()));
@@ -285,24 +279,15 @@ impl Wiring {
             kind,
             states: states.clone(),
             reporter: reporter.clone(),
-            fills: self.fills(routes),
+            fills: filled(routes, &self.channel_names),
         });
         states
-    }
-
-    /// The names of the durable channels behind these routes.
-    fn fills(&self, routes: &[Route]) -> Vec<Arc<str>> {
-        let channel = |route: &Route| match route.to {
-            Target::Channel(index) => self.channel_names.get(index).cloned(),
-            Target::Sink(_) => None,
-        };
-        routes.iter().filter_map(channel).collect()
     }
 
     /// Creates the memory in front of every sink first, because nodes send each other rejected records.
     fn create_queues(&mut self, plans: &[SinkPlan]) {
         for plan in plans {
-            let readers = match &plan.input {
+            let (feed, readers) = match &plan.input {
                 Input::Memory { queue_bytes, tasks } => {
                     let threads = self.threads.count();
                     let lanes = match plan.sink.placement() {
@@ -314,30 +299,48 @@ impl Wiring {
                         let partition = &tasks.partition;
                         let dealt = Exchange::new(channel, partition, lanes, threads, &self.pool);
                         channel = Arc::new(dealt);
-                        if let Some(chain) = &plan.chain {
-                            channel = self.behind_chain(channel, chain, &Reporter::new(&plan.name));
-                        }
                     }
-                    self.feeds.push(Some(Feed::new(channel)));
-                    readers
+                    (Some(Feed::new(channel)), readers)
                 }
                 Input::Channel { channel, .. } => {
-                    self.feeds.push(None);
-                    self.readers[*channel].pop_front().into_iter().collect()
+                    let reader = self.readers[*channel].pop_front();
+                    (None, reader.into_iter().collect())
                 }
             };
-            self.queues.push(readers);
+            self.add_sink(plan, feed, readers);
         }
     }
 
-    /// Creates the ports for rejected records of the processors, and connects those in front of channels.
-    fn connect_processors(&mut self, plans: &[ProcessorPlan]) -> Result<(), Failure> {
-        for plan in plans {
-            let reporter = Reporter::new(&plan.name);
-            let rejects = self.rejects(&plan.name, &plan.rejects, &reporter);
-            let meters = ProcessorMeters::new(&self.meters.of(&plan.name));
-            self.processors
-                .push(NodeContext::new(Some(rejects), meters));
+    /// Adds a sink with its readers. They run its chain, unless its records are dealt behind that.
+    fn add_sink(
+        &mut self,
+        plan: &SinkPlan,
+        feed: Option<Arc<Feed>>,
+        readers: Vec<Box<dyn Reader>>,
+    ) {
+        let mut swaps = Vec::new();
+        let through = |reader| -> Box<dyn Reader> {
+            if deals(plan) {
+                return reader;
+            }
+            let swap = Arc::new(Swap::default());
+            swaps.push(swap.clone());
+            Box::new(ChainReader::new(reader, swap))
+        };
+        self.queues.push(readers.into_iter().map(through).collect());
+        let reporter = self.graph.reporter(&plan.name);
+        let sink = Consumer::reading(&plan.name, &reporter, feed.as_ref(), swaps);
+        self.graph.add_sink(sink);
+        self.feeds.extend(feed);
+    }
+
+    /// Connects all nodes. Returns their ports, which close unless the nodes take them.
+    fn connect(&mut self, plan: &Plan) -> Result<Vec<Outlet>, Failure> {
+        let mut ports = self.graph.open_ports(plan);
+        let draft = self.graph.draft(plan)?;
+        ports.extend(self.graph.apply(draft, plan));
+        for plan in &plan.processors {
+            let reporter = self.graph.reporter(&plan.name);
             self.node(
                 &reporter,
                 &plan.name,
@@ -347,19 +350,10 @@ impl Wiring {
                 &plan.rejects,
             );
         }
-        for (channel, chain) in std::mem::take(&mut self.chained) {
-            channel.connect(self.contexts(&chain)?)?;
-        }
-        Ok(())
+        Ok(ports)
     }
 
-    /// The surroundings of the processors of a chain.
-    fn contexts(&self, chain: &ChainPlan) -> Result<Vec<NodeContext>, Failure> {
-        let context = |node: &ChainNode| self.processors[node.index].in_chain(node, &self.pool);
-        chain.nodes.iter().map(context).collect()
-    }
-
-    fn lay_sinks(&mut self, plans: Vec<SinkPlan>) -> Result<Vec<LaidSink>, Failure> {
+    fn lay_sinks(&mut self, plans: Vec<SinkPlan>) -> Vec<LaidSink> {
         let readers = std::mem::take(&mut self.queues);
         plans
             .into_iter()
@@ -368,46 +362,25 @@ impl Wiring {
             .collect()
     }
 
-    /// The readers of a sink behind its processors.
-    fn through_chain(
-        &self,
-        plan: &SinkPlan,
-        readers: Vec<Box<dyn Reader>>,
-    ) -> Result<Vec<Box<dyn Reader>>, Failure> {
-        let Some(chain) = plan.chain.as_ref().filter(|_| !deals(plan)) else {
-            return Ok(readers);
-        };
-        let contexts = self.contexts(chain)?;
-        let through = |reader| -> Result<Box<dyn Reader>, Failure> {
-            let through = ChainReader::new(reader, chain.clone(), contexts.clone())?;
-            Ok(Box::new(through))
-        };
-        readers.into_iter().map(through).collect()
-    }
-
-    fn lay_sink(
-        &mut self,
-        plan: SinkPlan,
-        readers: Vec<Box<dyn Reader>>,
-    ) -> Result<LaidSink, Failure> {
+    fn lay_sink(&mut self, plan: SinkPlan, readers: Vec<Box<dyn Reader>>) -> LaidSink {
         let meters = self.meters.of(&plan.name);
         let (channel, tags) = match &plan.input {
             Input::Memory { .. } => (None, None),
             Input::Channel { channel, tags } => (self.channel_ids[*channel], tags.clone()),
         };
-        let reporter = Reporter::new(&plan.name);
+        let reporter = self.graph.reporter(&plan.name);
         if let Input::Channel { channel, .. } = &plan.input
             && let Some(why) = self.is_missing(*channel)
         {
             self.leave_out(&reporter, (&plan.name, "sink", plan.kind), &why);
-            return Ok(LaidSink {
+            return LaidSink {
                 plan,
                 inlets: Vec::new(),
                 states: Vec::new(),
                 reporter,
-            });
+            };
         }
-        let rejects = self.rejects(&plan.name, &plan.rejects, &reporter);
+        let rejects = self.graph.outlet(&plan.name, true);
         let states = self.node(
             &reporter,
             &plan.name,
@@ -427,51 +400,13 @@ impl Wiring {
             );
             inlet.with_tags(tags.clone())
         };
-        let readers = self.through_chain(&plan, readers)?.into_iter();
-        let inlets = readers.map(inlet).collect();
-        Ok(LaidSink {
+        let inlets = readers.into_iter().map(inlet).collect();
+        LaidSink {
             plan,
             inlets,
             states,
             reporter,
-        })
-    }
-
-    fn edges(&self, routes: &[Route]) -> Vec<Edge> {
-        let edge = |route: &Route| {
-            let feed = match route.to {
-                Target::Channel(index) => Some(&self.channel_feeds[index]),
-                Target::Sink(index) => self.feeds[index].as_ref(),
-            };
-            feed.map(|feed| Edge {
-                tags: route.tags.clone(),
-                feed: feed.clone(),
-                entry: route.entry,
-            })
-        };
-        routes.iter().filter_map(edge).collect()
-    }
-
-    /// The port `NAME.rejected` of a node: to the nodes that take it, otherwise into a file.
-    fn rejects(&self, node: &str, routes: &[Route], reporter: &Reporter) -> Outlet {
-        let (mut edges, meters) = (self.edges(routes), self.meters.of(node));
-        let mut to = format!("by the port {node}.rejected");
-        if edges.is_empty() {
-            let directory = rejected::directory(&self.data_dir);
-            to = format!("and kept in {}/{node}.*", directory.display());
-            let counts = Counts {
-                kept: meters.counter(REJECTED_KEPT),
-                dropped: meters.counter("bytes_rejected_dropped"),
-            };
-            let store =
-                RejectedStore::open(directory, node, self.rejected, reporter.clone(), counts);
-            edges.push(Edge {
-                tags: None,
-                feed: Feed::new(store),
-                entry: 0,
-            });
         }
-        Outlet::of_rejects(edges, &meters, RejectionLog::new(node, to))
     }
 
     fn bind_sources(
@@ -481,7 +416,7 @@ impl Wiring {
         let mut bound = Vec::new();
         for mut plan in plans {
             let meters = self.meters.of(&plan.name);
-            let reporter = Reporter::new(&plan.name);
+            let reporter = self.graph.reporter(&plan.name);
             let named = (&plan.name, "source", plan.kind);
             let channels = plan.routes.iter().filter_map(|route| match route.to {
                 Target::Channel(index) => Some(index),
@@ -497,8 +432,8 @@ impl Wiring {
             }
             let context = SourceContext {
                 name: plan.name.clone(),
-                outlet: Outlet::new(self.edges(&plan.routes), &meters, false),
-                rejects: self.rejects(&plan.name, &plan.rejects, &reporter),
+                outlet: self.graph.outlet(&plan.name, false),
+                rejects: self.graph.outlet(&plan.name, true),
                 threads: self.threads.clone(),
                 stop: self.source_stop.clone(),
                 once: self.once,
@@ -532,10 +467,6 @@ impl Wiring {
                 .remove(0);
             bound.push((plan, context, state));
         }
-        // From here on only the outlets keep the channels open.
-        self.feeds.clear();
-        self.channel_feeds.clear();
-        self.processors.clear();
         Ok(bound)
     }
 

@@ -108,6 +108,12 @@ impl Meters {
         text
     }
 
+    /// Removes the meters of a node that exists no more.
+    pub(crate) fn forget(&self, component: &str) {
+        let mut all = self.single.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|(_, of), _| **of != *component);
+    }
+
     /// The numbers that have another label.
     pub fn tables(&self) -> &Tables {
         &self.tables

@@ -5,12 +5,18 @@
 //! Back-pressure starts here: `send` returns when every consumer has room, and the source that reads a socket or a file waits for
 //! it. Each batch reaches every consumer whose `tags` take it; a batch that no consumer takes is counted and settled.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{
+    collections::HashMap,
+    sync::{Arc, Weak},
+    time::Duration,
+};
+
+use arc_swap::ArcSwap;
 
 use millstream_record::{Batch, FileId};
 
 use crate::{
-    channel::{Channel, Group, Note},
+    channel::{Channel, Entry, Group, Note},
     delivery::{self, Receipt, Tally, Token},
     meters::{Meter, NodeMeters},
     rejection_log::RejectionLog,
@@ -25,13 +31,36 @@ const CHECK_EVERY: Duration = Duration::from_millis(50);
 pub struct Outlet(Arc<Port>);
 
 struct Port {
-    edges: Vec<Edge>,
+    wires: ArcSwap<Wires>,
     sent: Meter,
     sent_bytes: Meter,
     tally: Arc<Tally>,
     unclaimed: Meter,
+}
+
+/// The destinations of a port. A reload replaces them as a whole; a batch that is being sent keeps those it began with.
+#[derive(Default)]
+pub(crate) struct Wires {
+    pub(crate) edges: Vec<Edge>,
     /// Only of a port `NAME.rejected`.
-    log: Option<RejectionLog>,
+    pub(crate) log: Option<RejectionLog>,
+}
+
+impl Wires {
+    /// Whether every consumer is a durable channel.
+    pub(crate) fn is_durable(&self) -> bool {
+        !self.edges.is_empty() && self.edges.iter().all(|edge| edge.feed.0.id().is_some())
+    }
+}
+
+/// Refers to a port without keeping the channels behind it open.
+pub(crate) struct WeakOutlet(Weak<Port>);
+
+impl WeakOutlet {
+    /// The port, unless its node has ended.
+    pub(crate) fn upgrade(&self) -> Option<Outlet> {
+        self.0.upgrade().map(Outlet)
+    }
 }
 
 /// One consumer of a port.
@@ -40,17 +69,26 @@ pub struct Edge {
     pub tags: Option<TagFilter>,
     /// Its channel, which is closed when the last feed of it is dropped.
     pub feed: Arc<Feed>,
-    /// The entry of its chain that this port leads to; 0 without a chain.
-    pub entry: usize,
+    /// The entry of its chain that this port leads to.
+    pub entry: Entry,
 }
 
 impl Edge {
+    /// A consumer without a chain that takes all tags.
+    pub fn to(feed: Arc<Feed>) -> Self {
+        Self {
+            tags: None,
+            feed,
+            entry: Entry::default(),
+        }
+    }
+
     fn takes(&self, tag: &str) -> bool {
         self.tags.as_ref().is_none_or(|tags| tags.takes(tag))
     }
 
     async fn put(&self, batches: Vec<Batch>, token: Token) {
-        let entry = self.entry;
+        let entry = self.entry.clone();
         let group = Group {
             batches,
             token,
@@ -68,6 +106,11 @@ impl Feed {
     pub fn new(channel: Arc<dyn Channel>) -> Arc<Self> {
         Arc::new(Self(channel))
     }
+
+    /// The channel.
+    pub(crate) fn channel(&self) -> &dyn Channel {
+        &*self.0
+    }
 }
 
 impl Drop for Feed {
@@ -79,27 +122,13 @@ impl Drop for Feed {
 impl Outlet {
     /// The port of a node with its consumers. `rejected` decides what its meters are called (`records_sent`, `records_rejected`).
     pub fn new(edges: Vec<Edge>, meters: &NodeMeters, rejected: bool) -> Self {
-        Self::with(edges, meters, rejected, None)
-    }
-
-    /// A port `NAME.rejected`, whose records are logged.
-    pub(crate) fn of_rejects(edges: Vec<Edge>, meters: &NodeMeters, log: RejectionLog) -> Self {
-        Self::with(edges, meters, true, Some(log))
-    }
-
-    fn with(
-        edges: Vec<Edge>,
-        meters: &NodeMeters,
-        rejected: bool,
-        log: Option<RejectionLog>,
-    ) -> Self {
         let (sent, sent_bytes) = if rejected {
             ("records_rejected", "bytes_rejected")
         } else {
             ("records_sent", "bytes_sent")
         };
         Self(Arc::new(Port {
-            edges,
+            wires: ArcSwap::from_pointee(Wires { edges, log: None }),
             sent: meters.counter(sent),
             sent_bytes: meters.counter(sent_bytes),
             tally: Arc::new(Tally {
@@ -107,8 +136,21 @@ impl Outlet {
                 dropped: meters.counter("records_dropped"),
             }),
             unclaimed: meters.counter("records_unclaimed"),
-            log,
         }))
+    }
+
+    /// Replaces the destinations. Batches of one flow stay in order, because each is sent after the one before it was taken.
+    pub(crate) fn rewire(&self, wires: Wires) {
+        self.0.wires.store(Arc::new(wires));
+    }
+
+    /// Refers to the port without keeping the channels behind it open.
+    pub(crate) fn downgrade(&self) -> WeakOutlet {
+        WeakOutlet(Arc::downgrade(&self.0))
+    }
+
+    fn wires(&self) -> Arc<Wires> {
+        self.0.wires.load_full()
     }
 
     /// Sends one batch. Returns when every consumer has taken it; the receipt resolves when all are done with it. `awaited`: a
@@ -124,11 +166,12 @@ impl Outlet {
         port.sent.add(records);
         port.sent_bytes
             .add(batches.iter().map(|batch| batch.len() as u64).sum());
-        if let Some(log) = &port.log {
+        let wires = self.wires();
+        if let Some(log) = &wires.log {
             batches.iter().for_each(|batch| log.note(batch));
         }
         let (token, receipt) = delivery::receipt(awaited, records, port.tally.clone());
-        self.deliver(batches, token).await;
+        self.deliver(&wires, batches, token).await;
         receipt
     }
 
@@ -137,19 +180,20 @@ impl Outlet {
         let port = &*self.0;
         port.sent.add(u64::from(batch.count));
         port.sent_bytes.add(batch.len() as u64);
-        if let Some(log) = &port.log {
+        let wires = self.wires();
+        if let Some(log) = &wires.log {
             log.note(&batch);
         }
-        self.deliver(vec![batch], token).await;
+        self.deliver(&wires, vec![batch], token).await;
     }
 
-    async fn deliver(&self, batches: Vec<Batch>, token: Token) {
+    async fn deliver(&self, wires: &Wires, batches: Vec<Batch>, token: Token) {
         let port = &*self.0;
-        if let [edge @ Edge { tags: None, .. }] = &port.edges[..] {
+        if let [edge @ Edge { tags: None, .. }] = &wires.edges[..] {
             return edge.put(batches, token).await;
         }
         let mut claimed = vec![false; batches.len()];
-        for edge in &port.edges {
+        for edge in &wires.edges {
             let mut taken = Vec::with_capacity(batches.len());
             for (batch, claimed) in batches.iter().zip(&mut claimed) {
                 if edge.takes(batch.tag.as_str()) {
@@ -180,7 +224,7 @@ impl Outlet {
     }
 
     async fn until_full_is(&self, full: bool) {
-        while self.0.edges.iter().any(|edge| edge.feed.0.is_full()) != full {
+        while self.wires().edges.iter().any(|edge| edge.feed.0.is_full()) != full {
             tokio::time::sleep(CHECK_EVERY).await;
         }
     }
@@ -188,7 +232,7 @@ impl Outlet {
     /// Asks every channel behind the port to sync what was sent before, whatever its policy; the receipt resolves when that is done.
     pub fn sync(&self) -> Receipt {
         let (token, receipt) = delivery::receipt(true, 0, self.0.tally.clone());
-        for edge in &self.0.edges {
+        for edge in &self.wires().edges {
             edge.feed.0.sync(token.clone());
         }
         token.settle();
@@ -197,7 +241,7 @@ impl Outlet {
 
     /// Passes what the source knows about its senders to every channel behind the port.
     pub fn note(&self, note: Note) {
-        for edge in &self.0.edges {
+        for edge in &self.wires().edges {
             edge.feed.0.note(note);
         }
     }
@@ -206,7 +250,7 @@ impl Outlet {
     /// port is durable, and the source keeps its positions itself.
     pub fn file_origins(&self) -> Option<Vec<(FileId, u64)>> {
         let mut all: Option<HashMap<FileId, u64>> = None;
-        for edge in &self.0.edges {
+        for edge in &self.wires().edges {
             let origins: HashMap<_, _> = edge.feed.0.file_origins()?.into_iter().collect();
             all = Some(match all {
                 None => origins,
@@ -225,7 +269,8 @@ impl Outlet {
     /// The offset up to which each channel behind the port has kept one file. A source whose batches cannot be cut by bytes ends
     /// them at these offsets.
     pub fn file_marks(&self, file: FileId) -> Vec<u64> {
-        let edges = self.0.edges.iter();
+        let wires = self.wires();
+        let edges = wires.edges.iter();
         edges
             .filter_map(|edge| edge.feed.0.file_mark(&file))
             .collect()
@@ -233,7 +278,7 @@ impl Outlet {
 
     /// Whether every consumer is a durable channel.
     pub fn is_durable(&self) -> bool {
-        !self.0.edges.is_empty() && self.0.edges.iter().all(|edge| edge.feed.0.id().is_some())
+        self.wires().is_durable()
     }
 
     /// Records sent by this port that are in flight.

@@ -75,6 +75,15 @@ pub enum Target {
     Sink(usize),
 }
 
+/// The names of the durable channels that `routes` lead to, of `channels`.
+pub(crate) fn filled(routes: &[Route], channels: &[Arc<str>]) -> Vec<Arc<str>> {
+    let channel = |route: &Route| match route.to {
+        Target::Channel(index) => channels.get(index).cloned(),
+        Target::Sink(_) => None,
+    };
+    routes.iter().filter_map(channel).collect()
+}
+
 /// A source and its consumers.
 pub struct SourcePlan {
     /// Its name.
@@ -97,6 +106,8 @@ pub struct ProcessorPlan {
     pub kind: &'static str,
     /// The built processor.
     pub processor: Arc<dyn Processor>,
+    /// Its type and options as a text, with the programs that they name: equal for processors that do the same.
+    pub options: Arc<str>,
     /// Its tasks in each chain.
     pub tasks: Tasks,
     /// The channels and sinks whose chains hold it, in the order of the file. The first one reports what it rejects.
@@ -105,8 +116,8 @@ pub struct ProcessorPlan {
     pub rejects: Vec<Route>,
 }
 
-/// The processors on the way to a consumer.
-#[derive(Default)]
+/// The processors on the way to a consumer. Equal plans make chains that do the same.
+#[derive(Default, PartialEq)]
 pub struct ChainPlan {
     /// In an order in which each stands behind those that feed it.
     pub nodes: Vec<ChainNode>,
@@ -128,6 +139,27 @@ pub struct ChainNode {
     pub ports: Vec<ChainPort>,
     /// This chain counts what the processor does, and reports what it rejects.
     pub reports: bool,
+    /// From [`ProcessorPlan::options`].
+    pub options: Arc<str>,
+}
+
+impl PartialEq for ChainNode {
+    fn eq(&self, other: &Self) -> bool {
+        let Self {
+            name,
+            index: _,
+            processor: _,
+            tasks,
+            ports,
+            reports,
+            options,
+        } = self;
+        *name == other.name
+            && *tasks == other.tasks
+            && *ports == other.ports
+            && *reports == other.reports
+            && *options == other.options
+    }
 }
 
 impl ChainNode {
@@ -140,6 +172,7 @@ impl ChainNode {
 }
 
 /// A port of a processor in a chain.
+#[derive(PartialEq)]
 pub struct ChainPort {
     /// Some node of the graph takes it; otherwise its records are filtered.
     pub is_taken: bool,

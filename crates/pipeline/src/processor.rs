@@ -34,6 +34,11 @@ pub trait Processor: Send + Sync {
         false
     }
 
+    /// The text of a file that its options name. A reload replaces the processor when it has changed.
+    fn text_of_file(&self) -> &str {
+        ""
+    }
+
     /// Warnings about its options, for `check` and the start.
     fn warnings(&self) -> &[Problem] {
         &[]

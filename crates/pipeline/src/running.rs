@@ -6,6 +6,7 @@ use std::{
     time::Duration,
 };
 
+use arc_swap::ArcSwap;
 use millstream_record::Pool;
 use tokio::sync::mpsc;
 
@@ -13,6 +14,7 @@ use crate::{
     channel::{BoxFuture, Channel},
     data_dir::DataDir,
     failure::{Failure, Who},
+    graph::REJECTED_KEPT,
     meters::Meters,
     report::Reporter,
     stop::Stopper,
@@ -20,10 +22,8 @@ use crate::{
     threads::Threads,
 };
 
-/// The counter of rejected records that no node takes: they are kept in files.
-pub(crate) const REJECTED_KEPT: &str = "records_rejected_kept";
-
 /// A node as `status` shows it.
+#[derive(Clone)]
 pub struct NodeStatus {
     /// The name in the configuration.
     pub name: Arc<str>,
@@ -55,10 +55,29 @@ impl NodeStatus {
     }
 }
 
+/// All nodes. Clones share them; a reload adds and removes some.
+#[derive(Clone)]
+pub struct Nodes(Arc<ArcSwap<Vec<NodeStatus>>>);
+
+impl Nodes {
+    pub(crate) fn new(all: Vec<NodeStatus>) -> Self {
+        Self(Arc::new(ArcSwap::from_pointee(all)))
+    }
+
+    /// The nodes of now.
+    pub fn now(&self) -> Arc<Vec<NodeStatus>> {
+        self.0.load_full()
+    }
+
+    pub(crate) fn replace(&self, all: Vec<NodeStatus>) {
+        self.0.store(Arc::new(all));
+    }
+}
+
 /// A running pipeline.
 pub struct Running {
     /// All nodes.
-    pub nodes: Arc<Vec<NodeStatus>>,
+    pub nodes: Nodes,
     /// All meters.
     pub meters: Meters,
     /// The memory of all batches.

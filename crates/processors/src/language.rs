@@ -42,6 +42,11 @@ impl Script {
         }
     }
 
+    /// The program.
+    pub(crate) fn text(&self) -> &str {
+        &self.text
+    }
+
     /// The text of the file that an option names, relative to the file of the option.
     pub(crate) fn of_file(option: &Node, path: &str) -> Result<Self, Problem> {
         let resolved = option.place.resolve(path);

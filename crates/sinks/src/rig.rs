@@ -207,11 +207,7 @@ impl Rig {
         let meters = Meters::default();
         let (stopper, stop) = stop();
         let node_meters = meters.of("sink");
-        let rejects = Edge {
-            tags: None,
-            feed: Feed::new(Arc::new(Rejects(upstream.clone()))),
-            entry: 0,
-        };
+        let rejects = Edge::to(Feed::new(Arc::new(Rejects(upstream.clone()))));
         let rejects = Outlet::new(vec![rejects], &node_meters, true);
         let id = upstream.lock().id;
         let reader = Box::new(upstream.clone());

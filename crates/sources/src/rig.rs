@@ -287,11 +287,7 @@ impl Running {
         let directory = directory.to_owned();
         let thread = thread::spawn(move || {
             let outlet = |to: Downstream, rejected| {
-                let edge = Edge {
-                    tags: None,
-                    feed: Feed::new(Arc::new(to)),
-                    entry: 0,
-                };
+                let edge = Edge::to(Feed::new(Arc::new(to)));
                 Outlet::new(vec![edge], &all.of("source"), rejected)
             };
             let context = SourceContext {

@@ -155,7 +155,7 @@ impl Channel for MemoryChannel {
                 };
                 room.forget();
                 let delivered = Delivered {
-                    entry,
+                    entry: entry.clone(),
                     ..Delivered::new(batch, None, Some(token.clone()))
                 };
                 lane.lock().waiting.push_back((delivered, bytes));

@@ -1,7 +1,7 @@
-//! The interface for people and monitoring, over HTTP/1.1: `/health`, `/metrics`, `/status`.
+//! The interface for people and monitoring, over HTTP/1.1: `/health`, `/metrics`, `/status`, and `POST /reload`.
 //!
-//! It is read-only. A peer on this machine may see everything; a peer elsewhere only the pages that `api.open` names, because
-//! there are no tokens yet. Connections are bounded, and idle ones are closed. It runs on the main thread, so it takes no time
+//! A peer on this machine may see and do everything; a peer elsewhere sees only the pages that `api.open` names, because there are no
+//! tokens yet. Connections are bounded, and idle ones are closed. It runs on the main thread, so it takes no time
 //! from the data threads.
 
 mod connection;
@@ -14,19 +14,20 @@ use std::{net::SocketAddr, sync::Arc, time::Instant};
 use axum::{
     Router,
     extract::{ConnectInfo, Request, State},
-    http::{StatusCode, header},
+    http::{HeaderMap, StatusCode, header},
     middleware::{self, Next},
     response::{IntoResponse, Response},
-    routing::get,
+    routing::{get, post},
 };
 use millstream_config::{Api, ApiEndpoint};
 use millstream_pipeline::{
     failure::Failure,
     meters::Meters,
-    running::{NodeStatus, Running},
+    running::{Nodes, Running},
 };
 use millstream_record::Pool;
 
+use crate::reload::{Report, Requests};
 use connection::{Listener, Peer};
 use host::Hosts;
 
@@ -42,12 +43,13 @@ pub struct Bound {
 
 /// The state that the pages show.
 pub struct Shown {
-    nodes: Arc<Vec<NodeStatus>>,
+    nodes: Nodes,
     meters: Meters,
     pool: Pool,
     started: Instant,
     open: Vec<ApiEndpoint>,
     hosts: Hosts,
+    reloads: Requests,
 }
 
 impl Shown {
@@ -83,7 +85,7 @@ pub async fn bind(api: &Api, chosen: bool, machine: &str) -> Result<Bound, Failu
 
 impl Bound {
     /// Answers from now on until the process ends. The returned value gives the program the same views.
-    pub fn serve(self, running: &Running) -> Arc<Shown> {
+    pub fn serve(self, running: &Running, reloads: Requests) -> Arc<Shown> {
         let shown = Arc::new(Shown {
             nodes: running.nodes.clone(),
             meters: running.meters.clone(),
@@ -91,6 +93,7 @@ impl Bound {
             started: Instant::now(),
             open: self.open,
             hosts: self.hosts,
+            reloads,
         });
         for listener in self.listeners {
             let pages = pages(shown.clone()).into_make_service_with_connect_info::<Peer>();
@@ -103,10 +106,14 @@ impl Bound {
 
 fn pages(shown: Arc<Shown>) -> Router {
     Router::new()
-        .route("/", get(async || "/health\n/metrics\n/status\n"))
+        .route(
+            "/",
+            get(async || "/health\n/metrics\n/status\nPOST /reload\n"),
+        )
         .route("/health", get(health))
         .route("/metrics", get(metrics))
         .route("/status", get(status))
+        .route("/reload", post(reload))
         .layer(middleware::from_fn_with_state(shown.clone(), admit))
         .with_state(shown)
 }
@@ -143,7 +150,7 @@ fn is_here(peer: SocketAddr) -> bool {
 }
 
 async fn health(State(shown): State<Arc<Shown>>) -> Response {
-    let (healthy, page) = view::health(&shown.nodes);
+    let (healthy, page) = view::health(&shown.nodes.now());
     let code = match healthy {
         true => StatusCode::OK,
         false => StatusCode::SERVICE_UNAVAILABLE,
@@ -158,4 +165,21 @@ async fn metrics(State(shown): State<Arc<Shown>>) -> Response {
 
 async fn status(State(shown): State<Arc<Shown>>) -> Response {
     axum::Json(view::status(&shown)).into_response()
+}
+
+/// Reloads the configuration. A page of another site that a browser shows may not ask for it.
+async fn reload(State(shown): State<Arc<Shown>>, headers: HeaderMap) -> Response {
+    if headers.contains_key(header::ORIGIN) {
+        let why = "not for a page of a browser; use `millstream reload`\n";
+        return (StatusCode::FORBIDDEN, why).into_response();
+    }
+    let Some(report) = shown.reloads.reload().await else {
+        let why = "too many reloads at once, or Millstream is about to end\n";
+        return (StatusCode::SERVICE_UNAVAILABLE, why).into_response();
+    };
+    let code = match &report {
+        Report::Applied { .. } => StatusCode::OK,
+        Report::Refused(_) | Report::Failed(_) => StatusCode::UNPROCESSABLE_ENTITY,
+    };
+    (code, axum::Json(report.json())).into_response()
 }

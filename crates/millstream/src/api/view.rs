@@ -94,8 +94,9 @@ pub fn health(nodes: &[NodeStatus]) -> (bool, Value) {
 /// The full status.
 pub fn status(shown: &Shown) -> Value {
     let (meters, tables) = (shown.meters.snapshot(), shown.meters.tables());
+    let nodes = shown.nodes.now();
     let node = |node: &NodeStatus| {
-        let view = View::new(node, &shown.nodes);
+        let view = View::new(node, &nodes);
         let own = meters.iter().filter(|(name, _, _)| *name == node.name);
         let own: Map<String, Value> = own
             .map(|(_, meter, value)| ((*meter).to_owned(), json!(value)))
@@ -121,9 +122,9 @@ pub fn status(shown: &Shown) -> Value {
         "pid": std::process::id(),
         "time": Timestamp::now().as_second(),
         "uptime_seconds": shown.started.elapsed().as_secs(),
-        "healthy": health(&shown.nodes).0,
+        "healthy": health(&nodes).0,
         "memory": { "used_bytes": shown.pool.taken_bytes(), "max_bytes": shown.pool.bytes_max() },
-        "nodes": shown.nodes.iter().map(node).collect::<Vec<_>>(),
+        "nodes": nodes.iter().map(node).collect::<Vec<_>>(),
     })
 }
 

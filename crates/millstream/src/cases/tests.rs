@@ -65,6 +65,7 @@ fn a_case_fails_if_a_processor_fails_panics_or_does_not_start() {
     let mut plan = plan(&[]);
     plan.processors = [("works", true), ("broken", false)]
         .map(|(name, starts)| ProcessorPlan {
+            options: "".into(),
             name: name.into(),
             kind: "fussy",
             processor: Arc::new(Fussy(starts)),

@@ -17,6 +17,7 @@ use crate::{
     api::{self, Shown},
     clock, config, exit, log, page,
     progress::Progress,
+    reload::Reload,
     systemd,
 };
 
@@ -35,7 +36,7 @@ With `--once`, records that were rejected and that no node takes (`inputs: [\"*.
 kept in data_dir/rejected, and `millstream rejected cat` shows them.
 
 Signals: SIGTERM and SIGINT drain (a second one ends it at once). SIGUSR1 logs a line with the state of every node.
-SIGHUP is ignored: this version cannot reload yet.
+SIGHUP reads the configuration again, as `millstream reload` does.
 
 A stop never waits longer than `--drain`. Records in a disk channel stay there for the next start. Records that wait in front
 of a full one were not accepted; senders that wait for an answer send them again.
@@ -77,7 +78,7 @@ impl Run {
     }
 
     async fn run(&self, loaded: config::Loaded) -> u8 {
-        let (mut running, shown, mut signals) = match self.start(loaded).await {
+        let (mut running, mut events) = match self.start(loaded).await {
             Ok(started) => started,
             Err(failure) => {
                 // The configuration is valid, but something it names is missing, perhaps temporarily.
@@ -85,9 +86,9 @@ impl Run {
                 return exit::FAILED;
             }
         };
-        tracing::info!("started {} nodes", running.nodes.len());
+        tracing::info!("started {} nodes", running.nodes.now().len());
         systemd::notify("READY=1");
-        match self.until_ended(&mut running, &shown, &mut signals).await {
+        match self.until_ended(&mut running, &mut events).await {
             Some(failures) if failures.is_empty() => self.drained(&running),
             // The failed node has logged the reason.
             Some(_) => exit::FAILED,
@@ -130,10 +131,7 @@ impl Run {
     }
 
     /// Starts signal handling first, so that no signal ends the process from here on; then the addresses; then the pipeline.
-    async fn start(
-        &self,
-        loaded: config::Loaded,
-    ) -> Result<(Running, Arc<Shown>, Signals), Failure> {
+    async fn start(&self, loaded: config::Loaded) -> Result<(Running, Events), Failure> {
         let signals = Signals::new()?;
         let bound = api::bind(
             &loaded.settings.api,
@@ -146,22 +144,27 @@ impl Run {
             open_memory: MemoryChannel::open,
             meters: Meters::default(),
         };
-        let running = launch(loaded.plan, start).await?;
-        let shown = bound.serve(&running);
-        Ok((running, shown, signals))
+        let (running, reloader) = launch(loaded.plan, start).await?;
+        let (reload, requests) =
+            Reload::new(&self.config, loaded.entries, loaded.settings, reloader);
+        let events = Events {
+            signals,
+            shown: bound.serve(&running, requests),
+            reload,
+        };
+        Ok((running, events))
     }
 
     /// The failures at the end; `None` if the drain deadline passed.
     async fn until_ended(
         &self,
         running: &mut Running,
-        shown: &Shown,
-        signals: &mut Signals,
+        events: &mut Events,
     ) -> Option<Vec<Failure>> {
         let mut progress = Progress::new(self.once, &running.meters);
         tokio::select! {
             failures = running.ended() => return Some(failures),
-            () = signals.asks_to_end(shown) => {}
+            () = events.ask_to_end(false) => {}
             () = progress.show() => {}
             () = clock::watch() => {}
         }
@@ -176,13 +179,13 @@ impl Run {
         tokio::select! {
             failures = running.ended() => return Some(failures),
             () = tokio::time::sleep(self.drain - close) => {}
-            () = signals.asks_to_end(shown) => return None,
+            () = events.ask_to_end(true) => return None,
         }
         running.give_up_waiting();
         tokio::select! {
             failures = running.ended() => return Some(failures),
             () = tokio::time::sleep(close) => {}
-            () = signals.asks_to_end(shown) => return None,
+            () = events.ask_to_end(true) => return None,
         }
         running.is_all_kept().await.then(Vec::new)
     }
@@ -208,17 +211,30 @@ impl Signals {
             usr1: listen(SignalKind::user_defined1())?,
         })
     }
+}
 
-    /// Returns when a signal asks the process to end; handles the others.
-    async fn asks_to_end(&mut self, shown: &Shown) {
+/// The events from outside while the pipeline runs.
+struct Events {
+    signals: Signals,
+    shown: Arc<Shown>,
+    reload: Reload,
+}
+
+impl Events {
+    /// Returns when a signal asks the process to end; handles all others. `stopping`: the pipeline drains.
+    async fn ask_to_end(&mut self, stopping: bool) {
+        let Self {
+            signals,
+            shown,
+            reload,
+        } = self;
         loop {
             tokio::select! {
-                _ = self.term.recv() => return,
-                _ = self.int.recv() => return,
-                _ = self.usr1.recv() => tracing::info!("{}", shown.line()),
-                _ = self.hup.recv() => {
-                    tracing::warn!("SIGHUP: this version cannot reload; restart it to take a new configuration");
-                }
+                _ = signals.term.recv() => return,
+                _ = signals.int.recv() => return,
+                _ = signals.usr1.recv() => tracing::info!("{}", shown.line()),
+                _ = signals.hup.recv() => drop(reload.reload(stopping)),
+                () = reload.answer(stopping) => {}
             }
         }
     }

@@ -1,12 +1,13 @@
 //! `millstream status`: shows the state of the running instance.
 
-use std::{path::PathBuf, thread::sleep, time::Duration};
+use std::{thread::sleep, time::Duration};
 
 use clap::Args;
 use serde_json::Value;
 
+use super::instance::Instance;
 use crate::{
-    client, config, exit,
+    exit,
     page::{self, columns, paragraph},
 };
 
@@ -31,12 +32,8 @@ records or misses some. /health answers 503 once a node has been blocked or retr
 
 Exit codes: 0 every node works, 1 one does not or no instance answers, 78 wrong configuration")]
 pub struct Status {
-    /// Configuration files and directories of the instance; only `api.listen` is taken from them.
-    #[arg(default_value = "/etc/millstream")]
-    config: Vec<PathBuf>,
-    /// The address of the instance, instead of the configured one.
-    #[arg(long, value_name = "ADDRESS:PORT")]
-    api: Option<String>,
+    #[command(flatten)]
+    instance: Instance,
     /// Print the response of `/status`.
     #[arg(long)]
     json: bool,
@@ -45,15 +42,16 @@ pub struct Status {
 impl Status {
     /// Prints the status; returns the exit code.
     pub fn execute(self) -> u8 {
-        let address = match self.address() {
+        let address = match self.instance.address() {
             Ok(address) => address,
             Err(code) => return code,
         };
+        let ask = || self.instance.get(&address, "/status");
         let asked = match self.json {
-            true => ask(&address).map(|one| (one, None)),
-            false => ask(&address).and_then(|first| {
+            true => ask().map(|one| (one, None)),
+            false => ask().and_then(|first| {
                 sleep(RATE_TIME);
-                Ok((first, Some(ask(&address)?)))
+                Ok((first, Some(ask()?)))
             }),
         };
         match asked {
@@ -67,39 +65,6 @@ impl Status {
             }
             Err(text) => page::complain(&text, exit::FAILED),
         }
-    }
-
-    /// The address of the instance.
-    fn address(&self) -> Result<String, u8> {
-        if let Some(api) = &self.api {
-            let address = api.trim_start_matches("http://").trim_end_matches('/');
-            return Ok(address.to_owned());
-        }
-        let is_default = self.config == [PathBuf::from("/etc/millstream")];
-        if is_default && !self.config[0].exists() {
-            return Ok(millstream_config::Api::default().listen[0].clone());
-        }
-        let api = config::api(&self.config).map_err(|problems| config::complain(&problems))?;
-        let first = api.listen.first().cloned();
-        first.ok_or_else(|| {
-            let text = "`api.listen` is empty there: the instance cannot be asked";
-            page::complain(text, exit::FAILED)
-        })
-    }
-}
-
-fn ask(address: &str) -> Result<Value, String> {
-    // An instance that listens on all addresses is reached on loopback.
-    let address = address
-        .replace("0.0.0.0:", "127.0.0.1:")
-        .replace("[::]:", "[::1]:");
-    match client::get(&address, "/status") {
-        Ok((200, body)) => serde_json::from_str(&body)
-            .map_err(|error| format!("{address} answers, but not as Millstream does: {error}")),
-        Ok((code, body)) => Err(format!("{address} answers {code}: {}", body.trim())),
-        Err(error) => Err(format!(
-            "no instance answers at {address}: {error}; is `millstream run` running, and is this its `api.listen`?"
-        )),
     }
 }
 

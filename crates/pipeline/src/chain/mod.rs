@@ -6,6 +6,7 @@
 //! whole, processor by processor, in the order in which they depend on each other. In front of a durable channel the chain runs where
 //! the batch is put ([`put::ChainChannel`]); in front of a sink it runs where the sink reads ([`read::ChainReader`]).
 
+mod maker;
 mod merge;
 mod put;
 mod read;
@@ -17,10 +18,11 @@ mod workers;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use millstream_record::{Batch, Pool};
+use millstream_record::Batch;
 
+pub(crate) use maker::ChainMaker;
 pub(crate) use put::ChainChannel;
-pub(crate) use read::ChainReader;
+pub(crate) use read::{ChainReader, Next, Swap};
 
 use self::{
     merge::{Piece, merge, ways_meet},
@@ -60,27 +62,12 @@ pub(crate) struct NodeContext {
     /// Its port for rejected records; `None` if the chain of another consumer reports them.
     pub(crate) rejects: Option<Outlet>,
     pub(crate) meters: ProcessorMeters,
-    /// Its tasks, if they have threads. All chains of a consumer share them.
-    workers: Option<Arc<Workers>>,
 }
 
 impl NodeContext {
     /// The surroundings of a processor.
     pub(crate) fn new(rejects: Option<Outlet>, meters: ProcessorMeters) -> Self {
-        Self {
-            rejects,
-            meters,
-            workers: None,
-        }
-    }
-
-    /// The surroundings of the processor in the chain of one consumer. Starts its tasks, if they have threads.
-    pub(crate) fn in_chain(&self, node: &ChainNode, pool: &Pool) -> Result<Self, Failure> {
-        Ok(Self {
-            rejects: self.rejects.clone().filter(|_| node.reports),
-            meters: self.meters.clone(),
-            workers: Workers::start(node, &self.meters.busy, pool)?,
-        })
+        Self { rejects, meters }
     }
 }
 
@@ -133,10 +120,14 @@ enum Work {
 }
 
 impl Chain {
-    /// A chain with new tasks; `contexts` has one entry for each of its nodes.
-    pub(crate) fn new(plan: Arc<ChainPlan>, contexts: &[NodeContext]) -> Result<Self, Failure> {
-        let nodes = plan.nodes.iter().zip(contexts);
-        let nodes = nodes.map(|(node, context)| Node::new(node, context));
+    /// A chain with new tasks; `contexts` and `workers` have one entry for each of its nodes.
+    fn new(
+        plan: Arc<ChainPlan>,
+        contexts: &[NodeContext],
+        workers: Vec<Option<Arc<Workers>>>,
+    ) -> Result<Self, Failure> {
+        let nodes = plan.nodes.iter().zip(contexts).zip(workers);
+        let nodes = nodes.map(|((node, context), workers)| Node::new(node, context, workers));
         let nodes = nodes.collect::<Result<Vec<_>, Failure>>()?;
         Ok(Self {
             waiting: nodes.iter().map(|_| Vec::new()).collect(),
@@ -144,6 +135,11 @@ impl Chain {
             plan,
             nodes,
         })
+    }
+
+    /// Whether it was made of this plan.
+    pub(crate) fn is_of(&self, plan: &Arc<ChainPlan>) -> bool {
+        Arc::ptr_eq(&self.plan, plan)
     }
 
     /// Whether something in it runs on other threads, so that more than one batch can be in work.
@@ -212,18 +208,28 @@ impl Chain {
 }
 
 impl Node {
-    fn new(plan: &ChainNode, context: &NodeContext) -> Result<Self, Failure> {
+    fn new(
+        plan: &ChainNode,
+        context: &NodeContext,
+        workers: Option<Arc<Workers>>,
+    ) -> Result<Self, Failure> {
         let used = |(number, port): (usize, &ChainPort)| match port.is_taken {
             _ if !port.hops.is_empty() => Use::Here(plan.joined(number)),
             true => Use::Elsewhere,
             false => Use::None,
         };
         Ok(Self {
-            work: match &context.workers {
-                Some(workers) => Work::Workers(workers.clone(), workers.dealer()),
+            work: match workers {
+                Some(workers) => {
+                    let dealer = workers.dealer();
+                    Work::Workers(workers, dealer)
+                }
                 None => Work::Here(GuardedTask::new(plan, &context.meters.busy)?),
             },
-            context: context.clone(),
+            context: NodeContext {
+                rejects: context.rejects.clone().filter(|_| plan.reports),
+                ..context.clone()
+            },
             uses: plan.ports.iter().enumerate().map(used).collect(),
         })
     }

@@ -6,23 +6,19 @@
 //! origin passes through the chain alone, so the channel knows what became of each chunk and of each range of a file. Output of the
 //! same kind is joined again. A file range of which nothing is left leaves an empty batch, which moves the file's position.
 
-use std::{
-    ops::Range,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
+use std::{ops::Range, sync::Arc};
 
 use bytes::Bytes;
 use millstream_record::{Batch, ChunkOrigin, Encoding, FileId, FileOrigin, Origin};
 use millstream_wire::{lines, msgpack::Walker};
 use tokio::{sync, task::yield_now};
 
-use super::{Chain, NodeContext, emptied};
+use super::{Chain, ChainMaker, emptied};
 use crate::{
-    channel::{BoxFuture, Channel, Group, Note},
+    channel::{BoxFuture, Channel, Entry, Group, Note},
     delivery::Token,
     failure::Failure,
-    outlet::Outlet,
-    plan::ChainPlan,
+    outlet::{Feed, Outlet},
     report::Reporter,
     threads,
 };
@@ -33,13 +29,11 @@ const JOINED_BYTES_MAX: usize = 1 << 20;
 /// Other tasks of the thread run after this many bytes.
 const TURN_BYTES: usize = 64 << 10;
 
-/// A durable channel behind a chain.
+/// A durable channel behind a chain. The channel and the ports for rejected records close when this is dropped, unless others hold them.
 pub(crate) struct ChainChannel {
-    channel: Arc<dyn Channel>,
-    plan: Arc<ChainPlan>,
+    feed: Arc<Feed>,
+    maker: Arc<ChainMaker>,
     reporter: Reporter,
-    /// The surroundings of the processors, from [`ChainChannel::connect`] until the channel is closed.
-    contexts: Mutex<Vec<NodeContext>>,
     /// For each data thread its chain. `None` before the first batch and after a failure. A task that waits for other threads keeps
     /// the order of what is put behind it.
     lanes: Vec<sync::Mutex<Option<Chain>>>,
@@ -55,32 +49,26 @@ struct Processed {
 }
 
 impl ChainChannel {
-    /// A channel whose batches pass through the chain `plan` first, in `lanes` data threads. Nothing may be put before
-    /// [`ChainChannel::connect`].
+    /// A channel whose batches pass through a chain first, in `lanes` data threads. Makes the first chain, to find processors that
+    /// cannot run.
     pub(crate) fn new(
-        channel: Arc<dyn Channel>,
-        plan: Arc<ChainPlan>,
+        feed: Arc<Feed>,
+        maker: Arc<ChainMaker>,
         lanes: usize,
         reporter: Reporter,
-    ) -> Self {
-        Self {
-            channel,
-            plan,
+    ) -> Result<Self, Failure> {
+        let mut first = Some(maker.make()?);
+        let lanes = (0..lanes.max(1)).map(|_| sync::Mutex::new(first.take()));
+        Ok(Self {
+            lanes: lanes.collect(),
+            feed,
+            maker,
             reporter,
-            contexts: Mutex::default(),
-            lanes: (0..lanes.max(1)).map(|_| sync::Mutex::new(None)).collect(),
-        }
+        })
     }
 
-    /// Gives each processor its surroundings, and creates the first chain to find processors that cannot run.
-    pub(crate) fn connect(&self, contexts: Vec<NodeContext>) -> Result<(), Failure> {
-        let chain = Chain::new(self.plan.clone(), &contexts)?;
-        // Nothing is put yet.
-        if let Ok(mut lane) = self.lanes[0].try_lock() {
-            *lane = Some(chain);
-        }
-        *lock(&self.contexts) = contexts;
-        Ok(())
+    fn channel(&self) -> &dyn Channel {
+        self.feed.channel()
     }
 
     async fn process(&self, entry: usize, batches: Vec<Batch>) -> Result<Processed, Failure> {
@@ -88,11 +76,11 @@ impl ChainChannel {
         // Taken out, so that a failure leaves no chain behind.
         let mut chain = match lane.take() {
             Some(chain) => chain,
-            None => Chain::new(self.plan.clone(), &lock(&self.contexts))?,
+            None => self.maker.make()?,
         };
         let (mut processed, mut bytes) = (Processed::default(), 0);
         for batch in batches {
-            for part in parts(batch, |file| self.channel.file_mark(file)) {
+            for part in parts(batch, |file| self.channel().file_mark(file)) {
                 if bytes >= TURN_BYTES {
                     bytes = 0;
                     yield_now().await;
@@ -113,7 +101,7 @@ impl ChainChannel {
             token,
             entry,
         } = group;
-        let mut processed = match self.process(entry, batches).await {
+        let mut processed = match self.process(entry.number, batches).await {
             Ok(processed) => processed,
             Err(failure) => {
                 // Dropping the token fails the receipt, and the source sends the group again.
@@ -131,9 +119,9 @@ impl ChainChannel {
         let group = Group {
             batches,
             token,
-            entry: 0,
+            entry: Entry::default(),
         };
-        self.channel.put(group).await;
+        self.channel().put(group).await;
     }
 }
 
@@ -143,48 +131,35 @@ impl Channel for ChainChannel {
     }
 
     fn note(&self, note: Note) {
-        self.channel.note(note);
+        self.channel().note(note);
     }
 
     fn sync(&self, token: Token) {
-        self.channel.sync(token);
+        self.channel().sync(token);
     }
 
     fn is_full(&self) -> bool {
-        self.channel.is_full()
+        self.channel().is_full()
     }
 
-    fn close(&self) {
-        // The ports for rejected records close with the chains.
-        lock(&self.contexts).clear();
-        for lane in &self.lanes {
-            // Nothing is put any more.
-            if let Ok(mut lane) = lane.try_lock() {
-                *lane = None;
-            }
-        }
-        self.channel.close();
-    }
+    /// The channel closes with its last feed.
+    fn close(&self) {}
 
     fn give_up_waiting(&self) {
-        self.channel.give_up_waiting();
+        self.channel().give_up_waiting();
     }
 
     fn file_origins(&self) -> Option<Vec<(FileId, u64)>> {
-        self.channel.file_origins()
+        self.channel().file_origins()
     }
 
     fn file_mark(&self, file: &FileId) -> Option<u64> {
-        self.channel.file_mark(file)
+        self.channel().file_mark(file)
     }
 
     fn id(&self) -> Option<u128> {
-        self.channel.id()
+        self.channel().id()
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A part of a batch that passes through the chain alone.

@@ -5,40 +5,101 @@
 //! A batch that the channel delivers becomes any number of batches. All but the last are marked as such, so no checkpoint falls between
 //! them; where nothing is left, an empty batch moves the position. Rejected records leave first, and the batch is settled only when
 //! they are kept.
+//!
+//! A reload replaces the chain between two batches ([`Swap`]). Positions that were read before pass through the old chain whenever they
+//! are read again: a sink may have sent some of their records under ids that are made of the position.
 
 use std::{
     collections::VecDeque,
-    sync::Arc,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     task::{Context, Poll},
 };
 
+use atomic_waker::AtomicWaker;
 use millstream_record::{Batch, Position};
 
-use super::{Chain, Fed, NodeContext, emptied};
+use super::{Chain, ChainMaker, Fed, emptied};
 use crate::{
     channel::{Bounds, BoxFuture, Delivered, Reader},
     delivery::Receipt,
     failure::Failure,
     outlet::Outlet,
-    plan::ChainPlan,
 };
 
 /// Batches that are in a chain at the same time, if it has threads: so many that the threads do not wait for the consumer or for each
 /// other, and few enough that they stay in the cache.
 const IN_FLIGHT: usize = 4;
 
-/// Reads a channel through a chain.
+/// Reads a channel through a chain, or directly while no processor is in front of the sink.
 pub(crate) struct ChainReader {
     reader: Box<dyn Reader>,
-    plan: Arc<ChainPlan>,
-    contexts: Vec<NodeContext>,
-    /// Chains without a batch.
+    swap: Arc<Swap>,
+    /// The chains of a durable channel's positions that may be read again, in order. The last one is the present one.
+    stages: VecDeque<Stage>,
+    /// The last position that was read.
+    read: Option<Position>,
+    /// Chains of the present stage without a batch.
     idle: Vec<Chain>,
     /// The batches in a chain, in the order in which they were read. Each has its own, so that they do not wait for each other.
     flights: VecDeque<Flight>,
     /// The most of them: one, if all work is done here.
     flights_max: usize,
     ready: VecDeque<Delivered>,
+}
+
+/// A chain from a position on.
+struct Stage {
+    /// The last position that does not pass through it; `None`: all do.
+    after: Option<Position>,
+    /// `None`: no processor is in front of the sink.
+    maker: Option<Arc<ChainMaker>>,
+}
+
+/// Gives a reader the chain that replaces its present one.
+#[derive(Default)]
+pub(crate) struct Swap {
+    is_posted: AtomicBool,
+    posted: Mutex<Option<Next>>,
+    reader: AtomicWaker,
+}
+
+/// The next chain of a reader.
+pub(crate) struct Next {
+    maker: Option<Arc<ChainMaker>>,
+    /// A first chain, made before to find processors that cannot run.
+    first: Option<Chain>,
+}
+
+impl Next {
+    /// The chain that `maker` makes; `None`: no processor is in front of the sink any more.
+    pub(crate) fn new(maker: Option<Arc<ChainMaker>>) -> Result<Self, Failure> {
+        let first = maker.as_ref().map(|maker| maker.make()).transpose()?;
+        Ok(Self { maker, first })
+    }
+}
+
+impl Swap {
+    /// Replaces the chain of the reader, from the batch on that it reads next.
+    pub(crate) fn post(&self, next: Next) {
+        *self.lock() = Some(next);
+        self.is_posted.store(true, Ordering::Release);
+        // An idle reader ends the tasks of its old chain now.
+        self.reader.wake();
+    }
+
+    fn take(&self) -> Option<Next> {
+        if !self.is_posted.swap(false, Ordering::Acquire) {
+            return None;
+        }
+        self.lock().take()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Next>> {
+        self.posted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// A batch in a chain. Nothing of it is delivered before its rejected records are sent.
@@ -48,33 +109,63 @@ enum Flight {
 }
 
 impl ChainReader {
-    /// A reader whose batches pass through the chain `plan`.
-    pub(crate) fn new(
-        reader: Box<dyn Reader>,
-        plan: Arc<ChainPlan>,
-        contexts: Vec<NodeContext>,
-    ) -> Result<Self, Failure> {
-        let chain = Chain::new(plan.clone(), &contexts)?;
-        Ok(Self {
-            flights_max: if chain.has_workers() { IN_FLIGHT } else { 1 },
-            idle: vec![chain],
+    /// A reader whose batches pass through the chains that `swap` gives it.
+    pub(crate) fn new(reader: Box<dyn Reader>, swap: Arc<Swap>) -> Self {
+        Self {
             reader,
-            plan,
-            contexts,
+            swap,
+            stages: VecDeque::new(),
+            read: None,
+            idle: Vec::new(),
             flights: VecDeque::new(),
+            flights_max: 1,
             ready: VecDeque::new(),
-        })
+        }
     }
 
-    /// Starts a delivered batch on its way through a chain.
-    fn begin(&mut self, delivered: Delivered) -> Result<(), Failure> {
-        let chain = match self.idle.pop() {
-            Some(chain) => chain,
-            None => Chain::new(self.plan.clone(), &self.contexts)?,
+    /// Turns to the chain of a reload, if there was one.
+    fn turn(&mut self) {
+        let Some(Next { maker, first }) = self.swap.take() else {
+            return;
         };
+        let after = self.read;
+        // No batch passes through a chain that was replaced before one was read.
+        if self.stages.back().is_some_and(|stage| stage.after == after) {
+            self.stages.pop_back();
+        }
+        self.stages.push_back(Stage { after, maker });
+        self.idle = first.into_iter().collect();
+    }
+
+    /// What makes the chain of a batch; `None` if it passes through none.
+    fn maker_of(&self, delivered: &Delivered) -> Option<Arc<ChainMaker>> {
+        if delivered.position.is_none() {
+            // Memory. The batch knows its chain, because it may have waited since before a reload.
+            let chain = delivered.entry.chain.clone()?;
+            return chain.downcast().ok();
+        }
+        let holds = |stage: &&Stage| stage.after < delivered.position;
+        self.stages.iter().rev().find(holds)?.maker.clone()
+    }
+
+    /// Starts a delivered batch on its way through a chain of `maker`.
+    fn begin(&mut self, maker: &ChainMaker, delivered: Delivered) -> Result<(), Failure> {
+        let is_idle = self.idle.last();
+        let chain = match is_idle.is_some_and(|chain| chain.is_of(maker.plan())) {
+            true => self.idle.pop(),
+            false => None,
+        };
+        let chain = chain.map_or_else(|| maker.make(), Ok)?;
+        self.flights_max = if chain.has_workers() { IN_FLIGHT } else { 1 };
         let flight = Box::pin(process(chain, delivered));
         self.flights.push_back(Flight::Flying(flight));
         Ok(())
+    }
+
+    /// Whether a chain is made as the next batch needs it.
+    fn is_present(stages: &VecDeque<Stage>, chain: &Chain) -> bool {
+        let present = stages.back().and_then(|stage| stage.maker.as_ref());
+        present.is_some_and(|maker| chain.is_of(maker.plan()))
     }
 
     /// Continues all batches in a chain.
@@ -85,7 +176,10 @@ impl ChainReader {
             };
             if let Poll::Ready(landed) = flying.as_mut().poll(context) {
                 let landed = landed.map(|(chain, outputs)| {
-                    self.idle.push(chain);
+                    // The tasks of an old chain end here.
+                    if Self::is_present(&self.stages, &chain) {
+                        self.idle.push(chain);
+                    }
                     outputs
                 });
                 *flight = Flight::Landed(landed);
@@ -109,7 +203,8 @@ async fn process(
     mut chain: Chain,
     delivered: Delivered,
 ) -> Result<(Chain, VecDeque<Delivered>), Failure> {
-    let Fed { batches, rejected } = chain.feed(delivered.entry, &delivered.batch).await?;
+    let entry = delivered.entry.number;
+    let Fed { batches, rejected } = chain.feed(entry, &delivered.batch).await?;
     let receipts = send_all(rejected).await;
     let mut outputs = outputs(delivered, batches);
     if let Some(last) = outputs.back_mut() {
@@ -153,12 +248,14 @@ impl Reader for ChainReader {
     fn resume(&mut self, after: Option<Position>) -> Result<(), Failure> {
         self.flights.clear();
         self.ready.clear();
-        self.idle = vec![Chain::new(self.plan.clone(), &self.contexts)?];
+        self.idle.clear();
         self.reader.resume(after)
     }
 
     fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Delivered>, Failure>> {
         let mut is_ended = false;
+        self.swap.reader.register(context.waker());
+        self.turn();
         loop {
             self.poll_flights(context);
             if self.ready.is_empty() {
@@ -169,7 +266,17 @@ impl Reader for ChainReader {
                 break;
             }
             match self.reader.poll_next(context)? {
-                Poll::Ready(Some(delivered)) => self.begin(delivered)?,
+                Poll::Ready(Some(delivered)) => {
+                    self.read = self.read.max(delivered.position);
+                    match self.maker_of(&delivered) {
+                        Some(maker) => self.begin(&maker, delivered)?,
+                        None if in_flight == 0 => return Poll::Ready(Ok(Some(delivered))),
+                        None => {
+                            let landed = Flight::Landed(Ok([delivered].into()));
+                            self.flights.push_back(landed);
+                        }
+                    }
+                }
                 Poll::Ready(None) => {
                     is_ended = true;
                     break;
@@ -185,7 +292,13 @@ impl Reader for ChainReader {
     }
 
     fn commit(&mut self, position: Position) -> Result<(), Failure> {
-        self.reader.commit(position)
+        self.reader.commit(position)?;
+        // Nothing up to the position is read again.
+        let is_over = |next: &Stage| next.after <= Some(position);
+        while self.stages.get(1).is_some_and(is_over) {
+            self.stages.pop_front();
+        }
+        Ok(())
     }
 
     fn settled(&self) -> Option<Position> {

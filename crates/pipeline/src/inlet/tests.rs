@@ -102,15 +102,7 @@ fn fixture_again(
     };
     let meters = Meters::default().of("sink");
     let held: Arc<dyn Channel> = Arc::new(Held(Arc::clone(&rejected)));
-    let rejects = Outlet::new(
-        vec![Edge {
-            tags: None,
-            feed: Feed::new(held),
-            entry: 0,
-        }],
-        &meters,
-        true,
-    );
+    let rejects = Outlet::new(vec![Edge::to(Feed::new(held))], &meters, true);
     let (stopper, stop) = crate::stop::stop();
     let inlet = Inlet::new("sink", Box::new(reader), channel, rejects, stop, &meters);
     Fixture {

@@ -15,6 +15,7 @@ use crate::{
         ChainNode, ChainPlan, ChainPort, ChannelPlan, Hop, Input, Link, Plan, ProcessorPlan, Route,
         RunSettings, SinkPlan, SourcePlan, Step, Target,
     },
+    processor::Processor,
 };
 
 /// Builds the plan. `takers` has the consumers of all nodes, `chained` those of the endpoints. `queues` has the bytes of the memory queue
@@ -171,6 +172,22 @@ impl<'a> Wires<'a> {
         })
     }
 
+    /// The type and options of a processor as a text, without its connections.
+    fn options(&self, at: usize, processor: &dyn Processor) -> Arc<str> {
+        let Entry {
+            component, options, ..
+        } = &self.entries[at];
+        let mut options = options.clone();
+        for connection in ["inputs", "tags"] {
+            options.take(connection);
+        }
+        let options = options.read::<serde_json::Value>();
+        // With an option that JSON cannot hold it differs from all others.
+        let options = options.map_or_else(|problems| format!("{problems:?}"), |it| it.to_string());
+        let file = processor.text_of_file();
+        format!("{} {options} {file}", component.name).into()
+    }
+
     fn tasks(&self, consumer: usize) -> Tasks {
         let inputs = self.inputs[consumer].as_ref();
         inputs
@@ -200,6 +217,7 @@ impl<'a> Wires<'a> {
                 processor: processor.clone(),
                 tasks: self.tasks(*at),
                 reports: self.consumers(*at).next() == Some(consumer),
+                options: self.options(*at, &**processor),
             })
         };
         Some(Arc::new(ChainPlan {
@@ -234,6 +252,7 @@ impl<'a> Wires<'a> {
                 name: self.entries[*at].name.clone(),
                 kind: self.entries[*at].component.name,
                 processor: processor.clone(),
+                options: self.options(*at, &**processor),
                 tasks: self.tasks(*at),
                 consumers: (self.consumers(*at))
                     .map(|consumer| self.entries[consumer].name.clone())

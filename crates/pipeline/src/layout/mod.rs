@@ -32,6 +32,7 @@ use self::{
 };
 
 /// One node of the configuration.
+#[derive(Clone)]
 pub struct Entry {
     /// Its name.
     pub name: Arc<str>,

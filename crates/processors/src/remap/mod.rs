@@ -63,6 +63,8 @@ struct Remapper {
     program: Program,
     warnings: Vec<Problem>,
     on_error: OnError,
+    /// The program, if it is in a file.
+    text: String,
 }
 
 fn build(_name: &str, options: &Node) -> Checked<Arc<dyn Processor>> {
@@ -74,6 +76,7 @@ fn build(_name: &str, options: &Node) -> Checked<Arc<dyn Processor>> {
         return Err(vec![problem.help(help)]);
     }
     let script = script(&config, options).map_err(|problem| vec![problem])?;
+    let text = config.file.as_ref().map(|_| script.text().to_owned());
     let (program, warnings) = script.program(&Options {
         timezone: zone.to_owned(),
     })?;
@@ -81,6 +84,7 @@ fn build(_name: &str, options: &Node) -> Checked<Arc<dyn Processor>> {
         program,
         warnings,
         on_error: config.on_error,
+        text: text.unwrap_or_default(),
     }))
 }
 
@@ -108,6 +112,10 @@ impl Processor for Remapper {
 
     fn warnings(&self) -> &[Problem] {
         &self.warnings
+    }
+
+    fn text_of_file(&self) -> &str {
+        &self.text
     }
 
     fn task(&self) -> Result<Box<dyn Task>, Failure> {

@@ -137,11 +137,7 @@ impl SinkCase<'_> {
     fn node(&self, feeder: &Feeder) -> Node {
         let (stopper, stop) = stop();
         let meters = Meters::default().of("sink");
-        let rejects = Edge {
-            tags: None,
-            feed: Feed::new(Arc::new(feeder.clone())),
-            entry: 0,
-        };
+        let rejects = Edge::to(Feed::new(Arc::new(feeder.clone())));
         let rejects = Outlet::new(vec![rejects], &meters, true);
         let channel = feeder.state().channel;
         let reader = Box::new(feeder.clone());

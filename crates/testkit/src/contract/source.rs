@@ -153,11 +153,7 @@ impl Node {
     fn bind(&mut self) {
         let meters = Meters::default().of("source");
         let outlet = |keeper: &Keeper, rejected| {
-            let edge = Edge {
-                tags: None,
-                feed: Feed::new(Arc::new(keeper.clone())),
-                entry: 0,
-            };
+            let edge = Edge::to(Feed::new(Arc::new(keeper.clone())));
             Outlet::new(vec![edge], &meters, rejected)
         };
         let threads = Threads::start(THREADS);

@@ -288,9 +288,9 @@ fn run(plan: &Arc<ChainPlan>, records: &[String], packed: bool, random: &mut Ran
     let meters = Meters::default();
     let (context, _) = contexts(&meters);
     let pool = Pool::new(1 << 24);
-    let context = |node: &ChainNode| context[0].in_chain(node, &pool).unwrap();
-    let contexts: Vec<_> = plan.nodes.iter().map(context).collect();
-    let mut chain = Chain::new(plan.clone(), &contexts).unwrap();
+    let contexts = vec![context[0].clone(); plan.nodes.len()];
+    let maker = ChainMaker::new(plan.clone(), contexts, &pool);
+    let mut chain = maker.make().unwrap();
     let (mut ends, mut rest) = (Vec::new(), records);
     while !rest.is_empty() {
         let most = [1, 7, 1000][random.below(3) as usize];

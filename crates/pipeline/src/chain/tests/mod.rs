@@ -11,13 +11,15 @@ use std::{
     task::{Context, Poll, Waker},
 };
 
-use millstream_record::{ChunkOrigin, Encoding, FileId, FileOrigin, Origin, Position, Values};
+use millstream_record::{
+    ChunkOrigin, Encoding, FileId, FileOrigin, Origin, Pool, Position, Values,
+};
 
 use millstream_testkit::block_on;
 
 use super::*;
 use crate::{
-    channel::{BoxFuture, Channel, Delivered, Group, Reader},
+    channel::{BoxFuture, Channel, Delivered, Entry, Group, Reader},
     delivery::{self, Receipt},
     meters::Meters,
     outlet::{Edge, Feed},
@@ -123,6 +125,7 @@ fn node(name: &str, processor: Arc<dyn Processor>, ports: Vec<Vec<Hop>>) -> Chai
         tasks: Tasks::default(),
         ports: ports.into_iter().map(port).collect(),
         reports: true,
+        options: "".into(),
     }
 }
 
@@ -165,11 +168,7 @@ impl Channel for Held {
 /// The surroundings of one processor, and the channel that its rejected records go to.
 fn contexts(meters: &Meters) -> (Vec<NodeContext>, Arc<Held>) {
     let held = Arc::new(Held::default());
-    let edge = Edge {
-        tags: None,
-        feed: Feed::new(held.clone()),
-        entry: 0,
-    };
+    let edge = Edge::to(Feed::new(held.clone()));
     let of = meters.of("first");
     let rejects = Outlet::new(vec![edge], &of, true);
     let context = NodeContext::new(Some(rejects), ProcessorMeters::new(&of));
@@ -206,7 +205,7 @@ fn a_batch_passes_through_all_processors_in_order_and_along_the_tags() {
     let meters = Meters::default();
     let (context, _) = contexts(&meters);
     let contexts = [context[0].clone(), context[0].clone()];
-    let mut chain = Chain::new(plan, &contexts).unwrap();
+    let mut chain = maker(plan, contexts.to_vec()).make().unwrap();
     let mut feed = |entry, batch: Batch| now(chain.feed(entry, &batch)).unwrap();
     let fed = feed(0, batch("t", "a1\nb\na2\n"));
     // The ways meet at the consumer: the records are in order again.
@@ -254,6 +253,22 @@ impl Reader for FakeReader {
     }
 }
 
+fn maker(plan: Arc<ChainPlan>, contexts: Vec<NodeContext>) -> Arc<ChainMaker> {
+    ChainMaker::new(plan, contexts, &Pool::new(1 << 20))
+}
+
+/// A reader through a chain.
+fn through(
+    reader: impl Reader + 'static,
+    plan: Arc<ChainPlan>,
+    contexts: Vec<NodeContext>,
+) -> ChainReader {
+    let swap = Arc::new(Swap::default());
+    let next = Next::new(Some(maker(plan, contexts)));
+    swap.post(next.unwrap());
+    ChainReader::new(Box::new(reader), swap)
+}
+
 fn read(reader: &mut ChainReader) -> Result<Option<Delivered>, Failure> {
     match reader.poll_next(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(delivered) => delivered,
@@ -269,7 +284,7 @@ fn only_the_last_batch_of_a_position_may_be_settled_and_an_empty_one_moves_it() 
         next: 0,
     };
     let (contexts, _) = contexts(&Meters::default());
-    let mut reader = ChainReader::new(Box::new(reader), simple(), contexts).unwrap();
+    let mut reader = through(reader, simple(), contexts);
     let mut seen = Vec::new();
     while let Some(delivered) = read(&mut reader).unwrap() {
         let seq = delivered.position.unwrap().seq;
@@ -293,7 +308,7 @@ fn a_batch_is_settled_only_with_the_records_that_were_rejected_from_it() {
         next: 0,
     };
     let (contexts, held) = contexts(&Meters::default());
-    let mut reader = ChainReader::new(Box::new(reader), simple(), contexts).unwrap();
+    let mut reader = through(reader, simple(), contexts);
     let delivered = read(&mut reader).unwrap().unwrap();
     let [receipt] = &delivered.rejected[..] else {
         panic!("one receipt for the rejected record");
@@ -316,7 +331,7 @@ fn a_panic_or_failure_of_a_processor_stops_its_reader_until_it_resumes() {
             next: 0,
         };
         let (contexts, _) = contexts(&Meters::default());
-        let mut reader = ChainReader::new(Box::new(reader), simple(), contexts).unwrap();
+        let mut reader = through(reader, simple(), contexts);
         let failure = read(&mut reader).unwrap_err();
         assert!(failure.message.contains("the processor first"), "{failure}");
         assert!(failure.message.contains(why), "{failure}");
@@ -334,15 +349,20 @@ fn put(channel: &ChainChannel, batches: Vec<Batch>) -> Receipt {
     receipt
 }
 
+/// A channel behind a chain.
+fn behind(held: &Arc<Held>, plan: Arc<ChainPlan>, contexts: Vec<NodeContext>) -> ChainChannel {
+    let feed = Feed::new(held.clone());
+    let reporter = Reporter::new("kept");
+    ChainChannel::new(feed, maker(plan, contexts), 1, reporter).unwrap()
+}
+
 fn chained(mark: Option<u64>) -> (ChainChannel, Arc<Held>, Arc<Held>) {
     let held = Arc::new(Held {
         mark,
         ..Held::default()
     });
-    let channel = ChainChannel::new(held.clone(), simple(), 1, Reporter::new("kept"));
     let (contexts, rejects) = contexts(&Meters::default());
-    channel.connect(contexts).unwrap();
-    (channel, held, rejects)
+    (behind(&held, simple(), contexts), held, rejects)
 }
 
 #[test]
@@ -408,8 +428,8 @@ fn the_ranges_of_chunks_follow_their_records() {
 fn a_chunk_that_several_tasks_process_has_one_range() {
     let plan = simple_with(3);
     let held = Arc::new(Held::default());
-    let channel = ChainChannel::new(held.clone(), plan.clone(), 1, Reporter::new("kept"));
-    channel.connect(with_tasks(&plan)).unwrap();
+    let (contexts, _) = contexts(&Meters::default());
+    let channel = behind(&held, plan, contexts);
     let (first, second) = ("a\n".repeat(40_000), "b\n".repeat(30_000));
     let mut input = batch("t", &(first + &second));
     // The second one is sent again: the channel has to find it.
@@ -475,17 +495,9 @@ fn a_part_of_a_file_is_divided_where_the_channel_has_it_and_moves_on_without_a_r
 #[test]
 fn a_closed_channel_closes_the_ports_of_its_processors() {
     let (channel, held, rejects) = chained(None);
-    channel.close();
+    drop(Feed::new(Arc::new(channel)));
     assert!(held.closed.load(Ordering::Relaxed));
     assert!(rejects.closed.load(Ordering::Relaxed));
-}
-
-/// The surroundings of one processor with threads.
-fn with_tasks(plan: &ChainPlan) -> Vec<NodeContext> {
-    let (contexts, _) = contexts(&Meters::default());
-    let pool = Pool::new(1 << 20);
-    let context = |node: &ChainNode| contexts[0].in_chain(node, &pool).unwrap();
-    plan.nodes.iter().map(context).collect()
 }
 
 fn simple_with(tasks: usize) -> Arc<ChainPlan> {
@@ -501,8 +513,8 @@ fn several_batches_are_on_the_threads_and_positions_stay_in_order() {
         .collect();
     let reader = FakeReader { all, next: 0 };
     let plan = simple_with(2);
-    let contexts = with_tasks(&plan);
-    let mut reader = ChainReader::new(Box::new(reader), plan, contexts).unwrap();
+    let (contexts, _) = contexts(&Meters::default());
+    let mut reader = through(reader, plan, contexts);
     let mut ends = Vec::new();
     while let Some(delivered) = block_on(poll_fn(|context| reader.poll_next(context))).unwrap() {
         if delivered.last {
@@ -519,9 +531,9 @@ fn a_panic_on_a_thread_stops_the_reader_until_it_resumes_and_the_task_is_replace
     let mut nodes = Arc::into_inner(plan).unwrap();
     nodes.nodes[0].processor = Arc::new(Blocking);
     let plan = Arc::new(nodes);
-    let contexts = with_tasks(&plan);
+    let (contexts, _) = contexts(&Meters::default());
     let reader = FakeReader { all, next: 0 };
-    let mut reader = ChainReader::new(Box::new(reader), plan, contexts).unwrap();
+    let mut reader = through(reader, plan, contexts);
     let mut next = || block_on(poll_fn(|context| reader.poll_next(context)));
     // The batch before the panic is delivered, although the next one was on the thread already.
     let before = next().unwrap().unwrap();
@@ -548,8 +560,8 @@ impl Processor for Blocking {
 fn groups_that_wait_for_a_thread_are_kept_in_the_order_in_which_they_were_put() {
     let plan = simple_with(3);
     let held = Arc::new(Held::default());
-    let channel = ChainChannel::new(held.clone(), plan.clone(), 1, Reporter::new("kept"));
-    channel.connect(with_tasks(&plan)).unwrap();
+    let (contexts, _) = contexts(&Meters::default());
+    let channel = behind(&held, plan, contexts);
     let receipts: Vec<_> = block_on(async {
         let put = |n: usize| {
             let (token, receipt) = delivery::receipt(true, 1, delivery::Tally::default());
@@ -583,4 +595,108 @@ fn groups_that_wait_for_a_thread_are_kept_in_the_order_in_which_they_were_put() 
             .iter()
             .all(|receipt| receipt.try_outcome() == Some(Ok(())))
     );
+}
+
+/// A plan that passes on everything; the tag of its node tells it from others.
+fn passing() -> Arc<ChainPlan> {
+    let mut plan = Arc::into_inner(simple()).unwrap();
+    plan.nodes[0].processor = Arc::new(Divide);
+    plan.nodes[0].ports.push(ChainPort {
+        is_taken: true,
+        hops: vec![hop(Step::End, None)],
+    });
+    Arc::new(plan)
+}
+
+/// The sequence number and the records of the next batch.
+fn read_count(reader: &mut ChainReader) -> (u64, u32) {
+    let delivered = read(reader).unwrap().unwrap();
+    (delivered.position.unwrap().seq, delivered.batch.count)
+}
+
+fn position(seq: u64) -> Position {
+    Position { epoch: 1, seq }
+}
+
+#[test]
+fn a_reload_turns_the_reader_to_the_new_chain_and_positions_of_the_old_one_keep_theirs() {
+    // The first chain filters every second line, the second passes on all, the last one is none.
+    let all = vec![batch("t", "a\n-\n"); 6];
+    let reader = FakeReader { all, next: 0 };
+    let (first, _) = contexts(&Meters::default());
+    let (second, _) = contexts(&Meters::default());
+    let swap = Arc::new(Swap::default());
+    let post = |next| swap.post(Next::new(next).unwrap());
+    let old = maker(simple(), first);
+    post(Some(old.clone()));
+    let mut reader = ChainReader::new(Box::new(reader), swap.clone());
+    assert_eq!(read_count(&mut reader), (1, 1));
+    assert_eq!(read_count(&mut reader), (2, 1));
+    post(Some(maker(passing(), second)));
+    assert_eq!(read_count(&mut reader), (3, 2));
+    post(None);
+    assert_eq!(read_count(&mut reader), (4, 2));
+    // The sink fails and reads again from the first position.
+    reader.resume(Some(position(1))).unwrap();
+    let again: Vec<_> = (0..4).map(|_| read_count(&mut reader)).collect();
+    assert_eq!(again, [(2, 1), (3, 2), (4, 2), (5, 2)]);
+    // Nothing before the third position can be read again.
+    assert_eq!(Arc::strong_count(&old), 2);
+    reader.commit(position(2)).unwrap();
+    assert_eq!(Arc::strong_count(&old), 1);
+}
+
+#[test]
+fn a_batch_that_waited_in_memory_passes_through_the_chain_it_was_sent_to() {
+    let (first, _) = contexts(&Meters::default());
+    let (second, _) = contexts(&Meters::default());
+    let (old, new) = (maker(simple(), first), maker(passing(), second));
+    let delivered = |maker: Option<&Arc<ChainMaker>>| Delivered {
+        entry: Entry {
+            number: 0,
+            chain: maker.map(|maker| maker.clone() as _),
+        },
+        ..Delivered::new(batch("t", "a\n-\n"), None, None)
+    };
+    let waiting = [None, Some(&old), Some(&new), Some(&old), Some(&new), None];
+    let reader = Queue(waiting.map(delivered).into());
+    let swap = Arc::new(Swap::default());
+    let mut reader = ChainReader::new(Box::new(reader), swap.clone());
+    swap.post(Next::new(Some(new.clone())).unwrap());
+    let counts = std::iter::from_fn(|| read(&mut reader).unwrap());
+    let counts: Vec<_> = counts.map(|delivered| delivered.batch.count).collect();
+    assert_eq!(counts, [2, 1, 2, 1, 2, 2]);
+}
+
+/// Delivers what waits in it, then ends.
+struct Queue(std::collections::VecDeque<Delivered>);
+
+impl Reader for Queue {
+    fn resume(&mut self, _: Option<Position>) -> Result<(), Failure> {
+        Ok(())
+    }
+    fn poll_next(&mut self, _: &mut Context<'_>) -> Poll<Result<Option<Delivered>, Failure>> {
+        Poll::Ready(Ok(self.0.pop_front()))
+    }
+    fn commit(&mut self, _: Position) -> Result<(), Failure> {
+        Ok(())
+    }
+}
+
+#[test]
+fn the_threads_of_a_chain_end_with_it() {
+    let (contexts, _) = contexts(&Meters::default());
+    let plan = simple_with(2);
+    let maker = maker(plan.clone(), contexts);
+    let workers = |chain: &Chain| match &chain.nodes[0].work {
+        Work::Workers(workers, _) => Arc::downgrade(workers),
+        Work::Here(_) => panic!("two tasks have threads"),
+    };
+    let (one, two) = (maker.make().unwrap(), maker.make().unwrap());
+    let shared = workers(&one);
+    assert!(std::ptr::eq(shared.as_ptr(), workers(&two).as_ptr()));
+    drop((one, two));
+    assert_eq!(shared.strong_count(), 0);
+    let again = maker.make().unwrap();
+    assert_eq!(workers(&again).strong_count(), 1);
 }

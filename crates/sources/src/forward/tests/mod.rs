@@ -155,11 +155,7 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
 }
 
 fn outlet(taken: &Arc<Taken>, meters: &NodeMeters, rejected: bool) -> Outlet {
-    let edge = Edge {
-        tags: None,
-        feed: Feed::new(taken.clone()),
-        entry: 0,
-    };
+    let edge = Edge::to(Feed::new(taken.clone()));
     Outlet::new(vec![edge], meters, rejected)
 }
 

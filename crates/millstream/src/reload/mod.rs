@@ -1,0 +1,221 @@
+//! Reads the configuration again and turns the running pipeline to its processors: SIGHUP and `millstream reload`.
+
+mod merge;
+#[cfg(test)]
+mod tests;
+
+use std::path::PathBuf;
+
+use millstream_config::{Problem, Problems, Settings};
+use millstream_pipeline::{
+    failure::Failure,
+    layout::Entry,
+    reload::{Change, Outcome, Reloader},
+};
+use serde_json::{Value, json};
+use tokio::sync::{mpsc, oneshot};
+
+use crate::{
+    config::{self, Loaded},
+    page, systemd,
+};
+use merge::{Merged, Waiting, changed_settings, merge};
+
+/// Requests of the interface that wait at the same time; further ones are refused.
+const REQUESTS: usize = 16;
+
+/// Asks for a reload, over the interface.
+#[derive(Clone)]
+pub struct Requests(mpsc::Sender<oneshot::Sender<Report>>);
+
+/// Reloads the pipeline of a configuration.
+pub struct Reload {
+    paths: Vec<PathBuf>,
+    /// The nodes that run.
+    entries: Vec<Entry>,
+    settings: Settings,
+    reloader: Reloader,
+    requests: mpsc::Receiver<oneshot::Sender<Report>>,
+}
+
+/// The result of a reload.
+#[derive(Debug)]
+pub enum Report {
+    /// The pipeline runs with the new processors.
+    Applied {
+        /// Each node that runs, and each one that was removed.
+        changes: Vec<Change>,
+        /// The changes that need a restart.
+        waiting: Vec<Waiting>,
+        /// The warnings about the configuration.
+        warnings: Problems,
+    },
+    /// The configuration cannot be used. Nothing has changed.
+    Refused(Problems),
+    /// The pipeline cannot run with it, or stops. Nothing has changed.
+    Failed(String),
+}
+
+impl Requests {
+    /// Reloads; `None` if the process is not able to.
+    pub async fn reload(&self) -> Option<Report> {
+        let (answer, report) = oneshot::channel();
+        self.0.try_send(answer).ok()?;
+        report.await.ok()
+    }
+}
+
+impl Reload {
+    /// Reloads the pipeline that runs with a configuration.
+    pub fn new(
+        paths: &[PathBuf],
+        entries: Vec<Entry>,
+        settings: Settings,
+        reloader: Reloader,
+    ) -> (Self, Requests) {
+        let (sender, requests) = mpsc::channel(REQUESTS);
+        let reload = Self {
+            paths: paths.to_vec(),
+            entries,
+            settings,
+            reloader,
+            requests,
+        };
+        (reload, Requests(sender))
+    }
+
+    /// Waits for a request of the interface and answers it. `stopping`: the pipeline drains.
+    pub async fn answer(&mut self, stopping: bool) {
+        let Some(request) = self.requests.recv().await else {
+            return std::future::pending().await;
+        };
+        // A client that has gone away gets no answer.
+        let _ = request.send(self.reload(stopping));
+    }
+
+    /// Reads the configuration again and turns to it; logs the result. `stopping`: the pipeline drains.
+    pub fn reload(&mut self, stopping: bool) -> Report {
+        systemd::notify("RELOADING=1");
+        let report = match stopping {
+            true => Report::Failed("Millstream drains and stops".to_owned()),
+            false => self.apply(),
+        };
+        systemd::notify("READY=1");
+        report.log();
+        report
+    }
+
+    fn apply(&mut self) -> Report {
+        let loaded = match config::read(&self.paths) {
+            Ok(loaded) => loaded,
+            Err(problems) => return Report::Refused(problems),
+        };
+        let Loaded {
+            entries,
+            settings,
+            warnings,
+            ..
+        } = loaded;
+        let Merged {
+            entries,
+            left_out,
+            mut waiting,
+        } = match merge(entries, &self.entries) {
+            Ok(merged) => merged,
+            Err(problems) => return refused(problems),
+        };
+        waiting.extend(changed_settings(&settings, &self.settings));
+        let plan = match config::lay_out(entries.clone(), &left_out, &self.settings) {
+            Ok(laid) => laid.plan,
+            Err(problems) => return refused(problems),
+        };
+        match self.reloader.reload(&plan) {
+            Ok(changes) => {
+                self.entries = entries;
+                Report::Applied {
+                    changes,
+                    waiting,
+                    warnings,
+                }
+            }
+            Err(Failure { message, .. }) => Report::Failed(message),
+        }
+    }
+}
+
+fn refused(problems: Vec<Problem>) -> Report {
+    Report::Refused(Problems(problems))
+}
+
+impl Report {
+    fn log(&self) {
+        match self {
+            Self::Applied {
+                changes, waiting, ..
+            } => {
+                tracing::info!("reloaded: {}", summary(changes));
+                for Waiting { what, why } in waiting {
+                    tracing::warn!("{what}: {why}; this needs a restart");
+                }
+            }
+            Self::Refused(problems) => {
+                let (errors, _) = problems.counts();
+                tracing::error!(
+                    "the configuration has {}, and nothing was changed:\n{}",
+                    page::count(errors, "error"),
+                    problems.render(false)
+                );
+            }
+            Self::Failed(why) => tracing::error!("cannot reload, and nothing was changed: {why}"),
+        }
+    }
+
+    /// The answer of the interface.
+    pub fn json(&self) -> Value {
+        match self {
+            Self::Applied {
+                changes,
+                waiting,
+                warnings,
+            } => {
+                let change =
+                    |it: &Change| json!({ "node": &*it.node, "outcome": it.outcome.name() });
+                let waits = |it: &Waiting| json!({ "what": &*it.what, "why": it.why });
+                json!({
+                    "applied": true,
+                    "nodes": changes.iter().map(change).collect::<Vec<_>>(),
+                    "needs_restart": waiting.iter().map(waits).collect::<Vec<_>>(),
+                    "warnings": warnings.render(false),
+                })
+            }
+            Self::Refused(problems) => {
+                json!({ "applied": false, "problems": problems.render(false) })
+            }
+            Self::Failed(why) => json!({ "applied": false, "why": why }),
+        }
+    }
+}
+
+/// The number of nodes by their outcome.
+fn summary(changes: &[Change]) -> String {
+    let outcomes = [
+        Outcome::Added,
+        Outcome::Replaced,
+        Outcome::Removed,
+        Outcome::Reconnected,
+        Outcome::Kept,
+    ];
+    let count = |outcome: Outcome| {
+        let all = changes.iter().filter(|change| change.outcome == outcome);
+        match (all.clone().count(), outcome) {
+            (0, _) => None,
+            (count, Outcome::Kept) => Some(format!("{count} kept")),
+            (_, outcome) => {
+                let names: Vec<_> = all.map(|change| &*change.node).collect();
+                Some(format!("{} {}", outcome.name(), names.join(", ")))
+            }
+        }
+    };
+    let counts: Vec<_> = outcomes.into_iter().filter_map(count).collect();
+    counts.join("; ")
+}

@@ -1,0 +1,435 @@
+//! The connections of a running pipeline: the ports of all nodes, and the chains between them.
+//!
+//! The start connects them, and a reload changes them. Both do it in two steps: [`Graph::draft`] builds what is missing and may fail;
+//! [`Graph::apply`] turns to it and cannot fail. So a reload that fails changes nothing.
+//!
+//! Only nodes keep each other running: the graph holds weak references, so that a source that ends still closes what is behind it.
+
+use std::{
+    collections::HashMap,
+    path::PathBuf,
+    sync::{Arc, Weak},
+};
+
+use millstream_config::RejectedLimits;
+use millstream_record::Pool;
+
+use crate::{
+    chain::{ChainChannel, ChainMaker, Next, NodeContext, ProcessorMeters, Swap},
+    channel::Entry,
+    failure::Failure,
+    meters::Meters,
+    outlet::{Edge, Feed, Outlet, WeakOutlet, Wires},
+    plan::{ChainNode, ChainPlan, Plan, Route, Target},
+    rejected::{self, Counts, RejectedStore},
+    rejection_log::RejectionLog,
+    report::Reporter,
+};
+
+/// The counter of rejected records that no node takes: they are kept in files.
+pub(crate) const REJECTED_KEPT: &str = "records_rejected_kept";
+
+/// The ports and chains of a running pipeline.
+pub(crate) struct Graph {
+    pool: Pool,
+    meters: Meters,
+    data_dir: PathBuf,
+    rejected: RejectedLimits,
+    /// Data threads.
+    threads: usize,
+    channels: Vec<Consumer>,
+    sinks: Vec<Consumer>,
+    ports: HashMap<Port, WeakOutlet>,
+    /// The files of rejected records that no node takes, by the node that rejects them.
+    stores: HashMap<Arc<str>, Arc<Feed>>,
+    reporters: HashMap<Arc<str>, Reporter>,
+}
+
+/// A port of a node.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Port {
+    node: Arc<str>,
+    /// `NAME.rejected`, not `NAME`.
+    is_rejected: bool,
+}
+
+/// A channel or sink with the chain in front of it.
+pub(crate) struct Consumer {
+    name: Arc<str>,
+    reporter: Reporter,
+    /// Takes its records; `None` for a sink that reads a durable channel, and for one that does not run.
+    feed: Option<Weak<Feed>>,
+    /// Replace the chains of its readers. None: its chain is in front of `feed`.
+    swaps: Vec<Arc<Swap>>,
+    chain: Option<Present>,
+}
+
+/// A chain that runs.
+struct Present {
+    plan: Arc<ChainPlan>,
+    maker: Weak<ChainMaker>,
+    /// The consumer's channel behind the chain, if the chain is in front of it.
+    front: Option<Weak<Feed>>,
+}
+
+/// What a plan needs beside what runs already.
+pub(crate) struct Draft {
+    channels: Vec<Drafted>,
+    sinks: Vec<Drafted>,
+    /// The destinations of each port; those of sources come last, so that everything is connected when the first batch takes a new way.
+    wires: Vec<(Port, Outlet, Wires)>,
+}
+
+/// A consumer of a draft.
+#[derive(Default)]
+struct Drafted {
+    feed: Option<Arc<Feed>>,
+    plan: Option<Arc<ChainPlan>>,
+    maker: Option<Arc<ChainMaker>>,
+    front: Option<Arc<Feed>>,
+    /// The new chain of each reader; empty if nothing changes for them.
+    nexts: Vec<Next>,
+    is_in_reader: bool,
+    /// Its name, if its chain is replaced.
+    changed: Option<Arc<str>>,
+    /// The name of a consumer that has ended.
+    ended: Option<Arc<str>>,
+}
+
+/// A consumer that has ended takes nothing from new ways.
+fn has_ended(name: &str) -> Failure {
+    Failure::config(format!("{name} has ended and takes no more records"))
+}
+
+impl Consumer {
+    /// A consumer whose chain is in front of `feed`, before any batch.
+    pub(crate) fn behind_chain(name: &Arc<str>, reporter: &Reporter, feed: &Arc<Feed>) -> Self {
+        Self::reading(name, reporter, Some(feed), Vec::new())
+    }
+
+    /// A sink whose readers run its chain. `feed` is the memory in front of it.
+    pub(crate) fn reading(
+        name: &Arc<str>,
+        reporter: &Reporter,
+        feed: Option<&Arc<Feed>>,
+        swaps: Vec<Arc<Swap>>,
+    ) -> Self {
+        Self {
+            name: name.clone(),
+            reporter: reporter.clone(),
+            feed: feed.map(Arc::downgrade),
+            swaps,
+            chain: None,
+        }
+    }
+
+    /// What runs, if its chain is the same.
+    fn kept(&self, plan: Option<&Arc<ChainPlan>>) -> Option<Drafted> {
+        let feed = self.feed.as_ref().and_then(Weak::upgrade);
+        let has_ended = self.feed.is_some() && feed.is_none();
+        let drafted = Drafted {
+            ended: has_ended.then(|| self.name.clone()),
+            feed,
+            plan: plan.cloned(),
+            is_in_reader: !self.swaps.is_empty(),
+            ..Drafted::default()
+        };
+        match (&self.chain, plan) {
+            (None, None) => Some(drafted),
+            (Some(present), Some(plan)) if *present.plan == **plan => Some(Drafted {
+                plan: Some(present.plan.clone()),
+                maker: Some(present.maker.upgrade()?),
+                front: match &present.front {
+                    Some(front) => Some(front.upgrade()?),
+                    None => None,
+                },
+                ..drafted
+            }),
+            _ => None,
+        }
+    }
+}
+
+impl Drafted {
+    /// A way to the consumer; `None` if it takes nothing from other nodes.
+    fn edge(&self, route: &Route) -> Result<Option<Edge>, Failure> {
+        if let Some(name) = &self.ended {
+            return Err(has_ended(name));
+        }
+        let chain = self.maker.clone().filter(|_| self.is_in_reader);
+        let feed = self.front.as_ref().or(self.feed.as_ref());
+        Ok(feed.map(|feed| Edge {
+            tags: route.tags.clone(),
+            feed: feed.clone(),
+            entry: Entry {
+                number: route.entry,
+                chain: chain.map(|maker| maker as _),
+            },
+        }))
+    }
+}
+
+impl Draft {
+    /// The ways along `routes`.
+    fn edges(&self, routes: &[Route]) -> Result<Vec<Edge>, Failure> {
+        let edge = |route: &Route| {
+            let consumer = match route.to {
+                Target::Channel(index) => &self.channels[index],
+                Target::Sink(index) => &self.sinks[index],
+            };
+            consumer.edge(route).transpose()
+        };
+        routes.iter().filter_map(edge).collect()
+    }
+
+    /// The node whose records would be kept by durable channels alone, or no longer, if there is one.
+    pub(crate) fn changes_durability(&self) -> Option<&str> {
+        let mut sources = self.wires.iter().filter(|(port, ..)| !port.is_rejected);
+        let changes = sources.find(|(_, outlet, wires)| outlet.is_durable() != wires.is_durable());
+        changes.map(|(port, ..)| &*port.node)
+    }
+
+    /// The channels and sinks whose chains it replaces.
+    pub(crate) fn changed(&self) -> impl Iterator<Item = &Arc<str>> {
+        let all = self.channels.iter().chain(&self.sinks);
+        all.filter_map(|drafted| drafted.changed.as_ref())
+    }
+}
+
+impl Graph {
+    /// A graph without nodes.
+    pub(crate) fn new(
+        pool: &Pool,
+        meters: &Meters,
+        data_dir: PathBuf,
+        rejected: RejectedLimits,
+        threads: usize,
+    ) -> Self {
+        Self {
+            pool: pool.clone(),
+            meters: meters.clone(),
+            data_dir,
+            rejected,
+            threads,
+            channels: Vec::new(),
+            sinks: Vec::new(),
+            ports: HashMap::new(),
+            stores: HashMap::new(),
+            reporters: HashMap::new(),
+        }
+    }
+
+    /// Adds a durable channel, before any batch.
+    pub(crate) fn add_channel(&mut self, channel: Consumer) {
+        self.channels.push(channel);
+    }
+
+    /// Adds a sink, before any batch.
+    pub(crate) fn add_sink(&mut self, sink: Consumer) {
+        self.sinks.push(sink);
+    }
+
+    /// Opens the ports of all nodes, without destinations. A node that does not take its own when it starts does not run.
+    pub(crate) fn open_ports(&mut self, plan: &Plan) -> Vec<Outlet> {
+        let sources = plan.sources.iter().map(|source| &source.name);
+        let sinks = plan.sinks.iter().map(|sink| &sink.name);
+        let mut all: Vec<_> = sources
+            .clone()
+            .map(|name| self.outlet(name, false))
+            .collect();
+        all.extend(sources.chain(sinks).map(|name| self.outlet(name, true)));
+        all
+    }
+
+    /// Builds what `plan` needs beside what runs. Its channels and sinks must be those of the graph.
+    pub(crate) fn draft(&mut self, plan: &Plan) -> Result<Draft, Failure> {
+        let mut contexts = Vec::new();
+        for processor in &plan.processors {
+            let rejects = self.outlet(&processor.name, true);
+            let meters = ProcessorMeters::new(&self.meters.of(&processor.name));
+            contexts.push(NodeContext::new(Some(rejects), meters));
+        }
+        let channels = plan.channels.iter();
+        let channels = channels.map(|channel| (&channel.name, &channel.chain));
+        let sinks = plan.sinks.iter().map(|sink| (&sink.name, &sink.chain));
+        let mut draft = Draft {
+            channels: self.chains(&self.channels, channels, &contexts)?,
+            sinks: self.chains(&self.sinks, sinks, &contexts)?,
+            wires: Vec::new(),
+        };
+        let rejecting = (plan.sources.iter().map(|it| (&it.name, &it.rejects)))
+            .chain(plan.processors.iter().map(|it| (&it.name, &it.rejects)))
+            .chain(plan.sinks.iter().map(|it| (&it.name, &it.rejects)));
+        for (node, routes) in rejecting {
+            if let Some((port, outlet)) = self.open(node, true) {
+                let wires = self.reject_wires(node, draft.edges(routes)?);
+                draft.wires.push((port, outlet, wires));
+            }
+        }
+        for source in &plan.sources {
+            if let Some((port, outlet)) = self.open(&source.name, false) {
+                let edges = draft.edges(&source.routes)?;
+                draft.wires.push((port, outlet, Wires { edges, log: None }));
+            }
+        }
+        Ok(draft)
+    }
+
+    /// The chains of consumers, which are given with their names.
+    fn chains<'a>(
+        &self,
+        running: &[Consumer],
+        all: impl Iterator<Item = (&'a Arc<str>, &'a Option<Arc<ChainPlan>>)>,
+        contexts: &[NodeContext],
+    ) -> Result<Vec<Drafted>, Failure> {
+        let drafted = |(name, plan): (&Arc<str>, &Option<Arc<ChainPlan>>)| {
+            let consumer = running.iter().find(|consumer| consumer.name == *name);
+            let consumer = consumer.ok_or_else(|| has_ended(name))?;
+            match consumer.kept(plan.as_ref()) {
+                Some(kept) => Ok(kept),
+                None => self.chain(consumer, plan.clone(), contexts),
+            }
+        };
+        all.map(drafted).collect()
+    }
+
+    /// A new chain of a consumer, with its first tasks.
+    fn chain(
+        &self,
+        consumer: &Consumer,
+        plan: Option<Arc<ChainPlan>>,
+        contexts: &[NodeContext],
+    ) -> Result<Drafted, Failure> {
+        let maker = plan.as_ref().map(|plan| {
+            let context = |node: &ChainNode| contexts[node.index].clone();
+            let contexts = plan.nodes.iter().map(context).collect();
+            ChainMaker::new(plan.clone(), contexts, &self.pool)
+        });
+        let feed = match &consumer.feed {
+            Some(feed) => Some(feed.upgrade().ok_or_else(|| has_ended(&consumer.name))?),
+            None => None,
+        };
+        let is_in_reader = !consumer.swaps.is_empty();
+        let front = match (&maker, &feed) {
+            (Some(maker), Some(feed)) if !is_in_reader => {
+                let (feed, maker) = (feed.clone(), maker.clone());
+                let reporter = consumer.reporter.clone();
+                let front = ChainChannel::new(feed, maker, self.threads, reporter)?;
+                Some(Feed::new(Arc::new(front)))
+            }
+            _ => None,
+        };
+        let next = |_: &Arc<Swap>| Next::new(maker.clone());
+        Ok(Drafted {
+            nexts: consumer.swaps.iter().map(next).collect::<Result<_, _>>()?,
+            feed,
+            plan,
+            maker,
+            front,
+            is_in_reader,
+            changed: Some(consumer.name.clone()),
+            ended: None,
+        })
+    }
+
+    /// A port, unless its node has ended.
+    fn open(&self, node: &Arc<str>, is_rejected: bool) -> Option<(Port, Outlet)> {
+        let port = Port {
+            node: node.clone(),
+            is_rejected,
+        };
+        let outlet = self.ports.get(&port).and_then(WeakOutlet::upgrade)?;
+        Some((port, outlet))
+    }
+
+    /// A port of a node, which has no destination yet if it is new.
+    pub(crate) fn outlet(&mut self, node: &Arc<str>, is_rejected: bool) -> Outlet {
+        if let Some((_, outlet)) = self.open(node, is_rejected) {
+            return outlet;
+        }
+        let outlet = Outlet::new(Vec::new(), &self.meters.of(node), is_rejected);
+        let port = Port {
+            node: node.clone(),
+            is_rejected,
+        };
+        self.ports.insert(port, outlet.downgrade());
+        outlet
+    }
+
+    /// The reporter of a node.
+    pub(crate) fn reporter(&mut self, node: &Arc<str>) -> Reporter {
+        let new = || Reporter::new(node);
+        let reporter = self.reporters.entry(node.clone()).or_insert_with(new);
+        reporter.clone()
+    }
+
+    /// The destinations of `NAME.rejected`: the nodes that take it, otherwise files.
+    fn reject_wires(&mut self, node: &Arc<str>, mut edges: Vec<Edge>) -> Wires {
+        let mut to = format!("by the port {node}.rejected");
+        if edges.is_empty() {
+            let directory = rejected::directory(&self.data_dir);
+            to = format!("and kept in {}/{node}.*", directory.display());
+            edges.push(Edge::to(self.store(node, directory)));
+        }
+        Wires {
+            edges,
+            log: Some(RejectionLog::new(node, to)),
+        }
+    }
+
+    fn store(&mut self, node: &Arc<str>, directory: PathBuf) -> Arc<Feed> {
+        if let Some(store) = self.stores.get(node) {
+            return store.clone();
+        }
+        let meters = self.meters.of(node);
+        let counts = Counts {
+            kept: meters.counter(REJECTED_KEPT),
+            dropped: meters.counter("bytes_rejected_dropped"),
+        };
+        let reporter = self.reporter(node);
+        let store = RejectedStore::open(directory, node, self.rejected, reporter, counts);
+        let store = Feed::new(store);
+        self.stores.insert(node.clone(), store.clone());
+        store
+    }
+
+    /// Turns to a draft. The ports that it returns close unless their nodes hold them.
+    pub(crate) fn apply(&mut self, draft: Draft, plan: &Plan) -> Vec<Outlet> {
+        let connect = |(_, outlet, wires): (Port, Outlet, Wires)| {
+            outlet.rewire(wires);
+            outlet
+        };
+        let ports = draft.wires.into_iter().map(connect).collect();
+        let channels = plan.channels.iter().map(|channel| &channel.name);
+        turn(&mut self.channels, channels.zip(draft.channels));
+        let sinks = plan.sinks.iter().map(|sink| &sink.name);
+        turn(&mut self.sinks, sinks.zip(draft.sinks));
+        ports
+    }
+
+    /// Forgets a processor that no chain leads through any more.
+    pub(crate) fn forget(&mut self, processor: &Arc<str>) {
+        self.ports.retain(|port, _| port.node != *processor);
+        self.stores.remove(processor);
+        self.reporters.remove(processor);
+        self.meters.forget(processor);
+    }
+}
+
+/// Turns consumers to their drafts, which are given with their names.
+fn turn<'a>(consumers: &mut [Consumer], drafts: impl Iterator<Item = (&'a Arc<str>, Drafted)>) {
+    for (name, drafted) in drafts {
+        let Some(consumer) = consumers.iter_mut().find(|it| it.name == *name) else {
+            continue;
+        };
+        for (swap, next) in consumer.swaps.iter().zip(drafted.nexts) {
+            swap.post(next);
+        }
+        let present = drafted.plan.zip(drafted.maker);
+        consumer.chain = present.map(|(plan, maker)| Present {
+            plan,
+            maker: Arc::downgrade(&maker),
+            front: drafted.front.as_ref().map(Arc::downgrade),
+        });
+    }
+}
