@@ -5,6 +5,7 @@ use std::{
     io::{Read as _, Write as _},
     net::{SocketAddr, TcpStream},
     process::{Command, Stdio},
+    sync::atomic::{AtomicBool, Ordering},
     thread,
     time::{Duration, Instant},
 };
@@ -37,6 +38,8 @@ const FILES_CPU_MAX: f64 = 0.15;
 /// Messages whose acks are timed, and the pause between them.
 const MESSAGES: usize = 250;
 const PAUSE: Duration = Duration::from_millis(20);
+/// The pause between two reloads.
+const RELOAD_PAUSE: Duration = Duration::from_millis(50);
 /// Two wake-ups on each side, on a busy machine; any timer of a pipeline is longer.
 const LATENCY_MAX: f64 = 1e-3;
 
@@ -44,6 +47,7 @@ const SILENT: &str = "300 silent connections, 10 s";
 const IDLE_FILES: &str = "10,000 idle files, 30 s";
 const ACKED: &str = "one message, then its ack";
 const PROCESSED: &str = "the same through three processors";
+const RELOADED: &str = "the same, processors replaced 20 times a second";
 const BARE: &str = "bare answer (millbench flow)";
 
 /// Runs the scenario.
@@ -62,6 +66,7 @@ pub fn run(bench: &Bench) -> Result<Vec<Row>, Failure> {
         Row::new(BARE, true, Vec::new()),
         Row::new(ACKED, false, vec![Goal::Latency(LATENCY_MAX)]),
         Row::new(PROCESSED, false, vec![Goal::Latency(LATENCY_MAX)]),
+        Row::new(RELOADED, false, vec![Goal::Latency(LATENCY_MAX)]),
     ];
     bench.choose(&mut rows);
     for round in 1..=bench.runs {
@@ -72,6 +77,7 @@ pub fn run(bench: &Bench) -> Result<Vec<Row>, Failure> {
                 IDLE_FILES => files(bench)?,
                 ACKED => answered(bench, DISCARD)?,
                 PROCESSED => answered(bench, PROCESSORS)?,
+                RELOADED => reloaded(bench)?,
                 _ => bare(bench)?,
             });
         }
@@ -140,6 +146,37 @@ fn answered(bench: &Bench, config: &str) -> Result<Run, Failure> {
     server.ready()?;
     let before = server.usage()?;
     let mut run = acked(server.address)?;
+    run.usage = server.usage()?.since(before);
+    run.wrong = server.stop();
+    Ok(run)
+}
+
+/// Times the acks of millstream through three processors, which change all the time.
+fn reloaded(bench: &Bench) -> Result<Run, Failure> {
+    let mut server = Server::start(bench, PROCESSORS, &[("THREADS", "2")])?;
+    server.ready()?;
+    let before = server.usage()?;
+    let other = PROCESSORS.replace("prod", "test");
+    let is_over = AtomicBool::new(false);
+    let reload = || -> Result<(), Failure> {
+        for config in [&*other, PROCESSORS].into_iter().cycle() {
+            if is_over.load(Ordering::Relaxed) {
+                break;
+            }
+            server.reload(config)?;
+            thread::sleep(RELOAD_PAUSE);
+        }
+        Ok(())
+    };
+    let mut run = thread::scope(|scope| {
+        let reloads = scope.spawn(reload);
+        let run = acked(server.address);
+        is_over.store(true, Ordering::Relaxed);
+        match reloads.join() {
+            Ok(ended) => ended.and(run),
+            Err(_) => Err(Failure::Other("the thread that reloads panicked".into())),
+        }
+    })?;
     run.usage = server.usage()?.since(before);
     run.wrong = server.stop();
     Ok(run)

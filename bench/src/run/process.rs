@@ -180,6 +180,11 @@ impl Process {
         Ok((self.child.wait()?, usage))
     }
 
+    /// SIGHUP: it reads its configuration again.
+    pub fn reload(&self) -> io::Result<()> {
+        Ok(kill_process(Pid::from_child(&self.child), Signal::HUP)?)
+    }
+
     /// SIGTERM, and time to drain.
     pub fn stop(mut self, limit: Duration) -> io::Result<ExitStatus> {
         kill_process(Pid::from_child(&self.child), Signal::TERM)?;

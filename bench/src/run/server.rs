@@ -27,6 +27,7 @@ pub struct Server {
     /// Where it listens.
     pub address: SocketAddr,
     log: PathBuf,
+    config: PathBuf,
     quiet: Duration,
 }
 
@@ -79,6 +80,7 @@ impl Server {
             process,
             address,
             log,
+            config: path,
             quiet: QUIET,
         })
     }
@@ -106,6 +108,15 @@ impl Server {
     pub fn settled(&self) -> Result<Instant, Failure> {
         let settled = self.process.settled(self.quiet, DRAIN);
         settled.map_err(|error| self.explain(&error.to_string()))
+    }
+
+    /// Makes it read another configuration of the scenario, with the settings that it was started with.
+    pub fn reload(&self, config: &str) -> Result<(), Failure> {
+        // It never reads a part of the file.
+        let new = self.config.with_extension("new");
+        fs::write(&new, config)?;
+        fs::rename(new, &self.config)?;
+        Ok(self.process.reload()?)
     }
 
     /// Whether it lives.

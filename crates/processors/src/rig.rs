@@ -40,7 +40,11 @@ pub(crate) fn options(text: &str) -> Node {
         .root
 }
 
-fn built(component: &Component, options: &str) -> Result<Arc<dyn Processor>, Vec<Problem>> {
+/// A processor with these options.
+pub(crate) fn built(
+    component: &Component,
+    options: &str,
+) -> Result<Arc<dyn Processor>, Vec<Problem>> {
     let Build::Processor(build) = component.build else {
         panic!("{} is no processor", component.name);
     };

@@ -22,7 +22,7 @@ anything in the files is wrong, nothing changes. The instance reads the files th
 listens. SIGHUP does the same and logs the result.
 
 Exit codes: 0 reloaded (also if some changes need a restart); 1 it failed and nothing changed, or no instance answers; 78 wrong
-configuration, and nothing changed")]
+configuration, and nothing has changed")]
 pub struct Reload {
     #[command(flatten)]
     instance: Instance,
@@ -65,7 +65,7 @@ fn show(answer: &Value) {
         _ => String::new(),
     };
     let mut stderr = std::io::stderr();
-    let _ = writeln!(stderr, "{why}nothing was changed");
+    let _ = writeln!(stderr, "{why}nothing has changed");
 }
 
 /// One line for each node, then the changes that need a restart.

@@ -84,10 +84,18 @@ fn processors(explained: &Explained) -> String {
         text += &match consumers.len() {
             0 => "leads to no channel and no sink: it never runs".to_owned(),
             1 => format!("runs in front of {}", explained.names(consumers)[0]),
-            times => format!(
-                "runs {times} times: in front of each of {}. A disk channel behind it would let it run once",
-                list(&explained.names(consumers))
-            ),
+            times => {
+                let reads_channel = |edge: &super::Edge| {
+                    let from = explained.nodes[edge.from].kind;
+                    consumers.contains(&edge.to) && from == Kind::Channel
+                };
+                let once = match explained.ends.iter().any(reads_channel) {
+                    true => "In front of the disk channel it would run once",
+                    false => "A disk channel behind it would let it run once",
+                };
+                let names = list(&explained.names(consumers));
+                format!("runs {times} times: in front of each of {names}. {once}")
+            }
         };
         if let Some(tasks) = &processor.tasks {
             let _ = write!(text, "; {tasks}");

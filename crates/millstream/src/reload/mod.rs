@@ -160,13 +160,19 @@ impl Report {
             }
             Self::Refused(problems) => {
                 let (errors, _) = problems.counts();
+                for problem in &problems.0 {
+                    // A log line has no breaks.
+                    let message = problem.message.replace('\n', " ");
+                    let help = problem.help.iter().map(|help| format!("; {help}"));
+                    let help: String = help.collect();
+                    tracing::error!("{}: {message}{help}", problem.place);
+                }
+                let errors = page::count(errors, "error");
                 tracing::error!(
-                    "the configuration has {}, and nothing was changed:\n{}",
-                    page::count(errors, "error"),
-                    problems.render(false)
+                    "cannot reload: {errors} in the configuration; nothing has changed"
                 );
             }
-            Self::Failed(why) => tracing::error!("cannot reload, and nothing was changed: {why}"),
+            Self::Failed(why) => tracing::error!("cannot reload: {why}; nothing has changed"),
         }
     }
 

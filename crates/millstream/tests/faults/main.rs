@@ -22,5 +22,6 @@ mod peers;
 mod processors;
 #[path = "../program/mod.rs"]
 mod program;
+mod reload;
 mod restarts;
 mod slow_disk;

@@ -209,7 +209,10 @@ pub fn unrepeatable(entries: &[Entry], built: &[Option<Built>], chained: &Chaine
         };
         let consumers = entries.iter().zip(&chained.chains);
         let consumers = consumers.filter(|(_, chain)| has_it(chain));
-        let names: Vec<_> = consumers.map(|(to, _)| format!("`{}`", to.name)).collect();
+        let names: Vec<_> = consumers
+            .clone()
+            .map(|(to, _)| format!("`{}`", to.name))
+            .collect();
         if names.len() < 2 {
             return None;
         }
@@ -218,10 +221,20 @@ pub fn unrepeatable(entries: &[Entry], built: &[Option<Built>], chained: &Chaine
             entry.name,
             names.join(", ")
         );
-        let help = format!(
-            "put a disk channel behind `{}`, and let them take from that",
-            entry.name
-        );
+        // A channel behind a channel is not possible.
+        let reads_channel = |(_, chain): (&Entry, &Option<ChainLayout>)| {
+            let ports = chain.iter().flat_map(|chain| &chain.entries);
+            ports
+                .into_iter()
+                .any(|(node, _)| is_channel(entries, *node))
+        };
+        let help = match consumers.clone().any(reads_channel) {
+            true => format!("run `{}` in front of the disk channel", entry.name),
+            false => format!(
+                "put a disk channel behind `{}`, and let them take from that",
+                entry.name
+            ),
+        };
         Some(Problem::warning(&entry.place, message).help(help))
     };
     entries.iter().enumerate().filter_map(warning).collect()

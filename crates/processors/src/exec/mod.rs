@@ -148,7 +148,7 @@ impl Processor for Exec {
     }
 
     fn task(&self) -> Result<Box<dyn Task>, Failure> {
-        Ok(Box::new(Executing::new(self.shared.clone())))
+        Ok(Box::new(Executing::new(self.shared.clone())?))
     }
 }
 

@@ -5,10 +5,12 @@
 
 use std::{
     collections::BTreeMap,
+    env,
+    ffi::OsString,
     fmt,
     io::{self, Write},
     os::unix::process::CommandExt,
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, ExitStatus, Stdio},
     thread::{self, sleep},
     time::{Duration, Instant},
@@ -18,6 +20,7 @@ use millstream_config::{Period, Size};
 use rustix::{
     buffer::spare_capacity,
     event::{PollFd, PollFlags, Timespec, poll},
+    fs::{Access, access},
     io::{Errno, ioctl_fionbio, ioctl_fionread, read},
     process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid},
 };
@@ -102,6 +105,22 @@ pub(super) struct Program {
 }
 
 impl Launch {
+    /// Fails if there is no such program, or if it may not be executed.
+    pub(super) fn check(&self) -> io::Result<()> {
+        let name = Path::new(self.name());
+        if name.components().count() > 1 {
+            let directory = self.directory.as_deref().unwrap_or(Path::new(""));
+            return Ok(access(directory.join(name), Access::EXEC_OK)?);
+        }
+        let own = self.environment.get("PATH").map(OsString::from);
+        let path = own.or_else(|| env::var_os("PATH")).unwrap_or_default();
+        let is_here = |directory: PathBuf| access(directory.join(name), Access::EXEC_OK).is_ok();
+        match env::split_paths(&path).any(is_here) {
+            true => Ok(()),
+            false => Err(io::ErrorKind::NotFound.into()),
+        }
+    }
+
     /// Starts the program.
     pub(super) fn start(&self) -> io::Result<Program> {
         let missing = || io::Error::from(io::ErrorKind::NotFound);

@@ -5,7 +5,7 @@
 //! the batch is sent again from its beginning, to a new program and one record at a time. A failure then belongs to one record.
 
 use std::{
-    iter,
+    io, iter,
     sync::{Arc, atomic::Ordering},
     thread::sleep,
     time::{Duration, Instant},
@@ -17,7 +17,7 @@ use millstream_wire::record::records;
 
 use super::{
     Shared,
-    program::{Cause, Fault, Program, Rest},
+    program::{Cause, Fault, Launch, Program, Rest},
     protocol::Answers,
     staged::Staged,
     window::{Event, Outgoing, Window},
@@ -58,10 +58,19 @@ struct Restart {
     unread: u32,
 }
 
+fn unable(launch: &Launch, error: &io::Error) -> Failure {
+    let name = launch.name();
+    Failure::peer(format!(
+        "cannot start `{name}`: {error}; check `command` and `directory`"
+    ))
+}
+
 impl Executing {
-    /// A task whose program is started with the first record.
-    pub(super) fn new(shared: Arc<Shared>) -> Self {
-        Self {
+    /// A task whose program is started with the first record. Fails if there is no such program.
+    pub(super) fn new(shared: Arc<Shared>) -> Result<Self, Failure> {
+        let launch = &shared.launch;
+        launch.check().map_err(|error| unable(launch, &error))?;
+        Ok(Self {
             program: None,
             restart: Restart {
                 wait: Duration::ZERO,
@@ -71,7 +80,7 @@ impl Executing {
             staged: Staged::default(),
             outgoing: Outgoing::default(),
             shared,
-        }
+        })
     }
 
     /// Sends all records one after the other, without waiting for answers. If something goes wrong, nothing is staged, and the cause is
@@ -217,12 +226,7 @@ impl Executing {
         } = &*self.shared;
         sleep(self.restart.wait);
         self.restart.wait = (self.restart.wait * 2).clamp(WAIT_FIRST, WAIT_MAX);
-        let program = launch.start().map_err(|error| {
-            let name = launch.name();
-            Failure::peer(format!(
-                "cannot start `{name}`: {error}; check `command` and `directory`"
-            ))
-        })?;
+        let program = launch.start().map_err(|error| unable(launch, &error))?;
         reporter.info("program", format_args!("`{}` was started", launch.name()));
         self.program = Some(program);
         Ok(())

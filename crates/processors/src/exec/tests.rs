@@ -6,7 +6,7 @@ use millstream_pipeline::reject::Rejected;
 use millstream_record::{Batch, Encoding, Time};
 use millstream_wire::msgpack::{entry_head, write_array_len, write_map_len, write_str, write_time};
 
-use crate::rig::{Made, Rig, lines, problems};
+use crate::rig::{Made, Rig, built, lines, problems};
 
 use super::*;
 
@@ -286,12 +286,33 @@ fn a_program_that_stops_reading_is_replaced() {
 }
 
 #[test]
+fn a_program_that_is_not_there_is_found_before_the_first_record() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path().display();
+    std::fs::write(directory.path().join("plain"), "no program").unwrap();
+    let found = |command: &str, more: &str| {
+        let processor = built(&COMPONENT, &format!("{{ command: {command}{more} }}")).unwrap();
+        processor
+            .task()
+            .map(drop)
+            .map_err(|failure| failure.message)
+    };
+    assert_eq!(found("[cat]", ""), Ok(()));
+    assert_eq!(found("[./cat]", ", directory: /bin"), Ok(()));
+    for (command, more) in [
+        ("[/nowhere/program]", ""),
+        ("[no-program-of-this-name]", ""),
+        (&*format!("[{place}/plain]"), ""),
+        ("[cat]", ", environment: { PATH: /nowhere }"),
+    ] {
+        let message = found(command, more).unwrap_err();
+        assert!(message.starts_with("cannot start `"), "{message}");
+    }
+}
+
+#[test]
 fn a_program_that_never_works_rejects_nothing() {
     for (mut rig, word) in [
-        (
-            rig(r#"["/nowhere/program"]"#, ""),
-            "cannot start `/nowhere/program`",
-        ),
         (
             shell("echo no license >&2; exit 3", ""),
             "(exit status: 3) before it read a record; its last line on standard error is `no license`",

@@ -2,6 +2,7 @@
 
 mod faults;
 mod peers;
+mod reload;
 
 use std::{
     fs,

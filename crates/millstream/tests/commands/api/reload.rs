@@ -1,0 +1,136 @@
+//! `millstream reload`, `POST /reload` and SIGHUP.
+
+use std::{
+    fs,
+    io::{Read, Write},
+    net::TcpStream,
+    path::Path,
+    process::{Command, Output},
+};
+
+use super::{get_here, send_three};
+use crate::program::{Program, free_port, wait_until};
+
+fn config(directory: &Path, port: u16, api: u16, processors: &str, input: &str) -> String {
+    format!(
+        "data_dir: {}/data\napi: {{ listen: \"127.0.0.1:{api}\" }}\n\
+         sources:\n  fleet: {{ type: forward, listen: \"tcp://127.0.0.1:{port}\" }}\n{processors}\
+         sinks:\n  nowhere: {{ type: discard, inputs: [{input}] }}\n",
+        directory.display()
+    )
+}
+
+fn reload(api: u16) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_millstream"))
+        .args(["reload", "--api", &format!("127.0.0.1:{api}")])
+        .output()
+        .unwrap()
+}
+
+fn post(api: u16, more: &str) -> String {
+    let mut stream = TcpStream::connect(("127.0.0.1", api)).unwrap();
+    write!(
+        stream,
+        "POST /reload HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 0\r\n{more}\r\n"
+    )
+    .unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+#[test]
+fn a_reload_says_what_became_of_each_node_and_a_broken_file_changes_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path();
+    let (port, api) = (free_port(), free_port());
+    let write = |processors: &str, input: &str| {
+        let text = config(place, port, api, processors, input);
+        fs::write(place.join("millstream.yaml"), text).unwrap();
+    };
+    let plain = config(place, port, api, "", "fleet");
+    let program = Program::start(place, &plain).listens(port);
+    let filtered = |count: u64| {
+        let meter = format!("millstream_records_filtered_total{{component=\"ones\"}} {count}");
+        wait_until("the records are filtered", || {
+            get_here(api, "/metrics").contains(&meter)
+        });
+    };
+
+    let ones =
+        "processors:\n  ones: { type: filter, inputs: [fleet], where: { not: { .n: 1 } } }\n";
+    write(ones, "ones");
+    let output = reload(api);
+    let page = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(0), "{page}");
+    assert_eq!(
+        page,
+        "NODE     RESULT\nones     added\nfleet    kept\nnowhere  reconnected\n"
+    );
+    send_three(port);
+    filtered(3);
+    assert!(get_here(api, "/status").contains("\"name\":\"ones\""));
+
+    write(
+        "processors:\n  ones: { type: filter, inputs: [fleet], wher: 1 }\n",
+        "ones",
+    );
+    let output = reload(api);
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(78), "{errors}");
+    assert!(errors.contains("millstream.yaml:6:"), "{errors}");
+    assert!(errors.ends_with("nothing has changed\n"), "{errors}");
+    send_three(port);
+    filtered(6);
+
+    fs::write(place.join("millstream.yaml"), &plain).unwrap();
+    let output = reload(api);
+    let page = String::from_utf8(output.stdout).unwrap();
+    assert!(page.contains("ones     removed\n"), "{page}");
+    send_three(port);
+    let settled = "millstream_records_settled_total{component=\"nowhere\"} 3";
+    wait_until("the records arrive", || {
+        get_here(api, "/metrics").contains(settled)
+    });
+    assert!(!get_here(api, "/metrics").contains("component=\"ones\""));
+    assert_eq!(program.stop(), Some(0));
+}
+
+#[test]
+fn changes_that_need_a_restart_are_named() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path();
+    let (port, api) = (free_port(), free_port());
+    let plain = config(place, port, api, "", "fleet");
+    let program = Program::start(place, &plain).listens(port);
+    let new = plain.replace("data_dir:", "memory_max: 256MiB\ndata_dir:");
+    let new = format!("{new}  more: {{ type: discard, inputs: [fleet] }}\n");
+    fs::write(place.join("millstream.yaml"), new).unwrap();
+    let page = String::from_utf8(reload(api).stdout).unwrap();
+    assert!(
+        page.contains("\nmore: it is new; this needs a restart\n"),
+        "{page}"
+    );
+    assert!(
+        page.contains("\nmemory_max: the setting has changed; this needs a restart\n"),
+        "{page}"
+    );
+    program.signal("HUP");
+    wait_until("the reload is logged", || {
+        program.log().matches("reloaded: 2 kept").count() == 2
+    });
+    assert_eq!(program.stop(), Some(0));
+}
+
+#[test]
+fn a_page_of_a_browser_may_not_reload() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path();
+    let (port, api) = (free_port(), free_port());
+    let program = Program::start(place, &config(place, port, api, "", "fleet")).listens(port);
+    let answer = post(api, "Origin: http://localhost\r\n");
+    assert!(answer.starts_with("HTTP/1.1 403"), "{answer}");
+    assert!(post(api, "").starts_with("HTTP/1.1 200"));
+    assert!(get_here(api, "/reload").starts_with("HTTP/1.1 405"));
+    assert_eq!(program.stop(), Some(0));
+}
