@@ -264,11 +264,8 @@ fn a_permanent_failure_ends_the_run_and_is_reported() {
         .await;
         // The second source waits for an acknowledgement that never comes; the stop does not reach it there.
         let ended = tokio::time::timeout(std::time::Duration::from_secs(2), running.ended()).await;
-        let node = running
-            .nodes
-            .iter()
-            .find(|node| &*node.name == "sink")
-            .unwrap();
+        let nodes = running.nodes.now();
+        let node = nodes.iter().find(|node| &*node.name == "sink").unwrap();
         assert!(
             format!("{:?}", node.state()).contains("teapot"),
             "{:?} {ended:?}",

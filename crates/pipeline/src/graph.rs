@@ -1,6 +1,6 @@
 //! The connections of a running pipeline: the ports of all nodes, and the chains between them.
 //!
-//! The start connects them, and a reload changes them. Both do it in two steps: [`Graph::draft`] builds what is missing and may fail;
+//! The start connects them, and a reload changes them. Both do it in two steps: [`Graph::draft`] builds everything that is missing and may fail;
 //! [`Graph::apply`] turns to it and cannot fail. So a reload that fails changes nothing.
 //!
 //! Only nodes keep each other running: the graph holds weak references, so that a source that ends still closes what is behind it.
@@ -20,7 +20,7 @@ use crate::{
     failure::Failure,
     meters::Meters,
     outlet::{Edge, Feed, Outlet, WeakOutlet, Wires},
-    plan::{ChainNode, ChainPlan, Plan, Route, Target},
+    plan::{ChainNode, ChainPlan, Plan, Route, RunSettings, Target},
     rejected::{self, Counts, RejectedStore},
     rejection_log::RejectionLog,
     report::Reporter,
@@ -72,7 +72,7 @@ struct Present {
     front: Option<Weak<Feed>>,
 }
 
-/// What a plan needs beside what runs already.
+/// The parts of a plan that do not run yet.
 pub(crate) struct Draft {
     channels: Vec<Drafted>,
     sinks: Vec<Drafted>,
@@ -123,7 +123,7 @@ impl Consumer {
         }
     }
 
-    /// What runs, if its chain is the same.
+    /// The present chain, if it is the same.
     fn kept(&self, plan: Option<&Arc<ChainPlan>>) -> Option<Drafted> {
         let feed = self.feed.as_ref().and_then(Weak::upgrade);
         let has_ended = self.feed.is_some() && feed.is_none();
@@ -197,19 +197,18 @@ impl Draft {
 }
 
 impl Graph {
-    /// A graph without nodes.
+    /// A graph without nodes, on this number of data threads.
     pub(crate) fn new(
         pool: &Pool,
         meters: &Meters,
-        data_dir: PathBuf,
-        rejected: RejectedLimits,
+        settings: &RunSettings,
         threads: usize,
     ) -> Self {
         Self {
             pool: pool.clone(),
             meters: meters.clone(),
-            data_dir,
-            rejected,
+            data_dir: settings.data_dir.clone(),
+            rejected: settings.rejected,
             threads,
             channels: Vec::new(),
             sinks: Vec::new(),

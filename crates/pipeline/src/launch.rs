@@ -20,7 +20,7 @@ use crate::{
     node::{ChannelContext, Placement, SinkContext, SourceContext},
     outlet::{Feed, Outlet},
     partition::Partition,
-    plan::{ChannelPlan, Input, Plan, Route, SinkPlan, SourcePlan, Target, filled},
+    plan::{ChannelPlan, Input, Plan, Route, RunSettings, SinkPlan, SourcePlan, Target, filled},
     promise::Guarantee,
     rejected,
     reload::{Known, Reloader},
@@ -49,43 +49,17 @@ pub struct Launch {
 /// whose own state cannot be used: then only this node and the nodes that need it do not run. The [`Reloader`] changes the pipeline
 /// while it runs.
 pub async fn launch(mut plan: Plan, launch: Launch) -> Result<(Running, Reloader), Failure> {
-    let settings = &plan.settings;
-    let data_dir = DataDir::open(&settings.data_dir)?;
+    let data_dir = DataDir::open(&plan.settings.data_dir)?;
     let (stop_sources, source_stop) = stop();
     let (stop_sinks, sink_stop) = stop();
-    let threads = start_threads(settings.threads)?;
     let (ends_sender, ends) = mpsc::channel(1024);
-    let pool = Pool::new(settings.memory_max);
-    let graph = Graph::new(
-        &pool,
-        &launch.meters,
-        settings.data_dir.clone(),
-        settings.rejected,
-        threads.count(),
-    );
-    let mut wiring = Wiring {
-        pool,
-        data_dir: settings.data_dir.clone(),
-        host: settings.host.clone(),
-        graph,
-        once: launch.once,
-        meters: launch.meters,
-        threads,
-        source_stop,
-        sink_stop,
-        feeds: Vec::new(),
-        queues: Vec::new(),
-        gates: Vec::new(),
-        unanswering: Vec::new(),
-        channel_ids: Vec::new(),
-        channel_names: Vec::new(),
-        readers: Vec::new(),
-        unusable: Vec::new(),
-        failures: Vec::new(),
-        nodes: Vec::new(),
-        ends: ends_sender,
-        open_memory: launch.open_memory,
-    };
+    let once = launch.once;
+    let mut wiring = Wiring::new(
+        &plan.settings,
+        launch,
+        (source_stop, sink_stop),
+        ends_sender,
+    )?;
     let channels = wiring.open_channels(&plan.channels)?;
     wiring.create_queues(&plan.sinks);
     let ports = wiring.connect(&plan)?;
@@ -118,7 +92,7 @@ pub async fn launch(mut plan: Plan, launch: Launch) -> Result<(Running, Reloader
         stop_sources,
         stop_sinks,
         stopping: false,
-        once: launch.once,
+        once,
         failures: wiring.failures,
         _threads: wiring.threads,
         rejected_place: rejected::directory(&wiring.data_dir),
@@ -178,6 +152,41 @@ struct Wiring {
 }
 
 impl Wiring {
+    /// Nothing is connected yet. `stops` are those of sources and of sinks.
+    fn new(
+        settings: &RunSettings,
+        launch: Launch,
+        (source_stop, sink_stop): (Stop, Stop),
+        ends: mpsc::Sender<(bool, End)>,
+    ) -> Result<Self, Failure> {
+        let threads = start_threads(settings.threads)?;
+        let pool = Pool::new(settings.memory_max);
+        let graph = Graph::new(&pool, &launch.meters, settings, threads.count());
+        Ok(Self {
+            pool,
+            data_dir: settings.data_dir.clone(),
+            host: settings.host.clone(),
+            graph,
+            once: launch.once,
+            meters: launch.meters,
+            threads,
+            source_stop,
+            sink_stop,
+            feeds: Vec::new(),
+            queues: Vec::new(),
+            gates: Vec::new(),
+            unanswering: Vec::new(),
+            channel_ids: Vec::new(),
+            channel_names: Vec::new(),
+            readers: Vec::new(),
+            unusable: Vec::new(),
+            failures: Vec::new(),
+            nodes: Vec::new(),
+            ends,
+            open_memory: launch.open_memory,
+        })
+    }
+
     fn open_channels(
         &mut self,
         plans: &[ChannelPlan],

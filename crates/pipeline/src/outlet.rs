@@ -88,11 +88,9 @@ impl Edge {
     }
 
     async fn put(&self, batches: Vec<Batch>, token: Token) {
-        let entry = self.entry.clone();
         let group = Group {
-            batches,
-            token,
-            entry,
+            entry: self.entry.clone(),
+            ..Group::new(batches, token)
         };
         self.feed.0.put(group).await;
     }
@@ -161,30 +159,30 @@ impl Outlet {
 
     /// Sends everything that one batch of a source became; a durable channel keeps all of it or nothing.
     pub async fn send_group(&self, batches: Vec<Batch>, awaited: bool) -> Receipt {
-        let port = &*self.0;
-        let records = batches.iter().map(|batch| u64::from(batch.count)).sum();
-        port.sent.add(records);
-        port.sent_bytes
-            .add(batches.iter().map(|batch| batch.len() as u64).sum());
         let wires = self.wires();
-        if let Some(log) = &wires.log {
-            batches.iter().for_each(|batch| log.note(batch));
-        }
-        let (token, receipt) = delivery::receipt(awaited, records, port.tally.clone());
+        let records = self.note_sent(&wires, &batches);
+        let (token, receipt) = delivery::receipt(awaited, records, self.0.tally.clone());
         self.deliver(&wires, batches, token).await;
         receipt
     }
 
     /// Sends a batch that the holder of `token` waits for: it is settled only when this batch is, too.
     pub(crate) async fn send_with(&self, batch: Batch, token: Token) {
-        let port = &*self.0;
-        port.sent.add(u64::from(batch.count));
-        port.sent_bytes.add(batch.len() as u64);
         let wires = self.wires();
-        if let Some(log) = &wires.log {
-            log.note(&batch);
-        }
+        self.note_sent(&wires, std::slice::from_ref(&batch));
         self.deliver(&wires, vec![batch], token).await;
+    }
+
+    /// Counts and logs batches that are about to be sent; returns the number of their records.
+    fn note_sent(&self, wires: &Wires, batches: &[Batch]) -> u64 {
+        let records = batches.iter().map(|batch| u64::from(batch.count)).sum();
+        self.0.sent.add(records);
+        let bytes = batches.iter().map(|batch| batch.len() as u64).sum();
+        self.0.sent_bytes.add(bytes);
+        if let Some(log) = &wires.log {
+            batches.iter().for_each(|batch| log.note(batch));
+        }
+        records
     }
 
     async fn deliver(&self, wires: &Wires, batches: Vec<Batch>, token: Token) {

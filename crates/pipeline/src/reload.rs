@@ -24,9 +24,12 @@ pub struct Reloader {
 /// The parts of a plan that a reload compares.
 pub(crate) struct Known {
     processors: Vec<Processor>,
-    /// For each sink the durable channel that it reads, with its tags.
-    inputs: Vec<(Arc<str>, Option<(Arc<str>, Option<TagFilter>)>)>,
+    /// For each sink the durable channel that it reads.
+    inputs: Vec<(Arc<str>, Option<ChannelInput>)>,
 }
+
+/// A durable channel that a sink reads, and the tags that it takes.
+type ChannelInput = (Arc<str>, Option<TagFilter>);
 
 #[derive(PartialEq)]
 struct Processor {
@@ -35,16 +38,16 @@ struct Processor {
     tasks: Tasks,
 }
 
-/// The result of a reload for one node.
+/// A node after a reload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
     /// Its name.
     pub node: Arc<str>,
-    /// The change.
+    /// How it has changed.
     pub outcome: Outcome,
 }
 
-/// What a reload did with a node.
+/// The outcome of a reload for a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The processor was added.

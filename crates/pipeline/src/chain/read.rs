@@ -15,7 +15,7 @@ use std::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
 };
 
 use atomic_waker::AtomicWaker;
@@ -29,8 +29,8 @@ use crate::{
     outlet::Outlet,
 };
 
-/// Batches that are in a chain at the same time, if it has threads: so many that the threads do not wait for the consumer or for each
-/// other, and few enough that they stay in the cache.
+/// Batches that are in a chain at the same time, if it has threads. With four of them the threads wait neither for the consumer nor for
+/// each other, and the batches stay in the cache.
 const IN_FLIGHT: usize = 4;
 
 /// Reads a channel through a chain, or directly while no processor is in front of the sink.
@@ -137,7 +137,7 @@ impl ChainReader {
         self.idle = first.into_iter().collect();
     }
 
-    /// What makes the chain of a batch; `None` if it passes through none.
+    /// The maker of a batch's chain; `None` if it passes through none.
     fn maker_of(&self, delivered: &Delivered) -> Option<Arc<ChainMaker>> {
         if delivered.position.is_none() {
             // Memory. The batch knows its chain, because it may have waited since before a reload.
@@ -166,6 +166,70 @@ impl ChainReader {
     fn is_present(stages: &VecDeque<Stage>, chain: &Chain) -> bool {
         let present = stages.back().and_then(|stage| stage.maker.as_ref());
         present.is_some_and(|maker| chain.is_of(maker.plan()))
+    }
+
+    /// Whether no batch is in a chain, and the next one from a durable channel passes through none.
+    fn is_direct(&self) -> bool {
+        let has_none = |stage: &Stage| stage.maker.is_none();
+        self.flights.is_empty() && self.ready.is_empty() && self.stages.iter().all(has_none)
+    }
+
+    /// The next batch, as the channel delivers it.
+    fn poll_direct(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<Option<Delivered>, Failure>> {
+        let Some(delivered) = ready!(self.reader.poll_next(context)?) else {
+            return Poll::Ready(Ok(None));
+        };
+        self.read = self.read.max(delivered.position);
+        match self.maker_of(&delivered) {
+            None => Poll::Ready(Ok(Some(delivered))),
+            Some(maker) => {
+                self.begin(&maker, delivered)?;
+                self.poll_chains(context)
+            }
+        }
+    }
+
+    /// The next batch of a chain.
+    fn poll_chains(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<Option<Delivered>, Failure>> {
+        let mut is_ended = false;
+        loop {
+            self.poll_flights(context);
+            if self.ready.is_empty() {
+                self.take_landed()?;
+            }
+            let in_flight = self.flights.len() + usize::from(!self.ready.is_empty());
+            if in_flight >= self.flights_max {
+                break;
+            }
+            match self.reader.poll_next(context)? {
+                Poll::Ready(Some(delivered)) => {
+                    self.read = self.read.max(delivered.position);
+                    match self.maker_of(&delivered) {
+                        Some(maker) => self.begin(&maker, delivered)?,
+                        None => {
+                            let landed = Flight::Landed(Ok([delivered].into()));
+                            self.flights.push_back(landed);
+                        }
+                    }
+                }
+                Poll::Ready(None) => {
+                    is_ended = true;
+                    break;
+                }
+                Poll::Pending => break,
+            }
+        }
+        match self.ready.pop_front() {
+            None if is_ended && self.flights.is_empty() => Poll::Ready(Ok(None)),
+            None => Poll::Pending,
+            delivered => Poll::Ready(Ok(delivered)),
+        }
     }
 
     /// Continues all batches in a chain.
@@ -253,41 +317,11 @@ impl Reader for ChainReader {
     }
 
     fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Delivered>, Failure>> {
-        let mut is_ended = false;
         self.swap.reader.register(context.waker());
         self.turn();
-        loop {
-            self.poll_flights(context);
-            if self.ready.is_empty() {
-                self.take_landed()?;
-            }
-            let in_flight = self.flights.len() + usize::from(!self.ready.is_empty());
-            if in_flight >= self.flights_max {
-                break;
-            }
-            match self.reader.poll_next(context)? {
-                Poll::Ready(Some(delivered)) => {
-                    self.read = self.read.max(delivered.position);
-                    match self.maker_of(&delivered) {
-                        Some(maker) => self.begin(&maker, delivered)?,
-                        None if in_flight == 0 => return Poll::Ready(Ok(Some(delivered))),
-                        None => {
-                            let landed = Flight::Landed(Ok([delivered].into()));
-                            self.flights.push_back(landed);
-                        }
-                    }
-                }
-                Poll::Ready(None) => {
-                    is_ended = true;
-                    break;
-                }
-                Poll::Pending => break,
-            }
-        }
-        match self.ready.pop_front() {
-            None if is_ended && self.flights.is_empty() => Poll::Ready(Ok(None)),
-            None => Poll::Pending,
-            delivered => Poll::Ready(Ok(delivered)),
+        match self.is_direct() {
+            true => self.poll_direct(context),
+            false => self.poll_chains(context),
         }
     }
 
