@@ -8,6 +8,7 @@ pub mod delivery;
 mod exchange;
 pub mod failure;
 pub mod guard;
+mod held;
 pub mod inlet;
 pub mod launch;
 pub mod layout;

@@ -20,6 +20,7 @@ mod add;
 mod avro;
 mod csv;
 mod encoder;
+mod escape;
 mod json;
 mod ltsv;
 mod msgpack;
@@ -27,6 +28,7 @@ mod options;
 mod raw;
 mod template;
 mod value;
+mod write;
 
 #[cfg(test)]
 mod tests;
