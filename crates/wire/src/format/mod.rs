@@ -37,7 +37,9 @@ use std::ops::Range;
 
 pub use add::Add;
 pub use encoder::{Encoder, Mark, Part};
-pub use options::{Format, Headers, OptionError, Options};
+pub use options::{Format, Headers, Options};
+
+pub use crate::option_error::OptionError;
 
 use crate::{json::Unfit, record::FieldPath, template::Missing};
 
