@@ -251,16 +251,11 @@ pub fn run(bench: &Bench) -> Result<Vec<Row>, Failure> {
     kept(&mut rows);
     let Rows { mut rows, works } = rows;
     bench.choose(&mut rows);
-    for round in 1..=bench.runs {
-        for row in &mut rows {
-            eprintln!("{round}/{}: {}", bench.runs, row.name);
-            let work = works.iter().find(|(name, _)| *name == row.name);
-            if let Some((_, work)) = work {
-                row.runs.extend(measure(bench, work)?);
-            }
-        }
-    }
-    Ok(rows)
+    bench.rounds(rows, |row| {
+        let work = works.iter().find(|(name, _)| *name == row.name);
+        let runs = work.map(|(_, work)| measure(bench, work)).transpose()?;
+        Ok(runs.unwrap_or_default())
+    })
 }
 
 fn measure(bench: &Bench, work: &Work) -> Result<Vec<Run>, Failure> {

@@ -56,15 +56,10 @@ pub fn run(bench: &Bench) -> Result<Vec<Row>, Failure> {
     };
     let mut rows: Vec<Row> = works.iter().map(row).collect();
     bench.choose(&mut rows);
-    for round in 1..=bench.runs {
-        for row in &mut rows {
-            eprintln!("{round}/{}: {}", bench.runs, row.name);
-            if let Some((_, work, _)) = works.iter().find(|(name, ..)| *name == row.name) {
-                row.runs.push(measure(bench, *work)?);
-            }
-        }
-    }
-    Ok(rows)
+    bench.rounds(rows, |row| {
+        let work = works.iter().find(|(name, ..)| *name == row.name);
+        work.map(|(_, work, _)| measure(bench, *work)).transpose()
+    })
 }
 
 fn measure(bench: &Bench, work: Work) -> Result<Run, Failure> {

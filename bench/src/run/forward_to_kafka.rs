@@ -94,19 +94,16 @@ pub fn run(bench: &Bench) -> Result<Vec<Row>, Failure> {
     let mut broker = Broker::start(&bench.work)?;
     let lines = bench.work.join("lines.log");
     make(bench, &lines)?;
-    for round in 1..=bench.runs {
-        for row in &mut rows {
-            eprintln!("{round}/{}: {}", bench.runs, row.name);
-            if let Some((_, work, _)) = works.iter().find(|(name, ..)| *name == row.name) {
-                let topic = broker.make_topic()?;
-                let mut run = measure(bench, &broker, &topic, *work, &lines)?;
-                run.wrong = run.wrong.or(server::outcome(&broker.read(&topic)?)?);
-                broker.delete_topic(&topic)?;
-                row.runs.push(run);
-            }
-        }
-    }
-    Ok(rows)
+    bench.rounds(rows, |row| {
+        let Some((_, work, _)) = works.iter().find(|(name, ..)| *name == row.name) else {
+            return Ok(None);
+        };
+        let topic = broker.make_topic()?;
+        let mut run = measure(bench, &broker, &topic, *work, &lines)?;
+        run.wrong = run.wrong.or(server::outcome(&broker.read(&topic)?)?);
+        broker.delete_topic(&topic)?;
+        Ok(Some(run))
+    })
 }
 
 fn make(bench: &Bench, lines: &Path) -> Result<(), Failure> {

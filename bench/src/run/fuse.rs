@@ -73,27 +73,21 @@ fn measure_all(bench: &Bench, mut rows: Vec<Row>) -> Result<Vec<Row>, Failure> {
             row.missing = Some(why.clone());
         }
     }
-    for round in 1..=bench.runs {
-        for row in rows.iter_mut().filter(|row| row.missing.is_none()) {
-            eprintln!("{round}/{}: {}", bench.runs, row.name);
-            let size = SIZES
-                .into_iter()
-                .find(|size| row.name.ends_with(&format!(", {size} B")));
-            let size = size.unwrap_or(SIZES[0]);
-            let input = input(bench, size)?;
-            server::warm(&input)?;
-            let run = match row.name.split(',').next() {
-                Some("mount -> file") => through(bench, FILE, None, &input, size),
-                Some("mount -> disk channel -> file") => through(bench, KEPT, None, &input, size),
-                Some("mount -> forward -> file") => {
-                    through(bench, SEND, Some(RECEIVE), &input, size)
-                }
-                _ => pass_through(bench, &input, size),
-            };
-            row.runs.push(run?);
-        }
-    }
-    Ok(rows)
+    bench.rounds(rows, |row| {
+        let size = SIZES
+            .into_iter()
+            .find(|size| row.name.ends_with(&format!(", {size} B")));
+        let size = size.unwrap_or(SIZES[0]);
+        let input = input(bench, size)?;
+        server::warm(&input)?;
+        let run = match row.name.split(',').next() {
+            Some("mount -> file") => through(bench, FILE, None, &input, size),
+            Some("mount -> disk channel -> file") => through(bench, KEPT, None, &input, size),
+            Some("mount -> forward -> file") => through(bench, SEND, Some(RECEIVE), &input, size),
+            _ => pass_through(bench, &input, size),
+        };
+        run.map(Some)
+    })
 }
 
 /// A file of numbered lines; made once.

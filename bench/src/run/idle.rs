@@ -69,20 +69,16 @@ pub fn run(bench: &Bench) -> Result<Vec<Row>, Failure> {
         Row::new(RELOADED, false, vec![Goal::Latency(LATENCY_MAX)]),
     ];
     bench.choose(&mut rows);
-    for round in 1..=bench.runs {
-        for row in &mut rows {
-            eprintln!("{round}/{}: {}", bench.runs, row.name);
-            row.runs.push(match &*row.name {
-                SILENT => silent(bench)?,
-                IDLE_FILES => files(bench)?,
-                ACKED => answered(bench, DISCARD)?,
-                PROCESSED => answered(bench, PROCESSORS)?,
-                RELOADED => reloaded(bench)?,
-                _ => bare(bench)?,
-            });
-        }
-    }
-    Ok(rows)
+    bench.rounds(rows, |row| {
+        Ok(Some(match &*row.name {
+            SILENT => silent(bench)?,
+            IDLE_FILES => files(bench)?,
+            ACKED => answered(bench, DISCARD)?,
+            PROCESSED => answered(bench, PROCESSORS)?,
+            RELOADED => reloaded(bench)?,
+            _ => bare(bench)?,
+        }))
+    })
 }
 
 fn silent(bench: &Bench) -> Result<Run, Failure> {
@@ -92,21 +88,23 @@ fn silent(bench: &Bench) -> Result<Run, Failure> {
         .map(|_| TcpStream::connect(server.address))
         .collect::<Result<Vec<_>, _>>()?;
     thread::sleep(Duration::from_secs(1));
+    let run = at_rest(server, SILENCE);
+    drop(clients);
+    run
+}
+
+/// What a server uses that has nothing to do, in this time; then it is stopped.
+fn at_rest(server: Server, time: Duration) -> Result<Run, Failure> {
     let (before, started) = (server.usage()?, Instant::now());
-    thread::sleep(SILENCE);
-    let run = Run {
+    thread::sleep(time);
+    Ok(Run {
         records: 0,
         bytes: 0,
         seconds: started.elapsed().as_secs_f64(),
         usage: server.usage()?.since(before),
         latency: None,
         variant: None,
-        wrong: None,
-    };
-    drop(clients);
-    Ok(Run {
         wrong: server.stop(),
-        ..run
     })
 }
 
@@ -124,20 +122,9 @@ fn files(bench: &Bench) -> Result<Run, Failure> {
     server.ready()?;
     server.settled()?;
     thread::sleep(Duration::from_secs(2));
-    let (before, started) = (server.usage()?, Instant::now());
-    thread::sleep(FILES_SILENCE);
-    let run = Run {
-        records: 0,
-        bytes: 0,
-        seconds: started.elapsed().as_secs_f64(),
-        usage: server.usage()?.since(before),
-        latency: None,
-        variant: None,
-        wrong: None,
-    };
-    let wrong = server.stop();
+    let run = at_rest(server, FILES_SILENCE)?;
     fs::remove_dir_all(&logs)?;
-    Ok(Run { wrong, ..run })
+    Ok(run)
 }
 
 /// Times the acks of millstream with this configuration.

@@ -34,7 +34,7 @@ use clap::Args;
 use crate::Failure;
 use machine::Machine;
 use report::Report;
-use scenario::Row;
+use scenario::{Row, Run};
 
 /// A scenario by name.
 struct Scenario {
@@ -170,6 +170,21 @@ impl Bench {
             })
             .collect();
         rows.retain(|row| named(row) || wanted.contains(&row.name));
+    }
+
+    /// Runs every row once in each round; `measure` runs one.
+    fn rounds<R: IntoIterator<Item = Run>>(
+        &self,
+        mut rows: Vec<Row>,
+        mut measure: impl FnMut(&Row) -> Result<R, Failure>,
+    ) -> Result<Vec<Row>, Failure> {
+        for round in 1..=self.runs {
+            for row in rows.iter_mut().filter(|row| row.missing.is_none()) {
+                eprintln!("{round}/{}: {}", self.runs, row.name);
+                row.runs.extend(measure(row)?);
+            }
+        }
+        Ok(rows)
     }
 }
 

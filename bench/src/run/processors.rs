@@ -114,19 +114,15 @@ pub fn run(bench: &Bench) -> Result<Vec<Row>, Failure> {
         rows.push(Row::new(*name, false, goals));
     }
     bench.choose(&mut rows);
-    for round in 1..=bench.runs {
-        for row in &mut rows {
-            eprintln!("{round}/{}: {}", bench.runs, row.name);
-            let tasks = TASKS.iter().find(|(name, _)| *name == row.name);
-            let work = WORKS.iter().find(|work| work.name == row.name);
-            row.runs.push(match (tasks, work) {
-                (Some((_, tasks)), _) => behind_disk(bench, tasks)?,
-                (None, Some(work)) => measure(bench, work)?,
-                (None, None) => continue,
-            });
+    bench.rounds(rows, |row| {
+        let tasks = TASKS.iter().find(|(name, _)| *name == row.name);
+        let work = WORKS.iter().find(|work| work.name == row.name);
+        match (tasks, work) {
+            (Some((_, tasks)), _) => behind_disk(bench, tasks).map(Some),
+            (None, Some(work)) => measure(bench, work).map(Some),
+            (None, None) => Ok(None),
         }
-    }
-    Ok(rows)
+    })
 }
 
 /// Sends chunks for some seconds, and measures until nothing is left to do.

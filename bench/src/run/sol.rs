@@ -40,17 +40,13 @@ pub fn run(bench: &Bench) -> Result<Vec<Row>, Failure> {
         ),
     ];
     bench.choose(&mut rows);
-    for round in 1..=bench.runs {
-        for row in &mut rows {
-            eprintln!("{round}/{}: {}", bench.runs, row.name);
-            row.runs.push(match &*row.name {
-                BARE => bare(bench),
-                "1+1 tasks" => tasks(bench, 1)?,
-                _ => tasks(bench, 2)?,
-            });
-        }
-    }
-    Ok(rows)
+    bench.rounds(rows, |row| {
+        Ok(Some(match &*row.name {
+            BARE => bare(bench),
+            "1+1 tasks" => tasks(bench, 1)?,
+            _ => tasks(bench, 2)?,
+        }))
+    })
 }
 
 /// Starts millstream with this number of producers and consumers, and measures until all messages are consumed.

@@ -33,15 +33,11 @@ pub fn run(bench: &Bench) -> Result<Vec<Row>, Failure> {
     let mut rows: Vec<Row> = ROWS.iter().map(row).collect();
     bench.choose(&mut rows);
     let cluster = Cluster::start(&bench.work)?;
-    for round in 1..=bench.runs {
-        for row in &mut rows {
-            eprintln!("{round}/{}: {}", bench.runs, row.name);
-            if let Some((_, config, headers)) = ROWS.iter().find(|(name, ..)| *name == row.name) {
-                row.runs.push(measure(bench, &cluster, config, headers)?);
-            }
-        }
-    }
-    Ok(rows)
+    bench.rounds(rows, |row| {
+        let found = ROWS.iter().find(|(name, ..)| *name == row.name);
+        let run = found.map(|(_, config, headers)| measure(bench, &cluster, config, headers));
+        run.transpose()
+    })
 }
 
 fn measure(bench: &Bench, cluster: &Cluster, config: &str, headers: &str) -> Result<Run, Failure> {

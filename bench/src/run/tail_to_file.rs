@@ -52,14 +52,10 @@ pub fn run(bench: &Bench) -> Result<Vec<Row>, Failure> {
         let error = String::from_utf8_lossy(&made.stderr);
         return Err(Failure::Other(format!("no input: {error}")));
     }
-    for round in 1..=bench.runs {
-        for row in &mut rows {
-            eprintln!("{round}/{}: {}", bench.runs, row.name);
-            server::warm(&input)?;
-            row.runs.push(measure(bench, &row.name, &input)?);
-        }
-    }
-    Ok(rows)
+    bench.rounds(rows, |row| {
+        server::warm(&input)?;
+        measure(bench, &row.name, &input).map(Some)
+    })
 }
 
 fn measure(bench: &Bench, row: &str, input: &Path) -> Result<Run, Failure> {

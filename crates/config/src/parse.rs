@@ -13,7 +13,7 @@ use granit_parser::{Event, Parser, ScalarStyle, Span, Tag};
 
 use crate::node::{Key, Map, Node, Text, Value};
 use crate::place::{Place, Source};
-use crate::problem::{Problem, Problems};
+use crate::problem::Problem;
 use crate::scalar;
 use crate::syntax::{DEPTH_MAX, broken, place_of};
 
@@ -58,17 +58,6 @@ pub(crate) fn parse(source: &Arc<Source>, problems: &mut Vec<Problem>) -> Option
         value: Value::Null,
         place: whole,
     }))
-}
-
-impl Node {
-    /// Parses a YAML text without substitution, for examples and tests. `name` is shown in place of a file's path.
-    pub fn parse(name: &str, text: &str) -> Result<Self, Problems> {
-        let mut problems = Vec::new();
-        match parse(&Source::new(name, text, 0), &mut problems) {
-            Some(node) if problems.is_empty() => Ok(node),
-            _ => Err(Problems(problems)),
-        }
-    }
 }
 
 /// A list or map whose end was not reached yet.

@@ -142,11 +142,6 @@ impl Broker {
         self.state().producers.clone()
     }
 
-    /// Another producer takes over the transactional id.
-    pub fn take_over(&self) {
-        self.state().epoch += 1;
-    }
-
     /// Sets a position as another producer would.
     pub fn set_position(&self, group: &str, topic: &str, text: &str) {
         let place = (group.to_owned(), topic.to_owned());

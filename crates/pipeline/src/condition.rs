@@ -5,74 +5,28 @@
 //! each thing that can go wrong with it, so two servers of one sink never clear each other's.
 
 use std::{
-    collections::BTreeMap,
     fmt,
-    sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, AtomicU64, Ordering},
-    },
+    sync::atomic::{AtomicBool, Ordering},
     time::{Duration, Instant},
 };
 
-use crate::report::Reporter;
+use crate::{
+    held::{Active, Conditions},
+    report::Reporter,
+};
 
-/// The effect of a condition on the node's work.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Trouble {
-    /// The node waits for something that it cannot change: room on a disk or in a channel, a slow consumer.
-    Blocked,
-    /// The destination or the peer fails, and the node retries.
-    Retrying,
-    /// Accepted records are missing or are being skipped. Only an operator or the end of the skipping clears it.
-    Losing,
-}
+pub use crate::held::{Held, Trouble};
 
-/// A condition that holds.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Held {
-    /// Its effect.
-    pub trouble: Trouble,
-    /// Why, in one sentence that says what to do.
-    pub why: String,
-    /// For how long it has held.
-    pub age: Duration,
-}
-
-/// All conditions of one node. Clones share them.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Conditions(Arc<Inner>);
-
-#[derive(Debug, Default)]
-struct Inner {
-    next: AtomicU64,
-    held: Mutex<BTreeMap<u64, Active>>,
-}
-
-#[derive(Debug)]
-struct Active {
-    trouble: Trouble,
-    why: String,
-    since: Instant,
-}
-
-impl Conditions {
-    pub(crate) fn held(&self) -> Vec<Held> {
-        let held = self.0.held.lock().unwrap_or_else(PoisonError::into_inner);
-        let report = |active: &Active| Held {
-            trouble: active.trouble,
-            why: active.why.clone(),
-            age: active.since.elapsed(),
-        };
-        held.values().map(report).collect()
-    }
-
-    pub(crate) fn add(&self, reporter: &Reporter, kind: &'static str) -> Condition {
+impl Reporter {
+    /// A condition that can keep the node from its work, not raised yet. `kind` is the kind of its log lines.
+    pub fn condition(&self, kind: &'static str) -> Condition {
+        let conditions = self.held().clone();
         Condition {
-            id: self.0.next.fetch_add(1, Ordering::Relaxed),
+            id: conditions.next_id(),
             kind,
             holds: AtomicBool::new(false),
-            conditions: self.clone(),
-            reporter: reporter.clone(),
+            conditions,
+            reporter: self.clone(),
         }
     }
 }
@@ -94,7 +48,7 @@ impl Condition {
     pub fn raise(&self, trouble: Trouble, why: impl fmt::Display) {
         let why = why.to_string();
         self.reporter.error(self.kind, &why);
-        let mut held = self.lock();
+        let mut held = self.conditions.lock();
         self.holds.store(true, Ordering::Release);
         let since = held
             .get(&self.id)
@@ -112,7 +66,7 @@ impl Condition {
         if !self.holds() {
             return None;
         }
-        let mut held = self.lock();
+        let mut held = self.conditions.lock();
         self.holds.store(false, Ordering::Release);
         let active = held.remove(&self.id);
         active.map(|active| active.since.elapsed())
@@ -121,11 +75,6 @@ impl Condition {
     /// Whether it holds.
     pub fn holds(&self) -> bool {
         self.holds.load(Ordering::Acquire)
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<u64, Active>> {
-        let held = &self.conditions.0.held;
-        held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

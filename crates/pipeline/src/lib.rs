@@ -9,6 +9,7 @@ mod exchange;
 pub mod failure;
 mod graph;
 pub mod guard;
+mod held;
 pub mod inlet;
 pub mod launch;
 pub mod layout;

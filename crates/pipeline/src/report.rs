@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::condition::{Condition, Conditions, Held};
+use crate::held::{Conditions, Held};
 
 /// The minimum time between two lines of one kind.
 const QUIET: Duration = Duration::from_secs(10);
@@ -53,14 +53,14 @@ impl Reporter {
         }
     }
 
-    /// A condition that can keep the node from its work, not raised yet. `kind` is the kind of its log lines.
-    pub fn condition(&self, kind: &'static str) -> Condition {
-        self.conditions.add(self, kind)
-    }
-
     /// The conditions that are raised now.
     pub fn conditions(&self) -> Vec<Held> {
         self.conditions.held()
+    }
+
+    /// The node's conditions.
+    pub(crate) fn held(&self) -> &Conditions {
+        &self.conditions
     }
 
     /// Logs a warning: something was refused or is being retried.

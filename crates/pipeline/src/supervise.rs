@@ -1,5 +1,8 @@
 //! Restarts nodes after a failure or a panic, with back-off. Batches that a node leaves unsettled never count as done.
 
+#[cfg(test)]
+mod tests;
+
 use std::{
     future::Future,
     pin::pin,

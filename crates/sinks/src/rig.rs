@@ -20,6 +20,7 @@ use millstream_pipeline::{
     stop::{Stopper, stop},
 };
 use millstream_record::{Batch, Encoding, Pool, Position, Time, Values};
+use millstream_testkit::contract::SinkCase;
 
 /// The channel in front of a sink. Its contents survive the sink, like those of a disk channel.
 #[derive(Clone, Default)]
@@ -238,6 +239,34 @@ impl Rig {
     /// The value of one of its meters.
     pub(crate) fn meter(&self, name: &str) -> u64 {
         self.meters.value("sink", name)
+    }
+}
+
+/// Checks the contract of sinks. `arrived` returns the lines at the destination; the sink rejects `misfit`, if there is one.
+pub(crate) async fn check_contract(
+    sink: &Arc<dyn Sink>,
+    directory: &Path,
+    arrived: impl Fn() -> Vec<String> + Send + Sync + 'static,
+    misfit: Option<Batch>,
+) {
+    let case = SinkCase {
+        run: &|inlet, context| {
+            let sink = Arc::clone(sink);
+            Box::pin(async move { sink.run(inlet, context).await })
+        },
+        arrived: Some(Arc::new(arrived)),
+        directory,
+        misfit,
+    };
+    case.check().await;
+}
+
+/// A record without the field that `format: raw` writes.
+pub(crate) fn misfit() -> Batch {
+    Batch {
+        encoding: Encoding::Packed,
+        body: vec![0x92, 0x00, 0x80].into(),
+        ..lines("t", "x")
     }
 }
 

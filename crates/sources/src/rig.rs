@@ -17,7 +17,7 @@ use millstream_pipeline::{
     node::{Build, Component, Source, SourceContext},
     outlet::{Edge, Feed, Outlet},
     report::Reporter,
-    stop::{Stopper, stop},
+    stop::{Stop, Stopper, stop},
     threads::Threads,
 };
 use millstream_record::{Batch, FileId, Origin, Pool};
@@ -227,6 +227,37 @@ impl Downstream {
     }
 }
 
+/// The context of a source whose ports, `NAME` and `NAME.rejected`, lead to two channels. Its batches carry `values`.
+pub(crate) fn context(
+    (to, rejects): (&Downstream, &Downstream),
+    values: &'static [&'static str],
+    meters: &Meters,
+    stop: Stop,
+    directory: &Path,
+    once: bool,
+) -> SourceContext {
+    for port in [to, rejects] {
+        port.lock().values = values;
+    }
+    let outlet = |to: &Downstream, rejected| {
+        let edge = Edge::to(Feed::new(Arc::new(to.clone())));
+        Outlet::new(vec![edge], &meters.of("source"), rejected)
+    };
+    SourceContext {
+        name: "source".into(),
+        outlet: outlet(to, false),
+        rejects: outlet(rejects, true),
+        threads: Threads::start(2).unwrap(),
+        stop,
+        once,
+        pool: Pool::new(64 << 20),
+        meters: meters.of("source"),
+        reporter: Reporter::new("source"),
+        host: "here".into(),
+        directory: directory.to_owned(),
+    }
+}
+
 /// A source that runs on separate threads.
 pub(crate) struct Running {
     pub(crate) meters: Meters,
@@ -280,29 +311,11 @@ impl Running {
         let meters = Meters::default();
         let (stopper, stop) = stop();
         let rejected = Downstream::memory();
-        for port in [downstream, &rejected] {
-            port.lock().values = source.values();
-        }
         let (all, to, rejects) = (meters.clone(), downstream.clone(), rejected.clone());
         let directory = directory.to_owned();
         let thread = thread::spawn(move || {
-            let outlet = |to: Downstream, rejected| {
-                let edge = Edge::to(Feed::new(Arc::new(to)));
-                Outlet::new(vec![edge], &all.of("source"), rejected)
-            };
-            let context = SourceContext {
-                name: "source".into(),
-                outlet: outlet(to, false),
-                rejects: outlet(rejects, true),
-                threads: Threads::start(2).unwrap(),
-                stop,
-                once,
-                pool: Pool::new(64 << 20),
-                meters: all.of("source"),
-                reporter: Reporter::new("source"),
-                host: "here".into(),
-                directory,
-            };
+            let ports = (&to, &rejects);
+            let context = context(ports, source.values(), &all, stop, &directory, once);
             let runtime = tokio::runtime::Builder::new_current_thread()
                 .enable_all()
                 .build()

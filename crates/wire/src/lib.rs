@@ -16,6 +16,7 @@ pub mod journal;
 pub mod json;
 pub mod lines;
 pub mod msgpack;
+mod option_error;
 pub mod otlp;
 pub mod parse;
 pub mod record;

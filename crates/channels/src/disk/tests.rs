@@ -22,7 +22,7 @@ use millstream_record::{
     Batch, ChunkOrigin, Encoding, FileId, FileOrigin, Origin, Pool, Position, Tag, Time, Values,
 };
 use millstream_sys::disk::{Disk, HostDisk};
-use millstream_testkit::{Call, SimulatedDisk};
+use millstream_testkit::{Call, SimulatedDisk, block_on, contract::ChannelCase};
 
 use super::{
     log::inspect::{Directory, Seen},
@@ -586,4 +586,17 @@ fn a_channel_whose_directory_is_gone_acknowledges_nothing_and_continues_when_it_
     opened.channel.close();
     assert!(run(opened.finished).is_err());
     assert!(run(lost).is_err());
+}
+
+#[test]
+fn it_keeps_the_contract_of_channels() {
+    let directories = std::cell::RefCell::new(Vec::new());
+    let open = || {
+        let directory = tempfile::tempdir().unwrap();
+        let fixture = Fixture::on(Arc::new(HostDisk), directory.path());
+        directories.borrow_mut().push(directory);
+        let mut opened = fixture.open(r#"{"size_max": "16MiB"}"#);
+        (opened.channel, opened.readers.remove(0))
+    };
+    block_on(ChannelCase { open: &open }.check());
 }

@@ -1,4 +1,4 @@
-//! Reads a node as a Rust type and reports all of its problems at once.
+//! Reads a text as a node, and a node as a Rust type, and reports all problems at once.
 //!
 //! serde stops at the first error. So the error is recorded, the option that caused it is marked invalid in a copy of the
 //! tree, and the copy is read again, until nothing new turns up. When a read arrives at an invalid option, the option gets a
@@ -16,7 +16,7 @@ use serde::de::DeserializeOwned;
 
 use crate::node::{Key, Node, Value};
 use crate::place::{Place, Source};
-use crate::problem::Problem;
+use crate::problem::{Problem, Problems};
 use crate::words::{self, Word};
 use error::{Kind, ReadError, Step};
 use node::NodeReader;
@@ -27,6 +27,15 @@ pub use fields::fields;
 const READS_MAX: usize = 1000;
 
 impl Node {
+    /// Parses a YAML text without substitution, for examples and tests. `name` is shown in place of a file's path.
+    pub fn parse(name: &str, text: &str) -> Result<Self, Problems> {
+        let mut problems = Vec::new();
+        match crate::parse::parse(&Source::new(name, text, 0), &mut problems) {
+            Some(node) if problems.is_empty() => Ok(node),
+            _ => Err(Problems(problems)),
+        }
+    }
+
     /// Reads the node as a `T`, or reports everything that is wrong with it.
     ///
     /// The list of problems is empty if all of them were reported before (an unset variable, a broken alias).

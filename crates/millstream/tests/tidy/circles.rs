@@ -10,14 +10,6 @@ use std::{
 
 use crate::tree::{File, files};
 
-/// Circles that exist: the crate and the modules of each. Remove an entry together with its circle.
-const KNOWN: &[&str] = &[
-    "pipeline: condition, report",
-    "sources: fuse::tree::copies, fuse::tree::node",
-    "wire: format::add, format::avro, format::csv, format::encoder, format::json, format::ltsv, format::msgpack, format::raw, format::template",
-    "wire: syslog::legacy, syslog::parse, syslog::record, syslog::structured",
-];
-
 /// The modules of one crate and what each imports.
 type Graph = BTreeMap<String, BTreeSet<String>>;
 
@@ -190,18 +182,6 @@ impl fmt::Display for Circle {
     }
 }
 
-impl Circle {
-    /// Whether it is a known one or a part of it.
-    fn is(&self, known: &str) -> bool {
-        let Some((name, modules)) = known.split_once(": ") else {
-            return false;
-        };
-        let modules: Vec<&str> = modules.split(", ").collect();
-        let mut own = self.modules.iter();
-        self.name == name && own.all(|module| modules.contains(&module.as_str()))
-    }
-}
-
 /// All circles in all crates.
 pub fn all() -> Vec<Circle> {
     let graphs = graphs(&files(&[".rs"]));
@@ -218,22 +198,11 @@ pub fn all() -> Vec<Circle> {
 
 #[test]
 fn modules_of_a_crate_do_not_import_each_other_in_circles() {
-    let found = all();
-    let is_new = |circle: &&Circle| !KNOWN.iter().any(|known| circle.is(known));
-    let new: Vec<String> = found.iter().filter(is_new).map(Circle::to_string).collect();
+    let found: Vec<String> = all().iter().map(Circle::to_string).collect();
     assert!(
-        new.is_empty(),
-        "new import circles; move what they share into a module that both import:\n{}",
-        new.join("\n")
-    );
-    let gone = KNOWN
-        .iter()
-        .filter(|known| !found.iter().any(|circle| circle.is(known)));
-    let gone: Vec<&str> = gone.copied().collect();
-    assert!(
-        gone.is_empty(),
-        "these circles are gone, remove them from KNOWN:\n{}",
-        gone.join("\n")
+        found.is_empty(),
+        "import circles; move what they share into a module that both import:\n{}",
+        found.join("\n")
     );
 }
 

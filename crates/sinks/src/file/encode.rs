@@ -17,6 +17,7 @@ use millstream_wire::{
 };
 
 use super::{config::Settings, patient::PatientWriter, pending::WRITE_BYTES};
+use crate::sending::{Refused, by_reason};
 
 /// Neighbouring records of a batch that go to the same file.
 #[derive(Clone, Debug)]
@@ -38,7 +39,7 @@ pub(super) struct Encode {
     /// Records of the current batch that cannot be encoded or lack a value of their path.
     rejects: Vec<Reject>,
     /// Records whose path cannot be a file, and why.
-    refused: Vec<(Range<usize>, String)>,
+    refused: Vec<Refused>,
     reporter: Reporter,
 }
 
@@ -269,13 +270,7 @@ impl Encode {
         let rejects = self.rejects.drain(..);
         self.refused
             .extend(rejects.map(|reject| (reject.range, reject.reason.to_string())));
-        for group in self.refused.chunk_by(|a, b| a.1 == b.1) {
-            let Some((_, reason)) = group.first() else {
-                continue;
-            };
-            let records = group
-                .iter()
-                .filter_map(|(range, _)| batch.body.get(range.clone()));
+        for (reason, records) in by_reason(batch, &self.refused) {
             inlet.reject(batch, records, reason).await;
         }
         self.refused.clear();

@@ -7,7 +7,7 @@ use std::time::Duration;
 use millstream_wire::msgpack::{write_array_len, write_int, write_map_len, write_str};
 
 use super::*;
-use crate::rig::{Rig, Upstream, lines, packed, try_build};
+use crate::rig::{Rig, Upstream, build, check_contract, lines, misfit, packed, try_build};
 use server::{Said, Scripted};
 
 fn block_on<T>(future: impl Future<Output = T>) -> T {
@@ -601,4 +601,23 @@ fn wrong_options_are_reported_by_name() {
             "{options}: {problems:?}"
         );
     }
+}
+
+#[test]
+fn it_keeps_the_contract_of_sinks() {
+    let server = Scripted::start(|_| Said::status(200));
+    let sink = build(&COMPONENT, &options(&server, r#", "format": "raw""#));
+    let arrived = move || {
+        let requests = server.requests();
+        let texts = requests.iter().map(|request| request.text());
+        texts
+            .flat_map(|text| text.lines().map(str::to_owned).collect::<Vec<_>>())
+            .collect()
+    };
+    block_on(check_contract(
+        &sink,
+        "unused".as_ref(),
+        arrived,
+        Some(misfit()),
+    ));
 }

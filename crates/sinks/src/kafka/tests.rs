@@ -241,3 +241,11 @@ fn wrong_options_are_refused_at_their_place() {
         "batch": {"size": "100KiB", "records": 500, "linger": "20ms"}, "client_id": "me"}"#;
     assert!(rig::try_build(&COMPONENT, whole).is_ok());
 }
+
+#[tokio::test]
+async fn it_keeps_the_contract_of_sinks() {
+    let bench = plain(RAW);
+    let broker = bench.broker.clone();
+    let (directory, arrived) = (bench.rig.context.directory, move || broker.values());
+    rig::check_contract(&bench.rig.sink, &directory, arrived, Some(rig::misfit())).await;
+}

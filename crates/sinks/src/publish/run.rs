@@ -29,6 +29,7 @@ use super::{
     route::Routes,
     store::{Published, Store},
 };
+use crate::sending::{Refused, by_reason};
 
 /// How often the sink asks whether the channel is nearly full while no batch arrives.
 const LOOK: Duration = Duration::from_secs(1);
@@ -49,7 +50,7 @@ struct Running<'a, S: Store> {
     routes: Routes,
     rejects: Vec<Reject>,
     /// Records whose directory is invalid, with the reason.
-    refused: Vec<(std::ops::Range<usize>, String)>,
+    refused: Vec<Refused>,
     /// The checkpoints that the next manifest settles.
     checkpoints: Vec<Checkpoint>,
     /// Whether batches arrived since the last checkpoint.
@@ -254,13 +255,7 @@ impl<S: Store> Running<'_, S> {
         let rejects = self.routes.rejects.drain(..).chain(self.rejects.drain(..));
         self.refused
             .extend(rejects.map(|reject| (reject.range, reject.reason.to_string())));
-        for group in self.refused.chunk_by(|a, b| a.1 == b.1) {
-            let Some((_, reason)) = group.first() else {
-                continue;
-            };
-            let records = group
-                .iter()
-                .filter_map(|(range, _)| batch.body.get(range.clone()));
+        for (reason, records) in by_reason(batch, &self.refused) {
             inlet.reject(batch, records, reason).await;
         }
         self.refused.clear();

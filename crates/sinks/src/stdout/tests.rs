@@ -4,11 +4,10 @@ use std::{
 };
 
 use millstream_pipeline::failure::Again;
-use millstream_record::{Batch, Encoding};
 use millstream_testkit::{block_on, contract::SinkCase};
 
 use super::*;
-use crate::rig::{Rig, Upstream, lines, packed, try_build};
+use crate::rig::{Rig, Upstream, lines, misfit, packed, try_build};
 
 /// A standard output that records each write, or is closed.
 #[derive(Clone, Default)]
@@ -191,12 +190,7 @@ fn it_keeps_the_contract_of_sinks() {
             at_destination.text().lines().map(str::to_owned).collect()
         })),
         directory: "unused".as_ref(),
-        // [0, {}]: a record without the field that `raw` writes.
-        misfit: Some(Batch {
-            encoding: Encoding::Packed,
-            body: vec![0x92, 0x00, 0x80].into(),
-            ..lines("t", "x")
-        }),
+        misfit: Some(misfit()),
     };
     block_on(case.check());
 }

@@ -8,9 +8,10 @@ use std::{
 };
 
 use millstream_record::Batch;
+use millstream_testkit::contract::SinkCase;
 
 use super::*;
-use crate::rig::{Rig, Upstream, lines, packed, try_build};
+use crate::rig::{Rig, Upstream, build, lines, packed, try_build};
 
 fn block_on<T>(future: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -299,4 +300,26 @@ fn wrong_options_are_reported_by_name() {
         let problems = try_build(&COMPONENT, options).err().unwrap();
         assert!(problems[0].contains(named), "{options}: {problems:?}");
     }
+}
+
+#[test]
+fn it_keeps_the_contract_of_sinks() {
+    let (listener, options) = listener("");
+    std::thread::spawn(move || {
+        while let Ok((mut stream, _)) = listener.accept() {
+            let _ = std::io::copy(&mut stream, &mut std::io::sink());
+        }
+    });
+    let sink = build(&COMPONENT, &options);
+    let case = SinkCase {
+        run: &|inlet, context| {
+            let sink = sink.clone();
+            Box::pin(async move { sink.run(inlet, context).await })
+        },
+        // The server does not acknowledge what it receives.
+        arrived: None,
+        directory: "unused".as_ref(),
+        misfit: None,
+    };
+    block_on(case.check());
 }

@@ -11,6 +11,7 @@ use std::{
 };
 
 use millstream_record::{Batch, Encoding};
+use millstream_testkit::{block_on, contract::SourceCase};
 use millstream_wire::record::{Record, records as records_of};
 
 use super::COMPONENT;
@@ -311,4 +312,18 @@ fn wrong_options_are_refused() {
             "{options}: {problems:?}"
         );
     }
+}
+
+#[test]
+fn it_keeps_the_contract_of_sources() {
+    let mut journal = Journal::new();
+    journal.numbered(0..3);
+    journal.until_standing(3);
+    let case = SourceCase {
+        build: &|| try_build(&COMPONENT, &journal.options("")).unwrap(),
+        records: 3,
+        rejected: 0,
+        directory: &journal.state(),
+    };
+    block_on(case.check());
 }

@@ -118,12 +118,9 @@ impl<'de> Deserialize<'de> for Partitions {
                     _ => Err(E::invalid_value(de::Unexpected::Str(text), &self)),
                 }
             }
-            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Partitions, A::Error> {
-                let mut numbers = Vec::new();
-                while let Some(number) = list.next_element()? {
-                    numbers.push(number);
-                }
-                Ok(Partitions::Numbers(numbers))
+            fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<Partitions, A::Error> {
+                let list = de::value::SeqAccessDeserializer::new(list);
+                Vec::deserialize(list).map(Partitions::Numbers)
             }
         }
         deserializer.deserialize_any(Read)

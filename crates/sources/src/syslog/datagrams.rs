@@ -253,15 +253,7 @@ impl Reader {
     }
 
     async fn send_batch(&mut self) {
-        let awaited = self.flight.is_half_full();
-        for receipt in self.flow.send(awaited).await {
-            self.flight.push(receipt, ());
-        }
-        self.lost |= self.flight.collect().is_err();
-        while self.flight.is_full() {
-            self.flight.answered().await;
-            self.lost |= self.flight.collect().is_err();
-        }
+        self.lost |= self.flow.send_in(&mut self.flight).await.is_err();
     }
 
     async fn finish(mut self) {

@@ -5,11 +5,15 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use millstream_pipeline::{delivery::Receipt, reject};
+use millstream_pipeline::{
+    delivery::{Receipt, Unsettled},
+    reject,
+};
 use millstream_record::{Batch, Buffer, Encoding, Tag, Time, Values};
 use millstream_wire::syslog::{After, Decoder, LeftOver, Received, Run, TooLong};
 
 use super::endpoint::Endpoint;
+use crate::flight::Flight;
 
 /// A batch of this size is sent: large enough that the cost per batch does not show, small enough that it is still in the cache
 /// when the next hop reads it.
@@ -212,5 +216,18 @@ impl Flow {
             receipts.push(self.endpoint.context.outlet.send(batch, awaited).await);
         }
         receipts
+    }
+
+    /// Sends the batch, and waits until `flight` has room for another one. Fails if a batch was dropped.
+    pub(super) async fn send_in(&mut self, flight: &mut Flight<()>) -> Result<(), Unsettled> {
+        for receipt in self.send(flight.is_half_full()).await {
+            flight.push(receipt, ());
+        }
+        let mut answers = flight.collect().map(drop);
+        while flight.is_full() {
+            flight.answered().await;
+            answers = answers.and(flight.collect().map(drop));
+        }
+        answers
     }
 }

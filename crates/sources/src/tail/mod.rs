@@ -35,6 +35,7 @@ mod pace;
 mod position;
 mod positions;
 mod reader;
+mod records;
 mod run;
 mod scan;
 mod sender;

@@ -14,10 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use bytes::Bytes;
 use millstream_pipeline::condition::{Condition, Trouble};
-use millstream_record::FileOrigin;
-use millstream_wire::lines;
 use tokio::time::sleep_until;
 
 use super::{
@@ -25,23 +22,16 @@ use super::{
     chunk::Chunk,
     context::FileContext,
     copy::{self, Copied},
-    decoder::{Decoded, Decoder},
     done::WhenDone,
     ends::Ended,
     gzip::GzipText,
     hole::hole_end,
     identity::{Mark, Stat, generation},
-    long_line::LineEnd,
     open_file::OpenFile,
-    pace::Pace,
-    position::Position,
-    sender::{Rejection, Sender},
+    records::{Records, Step},
     tracked::Tracked,
 };
-use crate::framing::{Framed, TooLong};
 
-/// How long a reader waits before it sends again what was dropped.
-const RESEND_WAIT: Duration = Duration::from_millis(500);
 /// How long a file that cannot be read is left alone.
 const TROUBLE_WAIT: Duration = Duration::from_secs(5);
 /// A file without notifications is checked after this share of the time for which it has been idle ...
@@ -55,30 +45,13 @@ pub(super) struct Reader {
     file: OpenFile,
     /// The text of the file, if it is compressed.
     gzip: Option<GzipText>,
-    position: Position,
-    decoder: Decoder,
-    line_end: LineEnd,
-    sender: Sender,
-    pace: Pace,
+    records: Records,
     /// The file may be a copy of another one.
     appeared: bool,
     /// The file could not be removed or renamed.
     stays: bool,
     /// Holds while the file cannot be read.
     failing: Option<Condition>,
-}
-
-/// The result of one look at the file.
-#[derive(Debug, PartialEq, Eq)]
-enum Step {
-    /// Something was sent, or there is more to read.
-    Continue,
-    /// There is no whole record left.
-    End,
-    /// The file holds another content than before.
-    Replaced,
-    /// A batch has to be sent again.
-    Resend,
 }
 
 impl Reader {
@@ -124,28 +97,11 @@ impl Reader {
                 (Some(*id), *mark, generation(id), false)
             }
         };
-        let (common, tracked) = (&context.common, &context.tracked);
-        let path = tracked.state().path.clone();
-        let decoder = Decoder::new(&common.options, matches!(begin, Begin::Gzip(_)));
-        let sender = Sender::new(&path, decoder.encoding(), &common.options, &context.source);
-        let mut position = Position::new(
-            tracked.clone(),
-            common.heads.clone(),
-            common.signal.clone(),
-            generation,
-            next,
-        );
-        if let Some(id) = id {
-            position.adopt(id);
-        }
+        let by_line = matches!(begin, Begin::Gzip(_));
         Self {
-            file: OpenFile::new(common.meters.open_files.clone()),
+            file: OpenFile::new(context.common.meters.open_files.clone()),
             gzip: None,
-            position,
-            decoder,
-            line_end: LineEnd::default(),
-            sender,
-            pace: Pace::new(common.meters.lag.clone(), tracked.lag.clone()),
+            records: Records::new(&context, id, next, generation, by_line),
             appeared,
             stays: false,
             failing: None,
@@ -155,11 +111,11 @@ impl Reader {
 
     async fn read_all(mut self) -> Ended {
         while !self.context.stop.is_stopped() {
-            if self.position.collect().is_err() {
+            if self.records.position.collect().is_err() {
                 self.go_back().await;
             }
-            if self.position.is_full() {
-                self.position.answered().await;
+            if self.records.position.is_full() {
+                self.records.position.answered().await;
                 continue;
             }
             let step = self.step().await;
@@ -187,16 +143,20 @@ impl Reader {
             }
         }
         // A batch that is dropped now is read again at the next start.
-        let _ = self.position.land().await;
-        self.position.publish();
+        let _ = self.records.position.land().await;
+        self.records.position.publish();
         self.ended()
     }
 
     fn ended(&self) -> Ended {
-        let is_read = self.position.is_settled() && !self.context.stop.is_stopped();
+        let is_read = self.records.position.is_settled() && !self.context.stop.is_stopped();
         Ended {
             inode: self.context.tracked.inode,
-            left_at: self.position.id().map(|id| (id, self.position.settled())),
+            left_at: self
+                .records
+                .position
+                .id()
+                .map(|id| (id, self.records.position.settled())),
             in_order: true,
             compressed: self.file.len().filter(|_| is_read && self.gzip.is_some()),
         }
@@ -213,13 +173,13 @@ impl Reader {
         let Some(file) = self.file.get() else {
             return Ok(Step::End);
         };
-        let next = self.position.next();
+        let next = self.records.position.next();
         let len = Stat::of(file)?.len;
-        self.pace.lag(len.saturating_sub(next.offset));
+        self.records.pace.lag(len.saturating_sub(next.offset));
         let Some(available) = len.checked_sub(next.offset) else {
             return Ok(Step::Replaced);
         };
-        if !self.decoder.is_worthwhile(available) {
+        if !self.records.decoder.is_worthwhile(available) {
             let is_same = next.covered() == 0 || Mark::read(file, next.offset)? == Some(next);
             return Ok(if is_same { Step::End } else { Step::Replaced });
         }
@@ -228,7 +188,7 @@ impl Reader {
         }
         let wanted = usize::try_from(available)
             .unwrap_or(usize::MAX)
-            .min(self.decoder.read_bytes());
+            .min(self.records.decoder.read_bytes());
         let Some(buffer) = self.context.reserve(Chunk::memory(next, wanted)).await else {
             return Ok(Step::End);
         };
@@ -242,28 +202,18 @@ impl Reader {
         if text.first() == Some(&0) {
             let truncated = self.context.tracked.state().before();
             if let Some(end) = hole_end(file, next.offset, text, len, truncated)? {
-                return self.skip_hole(end).await;
+                return self.records.skip_hole(file, end).await;
             }
         }
         // Plain lines are not expected where the file system reports more than it delivers.
-        let is_complete = self.decoder.is_by_line() || text.len() == wanted;
+        let is_complete = self.records.decoder.is_by_line() || text.len() == wanted;
         let more = is_complete && (text.len() as u64) < available;
-        match self.decoder.decode(text, more, next.offset == 0) {
-            Decoded::Lines(bytes) => {
-                let mark = chunk.mark(bytes);
-                self.send_lines(chunk.into_lines(bytes), mark).await?;
-                Ok(Step::Continue)
-            }
-            Decoded::Framed(framed, bytes) => self.send_framed(framed, chunk.mark(bytes)).await,
-            Decoded::TooLong(piece) => self.send_long_line(chunk, piece, len).await,
-            Decoded::More => Ok(Step::Continue),
-            Decoded::Partial => Ok(Step::End),
-        }
+        self.records.send_chunk(file, chunk, more, len).await
     }
 
     /// The same for a compressed file.
     async fn step_gzip(&mut self) -> io::Result<Step> {
-        let next = self.position.next();
+        let next = self.records.position.next();
         let (Some(gzip), Some(file)) = (&mut self.gzip, self.file.get()) else {
             return Ok(Step::End);
         };
@@ -275,7 +225,7 @@ impl Reader {
                 _ => Step::Replaced,
             });
         }
-        let text_bytes = gzip.fill(file, next, self.decoder.read_bytes())?;
+        let text_bytes = gzip.fill(file, next, self.records.decoder.read_bytes())?;
         let left = match gzip.damage() {
             None => Stat::of(file)?.len.saturating_sub(gzip.compressed_bytes()),
             Some(why) => {
@@ -285,142 +235,11 @@ impl Reader {
                 0
             }
         };
-        self.pace.lag(left + text_bytes);
-        if left == 0 && !self.decoder.is_worthwhile(text_bytes) {
+        self.records.pace.lag(left + text_bytes);
+        if left == 0 && !self.records.decoder.is_worthwhile(text_bytes) {
             return Ok(Step::End);
         }
-        let text = gzip.text(next);
-        match self.decoder.decode(text, left > 0, next.offset == 0) {
-            Decoded::Framed(framed, bytes) => {
-                let mark = gzip.mark(next.offset + bytes as u64);
-                let mark = mark.ok_or(io::ErrorKind::UnexpectedEof)?;
-                self.send_framed(framed, mark).await
-            }
-            Decoded::More => Ok(Step::Continue),
-            Decoded::Lines(_) | Decoded::TooLong(_) | Decoded::Partial => Ok(Step::End),
-        }
-    }
-
-    /// Sends whole lines; reading continues at `mark`.
-    async fn send_lines(&mut self, body: Bytes, mark: Mark) -> io::Result<()> {
-        let count = lines::count(&body);
-        self.send(body, count, mark).await
-    }
-
-    async fn send(&mut self, body: Bytes, count: u32, mark: Mark) -> io::Result<()> {
-        let origin = self.origin(mark)?;
-        // With `--once`, the reader waits for the last batch of a file.
-        let is_last = self.context.source.once && self.pace.is_rest(origin.next - origin.begin);
-        let awaited = is_last || self.position.is_half_full();
-        let receipt = self.sender.send(origin, body, count, awaited).await;
-        self.position.sent(receipt, mark);
-        self.advanced(origin);
-        Ok(())
-    }
-
-    /// Sends what the framer made; reading continues at `mark`.
-    async fn send_framed(&mut self, framed: Framed, mark: Mark) -> io::Result<Step> {
-        let meters = &self.context.common.meters;
-        meters.too_long.add(framed.too_long.into());
-        meters.garbled.add(framed.garbled.into());
-        if !framed.rejected.is_empty() {
-            let origin = self.origin(mark)?;
-            if !self.sender.reject(origin, &framed.rejected).await {
-                return Ok(Step::Resend);
-            }
-        }
-        match framed.count {
-            0 => self.skip(mark).await?,
-            count => self.send(framed.body.into(), count, mark).await?,
-        }
-        Ok(Step::Continue)
-    }
-
-    /// Deals with a line longer than `line_max` as `too_long` says. Its first piece has `piece` bytes, the file `len`.
-    ///
-    /// A piece of a split line is a batch, and a position may be behind it: reading from there gives the same further
-    /// pieces. A truncated or rejected line is done with when its end is there.
-    async fn send_long_line(&mut self, chunk: Chunk, piece: usize, len: u64) -> io::Result<Step> {
-        let next = self.position.next();
-        let mark = match (self.decoder.too_long(), self.file.get()) {
-            (TooLong::Split, _) => Some(chunk.mark(piece)),
-            (_, Some(file)) => {
-                let from = next.offset + piece as u64;
-                self.line_end.find(file, from, len).await?
-            }
-            (_, None) => None,
-        };
-        let Some(mark) = mark else {
-            self.decoder.set_partial(len - next.offset);
-            return Ok(Step::End);
-        };
-        if self.decoder.too_long() == TooLong::Reject {
-            return self.reject_line(mark.offset - 1, mark).await;
-        }
-        self.context.common.meters.too_long.add(1);
-        self.line_end.reset();
-        self.send_lines(chunk.into_line(piece), mark).await?;
-        Ok(Step::Continue)
-    }
-
-    /// Rejects the line that ends at `end`; reading continues at `mark`.
-    async fn reject_line(&mut self, end: u64, mark: Mark) -> io::Result<Step> {
-        let id = self.position.identify(self.file.get())?;
-        let Some(file) = self.file.get() else {
-            return Ok(Step::Continue);
-        };
-        let range = self.position.next().offset..end;
-        match self.sender.reject_line(file, id, range).await? {
-            Rejection::Truncated => return Ok(Step::Replaced),
-            Rejection::Dropped => return Ok(Step::Resend),
-            Rejection::Sent => {}
-        }
-        self.context.common.meters.too_long.add(1);
-        self.line_end.reset();
-        self.skip(mark).await?;
-        Ok(Step::Continue)
-    }
-
-    /// Skips the hole that ends at `end`.
-    async fn skip_hole(&mut self, end: u64) -> io::Result<Step> {
-        let Some(file) = self.file.get() else {
-            return Ok(Step::End);
-        };
-        let Some(mark) = Mark::read(file, end)? else {
-            return Ok(Step::Replaced);
-        };
-        let bytes = end - self.position.next().offset;
-        self.context.common.meters.holes.add(bytes);
-        self.skip(mark).await?;
-        Ok(Step::Continue)
-    }
-
-    /// Continues at `mark` without a record.
-    async fn skip(&mut self, mark: Mark) -> io::Result<()> {
-        let origin = self.origin(mark)?;
-        if self.context.common.durable {
-            // After a restart, reading does not come here again.
-            let receipt = self.sender.send_position(origin).await;
-            self.position.sent(receipt, mark);
-        } else {
-            self.position.skip(mark);
-        }
-        self.advanced(origin);
-        Ok(())
-    }
-
-    fn advanced(&mut self, origin: FileOrigin) {
-        self.pace.read(origin.next - origin.begin);
-        self.decoder.advanced();
-    }
-
-    /// The origin of the records between the position and `mark`.
-    fn origin(&mut self, mark: Mark) -> io::Result<FileOrigin> {
-        Ok(FileOrigin {
-            file: self.position.identify(self.file.get())?,
-            begin: self.position.next().offset,
-            next: mark.offset,
-        })
+        self.records.send_text(file, gzip, left > 0).await
     }
 
     /// Lets the consumer on this thread process the batch while it is in the cache, and other files have a turn. A reader that
@@ -428,12 +247,12 @@ impl Reader {
     async fn yield_turn(&mut self) {
         let rate = self.context.common.options.rate_max;
         if rate > 0 {
-            let owed = std::mem::take(&mut self.pace.owed);
+            let owed = std::mem::take(&mut self.records.pace.owed);
             let wait = Duration::from_secs_f64(owed as f64 / rate as f64);
             self.context.pause(wait).await;
         }
-        let nap = match self.pace.at_end() {
-            true => self.pace.woken(),
+        let nap = match self.records.pace.at_end() {
+            true => self.records.pace.woken(),
             false => None,
         };
         match nap {
@@ -449,7 +268,7 @@ impl Reader {
     async fn wait_at_end(&mut self) -> bool {
         self.context.tracked.read.notify_one();
         let rotated = self.context.tracked.state().rotated;
-        let last_read = self.pace.last_read;
+        let last_read = self.records.pace.last_read;
         let since = match self.gzip {
             // Other files wait for the permit, and this one was complete long ago.
             Some(_) => Some(self.file.written_at().unwrap_or(last_read)),
@@ -462,7 +281,10 @@ impl Reader {
         if self.context.source.once || until.is_some_and(|until| until <= Instant::now()) {
             return self.send_partial().await && self.finish().await;
         }
-        let mut until = until.into_iter().chain(self.decoder.quiet_at()).min();
+        let mut until = until
+            .into_iter()
+            .chain(self.records.decoder.quiet_at())
+            .min();
         if let Some(file) = self.file.get() {
             let alarms = self.context.common.alarms.as_ref();
             match alarms.map(|alarms| alarms.set(file, &self.context.tracked.alarm)) {
@@ -489,24 +311,24 @@ impl Reader {
         let woken = tokio::select! {
             () = self.context.tracked.alarm.wake.notified() => true,
             () = self.context.stop.stopped() => false,
-            () = self.position.answered() => false,
+            () = self.records.position.answered() => false,
             () = sleep_until(deadline), if until.is_some() => false,
         };
-        if let Some(nap) = self.pace.woken().filter(|_| woken) {
+        if let Some(nap) = self.records.pace.woken().filter(|_| woken) {
             self.context.pause(nap).await;
         }
     }
 
     /// Sends what is left without a newline, to be done with the file. False: it has to be read once more.
     async fn send_partial(&mut self) -> bool {
-        if self.decoder.partial() == 0 || self.file.get().is_none() {
+        if self.records.decoder.partial() == 0 || self.file.get().is_none() {
             return true;
         }
-        let sent = match self.decoder.is_by_line() {
+        let sent = match self.records.decoder.is_by_line() {
             true => {
-                self.decoder.set_closing(true);
+                self.records.decoder.set_closing(true);
                 let step = self.step().await;
-                self.decoder.set_closing(false);
+                self.records.decoder.set_closing(false);
                 step.map(|_| false)
             }
             false => self.send_partial_line().await,
@@ -514,7 +336,7 @@ impl Reader {
         match sent {
             Ok(true) => true,
             Ok(false) => {
-                self.decoder.set_partial(0);
+                self.records.decoder.set_partial(0);
                 false
             }
             Err(error) => self.report_failure(&error).await,
@@ -523,12 +345,10 @@ impl Reader {
 
     /// False: the file has grown or changed.
     async fn send_partial_line(&mut self) -> io::Result<bool> {
-        let partial = self.decoder.partial();
-        let wanted = usize::try_from(partial)
+        let wanted = usize::try_from(self.records.decoder.partial())
             .unwrap_or(usize::MAX)
             .min(self.context.common.options.line_max);
-        let is_whole = wanted as u64 == partial;
-        let next = self.position.next();
+        let next = self.records.position.next();
         let Some(buffer) = self.context.reserve(Chunk::memory(next, wanted + 1)).await else {
             return Ok(true);
         };
@@ -536,24 +356,10 @@ impl Reader {
             return Ok(true);
         };
         // One byte more than there was shows whether the line has grown.
-        let Some(chunk) = Chunk::read(file, buffer, next, wanted + 1)? else {
-            return Ok(false);
-        };
-        let read = chunk.text().len();
-        if read < wanted || is_whole && read > wanted {
-            return Ok(false);
+        match Chunk::read(file, buffer, next, wanted + 1)? {
+            Some(chunk) => self.records.send_partial_line(file, chunk, wanted).await,
+            None => Ok(false),
         }
-        let end = next.offset + partial;
-        let mark = match is_whole {
-            true => chunk.mark(wanted),
-            false => Mark::read(file, end)?.ok_or(io::ErrorKind::UnexpectedEof)?,
-        };
-        if !is_whole && self.decoder.too_long() == TooLong::Reject {
-            return Ok(self.reject_line(end, mark).await? == Step::Continue);
-        }
-        // Of a line that is too long and was not split, the first piece remains.
-        self.send_lines(chunk.into_line(wanted), mark).await?;
-        Ok(true)
     }
 
     fn has_to_be_done(&self) -> bool {
@@ -566,13 +372,13 @@ impl Reader {
         if !self.has_to_be_done() || self.context.tracked.state().rotated.is_some() {
             return true;
         }
-        let sent = self.position.next();
-        if self.position.land().await.is_err() {
+        let sent = self.records.position.next();
+        if self.records.position.land().await.is_err() {
             self.go_back().await;
             return false;
         }
-        self.position.publish();
-        if self.position.settled() != sent || self.context.stop.is_stopped() {
+        self.records.position.publish();
+        if self.records.position.settled() != sent || self.context.stop.is_stopped() {
             return self.context.stop.is_stopped();
         }
         let path = self.context.tracked.state().path.clone();
@@ -605,7 +411,7 @@ impl Reader {
         };
         let read = match &self.gzip {
             Some(gzip) => gzip.compressed_bytes(),
-            None => self.position.next().offset,
+            None => self.records.position.next().offset,
         };
         Ok(Stat::of(file)?.len == read)
     }
@@ -646,8 +452,8 @@ impl Reader {
             Copied::No => Ok(false),
             Copied::Stopped => Ok(true),
             Copied::UpTo(mark) => {
-                self.position.resume_at(mark);
-                self.position.identify(self.file.get())?;
+                self.records.position.resume_at(mark);
+                self.records.position.identify(self.file.get())?;
                 self.context.common.signal.announcing();
                 self.announce().await;
                 Ok(true)
@@ -668,89 +474,48 @@ impl Reader {
             return Ok(false);
         };
         let gzip = self.gzip.insert(GzipText::new(permit));
-        let since = self.pace.last_read;
+        let since = self.records.pace.last_read;
         let found = gzip.find(file, &begin.candidates, since, &mut self.context);
         match found.await? {
             Some(mark) if mark.offset > 0 => {
-                self.position.resume_at(mark);
-                self.pace.last_read = Instant::now();
+                self.records.position.resume_at(mark);
+                self.records.pace.last_read = Instant::now();
                 match begin.id {
-                    Some(id) => self.position.adopt(id),
-                    None => drop(self.position.identify(self.file.get())?),
+                    Some(id) => self.records.position.adopt(id),
+                    None => drop(self.records.position.identify(self.file.get())?),
                 }
                 self.context.common.signal.announcing();
                 self.announce().await;
             }
             _ => gzip.restart(),
         }
-        Ok(!begin.only_candidates || self.position.id().is_some())
+        Ok(!begin.only_candidates || self.records.position.id().is_some())
     }
 
-    /// Sends a durable channel where the file begins, in a batch without records. If the channel learned of it only with the
-    /// first lines, a crash before them would begin at a later end.
     async fn announce(&mut self) {
-        let signal = self.context.common.signal.clone();
-        let Some(file) = self.position.id().filter(|_| self.context.common.durable) else {
-            return signal.announced();
-        };
-        let at = self.position.next().offset;
-        let origin = FileOrigin {
-            file,
-            begin: at,
-            next: at,
-        };
-        while !self.context.stop.is_stopped() {
-            if self.sender.send_position(origin).await.await.is_ok() {
-                return signal.announced();
-            }
-            self.context.pause(RESEND_WAIT).await;
-        }
+        self.records.announce(&mut self.context).await;
     }
 
-    /// The inode holds another content: waits for what was sent of the old one, then begins anew.
+    /// The inode holds another content.
     async fn begin_anew(&mut self) {
-        let sent = self.position.next().offset;
-        if self.position.land().await.is_err() {
+        if let Err((settled, sent)) = self.records.begin_anew().await {
+            let path = self.context.path();
             self.context.source.reporter.error(
                 "destroyed",
                 format_args!(
-                    "{} was truncated before its bytes {}..{sent} were settled; only a copy of it has them",
-                    self.context.path(),
-                    self.position.settled().offset
+                    "{path} was truncated before its bytes {settled}..{sent} were settled; only a copy of it has them"
                 ),
             );
         }
-        self.position.begin_anew();
-        self.context.common.meters.truncated.add(1);
         if let Some(gzip) = &mut self.gzip {
             gzip.restart();
         }
-        self.forget_read();
     }
 
-    /// A batch was dropped: reads again from the settled mark, or from where a durable channel says.
+    /// A batch was dropped.
     async fn go_back(&mut self) {
-        let _ = self.position.land().await;
-        let mut mark = self.position.settled();
-        self.context.pause(RESEND_WAIT).await;
-        if let (Some(id), Some(file), None) = (self.position.id(), self.file.get(), &self.gzip)
-            && let Some(origins) = self.context.source.outlet.file_origins()
-        {
-            let range = mark.offset + 1..=self.position.next().offset;
-            let kept = origins.into_iter().find(|(other, _)| *other == id);
-            let kept = kept.filter(|(_, next)| range.contains(next));
-            if let Some(Ok(Some(kept))) = kept.map(|(_, next)| Mark::read(file, next)) {
-                mark = kept;
-            }
-        }
-        self.position.resume_at(mark);
-        self.forget_read();
-        self.position.publish();
-    }
-
-    fn forget_read(&mut self) {
-        self.decoder.reset();
-        self.line_end.reset();
+        let file = self.file.get().filter(|_| self.gzip.is_none());
+        self.records.go_back(&mut self.context, file).await;
     }
 }
 

@@ -13,6 +13,8 @@ use std::{
     time::Duration,
 };
 
+use millstream_testkit::{block_on, contract::SourceCase};
+
 use super::COMPONENT;
 use crate::rig::{Downstream, Running, try_build, until};
 
@@ -330,4 +332,24 @@ fn wrong_options_are_refused_with_a_helpful_message() {
         );
     }
     assert!(try_build(&COMPONENT, r#"{"paths": "/a", "tag": "{host}.{path}"}"#).is_ok());
+}
+
+#[test]
+fn it_keeps_the_contract_of_sources() {
+    let places = std::cell::RefCell::new(Vec::new());
+    let state = tempfile::tempdir().unwrap();
+    let case = SourceCase {
+        build: &|| {
+            let place = Place::new();
+            append(&place.log("a.log"), "one\nmuch too long\ntwo\n");
+            let options = place.options("*.log", r#", "line_max": "8B", "too_long": "reject""#);
+            places.borrow_mut().push(place);
+            try_build(&COMPONENT, &options).unwrap()
+        },
+        // The long line is rejected in two pieces.
+        records: 4,
+        rejected: 2,
+        directory: state.path(),
+    };
+    block_on(case.check());
 }

@@ -8,30 +8,19 @@
 //! union          a long, the index of the branch, then its value
 //! ```
 
-use std::fmt;
-
 /// The most bytes of a long.
 const LONG_BYTES_MAX: usize = 10;
 
 /// Why a value could not be read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReadError {
     /// The bytes end inside the value; more may arrive.
+    #[error("the bytes end inside an Avro value")]
     Short,
     /// A number of more than 64 bits, or a negative length.
+    #[error("a number of more than 64 bits or a length below zero")]
     Malformed,
 }
-
-impl fmt::Display for ReadError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Short => "the bytes end inside an Avro value",
-            Self::Malformed => "a number of more than 64 bits or a length below zero",
-        })
-    }
-}
-
-impl std::error::Error for ReadError {}
 
 /// A position in a slice from which values are read in turn.
 #[derive(Clone, Copy, Debug)]

@@ -35,24 +35,15 @@ pub enum Codec {
 }
 
 /// Why a payload cannot be decompressed. The fault is the peer's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InflateError {
     /// It ends inside a member or frame.
+    #[error("the compressed payload ends too early")]
     Truncated,
     /// It is not of this format, or damaged.
+    #[error("the payload is not what `compressed` says, or it is damaged")]
     Corrupt,
 }
-
-impl fmt::Display for InflateError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Truncated => "the compressed payload ends too early",
-            Self::Corrupt => "the payload is not what `compressed` says, or it is damaged",
-        })
-    }
-}
-
-impl std::error::Error for InflateError {}
 
 /// The progress of [`Inflater::inflate`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -36,9 +36,9 @@ use millstream_record::{Batch, Encoding};
 pub use option::{Rename, Set, Setting};
 
 use crate::{
-    format::OptionError,
     lines,
     msgpack::{self, Head, skip},
+    option_error::OptionError,
     record::{FieldPath, Record, TimedRecord},
     room::Room,
     template::{Depends, Missing, Shared},

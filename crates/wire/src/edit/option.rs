@@ -1,6 +1,6 @@
 //! The options of an edit: maps in the order of the file.
 
-use std::{borrow::Cow, collections::BTreeMap, fmt};
+use std::{borrow::Cow, collections::BTreeMap, fmt, iter, marker::PhantomData};
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{
@@ -69,46 +69,40 @@ impl Setting {
 
 impl<'de> Deserialize<'de> for Rename {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct InOrder;
-        impl<'de> Visitor<'de> for InOrder {
-            type Value = Rename;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a map of fields and their new names, such as `{ .msg: .message }`")
-            }
-
-            fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<Rename, M::Error> {
-                let mut fields = Vec::new();
-                while let Some(pair) = map.next_entry()? {
-                    fields.push(pair);
-                }
-                Ok(Rename { fields })
-            }
-        }
-        deserializer.deserialize_map(InOrder)
+        let expected = "a map of fields and their new names, such as `{ .msg: .message }`";
+        let fields = deserializer.deserialize_map(InOrder(expected, PhantomData))?;
+        Ok(Self { fields })
     }
 }
 
 impl<'de> Deserialize<'de> for Set {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct InOrder;
-        impl<'de> Visitor<'de> for InOrder {
-            type Value = Set;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a map of fields and their values, such as `{ .env: prod }`")
-            }
-
-            fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<Set, M::Error> {
-                let mut fields = Vec::new();
-                while let Some(pair) = map.next_entry()? {
-                    fields.push(pair);
-                }
-                Ok(Set { fields })
-            }
-        }
-        deserializer.deserialize_map(InOrder)
+        let expected = "a map of fields and their values, such as `{ .env: prod }`";
+        let fields = deserializer.deserialize_map(InOrder(expected, PhantomData))?;
+        Ok(Self { fields })
     }
+}
+
+/// Reads a map whose values are a `T`, in its order. The text says what was expected.
+struct InOrder<T>(&'static str, PhantomData<T>);
+
+impl<'de, T: Deserialize<'de>> Visitor<'de> for InOrder<T> {
+    type Value = Vec<(FieldPath, T)>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0)
+    }
+
+    fn visit_map<M: MapAccess<'de>>(self, map: M) -> Result<Self::Value, M::Error> {
+        pairs(map)
+    }
+}
+
+/// The pairs of a map, in its order.
+fn pairs<'de, M: MapAccess<'de>, K: Deserialize<'de>, V: Deserialize<'de>>(
+    mut map: M,
+) -> Result<Vec<(K, V)>, M::Error> {
+    iter::from_fn(|| map.next_entry().transpose()).collect()
 }
 
 impl<'de> Deserialize<'de> for Setting {
@@ -156,19 +150,12 @@ impl<'de> Visitor<'de> for AnyValue {
     }
 
     fn visit_seq<S: SeqAccess<'de>>(self, mut list: S) -> Result<Setting, S::Error> {
-        let mut all = Vec::new();
-        while let Some(one) = list.next_element()? {
-            all.push(one);
-        }
-        Ok(Setting::List(all))
+        let all: Result<_, _> = iter::from_fn(|| list.next_element().transpose()).collect();
+        all.map(Setting::List)
     }
 
-    fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<Setting, M::Error> {
-        let mut all = Vec::new();
-        while let Some(pair) = map.next_entry()? {
-            all.push(pair);
-        }
-        Ok(Setting::Map(all))
+    fn visit_map<M: MapAccess<'de>>(self, map: M) -> Result<Setting, M::Error> {
+        pairs(map).map(Setting::Map)
     }
 }
 

@@ -1,7 +1,9 @@
 //! The plan of an edit: a tree of the names that it touches, checked for contradictions.
 
 use super::{Changes, MISSING};
-use crate::{condition::named::Named, format::OptionError, msgpack::write_str, record::FieldPath};
+use crate::{
+    condition::named::Named, msgpack::write_str, option_error::OptionError, record::FieldPath,
+};
 
 /// The most names that an edit touches in one map: the sets of those seen are words of bits.
 const NAMES_MAX: usize = 64;

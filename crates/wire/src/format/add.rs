@@ -14,7 +14,9 @@ use serde::{
 };
 
 use super::{
-    OptionError, Reason, avro, csv, ltsv,
+    OptionError, Reason,
+    avro::datum,
+    escape::{self, Cell},
     value::{Plain, plain},
 };
 use crate::{
@@ -221,12 +223,12 @@ impl Added {
                 Target::Packed => write_str(&mut key, name.as_bytes()),
                 Target::Ltsv => {
                     let mut room = Room::new(&mut key);
-                    ltsv::label(&mut room, name.as_bytes());
+                    escape::label(&mut room, name.as_bytes());
                     room.byte(b':');
                 }
                 // The names are in the header.
                 Target::Csv => {}
-                Target::Avro => avro::string(&mut Room::new(&mut key), name.as_bytes()),
+                Target::Avro => datum::string(&mut Room::new(&mut key), name.as_bytes()),
             }
             Field {
                 name: name.as_bytes().into(),
@@ -346,7 +348,7 @@ impl Added {
                     _ => write_number(number, &mut self.text),
                 }
                 match self.target {
-                    Target::Avro => avro::string(room, &self.text),
+                    Target::Avro => datum::string(room, &self.text),
                     _ => room.bytes(&self.text),
                 }
             }
@@ -409,9 +411,9 @@ fn write_text(target: Target, room: &mut Room<'_>, text: &[u8]) {
             str_head(room, text.len());
             room.bytes(text);
         }
-        Target::Ltsv => ltsv::Value::text(room, text),
-        Target::Csv => csv::Cell::text(room, text),
-        Target::Avro => avro::string(room, text),
+        Target::Ltsv => escape::Value::text(room, text),
+        Target::Csv => Cell::text(room, text),
+        Target::Avro => datum::string(room, text),
     }
 }
 
@@ -432,13 +434,13 @@ fn copy(
             room.bytes(value.map_err(json::Unfit::from)?);
         }
         (Target::Ltsv, Value::Packed(bytes)) => {
-            plain::<ltsv::Value>(room, bytes, 0, scratch)?;
+            plain::<escape::Value>(room, bytes, 0, scratch)?;
         }
         (Target::Csv, Value::Packed(bytes)) => {
-            plain::<csv::Cell>(room, bytes, 0, scratch)?;
+            plain::<Cell>(room, bytes, 0, scratch)?;
         }
         (Target::Avro, Value::Packed(bytes)) => {
-            avro::value(room, bytes, 0)?;
+            datum::value(room, bytes, 0)?;
         }
     }
     Ok(())

@@ -15,8 +15,9 @@ use millstream_record::Batch;
 use super::{
     Reason,
     add::Added,
-    encoder::{Of, Write},
+    escape::Cell,
     value::{Plain, behind, map_at, plain, text_at},
+    write::{Of, Write},
 };
 use crate::{
     json::Unfit,
@@ -187,43 +188,4 @@ fn key_at(body: &[u8], at: usize) -> Result<(Option<&[u8]>, usize), Unfit> {
         reader.skip()?;
     }
     Ok((name, reader.position()))
-}
-
-/// A cell of a row.
-pub(super) struct Cell;
-
-impl Plain for Cell {
-    #[inline]
-    fn text(room: &mut Room<'_>, text: &[u8]) {
-        if let Some(how) = room.rewrites(text) {
-            room.byte(b'"');
-            how.pieces(text, |piece| Self::inner(room, piece));
-            return room.byte(b'"');
-        }
-        let special =
-            |byte: u8| (byte == b',') | (byte == b'"') | (byte == b'\n') | (byte == b'\r');
-        // No early exit, so that the compiler vectorises it.
-        if !text.is_empty()
-            && !text
-                .iter()
-                .fold(false, |found, &byte| found | special(byte))
-        {
-            return room.bytes(text);
-        }
-        room.byte(b'"');
-        Self::inner(room, text);
-        room.byte(b'"');
-    }
-}
-
-impl Cell {
-    /// Writes the text between quotes.
-    fn inner(room: &mut Room<'_>, text: &[u8]) {
-        for part in text.split_inclusive(|&byte| byte == b'"') {
-            room.bytes(part);
-            if part.ends_with(b"\"") {
-                room.byte(b'"');
-            }
-        }
-    }
 }

@@ -10,8 +10,8 @@ use millstream_record::Batch;
 use super::{
     Reason,
     add::Added,
-    encoder::{Of, Write},
     value::{map_at, other, text_at},
+    write::{Of, Write},
 };
 use crate::{
     json::{self, Unfit, append_string},

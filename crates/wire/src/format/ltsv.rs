@@ -15,8 +15,9 @@ use millstream_record::Batch;
 use super::{
     Reason,
     add::Added,
-    encoder::{Of, Write},
+    escape::{self, label},
     value::{Plain, map_at, plain, text_at},
+    write::{Of, Write},
 };
 use crate::{
     json::{self, Unfit},
@@ -80,7 +81,7 @@ impl Write for Ltsv {
 
     fn line(&mut self, room: &mut Room<'_>, line: &[u8], of: Of<'_>) -> Result<(), Reason> {
         room.both(MESSAGE.as_bytes(), b":");
-        Value::text(room, line);
+        escape::Value::text(room, line);
         self.added
             .write(room, of.shared, of.line(line), self.line_seen, true)?;
         room.bytes(&self.delimiter);
@@ -111,60 +112,11 @@ impl Write for Ltsv {
                 None => at = self.other_key(room, body, at, &mut seen)?,
             }
             room.byte(b':');
-            at = plain::<Value>(room, body, at, &mut self.scratch)?;
+            at = plain::<escape::Value>(room, body, at, &mut self.scratch)?;
         }
         let event = of.packed(body, head);
         self.added.write(room, of.shared, event, seen, fields > 0)?;
         room.bytes(&self.delimiter);
         Ok(at)
-    }
-}
-
-/// Writes a label.
-pub(super) fn label(room: &mut Room<'_>, name: &[u8]) {
-    let before = room.position();
-    room.bytes(name);
-    let unfit = |byte: u8| byte < 0x20 || byte == b':' || byte == 0x7f;
-    if name.iter().fold(false, |found, &byte| found | unfit(byte)) {
-        room.back_to(before);
-        name.iter()
-            .for_each(|&byte| room.byte(if unfit(byte) { b'_' } else { byte }));
-    }
-}
-
-/// A value in LTSV.
-pub(super) struct Value;
-
-impl Plain for Value {
-    #[inline]
-    fn text(room: &mut Room<'_>, text: &[u8]) {
-        if let Some(how) = room.rewrites(text) {
-            return how.pieces(text, |piece| Self::valid(room, piece));
-        }
-        Self::valid(room, text);
-    }
-}
-
-impl Value {
-    #[inline]
-    fn valid(room: &mut Room<'_>, text: &[u8]) {
-        let unfit = |byte: u8| (byte == b'\t') | (byte == b'\n') | (byte == b'\r') | (byte == 0);
-        // No early exit, so that the compiler vectorises it.
-        if !text.iter().fold(false, |found, &byte| found | unfit(byte)) {
-            return room.bytes(text);
-        }
-        for part in text.split_inclusive(|&byte| unfit(byte)) {
-            let Some((&last, clean)) = part.split_last() else {
-                continue;
-            };
-            room.bytes(clean);
-            room.bytes(match last {
-                b'\t' => b"\\t",
-                b'\n' => b"\\n",
-                b'\r' => b"\\r",
-                0 => b"\\0",
-                _ => std::slice::from_ref(&last),
-            });
-        }
     }
 }

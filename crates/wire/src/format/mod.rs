@@ -20,6 +20,7 @@ mod add;
 mod avro;
 mod csv;
 mod encoder;
+mod escape;
 mod json;
 mod ltsv;
 mod msgpack;
@@ -27,6 +28,7 @@ mod options;
 mod raw;
 mod template;
 mod value;
+mod write;
 
 #[cfg(test)]
 mod tests;
@@ -35,7 +37,9 @@ use std::ops::Range;
 
 pub use add::Add;
 pub use encoder::{Encoder, Mark, Part};
-pub use options::{Format, Headers, OptionError, Options};
+pub use options::{Format, Headers, Options};
+
+pub use crate::option_error::OptionError;
 
 use crate::{json::Unfit, record::FieldPath, template::Missing};
 

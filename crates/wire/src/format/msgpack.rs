@@ -7,8 +7,8 @@ use millstream_record::{Batch, Time};
 use super::{
     Reason,
     add::Added,
-    encoder::{Of, Write},
     value::behind,
+    write::{Of, Write},
 };
 use crate::{
     json::Unfit,

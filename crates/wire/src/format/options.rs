@@ -4,7 +4,7 @@ use jiff::tz::TimeZone;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{Add, Encoder};
+use super::{Add, Encoder, OptionError};
 use crate::{json::InvalidUtf8, record::FieldPath, template::Template};
 
 /// Format of records.
@@ -63,32 +63,6 @@ pub struct Options {
     pub delimiter: Option<String>,
     /// The replacement for text that is not UTF-8; default base64 in JSON, unchanged bytes otherwise.
     pub invalid_utf8: Option<InvalidUtf8>,
-}
-
-/// Incompatible options.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{message}: {help}")]
-pub struct OptionError {
-    /// The option with the problem.
-    pub option: &'static str,
-    /// The error.
-    pub message: String,
-    /// The next step.
-    pub help: String,
-}
-
-impl OptionError {
-    pub(super) fn new(
-        option: &'static str,
-        message: impl Into<String>,
-        help: impl Into<String>,
-    ) -> Self {
-        Self {
-            option,
-            message: message.into(),
-            help: help.into(),
-        }
-    }
 }
 
 impl Options {

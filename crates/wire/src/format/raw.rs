@@ -6,8 +6,8 @@ use millstream_record::Batch;
 
 use super::{
     Reason,
-    encoder::{Of, Write},
     value::{behind, text_at},
+    write::{Of, Write},
 };
 use crate::{
     json,

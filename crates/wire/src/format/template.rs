@@ -6,8 +6,8 @@ use millstream_record::Batch;
 
 use super::{
     Reason,
-    encoder::{Of, Write},
     value::behind,
+    write::{Of, Write},
 };
 use crate::{msgpack::Head, record::TimedRecord, room::Room, template::Renderer};
 

@@ -1,31 +1,20 @@
 //! Reads single values from a slice.
 
-use std::fmt;
-
 use super::skip;
 
 /// Why a value could not be read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReadError {
     /// The bytes end inside the value; more may arrive.
+    #[error("the bytes end inside a MessagePack value")]
     Short,
     /// The byte 0xc1, with which no value begins.
+    #[error("no MessagePack value begins with the byte 0xc1")]
     Malformed,
     /// The value has another type than the requested one.
+    #[error("a MessagePack value of another type was expected")]
     Type,
 }
-
-impl fmt::Display for ReadError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Short => "the bytes end inside a MessagePack value",
-            Self::Malformed => "no MessagePack value begins with the byte 0xc1",
-            Self::Type => "a MessagePack value of another type was expected",
-        })
-    }
-}
-
-impl std::error::Error for ReadError {}
 
 /// A position in a slice from which values are read in turn. After an error the position is unchanged.
 #[derive(Clone, Copy, Debug)]

@@ -51,8 +51,6 @@ mod encode_tests;
 #[cfg(test)]
 mod tests;
 
-use std::fmt;
-
 use millstream_record::Time;
 
 pub use answer::{Form, accepted, refused, rejected};
@@ -86,30 +84,21 @@ pub enum Next<'a> {
 }
 
 /// Why something cannot be read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Bad {
     /// Not protobuf, or truncated.
+    #[error("not protobuf of the OpenTelemetry protocol")]
     Malformed,
     /// A value of the wrong type.
+    #[error("a value of the wrong type for the OpenTelemetry protocol")]
     Type,
     /// More than [`LEVELS_MAX`] nested arrays and maps.
+    #[error("more than {LEVELS_MAX} levels of nesting")]
     TooDeep,
     /// A resource or scope of more than 1 MiB.
+    #[error("a resource or scope of more than 1 MiB")]
     TooLong,
 }
-
-impl fmt::Display for Bad {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Malformed => f.write_str("not protobuf of the OpenTelemetry protocol"),
-            Self::Type => f.write_str("a value of the wrong type for the OpenTelemetry protocol"),
-            Self::TooDeep => write!(f, "more than {LEVELS_MAX} levels of nesting"),
-            Self::TooLong => f.write_str("a resource or scope of more than 1 MiB"),
-        }
-    }
-}
-
-impl std::error::Error for Bad {}
 
 impl<'a> Logs<'a> {
     /// Reads a request in protobuf.

@@ -1,17 +1,18 @@
 //! Why a text could not be parsed.
 
-use std::fmt;
-
 use crate::{json::JsonError, msgpack::ReadError};
 
 /// Why a record could not be parsed. The text names the place, in bytes from the start of the parsed field.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
     /// The record does not have the field.
+    #[error("the record does not have the field")]
     NoField,
     /// The field holds a number, a map or another value that is not text.
+    #[error("the field is not text")]
     NotText,
     /// The text has another format.
+    #[error("byte {offset}: {expected} expected")]
     Syntax {
         /// The offset of the error in bytes.
         offset: usize,
@@ -19,10 +20,13 @@ pub enum Fault {
         expected: &'static str,
     },
     /// The regular expression does not match.
+    #[error("the pattern does not match")]
     NoMatch,
     /// The field of `time` does not hold a time of its format.
+    #[error("the time does not have the format of `time`")]
     Time,
     /// The bytes are not an entry of the packed encoding, which no valid batch contains.
+    #[error("the record is not valid MessagePack")]
     Malformed,
 }
 
@@ -32,21 +36,6 @@ impl Fault {
         Self::Syntax { offset, expected }
     }
 }
-
-impl fmt::Display for Fault {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NoField => f.write_str("the record does not have the field"),
-            Self::NotText => f.write_str("the field is not text"),
-            Self::Syntax { offset, expected } => write!(f, "byte {offset}: {expected} expected"),
-            Self::NoMatch => f.write_str("the pattern does not match"),
-            Self::Time => f.write_str("the time does not have the format of `time`"),
-            Self::Malformed => f.write_str("the record is not valid MessagePack"),
-        }
-    }
-}
-
-impl std::error::Error for Fault {}
 
 impl From<JsonError> for Fault {
     fn from(error: JsonError) -> Self {

@@ -37,5 +37,7 @@ mod tests;
 
 pub use fault::Fault;
 pub use kind::Kind;
-pub use options::{OnError, OptionError, ParseOptions, TextFormat, TimeOptions};
+pub use options::{OnError, ParseOptions, TextFormat, TimeOptions};
+
+pub use crate::option_error::OptionError;
 pub use parser::{Input, Parser};

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::Kind;
+use super::{Kind, OptionError};
 use crate::record::{FieldPath, MESSAGE};
 
 /// Format of the text.
@@ -102,32 +102,6 @@ pub struct ParseOptions {
 
 fn message() -> FieldPath {
     FieldPath::top(MESSAGE)
-}
-
-/// Incompatible options.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{message}: {help}")]
-pub struct OptionError {
-    /// The option with the problem, with dots between its levels: `time.format`.
-    pub option: &'static str,
-    /// The error.
-    pub message: String,
-    /// The next step.
-    pub help: String,
-}
-
-impl OptionError {
-    pub(super) fn new(
-        option: &'static str,
-        message: impl Into<String>,
-        help: impl Into<String>,
-    ) -> Self {
-        Self {
-            option,
-            message: message.into(),
-            help: help.into(),
-        }
-    }
 }
 
 impl ParseOptions {

@@ -10,8 +10,9 @@ use jiff::tz::TimeZone;
 
 use super::{
     frame::{After, Frames, Framing, Scanned, trimmed},
-    parse::{Parsed, Parser, Received},
-    record::str_or_bin,
+    header::Received,
+    parse::{Parsed, Parser},
+    text::str_or_bin,
 };
 use crate::room::Room;
 

@@ -14,7 +14,7 @@
 use millstream_record::Time;
 
 use super::{
-    parse::Header,
+    header::Header,
     time::{Clock, Stamp},
     words::find,
 };

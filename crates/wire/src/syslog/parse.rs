@@ -4,6 +4,7 @@ use jiff::tz::TimeZone;
 use millstream_record::Time;
 
 use super::{
+    header::{Header, Received},
     known::Known,
     legacy, priority,
     record::{self, DATA, WORDS, Written},
@@ -13,17 +14,6 @@ use super::{
 };
 use crate::room::Room;
 
-/// The facts about a message besides its bytes.
-#[derive(Clone, Copy, Debug)]
-pub struct Received<'a> {
-    /// The receive time.
-    pub now: Time,
-    /// The field `host` of messages without one.
-    pub host: &'a [u8],
-    /// The field `peer`, if the batch does not have it.
-    pub peer: Option<&'a [u8]>,
-}
-
 /// How much of a message was understood.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Parsed {
@@ -31,27 +21,6 @@ pub enum Parsed {
     Header,
     /// Nothing: the record has the complete line as `message`.
     Nothing,
-}
-
-/// The header of a message. Missing texts are empty.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Header<'a> {
-    pub(super) priority: Option<u8>,
-    pub(super) time: Option<Time>,
-    pub(super) host: &'a [u8],
-    pub(super) app: &'a [u8],
-    pub(super) procid: &'a [u8],
-    pub(super) msgid: &'a [u8],
-    /// The sequence number of Cisco's devices.
-    pub(super) sequence: &'a [u8],
-    /// A time that is not a valid date, as it was written.
-    pub(super) timestamp: &'a [u8],
-    /// The bytes between the time and the text (in RFC 5424 before the structured data), if host, app, procid and msgid
-    /// follow from them alone and the host is present.
-    pub(super) words: &'a [u8],
-    /// From the bracket of the first element on; `message` begins there.
-    pub(super) structured: bool,
-    pub(super) message: &'a [u8],
 }
 
 /// Parses messages. It remembers only the meaning of the last header's bytes: its time, its words in either form, and

@@ -5,7 +5,7 @@
 
 use memchr::{memchr, memchr2};
 
-use super::record::{head, str_or_bin};
+use super::text::{head, str_or_bin};
 use crate::room::Room;
 
 /// The byte order mark before a message in UTF-8.

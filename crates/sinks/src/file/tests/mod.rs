@@ -16,7 +16,7 @@ use millstream_record::Batch;
 use millstream_wire::msgpack::{write_array_len, write_map_len, write_str, write_time};
 
 use super::COMPONENT;
-use crate::rig::{Rig, Upstream, lines, packed, try_build};
+use crate::rig::{Rig, Upstream, build, check_contract, lines, misfit, packed, try_build};
 
 fn block_on<T>(future: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -363,4 +363,20 @@ fn options_that_make_no_sense_are_refused_at_once() {
             "{options}: {problems:?}"
         );
     }
+}
+
+#[test]
+fn it_keeps_the_contract_of_sinks() {
+    let directory = tempfile::tempdir().unwrap();
+    let sink = build(
+        &COMPONENT,
+        &options(directory.path(), "a.log", r#""format": "raw""#),
+    );
+    let file = directory.path().join("out/a.log");
+    let arrived = move || {
+        let text = fs::read_to_string(&file).unwrap_or_default();
+        text.lines().map(str::to_owned).collect()
+    };
+    let state = directory.path().join("state");
+    block_on(check_contract(&sink, &state, arrived, Some(misfit())));
 }

@@ -10,14 +10,15 @@ mod server;
 
 use std::{
     collections::HashMap,
+    sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
 
 use millstream_pipeline::delivery::Receipt;
 
 use super::COMPONENT;
-use crate::rig::{Rig, Upstream};
-use server::{Received, Server};
+use crate::rig::{Rig, Upstream, build, check_contract};
+use server::{Act, Received, Server};
 
 /// Runs a test on one runtime with local tasks, for at most five minutes (a busy machine is no failure).
 fn local<T>(test: impl Future<Output = T>) -> T {
@@ -95,4 +96,20 @@ fn once_each(received: &[Received]) -> Vec<&Received> {
         }
     }
     first
+}
+
+#[test]
+fn it_keeps_the_contract_of_sinks() {
+    local(async {
+        let arrived = Arc::new(Mutex::new(Vec::new()));
+        let stored = Arc::clone(&arrived);
+        let server = Server::start(move |received| {
+            stored.lock().unwrap().extend(received.messages());
+            Act::Ack
+        });
+        let server = server.await;
+        let sink = build(&COMPONENT, &options(&[&server], ""));
+        let arrived = move || arrived.lock().unwrap().clone();
+        check_contract(&sink, "unused".as_ref(), arrived, None).await;
+    });
 }

@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, fs, path::Path};
 use parquet::file::{reader::FileReader, serialized_reader::SerializedFileReader};
 
 use super::COMPONENT;
-use crate::rig::{Rig, Upstream, lines, packed, try_build};
+use crate::rig::{Rig, Upstream, build, check_contract, lines, misfit, packed, try_build};
 
 fn block_on<T>(future: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -197,4 +197,24 @@ fn parquet_is_written_by_column_and_the_schema_knows_it() {
     assert!(rows[2].contains(r#"{"message":"c","t":"web"}"#), "{rows:?}");
     let schema = serde_json::to_string(&(COMPONENT.schema)()).unwrap();
     assert!(schema.contains(r#""parquet""#));
+}
+
+#[test]
+fn it_keeps_the_contract_of_sinks() {
+    let directory = tempfile::tempdir().unwrap();
+    let out = directory.path().join("out");
+    let options = format!(r#"{{"url": "file://{}/", "format": "raw"}}"#, out.display());
+    let sink = build(&COMPONENT, &options);
+    let arrived = move || {
+        if !out.exists() {
+            return Vec::new();
+        }
+        let bodies = files(&out).into_values();
+        let texts = bodies.map(|body| String::from_utf8(body).unwrap());
+        texts
+            .flat_map(|text| text.lines().map(str::to_owned).collect::<Vec<_>>())
+            .collect()
+    };
+    let state = directory.path().join("state");
+    block_on(check_contract(&sink, &state, arrived, Some(misfit())));
 }

@@ -9,25 +9,11 @@ use std::{collections::VecDeque, os::unix::ffi::OsStrExt};
 
 use rustix::io::Errno;
 
-use super::node::Nodes;
+use super::node::{CopyState, Nodes};
 use crate::compressed::is_compressed;
 
 /// The most recent reads that are remembered: several programs may copy at a time.
 const READS_MAX: usize = 16;
-
-/// Whether a file is a copy.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum CopyState {
-    /// Nothing was written yet.
-    #[default]
-    Unknown,
-    /// All of its bytes are in this node, too.
-    Of(u64),
-    /// It is a compressed copy.
-    Compressed,
-    /// It is no copy.
-    No,
-}
 
 /// The effect of a write to the mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

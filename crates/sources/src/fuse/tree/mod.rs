@@ -21,9 +21,9 @@ use millstream_wire::fuse::{Attributes, Entries, ROOT, SetAttributes, TimeSet};
 use rustix::io::Errno;
 
 use content::SIZE_MAX;
+use copies::RecentReads;
 pub(super) use copies::WriteKind;
-use copies::{CopyState, RecentReads};
-use node::{Directory, File, Kind, Node, Nodes};
+use node::{CopyState, Directory, File, Kind, Node, Nodes};
 
 pub(super) const TYPE_MASK: u32 = 0o170_000;
 pub(super) const DIRECTORY: u32 = 0o040_000;

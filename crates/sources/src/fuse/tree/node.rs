@@ -8,7 +8,7 @@ use std::{
 use millstream_record::Time;
 use rustix::io::Errno;
 
-use super::{content::Content, copies::CopyState};
+use super::content::Content;
 
 /// Numbers of nodes begin here. In listings they stand behind the two names that every directory has.
 const FIRST_NODE: u64 = 16;
@@ -26,6 +26,20 @@ pub(super) enum Kind {
 pub(super) struct File {
     pub content: Content,
     pub copy: CopyState,
+}
+
+/// Whether a file is a copy.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum CopyState {
+    /// Nothing was written yet.
+    #[default]
+    Unknown,
+    /// All of its bytes are in this node, too.
+    Of(u64),
+    /// It is a compressed copy.
+    Compressed,
+    /// It is no copy.
+    No,
 }
 
 /// The names in a directory: by name, and in the order of their nodes, in which they are listed.

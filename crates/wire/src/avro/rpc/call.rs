@@ -3,8 +3,6 @@
 //! Hop: read [decode] send keep take encode write settle. An incomplete value waits for more bytes; completed parts of
 //! its call are not read again. Nothing is written beyond the capacity of the output; its owner enlarges it.
 
-use std::fmt;
-
 use millstream_record::Time;
 
 use super::{
@@ -95,19 +93,25 @@ pub struct Outcome<'a> {
 }
 
 /// Why a call was not accepted. The fault is the peer's; nothing of the call is kept.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
     /// An impossible number or length.
+    #[error("the call contains an invalid number or length")]
     Malformed,
     /// It ends inside a value.
+    #[error("the call ends inside a value")]
     Cut,
     /// Bytes follow its last value: its events have another schema.
+    #[error("the call continues after its last value")]
     Longer,
     /// A message that is neither `append` nor `appendBatch`.
+    #[error("not a message of AvroSourceProtocol: only `append` and `appendBatch` are supported")]
     Message,
     /// A protocol whose events are not headers and a body.
+    #[error("a protocol other than Flume's AvroSourceProtocol")]
     Protocol,
     /// A handshake above the limit.
+    #[error("not a handshake of Avro RPC, or one that is too long")]
     Handshake,
 }
 
@@ -117,23 +121,6 @@ impl Fault {
         matches!(self, Self::Protocol | Self::Handshake)
     }
 }
-
-impl fmt::Display for Fault {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Malformed => "the call contains an invalid number or length",
-            Self::Cut => "the call ends inside a value",
-            Self::Longer => "the call continues after its last value",
-            Self::Message => {
-                "not a message of AvroSourceProtocol: only `append` and `appendBatch` are supported"
-            }
-            Self::Protocol => "a protocol other than Flume's AvroSourceProtocol",
-            Self::Handshake => "not a handshake of Avro RPC, or one that is too long",
-        })
-    }
-}
-
-impl std::error::Error for Fault {}
 
 /// Why a step could not be completed.
 enum Stop {

@@ -14,18 +14,11 @@ const LEVEL: u32 = 6;
 const STEP_BYTES: usize = 256;
 
 /// The bytes are not a zlib stream, or it is damaged.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the connection is not compressed with zlib, or it is damaged: `compression: deflate` here needs `compression-type = deflate` at the Avro sink, and the other way round"
+)]
 pub struct Corrupt;
-
-impl fmt::Display for Corrupt {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(
-            "the connection is not compressed with zlib, or it is damaged: `compression: deflate` here needs `compression-type = deflate` at the Avro sink, and the other way round",
-        )
-    }
-}
-
-impl std::error::Error for Corrupt {}
 
 /// The incoming stream.
 pub struct Inflate {

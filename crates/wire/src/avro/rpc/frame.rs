@@ -7,8 +7,6 @@
 //!     bytes          /
 //! ```
 
-use std::fmt;
-
 /// Reads the frames of one connection.
 #[derive(Debug)]
 pub struct Frames {
@@ -39,14 +37,18 @@ pub enum Step {
 }
 
 /// Why the connection cannot be read further.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// A negative count or length: another protocol.
+    #[error("no frame of Avro RPC at byte {offset} of the connection")]
     Malformed {
         /// The offset in the connection.
         offset: u64,
     },
     /// A frame above the limit.
+    #[error(
+        "a call above the limit of {bytes_max} bytes (limits.frame), or no Avro RPC, at byte {offset} of the connection"
+    )]
     TooLarge {
         /// The offset in the connection.
         offset: u64,
@@ -54,22 +56,6 @@ pub enum Refusal {
         bytes_max: usize,
     },
 }
-
-impl fmt::Display for Refusal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Malformed { offset } => {
-                write!(f, "no frame of Avro RPC at byte {offset} of the connection")
-            }
-            Self::TooLarge { offset, bytes_max } => write!(
-                f,
-                "a call above the limit of {bytes_max} bytes (limits.frame), or no Avro RPC, at byte {offset} of the connection"
-            ),
-        }
-    }
-}
-
-impl std::error::Error for Refusal {}
 
 impl Frames {
     /// The state of a new connection whose frames may have `bytes_max` bytes.

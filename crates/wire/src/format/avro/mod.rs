@@ -15,20 +15,19 @@
 //! values of headers are such texts. They are copied 32 bytes at a time, and one check at the end ensures that all of
 //! them are ASCII. Everything else, and every record that fails this check, is encoded value by value.
 
-mod datum;
+pub(super) mod datum;
 mod levels;
 
 use millstream_record::Batch;
 
-use datum::{SHORT_BYTES, bytes, copy_short, head_at, short};
-pub(super) use datum::{string, value};
+use datum::{SHORT_BYTES, bytes, copy_short, head_at, short, string, value};
 use levels::{LEVELS, Levels, is_level, level_at, write_level, write_priority};
 
 use super::{
     Headers, Reason,
     add::Added,
-    encoder::{Of, Write},
     value::{behind, map_at, text_at},
+    write::{Of, Write},
 };
 use crate::{
     json::{self, Unfit},

@@ -1,0 +1,273 @@
+//! Restarts with paused time: when a node runs again, and when it does not.
+
+use std::{collections::VecDeque, task};
+
+use millstream_record::{Pool, Position};
+use tokio::time::Instant as Clock;
+
+use super::*;
+use crate::{
+    channel::{Delivered, Reader},
+    meters::Meters,
+    node::{LocalFuture, Placement},
+    outlet::Outlet,
+    promise::{Guarantee, Promise},
+    stop::{Stopper, stop},
+    threads::Threads,
+};
+
+/// The end of a run.
+enum Ends {
+    Well,
+    Failing(Failure),
+    Panicking,
+}
+
+/// The ends of the runs to come, and when each run began.
+#[derive(Clone, Default)]
+struct Script(Arc<Mutex<(VecDeque<Ends>, Vec<Clock>)>>);
+
+impl Script {
+    fn new(ends: impl IntoIterator<Item = Ends>) -> Self {
+        Self(Arc::new(Mutex::new((
+            ends.into_iter().collect(),
+            Vec::new(),
+        ))))
+    }
+
+    fn run(&self) -> Result<(), Failure> {
+        let next = {
+            let (ends, begun) = &mut *self.0.lock().unwrap();
+            begun.push(Clock::now());
+            ends.pop_front()
+        };
+        match next.expect("it runs no more often than the test expects") {
+            Ends::Well => Ok(()),
+            Ends::Failing(failure) => Err(failure),
+            Ends::Panicking => panic!("the test lets a run panic"),
+        }
+    }
+
+    /// The milliseconds between one run and the next.
+    fn waits(&self) -> Vec<u128> {
+        let (_, begun) = &*self.0.lock().unwrap();
+        let pairs = begun.windows(2);
+        pairs.map(|at| (at[1] - at[0]).as_millis()).collect()
+    }
+}
+
+impl Source for Script {
+    fn bind(&mut self, _: &SourceContext) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    fn run<'a>(&'a mut self, _: SourceContext) -> LocalFuture<'a, Result<(), Failure>> {
+        Box::pin(async { Script::run(self) })
+    }
+
+    fn values(&self) -> &'static [&'static str] {
+        &[]
+    }
+
+    fn promise(&self, _: bool) -> Promise {
+        Promise::new(Guarantee::AtMostOnce, "a test")
+    }
+}
+
+impl Sink for Script {
+    fn placement(&self) -> Placement {
+        Placement::DataThreads
+    }
+
+    fn run<'a>(&'a self, _: &'a mut Inlet, _: SinkContext) -> LocalFuture<'a, Result<(), Failure>> {
+        Box::pin(async { Script::run(self) })
+    }
+
+    fn promise(&self, _: bool) -> Promise {
+        Promise::new(Guarantee::AtMostOnce, "a test")
+    }
+}
+
+/// A channel without batches.
+struct Nothing;
+
+impl Reader for Nothing {
+    fn resume(&mut self, _: Option<Position>) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    fn poll_next(
+        &mut self,
+        _: &mut task::Context<'_>,
+    ) -> task::Poll<Result<Option<Delivered>, Failure>> {
+        task::Poll::Pending
+    }
+
+    fn commit(&mut self, _: Position) -> Result<(), Failure> {
+        Ok(())
+    }
+}
+
+fn later() -> Failure {
+    Failure::peer("the server is down")
+}
+
+/// Supervises a source; returns its end and its state.
+async fn supervise_source(script: &Script, reporter: &Reporter, stop: Stop) -> (End, NodeState) {
+    let meters = Meters::default().of("in");
+    let outlet = |rejected| Outlet::new(Vec::new(), &meters, rejected);
+    let context = SourceContext {
+        name: "in".into(),
+        outlet: outlet(false),
+        rejects: outlet(true),
+        threads: Threads::start(1).unwrap(),
+        stop,
+        once: false,
+        pool: Pool::new(1 << 20),
+        meters: meters.clone(),
+        reporter: reporter.clone(),
+        host: "here".into(),
+        directory: "unused".into(),
+    };
+    let state = StateCell::new();
+    let end = source(Box::new(script.clone()), context, state.clone()).await;
+    (end, state.get())
+}
+
+/// Supervises a sink, behind a durable channel if that has an id; returns its end and its state.
+async fn supervise_sink(script: &Script, channel: Option<u128>, stop: Stop) -> (End, NodeState) {
+    let meters = Meters::default().of("out");
+    let rejects = Outlet::new(Vec::new(), &meters, true);
+    let reader = Box::new(Nothing);
+    let mut inlet = Inlet::new("out", reader, channel, rejects, stop.clone(), &meters);
+    let context = SinkContext {
+        name: "out".into(),
+        stop,
+        pool: Pool::new(1 << 20),
+        meters: meters.clone(),
+        reporter: Reporter::new("out"),
+        directory: "unused".into(),
+        lane: 0,
+    };
+    let state = StateCell::new();
+    let end = sink(Arc::new(script.clone()), &mut inlet, context, state.clone()).await;
+    (end, state.get())
+}
+
+/// What restarts a node that failed, and its condition.
+fn retry() -> (Retry, Reporter, Stopper) {
+    let (stopper, stop) = stop();
+    let reporter = Reporter::new("node");
+    let retry = Retry::new(&reporter, StateCell::new(), stop);
+    (retry, reporter, stopper)
+}
+
+/// The milliseconds that a failed run is followed by.
+async fn wait_after(retry: &mut Retry, failure: Failure) -> u128 {
+    let begun = Clock::now();
+    assert!(
+        retry.after(Ok(Err(failure))).await.is_none(),
+        "it runs again"
+    );
+    begun.elapsed().as_millis()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_fails_or_panics_runs_again_after_a_wait_that_doubles() {
+    let script = Script::new([
+        Ends::Failing(later()),
+        Ends::Panicking,
+        Ends::Failing(later()),
+        Ends::Well,
+    ]);
+    let (reporter, (_stopper, stop)) = (Reporter::new("in"), stop());
+    let (end, state) = supervise_source(&script, &reporter, stop).await;
+    assert_eq!((end, state), (Ok(()), NodeState::Ended));
+    assert_eq!(script.waits(), [500, 1000, 2000]);
+    assert_eq!(
+        reporter.conditions(),
+        [],
+        "a node that ended has no trouble"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failure_that_no_retry_helps_ends_the_node() {
+    let failure = Failure::config("`path` is a directory");
+    let script = Script::new([Ends::Failing(failure.clone())]);
+    let (reporter, (_stopper, stop)) = (Reporter::new("in"), stop());
+    let (end, state) = supervise_source(&script, &reporter, stop).await;
+    let failed = NodeState::Failed(failure.message.clone());
+    assert_eq!((end, state), (Err(failure), failed));
+    assert_eq!(reporter.conditions(), []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_wait_has_a_limit_and_begins_anew_after_a_run_that_lasted() {
+    let (mut retry, _, _stopper) = retry();
+    let mut waits = Vec::new();
+    for _ in 0..8 {
+        waits.push(wait_after(&mut retry, later()).await);
+    }
+    assert_eq!(waits, [500, 1000, 2000, 4000, 8000, 16_000, 30_000, 30_000]);
+    retry.started -= WAIT_MAX + Duration::from_secs(1);
+    assert_eq!(wait_after(&mut retry, later()).await, 500);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failure_that_asks_for_it_is_followed_by_another_run_at_once() {
+    let (mut retry, reporter, _stopper) = retry();
+    let again = Failure {
+        again: Again::Now,
+        ..later()
+    };
+    assert_eq!(wait_after(&mut retry, again).await, 0);
+    assert_eq!(reporter.conditions().len(), 1, "it has not proved to work");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stop_shortens_the_wait() {
+    let (mut retry, _, stopper) = retry();
+    retry.wait = WAIT_MAX;
+    let stop_later = async {
+        sleep(Duration::from_secs(1)).await;
+        stopper.stop();
+    };
+    let (waited, ()) = tokio::join!(wait_after(&mut retry, later()), stop_later);
+    assert_eq!(waited, 1500);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failing_node_is_in_trouble_until_a_run_has_lasted() {
+    let (mut retry, reporter, _stopper) = retry();
+    wait_after(&mut retry, later()).await;
+    let held = reporter.conditions();
+    assert_eq!(held.len(), 1);
+    assert_eq!(held[0].trouble, Trouble::Retrying);
+    assert_eq!(held[0].why, "the server is down; retrying in 500 ms");
+    let tick = Duration::from_millis(1);
+    let look = async {
+        sleep(PROVEN - tick).await;
+        let before = reporter.conditions().len();
+        sleep(2 * tick).await;
+        (before, reporter.conditions().len())
+    };
+    let ((), seen) = tokio::join!(retry.watch(sleep(2 * PROVEN)), look);
+    assert_eq!(seen, (1, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_a_stop_a_source_that_fails_and_a_sink_behind_a_durable_channel_do_not_run_again() {
+    let (stopper, stop) = stop();
+    stopper.stop();
+    let fails = || Script::new([Ends::Failing(later())]);
+    let (end, state) = supervise_source(&fails(), &Reporter::new("in"), stop.clone()).await;
+    assert_eq!((end, state), (Ok(()), NodeState::Ended));
+    let (end, state) = supervise_sink(&fails(), Some(7), stop.clone()).await;
+    assert_eq!((end, state), (Ok(()), NodeState::Ended));
+    // Behind memory it has batches that are nowhere else.
+    let script = Script::new([Ends::Failing(later()), Ends::Panicking, Ends::Well]);
+    let (end, state) = supervise_sink(&script, None, stop).await;
+    assert_eq!((end, state), (Ok(()), NodeState::Ended));
+    assert_eq!(script.waits(), [500, 500], "a stop bounds each wait");
+}

@@ -1,0 +1,459 @@
+//! From the bytes of one file to batches, and how far those were sent and settled.
+//!
+//! `read -> [decode] -> [send] -> keep -> take -> process -> encode -> write -> settle`
+//!
+//! Each batch moves the position behind its records. A position never points into a record, except between the pieces of a
+//! long line that is split.
+
+use std::{fs, io, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use millstream_record::{FileId, FileOrigin};
+use millstream_wire::lines;
+
+use super::{
+    chunk::Chunk,
+    context::FileContext,
+    decoder::{Decoded, Decoder},
+    gzip::GzipText,
+    identity::Mark,
+    long_line::LineEnd,
+    pace::Pace,
+    position::Position,
+    sender::{Rejection, Sender},
+    source_state::SourceState,
+};
+use crate::framing::{Framed, TooLong};
+
+/// How long a reader waits before it sends again what was dropped.
+const RESEND_WAIT: Duration = Duration::from_millis(500);
+
+/// The result of one look at the file.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    /// Something was sent, or there is more to read.
+    Continue,
+    /// There is no whole record left.
+    End,
+    /// The file holds another content than before.
+    Replaced,
+    /// A batch has to be sent again.
+    Resend,
+}
+
+/// The records of one file.
+pub(super) struct Records {
+    common: Arc<SourceState>,
+    /// With `--once`, the reader waits for the last batch of a file.
+    once: bool,
+    pub position: Position,
+    pub decoder: Decoder,
+    pub pace: Pace,
+    line_end: LineEnd,
+    sender: Sender,
+}
+
+impl Records {
+    /// The records from `next` on. `by_line` as for [`Decoder::new`].
+    pub(super) fn new(
+        context: &FileContext,
+        id: Option<FileId>,
+        next: Mark,
+        generation: u16,
+        by_line: bool,
+    ) -> Self {
+        let (common, tracked) = (&context.common, &context.tracked);
+        let path = tracked.state().path.clone();
+        let decoder = Decoder::new(&common.options, by_line);
+        let sender = Sender::new(&path, decoder.encoding(), &common.options, &context.source);
+        let mut position = Position::new(
+            tracked.clone(),
+            common.heads.clone(),
+            common.signal.clone(),
+            generation,
+            next,
+        );
+        if let Some(id) = id {
+            position.adopt(id);
+        }
+        Self {
+            common: common.clone(),
+            once: context.source.once,
+            position,
+            decoder,
+            pace: Pace::new(common.meters.lag.clone(), tracked.lag.clone()),
+            line_end: LineEnd::default(),
+            sender,
+        }
+    }
+
+    /// Sends the records at the start of a chunk. `more`: the file, which has `len` bytes, holds more than the chunk.
+    pub(super) async fn send_chunk(
+        &mut self,
+        file: &fs::File,
+        chunk: Chunk,
+        more: bool,
+        len: u64,
+    ) -> io::Result<Step> {
+        let at_start = self.position.next().offset == 0;
+        match self.decoder.decode(chunk.text(), more, at_start) {
+            Decoded::Lines(bytes) => {
+                let mark = chunk.mark(bytes);
+                self.send_lines(file, chunk.into_lines(bytes), mark).await
+            }
+            Decoded::Framed(framed, bytes) => {
+                self.send_framed(file, framed, chunk.mark(bytes)).await
+            }
+            Decoded::TooLong(piece) => self.send_long_line(file, chunk, piece, len).await,
+            Decoded::More => Ok(Step::Continue),
+            Decoded::Partial => Ok(Step::End),
+        }
+    }
+
+    /// Sends the records at the start of a compressed file's text. `more`: there is more than `gzip` holds.
+    pub(super) async fn send_text(
+        &mut self,
+        file: &fs::File,
+        gzip: &GzipText,
+        more: bool,
+    ) -> io::Result<Step> {
+        let next = self.position.next();
+        match self.decoder.decode(gzip.text(next), more, next.offset == 0) {
+            Decoded::Framed(framed, bytes) => {
+                let mark = gzip.mark(next.offset + bytes as u64);
+                let mark = mark.ok_or(io::ErrorKind::UnexpectedEof)?;
+                self.send_framed(file, framed, mark).await
+            }
+            Decoded::More => Ok(Step::Continue),
+            Decoded::Lines(_) | Decoded::TooLong(_) | Decoded::Partial => Ok(Step::End),
+        }
+    }
+
+    /// Sends what is left of a line without a newline. `chunk` holds the first `wanted` bytes of it, and one byte more if
+    /// the line has grown. False: the file has grown or changed.
+    pub(super) async fn send_partial_line(
+        &mut self,
+        file: &fs::File,
+        chunk: Chunk,
+        wanted: usize,
+    ) -> io::Result<bool> {
+        let partial = self.decoder.partial();
+        let is_whole = wanted as u64 == partial;
+        let read = chunk.text().len();
+        if read < wanted || is_whole && read > wanted {
+            return Ok(false);
+        }
+        let end = self.position.next().offset + partial;
+        let mark = match is_whole {
+            true => chunk.mark(wanted),
+            false => Mark::read(file, end)?.ok_or(io::ErrorKind::UnexpectedEof)?,
+        };
+        if !is_whole && self.decoder.too_long() == TooLong::Reject {
+            return Ok(self.reject_line(file, end, mark).await? == Step::Continue);
+        }
+        // Of a line that is too long and was not split, the first piece remains.
+        self.send_lines(file, chunk.into_line(wanted), mark).await?;
+        Ok(true)
+    }
+
+    /// Continues behind a hole, which ends at `end`.
+    pub(super) async fn skip_hole(&mut self, file: &fs::File, end: u64) -> io::Result<Step> {
+        let Some(mark) = Mark::read(file, end)? else {
+            return Ok(Step::Replaced);
+        };
+        let bytes = end - self.position.next().offset;
+        self.common.meters.holes.add(bytes);
+        self.skip(file, mark).await
+    }
+
+    /// Sends a durable channel where the file begins, in a batch without records. If the channel learned of it only with the
+    /// first lines, a crash before them would begin at a later end.
+    pub(super) async fn announce(&self, context: &mut FileContext) {
+        let signal = &self.common.signal;
+        let Some(file) = self.position.id().filter(|_| self.common.durable) else {
+            return signal.announced();
+        };
+        let at = self.position.next().offset;
+        let origin = FileOrigin {
+            file,
+            begin: at,
+            next: at,
+        };
+        while !context.stop.is_stopped() {
+            if self.sender.send_position(origin).await.await.is_ok() {
+                return signal.announced();
+            }
+            context.pause(RESEND_WAIT).await;
+        }
+    }
+
+    /// A batch was dropped: continues at the settled mark, or where a durable channel says. `file` is the file if its
+    /// bytes are its text.
+    pub(super) async fn go_back(&mut self, context: &mut FileContext, file: Option<&fs::File>) {
+        let _ = self.position.land().await;
+        let mut mark = self.position.settled();
+        context.pause(RESEND_WAIT).await;
+        if let (Some(id), Some(file)) = (self.position.id(), file)
+            && let Some(origins) = context.source.outlet.file_origins()
+        {
+            let range = mark.offset + 1..=self.position.next().offset;
+            let kept = origins.into_iter().find(|(other, _)| *other == id);
+            let kept = kept.filter(|(_, next)| range.contains(next));
+            if let Some(Ok(Some(kept))) = kept.map(|(_, next)| Mark::read(file, next)) {
+                mark = kept;
+            }
+        }
+        self.position.resume_at(mark);
+        self.forget_read();
+        self.position.publish();
+    }
+
+    /// The inode holds another content: waits for what was sent of the old one, then begins anew. Fails if a part of the
+    /// old content was not settled, with its first and last byte.
+    pub(super) async fn begin_anew(&mut self) -> Result<(), (u64, u64)> {
+        let sent = self.position.next().offset;
+        let landed = self.position.land().await;
+        let settled = self.position.settled().offset;
+        self.position.begin_anew();
+        self.common.meters.truncated.add(1);
+        self.forget_read();
+        landed.map_err(|_| (settled, sent))
+    }
+
+    fn forget_read(&mut self) {
+        self.decoder.reset();
+        self.line_end.reset();
+    }
+
+    /// Sends whole lines; reading continues at `mark`.
+    async fn send_lines(&mut self, file: &fs::File, body: Bytes, mark: Mark) -> io::Result<Step> {
+        let count = lines::count(&body);
+        self.send(file, body, count, mark).await
+    }
+
+    async fn send(
+        &mut self,
+        file: &fs::File,
+        body: Bytes,
+        count: u32,
+        mark: Mark,
+    ) -> io::Result<Step> {
+        let origin = self.origin(file, mark)?;
+        let is_last = self.once && self.pace.is_rest(origin.next - origin.begin);
+        let awaited = is_last || self.position.is_half_full();
+        let receipt = self.sender.send(origin, body, count, awaited).await;
+        self.position.sent(receipt, mark);
+        self.advanced(origin);
+        Ok(Step::Continue)
+    }
+
+    /// Sends what the framer made; reading continues at `mark`.
+    async fn send_framed(
+        &mut self,
+        file: &fs::File,
+        framed: Framed,
+        mark: Mark,
+    ) -> io::Result<Step> {
+        let meters = &self.common.meters;
+        meters.too_long.add(framed.too_long.into());
+        meters.garbled.add(framed.garbled.into());
+        if !framed.rejected.is_empty() {
+            let origin = self.origin(file, mark)?;
+            if !self.sender.reject(origin, &framed.rejected).await {
+                return Ok(Step::Resend);
+            }
+        }
+        match framed.count {
+            0 => self.skip(file, mark).await,
+            count => self.send(file, framed.body.into(), count, mark).await,
+        }
+    }
+
+    /// Deals with a line longer than `line_max` as `too_long` says. Its first piece has `piece` bytes, the file `len`.
+    ///
+    /// A piece of a split line is a batch, and a position may be behind it: reading from there gives the same further
+    /// pieces. A truncated or rejected line is done with when its end is there.
+    async fn send_long_line(
+        &mut self,
+        file: &fs::File,
+        chunk: Chunk,
+        piece: usize,
+        len: u64,
+    ) -> io::Result<Step> {
+        let next = self.position.next();
+        let mark = match self.decoder.too_long() {
+            TooLong::Split => Some(chunk.mark(piece)),
+            _ => {
+                let from = next.offset + piece as u64;
+                self.line_end.find(file, from, len).await?
+            }
+        };
+        let Some(mark) = mark else {
+            self.decoder.set_partial(len - next.offset);
+            return Ok(Step::End);
+        };
+        if self.decoder.too_long() == TooLong::Reject {
+            return self.reject_line(file, mark.offset - 1, mark).await;
+        }
+        self.common.meters.too_long.add(1);
+        self.line_end.reset();
+        self.send_lines(file, chunk.into_line(piece), mark).await
+    }
+
+    /// Rejects the line that ends at `end`; reading continues at `mark`.
+    async fn reject_line(&mut self, file: &fs::File, end: u64, mark: Mark) -> io::Result<Step> {
+        let id = self.position.identify(Some(file))?;
+        let range = self.position.next().offset..end;
+        match self.sender.reject_line(file, id, range).await? {
+            Rejection::Truncated => return Ok(Step::Replaced),
+            Rejection::Dropped => return Ok(Step::Resend),
+            Rejection::Sent => {}
+        }
+        self.common.meters.too_long.add(1);
+        self.line_end.reset();
+        self.skip(file, mark).await
+    }
+
+    /// Continues at `mark` without a record.
+    async fn skip(&mut self, file: &fs::File, mark: Mark) -> io::Result<Step> {
+        let origin = self.origin(file, mark)?;
+        if self.common.durable {
+            // After a restart, reading does not come here again.
+            let receipt = self.sender.send_position(origin).await;
+            self.position.sent(receipt, mark);
+        } else {
+            self.position.skip(mark);
+        }
+        self.advanced(origin);
+        Ok(Step::Continue)
+    }
+
+    fn advanced(&mut self, origin: FileOrigin) {
+        self.pace.read(origin.next - origin.begin);
+        self.decoder.advanced();
+    }
+
+    /// The origin of the records between the position and `mark`.
+    fn origin(&mut self, file: &fs::File, mark: Mark) -> io::Result<FileOrigin> {
+        Ok(FileOrigin {
+            file: self.position.identify(Some(file))?,
+            begin: self.position.next().offset,
+            next: mark.offset,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use millstream_pipeline::{
+        meters::Meters,
+        stop::{Stopper, stop},
+    };
+    use millstream_record::Pool;
+
+    use super::{
+        super::{identity::Stat, options, tracked::Tracked},
+        *,
+    };
+    use crate::rig::{self, Downstream};
+
+    /// The records of a file with some text, which go to a channel that the test controls.
+    struct Rig {
+        records: Records,
+        file: fs::File,
+        context: FileContext,
+        to: Downstream,
+        rejects: Downstream,
+        _stopper: Stopper,
+        _directory: tempfile::TempDir,
+    }
+
+    impl Rig {
+        fn new(to: Downstream, json: &str, text: &str) -> Self {
+            let directory = tempfile::tempdir().unwrap();
+            let path = directory.path().join("a.log");
+            fs::write(&path, text).unwrap();
+            let file = fs::File::open(&path).unwrap();
+            let options = options::check(&rig::node(serde_json::from_str(json).unwrap()));
+            let (meters, (stopper, stop)) = (Meters::default(), stop());
+            let rejects = Downstream::memory();
+            let (ports, at) = ((&to, &rejects), directory.path());
+            let values = &["host", "path"];
+            let source = rig::context(ports, values, &meters, stop.clone(), at, false);
+            let durable = source.outlet.file_origins().is_some();
+            let common = SourceState::new(options.ok().unwrap(), durable, None, &source.meters);
+            let context = FileContext {
+                common: Arc::new(common),
+                tracked: Tracked::new(Stat::of(&file).unwrap().inode, path, None),
+                source,
+                stop,
+            };
+            Self {
+                records: Records::new(&context, None, Mark::default(), 0, false),
+                file,
+                context,
+                to,
+                rejects,
+                _stopper: stopper,
+                _directory: directory,
+            }
+        }
+
+        /// Sends what a read of `bytes` bytes at the position finds.
+        async fn step(&mut self, bytes: usize) -> Step {
+            let next = self.records.position.next();
+            let buffer = Pool::new(1 << 20).reserve(Chunk::memory(next, bytes)).await;
+            let chunk = Chunk::read(&self.file, buffer, next, bytes).unwrap();
+            let chunk = chunk.expect("the file is the same");
+            let len = self.file.metadata().unwrap().len();
+            let more = next.offset + (chunk.text().len() as u64) < len;
+            let step = self.records.send_chunk(&self.file, chunk, more, len);
+            step.await.unwrap()
+        }
+
+        fn position(&self) -> u64 {
+            self.records.position.next().offset
+        }
+    }
+
+    #[tokio::test]
+    async fn whole_lines_are_sent_and_the_rest_waits() {
+        let to = Downstream::memory();
+        let mut rig = Rig::new(to, r#"{"paths": "/a"}"#, "one\ntwo\nthr");
+        assert_eq!(rig.step(100).await, Step::Continue);
+        assert_eq!(rig.position(), 8);
+        assert_eq!(rig.step(100).await, Step::End);
+        rig.records.position.land().await.unwrap();
+        assert_eq!(rig.to.lines(), ["one", "two"]);
+        assert!(rig.records.position.is_settled());
+    }
+
+    #[tokio::test]
+    async fn a_long_line_is_rejected_when_its_end_is_there_and_its_neighbours_are_sent() {
+        let json = r#"{"paths": "/a", "line_max": "4B", "too_long": "reject"}"#;
+        let mut rig = Rig::new(Downstream::memory(), json, "a\n123456789\nb\n");
+        for at in [2, 12, 14] {
+            assert_eq!(rig.step(100).await, Step::Continue);
+            assert_eq!(rig.position(), at);
+        }
+        assert_eq!(rig.to.lines(), ["a", "b"]);
+        assert_eq!(rig.rejects.batches().len(), 3, "pieces of four bytes");
+        assert_eq!(rig.context.common.meters.too_long.get(), 1);
+    }
+
+    #[tokio::test]
+    async fn dropped_records_are_read_again() {
+        let mut rig = Rig::new(Downstream::memory(), r#"{"paths": "/a"}"#, "one\ntwo\n");
+        assert_eq!(rig.step(4).await, Step::Continue);
+        rig.records.position.land().await.unwrap();
+        rig.to.hold();
+        assert_eq!(rig.step(4).await, Step::Continue);
+        assert_eq!(rig.position(), 8);
+        rig.to.drop_held();
+        let file = Some(&rig.file);
+        rig.records.go_back(&mut rig.context, file).await;
+        assert_eq!(rig.position(), 4, "the settled mark");
+        assert_eq!(rig.step(4).await, Step::Continue);
+        assert_eq!(rig.to.lines(), ["one", "two"]);
+    }
+}

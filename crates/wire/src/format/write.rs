@@ -1,0 +1,54 @@
+//! What a format implements: writing one record.
+
+use millstream_record::{Batch, Time};
+
+use super::Reason;
+use crate::{
+    msgpack as mp,
+    record::{Record, TimedRecord},
+    room::Room,
+    template::Shared,
+};
+
+/// A format, which writes single records. After an error the caller removes the partial record.
+pub(super) trait Write {
+    /// Prepares what is constant for the batch.
+    fn begin(&mut self, batch: &Batch);
+
+    /// Writes a line.
+    fn line(&mut self, room: &mut Room<'_>, line: &[u8], of: Of<'_>) -> Result<(), Reason>;
+
+    /// Writes the record at `head` of `body`, whose entry begins at `start`; returns the offset after it.
+    fn packed(
+        &mut self,
+        room: &mut Room<'_>,
+        body: &[u8],
+        start: usize,
+        head: mp::Head,
+        of: Of<'_>,
+    ) -> Result<usize, Reason>;
+}
+
+/// The batch and the record being written.
+#[derive(Clone, Copy)]
+pub(super) struct Of<'a> {
+    pub(super) shared: Shared<'a>,
+    pub(super) received: Time,
+}
+
+impl<'a> Of<'a> {
+    pub(super) fn line(self, line: &'a [u8]) -> TimedRecord<'a> {
+        TimedRecord {
+            time: self.received,
+            record: Record::Line(line),
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn packed(self, body: &'a [u8], head: mp::Head) -> TimedRecord<'a> {
+        TimedRecord {
+            time: head.time.unwrap_or(self.received),
+            record: Record::Packed(body.get(head.record..).unwrap_or_default()),
+        }
+    }
+}

@@ -1,0 +1,27 @@
+//! Why options of a format, or of a parser, cannot be used together.
+
+/// Incompatible options.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{message}: {help}")]
+pub struct OptionError {
+    /// The option with the problem, with dots between its levels: `time.format`.
+    pub option: &'static str,
+    /// The error.
+    pub message: String,
+    /// The next step.
+    pub help: String,
+}
+
+impl OptionError {
+    pub(crate) fn new(
+        option: &'static str,
+        message: impl Into<String>,
+        help: impl Into<String>,
+    ) -> Self {
+        Self {
+            option,
+            message: message.into(),
+            help: help.into(),
+        }
+    }
+}

@@ -1,0 +1,35 @@
+//! The header of a message, and what is known about a message besides its bytes.
+
+use millstream_record::Time;
+
+/// The facts about a message besides its bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct Received<'a> {
+    /// The receive time.
+    pub now: Time,
+    /// The field `host` of messages without one.
+    pub host: &'a [u8],
+    /// The field `peer`, if the batch does not have it.
+    pub peer: Option<&'a [u8]>,
+}
+
+/// The header of a message. Missing texts are empty.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Header<'a> {
+    pub(super) priority: Option<u8>,
+    pub(super) time: Option<Time>,
+    pub(super) host: &'a [u8],
+    pub(super) app: &'a [u8],
+    pub(super) procid: &'a [u8],
+    pub(super) msgid: &'a [u8],
+    /// The sequence number of Cisco's devices.
+    pub(super) sequence: &'a [u8],
+    /// A time that is not a valid date, as it was written.
+    pub(super) timestamp: &'a [u8],
+    /// The bytes between the time and the text (in RFC 5424 before the structured data), if host, app, procid and msgid
+    /// follow from them alone and the host is present.
+    pub(super) words: &'a [u8],
+    /// From the bracket of the first element on; `message` begins there.
+    pub(super) structured: bool,
+    pub(super) message: &'a [u8],
+}
