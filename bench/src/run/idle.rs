@@ -93,7 +93,7 @@ fn silent(bench: &Bench) -> Result<Run, Failure> {
     run
 }
 
-/// What a server uses that has nothing to do, in this time; then it is stopped.
+/// The usage of an idle server during this time; then it is stopped.
 fn at_rest(server: Server, time: Duration) -> Result<Run, Failure> {
     let (before, started) = (server.usage()?, Instant::now());
     thread::sleep(time);

@@ -1,4 +1,4 @@
-//! What a format implements: writing one record.
+//! The contract of a format: writing one record.
 
 use millstream_record::{Batch, Time};
 
