@@ -235,6 +235,33 @@ fn entry<'a>(bytes: &'a [u8], key: &[u8]) -> Option<&'a [u8]> {
     None
 }
 
+/// The value of `key` in the map at `at`, if it has one, and the end of the map. `None` if the map is malformed or incomplete.
+#[inline]
+pub(crate) fn entry_and_end<'a>(
+    bytes: &'a [u8],
+    at: usize,
+    key: &[u8],
+) -> Option<(Option<Value<'a>>, usize)> {
+    let mut reader = Reader::at(bytes, at);
+    let mut owed = 2 * u64::from(reader.map_len().ok()?);
+    let mut value = None;
+    while owed > 0 {
+        owed -= 1;
+        match reader.bytes() {
+            Ok(name) if name == key => {
+                value = bytes.get(reader.position()..).map(Value::Packed);
+                break;
+            }
+            Ok(_) => {}
+            Err(_) => reader.skip().ok()?,
+        }
+        owed -= 1;
+        reader.skip().ok()?;
+    }
+    reader.values(owed).ok()?;
+    Some((value, reader.position()))
+}
+
 impl FromStr for FieldPath {
     type Err = FieldPathError;
 

@@ -9,15 +9,20 @@ use millstream_record::{Batch, Encoding, Pool};
 
 use crate::{
     lines, msgpack,
-    record::{FieldPath, TimedRecord, records},
+    record::{FieldPath, MESSAGE, Record, TimedRecord, Value, entry_and_end, records},
     template::{Depends, Renderer, Template},
 };
+
+/// The places of as many records are kept from batch to batch.
+const RECORDS_KEPT: usize = 64 << 10;
 
 /// Splits batches by a hash of a template's text. One per task.
 pub struct Splitter {
     renderer: Renderer,
     /// The template, if it is one field: its text is not copied.
     field: Option<FieldPath>,
+    /// The name of this field, if it is at the top level.
+    name: Option<Box<str>>,
     hash: fn(&[u8]) -> u64,
     key: Vec<u8>,
     /// For each record of the batch its part, its end in the body.
@@ -30,6 +35,10 @@ impl Splitter {
         Self {
             renderer: Renderer::text(template, TimeZone::UTC),
             field: template.field().cloned(),
+            name: template
+                .field()
+                .and_then(FieldPath::top_name)
+                .map(Box::from),
             hash,
             key: Vec::new(),
             records: Vec::new(),
@@ -46,32 +55,20 @@ impl Splitter {
         if self.renderer.depends() <= Depends::Batch {
             self.key.clear();
             let _ = self.renderer.render_batch(&batch, &mut self.key);
-            let part = part_of_hash((self.hash)(&self.key), parts);
+            let part = ((self.hash)(&self.key) % parts as u64) as usize;
             return vec![(part, batch)];
         }
-        let mut sizes = vec![(0usize, 0u32); parts];
-        self.records.clear();
-        self.records.reserve(batch.count as usize);
-        for (range, timed) in records(&batch) {
-            let part = part_of_hash(self.hash_of(&batch, timed), parts);
-            sizes[part].0 += range.len();
-            sizes[part].1 += 1;
-            // A body is smaller than 4 GiB.
-            self.records.push((part as u32, range.end as u32));
-        }
+        let sizes = self.place(&batch, parts);
         if let Some(all) = sizes.iter().position(|(bytes, _)| *bytes == batch.len()) {
             return vec![(all, batch)];
         }
         let take = |(bytes, _): &(usize, u32)| (*bytes > 0).then(|| pool.take(*bytes));
         let mut bodies: Vec<_> = sizes.iter().map(take).collect();
-        let mut at = 0;
-        for adjacent in self.records.chunk_by(|one, other| one.0 == other.0) {
-            let (part, end) = adjacent[adjacent.len() - 1];
-            let range = at..end as usize;
-            at = range.end;
-            if let (Some(Some(body)), Some(bytes)) =
-                (bodies.get_mut(part as usize), batch.body.get(range))
-            {
+        let (from, mut start) = (&batch.body[..], 0);
+        for &(part, end) in &self.records {
+            let bytes = from.get(start..end as usize);
+            start = end as usize;
+            if let (Some(Some(body)), Some(bytes)) = (bodies.get_mut(part as usize), bytes) {
                 body.extend_from_slice(bytes);
             }
         }
@@ -88,9 +85,76 @@ impl Splitter {
         all.filter_map(move |(at, (of, _))| (*of as usize == part).then_some(at))
     }
 
-    fn hash_of(&mut self, batch: &Batch, timed: TimedRecord<'_>) -> u64 {
-        let field = self.field.as_ref().map(|field| field.find(timed.record));
-        match field {
+    /// Notes the part and the end of each record; returns the bytes and the records of each part.
+    fn place(&mut self, batch: &Batch, parts: usize) -> Vec<(usize, u32)> {
+        self.records.clear();
+        let count = batch.count as usize;
+        // One large batch must not hold its memory forever.
+        self.records.shrink_to(count.max(RECORDS_KEPT));
+        self.records.reserve(count);
+        let mut places = Places {
+            parts: parts as u64,
+            mask: parts.is_power_of_two().then_some(parts as u64 - 1),
+            sizes: vec![(0, 0); parts],
+            records: std::mem::take(&mut self.records),
+            start: 0,
+        };
+        match (batch.encoding, &self.name) {
+            (Encoding::Lines, Some(name)) if **name == *MESSAGE => {
+                self.place_lines(batch, &mut places)
+            }
+            (Encoding::Packed, Some(_)) => self.place_entries(batch, &mut places),
+            _ => {
+                for (range, timed) in records(batch) {
+                    let value = self.field.as_ref().map(|field| field.find(timed.record));
+                    let hash = self.hash_of(batch, timed, value);
+                    places.add(hash, range.end);
+                }
+            }
+        }
+        self.records = places.records;
+        places.sizes
+    }
+
+    /// The key is the line.
+    fn place_lines(&self, batch: &Batch, places: &mut Places) {
+        let body = &batch.body[..];
+        for end in memchr::memchr_iter(b'\n', body) {
+            let line = body.get(places.start..end).unwrap_or_default();
+            places.add((self.hash)(line), end + 1);
+        }
+        let rest = body.get(places.start..).unwrap_or_default();
+        if !rest.is_empty() {
+            places.add((self.hash)(rest), body.len());
+        }
+    }
+
+    /// The key is a field at the top level: one walk finds it and the end of the entry.
+    fn place_entries(&mut self, batch: &Batch, places: &mut Places) {
+        let (body, name) = (&batch.body[..], self.name.take().unwrap_or_default());
+        while let Ok(head) = msgpack::entry_head(body, places.start) {
+            let Some((value, end)) = entry_and_end(body, head.record, name.as_bytes()) else {
+                break;
+            };
+            let timed = TimedRecord {
+                time: head.time.unwrap_or(batch.received),
+                record: Record::Packed(body.get(head.record..).unwrap_or_default()),
+            };
+            let hash = self.hash_of(batch, timed, Some(value));
+            places.add(hash, end);
+        }
+        self.name = Some(name);
+    }
+
+    /// The hash of a record's key. If the template is one field, `value` is the field's value or `None` if it is missing.
+    #[inline(always)]
+    fn hash_of(
+        &mut self,
+        batch: &Batch,
+        timed: TimedRecord<'_>,
+        value: Option<Option<Value<'_>>>,
+    ) -> u64 {
+        match value {
             Some(None) => return (self.hash)(b""),
             Some(Some(value)) => {
                 if let Some(text) = value.text() {
@@ -105,13 +169,34 @@ impl Splitter {
     }
 }
 
-fn part_of_hash(hash: u64, parts: usize) -> usize {
-    let parts = parts as u64;
-    let part = match parts.is_power_of_two() {
-        true => hash & (parts - 1),
-        false => hash % parts,
-    };
-    part as usize
+/// The parts and ends of the records of a batch.
+struct Places {
+    parts: u64,
+    /// The mask that leaves the remainder, if `parts` is a power of two.
+    mask: Option<u64>,
+    /// The bytes and the records of each part.
+    sizes: Vec<(usize, u32)>,
+    records: Vec<(u32, u32)>,
+    /// Where the next record begins.
+    start: usize,
+}
+
+impl Places {
+    /// Adds the record that ends at `end`.
+    #[inline(always)]
+    fn add(&mut self, hash: u64, end: usize) {
+        let part = match self.mask {
+            Some(mask) => (hash & mask) as usize,
+            None => (hash % self.parts) as usize,
+        };
+        if let Some((bytes, count)) = self.sizes.get_mut(part) {
+            *bytes += end - self.start;
+            *count += 1;
+        }
+        self.start = end;
+        // A body is smaller than 4 GiB.
+        self.records.push((part as u32, end as u32));
+    }
 }
 
 /// At most `parts` adjacent parts of about equal size, which share the bytes of the batch and have no origins.
@@ -151,7 +236,7 @@ fn entries(body: &[u8], mut at: usize, target: usize) -> (usize, u32) {
         let mut open = 1;
         match msgpack::skip(body, at, &mut open) {
             Ok(end) if open == 0 => (at, count) = (end, count + 1),
-            // No valid batch contains such bytes: they stay with what is before them.
+            // A valid batch contains no such bytes. They stay in the part of the entries before them.
             _ => return (body.len(), count),
         }
     }
@@ -283,6 +368,19 @@ mod tests {
                 assert_eq!((parts.len(), parts[0].0), (1, part), "{template}");
                 assert_eq!(parts[0].1.body.as_ptr(), batch.body.as_ptr());
             }
+        }
+    }
+
+    #[test]
+    fn a_large_batch_does_not_hold_its_memory() {
+        let pool = Pool::new(64 << 20);
+        let mut splitter = Splitter::new(&"{.message}".parse().unwrap(), length);
+        let many: Vec<_> = (0..3 * RECORDS_KEPT).map(|n| "x".repeat(n % 2)).collect();
+        for (all, at_most) in [(&many[..], usize::MAX), (&many[..10], RECORDS_KEPT)] {
+            for batch in both(all) {
+                assert_eq!(splitter.split(batch, 2, &pool).len(), 2);
+            }
+            assert!((all.len()..=at_most).contains(&splitter.records.capacity()));
         }
     }
 

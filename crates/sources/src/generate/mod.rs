@@ -38,7 +38,7 @@ pub const COMPONENT: Component = Component {
 };
 
 /// The approximate size of a batch.
-const BATCH_BYTES: u64 = 512 << 10;
+const BATCH_BYTES: u64 = 128 << 10;
 /// With a rate, a batch is sent at this interval or when a record is due, whichever is later.
 const TICK: Duration = Duration::from_millis(10);
 /// The longest record that millbench verifies.
@@ -83,6 +83,24 @@ enum Form {
     Lines,
     /// MessagePack, `[time, {"message": text}]`, as in the forward protocol.
     Packed,
+}
+
+impl Form {
+    /// The bytes before the text of a record.
+    fn prefix(self, size: usize, time: Time) -> Vec<u8> {
+        match self {
+            Self::Lines => Vec::new(),
+            Self::Packed => record::packed_head(size, time),
+        }
+    }
+
+    /// The bytes behind it.
+    fn suffix(self) -> &'static [u8] {
+        match self {
+            Self::Lines => b"\n",
+            Self::Packed => b"",
+        }
+    }
 }
 
 fn build(_name: &str, node: &Node) -> Checked<Box<dyn Source>> {
@@ -162,7 +180,7 @@ impl Generate {
 
     /// The run that a durable channel knows and how many records of it are kept.
     fn kept(&self, context: &SourceContext) -> Option<(u32, u64)> {
-        let bytes = self.record_bytes();
+        let bytes = self.series(0).bytes() as u64;
         let origins = context.outlet.file_origins()?.into_iter();
         let runs = origins.map(|(id, next)| (id, (id.head >> 32) as u32, next));
         runs.filter(|(id, run, _)| *id == self.id(&context.name, *run))
@@ -170,15 +188,17 @@ impl Generate {
             .next_back()
     }
 
-    /// Bytes of one record in the body of a batch.
-    fn record_bytes(&self) -> u64 {
-        let size = self.config.size.as_bytes();
-        match self.config.encoding {
-            Form::Lines => size + 1,
-            Form::Packed => {
-                size + record::packed_head(self.config.size.as_usize(), Time(0)).len() as u64
-            }
-        }
+    /// The records of a run.
+    fn series(&self, run: u32) -> Series {
+        let Config {
+            size,
+            records,
+            encoding,
+            ..
+        } = &self.config;
+        let size = size.as_usize();
+        let prefix = encoding.prefix(size, Time(0));
+        Series::new(run, size, *records, &prefix, encoding.suffix())
     }
 }
 
@@ -190,7 +210,6 @@ struct Generator {
     id: FileId,
     tag: Tag,
     values: Arc<Values>,
-    record_bytes: u64,
     /// Including the end record; `u64::MAX`: no end.
     total: u64,
     rate: u64,
@@ -204,12 +223,11 @@ impl Generator {
         let mut values = Values::new();
         values.set("host", &*context.host);
         Self {
-            series: Series::new(run, config.size.as_usize(), config.records),
+            series: source.series(run),
             form: config.encoding,
             id: source.id(&context.name, run),
             tag: Tag::from(config.tag.as_deref().unwrap_or(&context.name)),
             values: Arc::new(values),
-            record_bytes: source.record_bytes(),
             total: if config.records == 0 {
                 u64::MAX
             } else {
@@ -243,7 +261,7 @@ impl Generator {
     async fn generate(&mut self) {
         let mut stop = self.context.stop.clone();
         let (started, first) = (Instant::now(), self.next);
-        let full = (BATCH_BYTES / self.record_bytes).max(1);
+        let full = (BATCH_BYTES / self.series.bytes() as u64).max(1);
         while self.next < self.total && !stop.is_stopped() {
             let due = match self.rate {
                 0 => u64::MAX,
@@ -279,23 +297,17 @@ impl Generator {
 
     /// Generates and sends a batch of `count` records.
     async fn send(&mut self, count: u64) {
-        let bytes = count * self.record_bytes;
+        let record_bytes = self.series.bytes() as u64;
+        let bytes = count * record_bytes;
         let mut buffer = self.context.pool.reserve(bytes as usize).await;
         let received = Time::now();
-        let head = match self.form {
-            Form::Lines => Vec::new(),
-            Form::Packed => record::packed_head(self.series.size(), received),
-        };
-        let newline: &[u8] = if self.form == Form::Lines { b"\n" } else { b"" };
-        for number in self.next..self.next + count {
-            buffer.extend_from_slice(&head);
-            self.series.write(number, &mut buffer);
-            buffer.extend_from_slice(newline);
-        }
+        let prefix = self.form.prefix(self.series.size(), received);
+        let numbers = self.next..self.next + count;
+        self.series.write(numbers, &prefix, &mut buffer);
         let origin = FileOrigin {
             file: self.id,
-            begin: self.next * self.record_bytes,
-            next: (self.next + count) * self.record_bytes,
+            begin: self.next * record_bytes,
+            next: (self.next + count) * record_bytes,
         };
         let range = 0..buffer.len();
         let batch = Batch {

@@ -14,6 +14,8 @@
 //! 45   n  padding: byte i is ALPHABET[(number + i) % 64]
 //! ```
 
+use std::ops::Range;
+
 use millstream_record::Time;
 use millstream_wire::msgpack::{
     write_array_len, write_map_len, write_str, write_str_head, write_time,
@@ -24,6 +26,7 @@ pub(super) const HEAD_BYTES: usize = 45;
 /// Numbers have 16 digits.
 pub(super) const NUMBER_MAX: u64 = 9_999_999_999_999_999;
 
+const KIND_AT: usize = 18;
 const NUMBER_AT: usize = 19;
 const CHECK_AT: usize = 36;
 const ALPHABET: &[u8; 64] = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_";
@@ -45,63 +48,166 @@ pub(super) fn packed_head(size: usize, time: Time) -> Vec<u8> {
     head
 }
 
-/// The records of one run.
+/// The number of records after which the padding repeats.
+const CYCLE: u64 = ALPHABET.len() as u64;
+/// A cycle of records is kept if it has at most this many bytes, so that it stays in the first cache levels.
+const CYCLE_BYTES_MAX: usize = 64 << 10;
+
+/// The records of one run, as they are in a batch: after a prefix and before a suffix of constant length.
+///
+/// Consecutive records differ in their numbers and checks only, apart from the padding, which repeats after 64 records. So these 64
+/// are copied at once, and the numbers are written over the copies.
 pub(super) struct Series {
-    /// The head of a data record without its number and check.
-    head: [u8; HEAD_BYTES],
+    /// A data record with its prefix, number 0 and no padding.
+    head: Vec<u8>,
+    /// Offset of the text in `head`.
+    text_at: usize,
     /// The alphabet, repeated for the longest padding.
     padding: Vec<u8>,
+    suffix: &'static [u8],
     size: usize,
-    records: u64,
+    /// The number of the end record; `u64::MAX`: no end.
+    end: u64,
     /// The part of the check that depends on the run and the size: of a data record, and of the end record.
     keys: [u64; 2],
+    /// The records 0 to 63, without their numbers and checks; empty if they are too large.
+    cycle: Vec<u8>,
 }
 
 impl Series {
-    /// `records` records of `size` bytes; 0: without an end.
-    pub(super) fn new(run: u32, size: usize, records: u64) -> Self {
-        let mut head = [b' '; HEAD_BYTES];
-        head[..4].copy_from_slice(b"mb1 ");
-        head[4..12].copy_from_slice(&hex(run));
-        head[12..17].copy_from_slice(b".0000");
-        head[18] = b'd';
-        let padding = ALPHABET
-            .iter()
-            .copied()
-            .cycle()
-            .take(size + ALPHABET.len())
-            .collect();
-        Self {
-            head,
-            padding,
+    /// `records` records of `size` bytes; 0: without an end. Each stands between a prefix as long as `prefix` and `suffix`.
+    pub(super) fn new(
+        run: u32,
+        size: usize,
+        records: u64,
+        prefix: &[u8],
+        suffix: &'static [u8],
+    ) -> Self {
+        let mut text = [b' '; HEAD_BYTES];
+        text[..4].copy_from_slice(b"mb1 ");
+        text[4..12].copy_from_slice(&hex(run));
+        text[12..17].copy_from_slice(b".0000");
+        text[KIND_AT] = b'd';
+        let padding = ALPHABET.iter().copied().cycle();
+        let mut series = Self {
+            head: [prefix, &text].concat(),
+            text_at: prefix.len(),
+            padding: padding.take(size + ALPHABET.len()).collect(),
+            suffix,
             size,
-            records,
+            end: if records > 0 { records } else { u64::MAX },
             keys: [0, 1]
                 .map(|is_end| mix(mix(u64::from(run) << 16) ^ ((size as u64) << 1) ^ is_end)),
+            cycle: Vec::new(),
+        };
+        if series.bytes() <= CYCLE_BYTES_MAX / CYCLE as usize {
+            let mut cycle = Vec::new();
+            for number in 0..CYCLE {
+                series.copy(number, &mut cycle);
+            }
+            series.cycle = cycle;
         }
+        series
     }
 
-    /// The length of a record.
+    /// The length of the text of a record.
     pub(super) fn size(&self) -> usize {
         self.size
     }
 
-    /// Appends record `number`. The end record follows the last data record.
-    pub(super) fn write(&self, number: u64, out: &mut Vec<u8>) {
-        let is_end = self.records > 0 && number == self.records;
-        let mut head = self.head;
-        if is_end {
-            head[18] = b'e';
-        }
-        let (upper, lower) = (number / 100_000_000, number % 100_000_000);
-        head[NUMBER_AT..NUMBER_AT + 8].copy_from_slice(&decimal(upper));
-        head[NUMBER_AT + 8..NUMBER_AT + 16].copy_from_slice(&decimal(lower));
-        let check = (mix(self.keys[usize::from(is_end)] ^ number) >> 32) as u32;
-        head[CHECK_AT..CHECK_AT + 8].copy_from_slice(&hex(check));
-        out.extend_from_slice(&head);
-        let phase = (number % ALPHABET.len() as u64) as usize;
-        out.extend_from_slice(&self.padding[phase..phase + self.size - HEAD_BYTES]);
+    /// The length of a record with its prefix and suffix.
+    pub(super) fn bytes(&self) -> usize {
+        self.text_at + self.size + self.suffix.len()
     }
+
+    /// Appends records with this prefix. The end record follows the last data record.
+    pub(super) fn write(&self, numbers: Range<u64>, prefix: &[u8], out: &mut Vec<u8>) {
+        let bytes = self.bytes();
+        let mut next = numbers.start;
+        // The first twelve digits hardly ever change.
+        let mut digits = Digits::of(next);
+        while next < numbers.end {
+            let phase = next % CYCLE;
+            let count = (CYCLE - phase).min(numbers.end - next);
+            let start = out.len();
+            let range = phase as usize * bytes..(phase + count) as usize * bytes;
+            match self.cycle.get(range) {
+                Some(records) => out.extend_from_slice(records),
+                None => (next..next + count).for_each(|number| self.copy(number, out)),
+            }
+            let records = out[start..].chunks_exact_mut(bytes);
+            for (record, number) in records.zip(next..) {
+                if number >= digits.end {
+                    digits = Digits::of(number);
+                }
+                self.patch(record, number, &digits, prefix);
+            }
+            next += count;
+        }
+    }
+
+    /// Appends a record with the number 0.
+    fn copy(&self, number: u64, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.head);
+        let phase = (number % CYCLE) as usize;
+        out.extend_from_slice(&self.padding[phase..phase + self.size - HEAD_BYTES]);
+        out.extend_from_slice(self.suffix);
+    }
+
+    /// Sets what differs from the records of other cycles.
+    #[inline(always)]
+    fn patch(&self, record: &mut [u8], number: u64, digits: &Digits, prefix: &[u8]) {
+        if !prefix.is_empty() {
+            record[..prefix.len()].copy_from_slice(prefix);
+        }
+        let text = record.get_mut(self.text_at..);
+        let Some(text) = text.and_then(<[u8]>::first_chunk_mut::<HEAD_BYTES>) else {
+            return;
+        };
+        let is_end = number == self.end;
+        if is_end {
+            text[KIND_AT] = b'e';
+        }
+        text[NUMBER_AT..NUMBER_AT + 16].copy_from_slice(&digits.of_first);
+        let last = four((number + DIGITS_SPAN - digits.end) as u32);
+        text[NUMBER_AT + 12..NUMBER_AT + 16].copy_from_slice(&last);
+        let check = (mix(self.keys[usize::from(is_end)] ^ number) >> 32) as u32;
+        text[CHECK_AT..CHECK_AT + 8].copy_from_slice(&hex(check));
+    }
+}
+
+/// The numbers that share all digits but the last four.
+const DIGITS_SPAN: u64 = 10_000;
+
+/// The sixteen digits of the first of [`DIGITS_SPAN`] numbers.
+struct Digits {
+    of_first: [u8; 16],
+    /// The number behind the last.
+    end: u64,
+}
+
+impl Digits {
+    /// Of the numbers among which `number` is.
+    fn of(number: u64) -> Self {
+        let first = number - number % DIGITS_SPAN;
+        let mut of_first = [0; 16];
+        of_first[..8].copy_from_slice(&decimal(first / 100_000_000));
+        of_first[8..].copy_from_slice(&decimal(first % 100_000_000));
+        Self {
+            of_first,
+            end: first + DIGITS_SPAN,
+        }
+    }
+}
+
+/// The four digits of a number below 10^4: halves, digits.
+#[inline(always)]
+fn four(value: u32) -> [u8; 4] {
+    let upper = (value * 10_486) >> 20;
+    let twos = upper | ((value - 100 * upper) << 16);
+    let upper = ((twos * 103) >> 10) & 0x000f_000f;
+    let ones = upper | ((twos - 10 * upper) << 8);
+    (ones + 0x3030_3030).to_le_bytes()
 }
 
 /// The eight digits of a number below 10^8. All are computed at once: halves, quarters, digits.
@@ -141,19 +247,20 @@ mod tests {
                 format!("{:08x}", value as u32).as_bytes()
             );
         }
+        assert!((0..10_000).all(|number| four(number) == format!("{number:04}").as_bytes()));
         assert_eq!(&decimal(99_999_999), b"99999999");
         assert_eq!(&hex(u32::MAX), b"ffffffff");
     }
 
     fn text(series: &Series, number: u64) -> String {
         let mut out = Vec::new();
-        series.write(number, &mut out);
+        series.write(number..number + 1, b"", &mut out);
         String::from_utf8(out).unwrap()
     }
 
     #[test]
     fn a_record_has_the_layout_of_millbench() {
-        let series = Series::new(0x5f3a_9c01, 60, 0);
+        let series = Series::new(0x5f3a_9c01, 60, 0, b"", b"");
         let record = text(&series, 1_234_567_890_123);
         assert!(
             record.starts_with("mb1 5f3a9c01.0000 d0001234567890123 "),
@@ -166,8 +273,29 @@ mod tests {
 
     #[test]
     fn the_end_record_has_the_number_of_data_records() {
-        let series = Series::new(1, 45, 7);
+        let series = Series::new(1, 45, 7, b"", b"");
         assert_eq!(&text(&series, 6)[17..36], " d0000000000000006 ");
         assert_eq!(&text(&series, 7)[17..36], " e0000000000000007 ");
+    }
+
+    #[test]
+    fn many_records_are_single_ones_one_after_the_other() {
+        // Sizes on both sides of the largest cycle that is kept; numbers on both sides of 10^8.
+        for size in [45, 46, 99, 1000, 1020, 1030, 5000] {
+            let single = Series::new(9, size, 100_000_050, b"", b"");
+            let many = Series::new(9, size, 100_000_050, b"....", b"\n");
+            for (first, count) in [(0, 1), (0, 64), (5, 200), (63, 2), (99_999_910, 141)] {
+                let numbers = first..first + count;
+                let mut out = b"before".to_vec();
+                many.write(numbers.clone(), b"1234", &mut out);
+                let record = |number| format!("1234{}\n", text(&single, number));
+                let expected: String = numbers.map(record).collect();
+                assert_eq!(
+                    out,
+                    format!("before{expected}").as_bytes(),
+                    "{size} {first}"
+                );
+            }
+        }
     }
 }
