@@ -19,7 +19,7 @@ use crate::{
     channel::Entry,
     failure::Failure,
     meters::Meters,
-    outlet::{Edge, Feed, Outlet, WeakOutlet, Wires},
+    outlet::{Edge, Feed, Link, Outlet, WeakOutlet, Wires},
     plan::{ChainNode, ChainPlan, Plan, Route, RunSettings, Target},
     rejected::{self, Counts, RejectedStore},
     rejection_log::RejectionLog,
@@ -81,8 +81,8 @@ pub(crate) struct Draft {
 }
 
 /// A consumer of a draft.
-#[derive(Default)]
 struct Drafted {
+    name: Arc<str>,
     feed: Option<Arc<Feed>>,
     plan: Option<Arc<ChainPlan>>,
     maker: Option<Arc<ChainMaker>>,
@@ -90,10 +90,9 @@ struct Drafted {
     /// The new chain of each reader; empty if nothing changes for them.
     nexts: Vec<Next>,
     is_in_reader: bool,
-    /// Its name, if its chain is replaced.
-    changed: Option<Arc<str>>,
-    /// The name of a consumer that has ended.
-    ended: Option<Arc<str>>,
+    /// Its chain is replaced.
+    is_changed: bool,
+    has_ended: bool,
 }
 
 /// A consumer that has ended takes nothing from new ways.
@@ -128,11 +127,15 @@ impl Consumer {
         let feed = self.feed.as_ref().and_then(Weak::upgrade);
         let has_ended = self.feed.is_some() && feed.is_none();
         let drafted = Drafted {
-            ended: has_ended.then(|| self.name.clone()),
+            name: self.name.clone(),
             feed,
-            plan: plan.cloned(),
+            plan: None,
+            maker: None,
+            front: None,
+            nexts: Vec::new(),
             is_in_reader: !self.swaps.is_empty(),
-            ..Drafted::default()
+            is_changed: false,
+            has_ended,
         };
         match (&self.chain, plan) {
             (None, None) => Some(drafted),
@@ -151,16 +154,19 @@ impl Consumer {
 }
 
 impl Drafted {
-    /// A way to the consumer; `None` if it takes nothing from other nodes.
-    fn edge(&self, route: &Route) -> Result<Option<Edge>, Failure> {
-        if let Some(name) = &self.ended {
-            return Err(has_ended(name));
+    /// A way to the consumer; `None` if it takes nothing from other nodes. `is_back`: from the chain in front of it.
+    fn edge(&self, route: &Route, is_back: bool) -> Result<Option<Edge>, Failure> {
+        if self.has_ended {
+            return Err(has_ended(&self.name));
         }
         let chain = self.maker.clone().filter(|_| self.is_in_reader);
         let feed = self.front.as_ref().or(self.feed.as_ref());
         Ok(feed.map(|feed| Edge {
             tags: route.tags.clone(),
-            feed: feed.clone(),
+            link: match is_back {
+                true => Link::Back(Arc::downgrade(feed)),
+                false => Link::Open(feed.clone()),
+            },
             entry: Entry {
                 number: route.entry,
                 chain: chain.map(|maker| maker as _),
@@ -170,14 +176,20 @@ impl Drafted {
 }
 
 impl Draft {
-    /// The ways along `routes`.
-    fn edges(&self, routes: &[Route]) -> Result<Vec<Edge>, Failure> {
+    /// The ways along `routes`, for records that the chain in front of `reporter` rejects.
+    fn edges(&self, routes: &[Route], reporter: Option<&Arc<str>>) -> Result<Vec<Edge>, Failure> {
         let edge = |route: &Route| {
             let consumer = match route.to {
                 Target::Channel(index) => &self.channels[index],
                 Target::Sink(index) => &self.sinks[index],
             };
-            consumer.edge(route).transpose()
+            let is_back = reporter.is_some_and(|reporter| *reporter == consumer.name);
+            if is_back && consumer.is_in_reader {
+                let why = "would take records that processors in front of it reject";
+                let failure = format!("{} {why}: this needs a restart", consumer.name);
+                return Some(Err(Failure::config(failure)));
+            }
+            consumer.edge(route, is_back).transpose()
         };
         routes.iter().filter_map(edge).collect()
     }
@@ -192,7 +204,8 @@ impl Draft {
     /// The channels and sinks whose chains it replaces.
     pub(crate) fn changed(&self) -> impl Iterator<Item = &Arc<str>> {
         let all = self.channels.iter().chain(&self.sinks);
-        all.filter_map(|drafted| drafted.changed.as_ref())
+        all.filter(|drafted| drafted.is_changed)
+            .map(|drafted| &drafted.name)
     }
 }
 
@@ -256,18 +269,24 @@ impl Graph {
             sinks: self.chains(&self.sinks, sinks, &contexts)?,
             wires: Vec::new(),
         };
-        let rejecting = (plan.sources.iter().map(|it| (&it.name, &it.rejects)))
-            .chain(plan.processors.iter().map(|it| (&it.name, &it.rejects)))
-            .chain(plan.sinks.iter().map(|it| (&it.name, &it.rejects)));
-        for (node, routes) in rejecting {
+        let sources = plan.sources.iter();
+        let sinks = plan.sinks.iter().map(|it| (&it.name, &it.rejects, None));
+        let rejecting = sources
+            .map(|it| (&it.name, &it.rejects, None))
+            .chain(plan.processors.iter().map(|it| {
+                let reporter = it.consumers.first();
+                (&it.name, &it.rejects, reporter)
+            }))
+            .chain(sinks);
+        for (node, routes, reporter) in rejecting {
             if let Some((port, outlet)) = self.open(node, true) {
-                let wires = self.reject_wires(node, draft.edges(routes)?);
+                let wires = self.reject_wires(node, draft.edges(routes, reporter)?);
                 draft.wires.push((port, outlet, wires));
             }
         }
         for source in &plan.sources {
             if let Some((port, outlet)) = self.open(&source.name, false) {
-                let edges = draft.edges(&source.routes)?;
+                let edges = draft.edges(&source.routes, None)?;
                 draft.wires.push((port, outlet, Wires { edges, log: None }));
             }
         }
@@ -300,7 +319,7 @@ impl Graph {
         contexts: &[NodeContext],
     ) -> Result<Drafted, Failure> {
         let maker = plan.as_ref().map(|plan| {
-            let context = |node: &ChainNode| contexts[node.index].clone();
+            let context = |node: &ChainNode| contexts[node.index].reporting(node.reports);
             let contexts = plan.nodes.iter().map(context).collect();
             ChainMaker::new(plan.clone(), contexts, &self.pool)
         });
@@ -326,8 +345,9 @@ impl Graph {
             maker,
             front,
             is_in_reader,
-            changed: Some(consumer.name.clone()),
-            ended: None,
+            name: consumer.name.clone(),
+            is_changed: true,
+            has_ended: false,
         })
     }
 

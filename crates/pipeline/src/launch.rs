@@ -20,7 +20,10 @@ use crate::{
     node::{ChannelContext, Placement, SinkContext, SourceContext},
     outlet::{Feed, Outlet},
     partition::Partition,
-    plan::{ChannelPlan, Input, Plan, Route, RunSettings, SinkPlan, SourcePlan, Target, filled},
+    plan::{
+        ChainNode, ChannelPlan, Input, Plan, ProcessorPlan, Route, RunSettings, SinkPlan,
+        SourcePlan, Target, filled,
+    },
     promise::Guarantee,
     rejected,
     reload::{Known, Reloader},
@@ -61,7 +64,7 @@ pub async fn launch(mut plan: Plan, launch: Launch) -> Result<(Running, Reloader
         ends_sender,
     )?;
     let channels = wiring.open_channels(&plan.channels)?;
-    wiring.create_queues(&plan.sinks);
+    wiring.create_queues(&plan);
     let ports = wiring.connect(&plan)?;
     let known = Known::of(&plan);
     let sinks = wiring.lay_sinks(std::mem::take(&mut plan.sinks));
@@ -106,7 +109,19 @@ fn start_threads(count: usize) -> Result<Threads, Failure> {
         .map_err(|error| Failure::us(format!("cannot start {count} data threads: {error}")))
 }
 
-/// Whether the records of a sink are dealt to its lanes. Then its processors are in front of that: they make the key.
+/// Whether the processors of a sink run in front of the memory before it.
+fn is_chain_in_front(plan: &SinkPlan, index: usize, processors: &[ProcessorPlan]) -> bool {
+    // They make the key by which its records are dealt.
+    let comes_back = |node: &ChainNode| {
+        let mut routes = processors[node.index].rejects.iter();
+        node.reports && routes.any(|route| route.to == Target::Sink(index))
+    };
+    let nodes = plan.chain.iter().flat_map(|chain| &chain.nodes);
+    // A reader that waits until its own full memory takes a record would wait forever.
+    deals(plan) || nodes.into_iter().any(comes_back)
+}
+
+/// Whether the records of a sink are dealt to its lanes.
 fn deals(plan: &SinkPlan) -> bool {
     matches!(&plan.input, Input::Memory { tasks, .. } if tasks.partition != Partition::Same)
 }
@@ -294,8 +309,10 @@ impl Wiring {
     }
 
     /// Creates the memory in front of every sink first, because nodes send each other rejected records.
-    fn create_queues(&mut self, plans: &[SinkPlan]) {
-        for plan in plans {
+    fn create_queues(&mut self, plan: &Plan) {
+        for (index, sink) in plan.sinks.iter().enumerate() {
+            let in_front = is_chain_in_front(sink, index, &plan.processors);
+            let plan = sink;
             let (feed, readers) = match &plan.input {
                 Input::Memory { queue_bytes, tasks } => {
                     let threads = self.threads.count();
@@ -316,20 +333,21 @@ impl Wiring {
                     (None, reader.into_iter().collect())
                 }
             };
-            self.add_sink(plan, feed, readers);
+            self.add_sink(plan, feed, readers, in_front);
         }
     }
 
-    /// Adds a sink with its readers. They run its chain, unless its records are dealt behind that.
+    /// Adds a sink with its readers. They run its chain, unless that is `in_front` of the memory.
     fn add_sink(
         &mut self,
         plan: &SinkPlan,
         feed: Option<Arc<Feed>>,
         readers: Vec<Box<dyn Reader>>,
+        in_front: bool,
     ) {
         let mut swaps = Vec::new();
         let through = |reader| -> Box<dyn Reader> {
-            if deals(plan) {
+            if in_front {
                 return reader;
             }
             let swap = Arc::new(Swap::default());

@@ -47,9 +47,14 @@ pub(crate) struct Wires {
 }
 
 impl Wires {
+    /// The channels that the port keeps open.
+    fn channels(&self) -> impl Iterator<Item = &dyn Channel> {
+        self.edges.iter().filter_map(Edge::channel)
+    }
+
     /// Whether every consumer is a durable channel.
     pub(crate) fn is_durable(&self) -> bool {
-        !self.edges.is_empty() && self.edges.iter().all(|edge| edge.feed.0.id().is_some())
+        !self.edges.is_empty() && self.channels().all(|channel| channel.id().is_some())
     }
 }
 
@@ -66,11 +71,18 @@ impl WeakOutlet {
 /// One consumer of a port.
 pub struct Edge {
     /// The tags it takes; None: all.
-    pub tags: Option<TagFilter>,
-    /// Its channel, which is closed when the last feed of it is dropped.
-    pub feed: Arc<Feed>,
+    pub(crate) tags: Option<TagFilter>,
+    pub(crate) link: Link,
     /// The entry of its chain that this port leads to.
-    pub entry: Entry,
+    pub(crate) entry: Entry,
+}
+
+/// A way to the channel of a consumer.
+pub(crate) enum Link {
+    /// Keeps the channel open.
+    Open(Arc<Feed>),
+    /// From the chain in front of the same channel: there is nothing to send when that is closed.
+    Back(Weak<Feed>),
 }
 
 impl Edge {
@@ -78,8 +90,16 @@ impl Edge {
     pub fn to(feed: Arc<Feed>) -> Self {
         Self {
             tags: None,
-            feed,
+            link: Link::Open(feed),
             entry: Entry::default(),
+        }
+    }
+
+    /// The channel that the edge keeps open.
+    fn channel(&self) -> Option<&dyn Channel> {
+        match &self.link {
+            Link::Open(feed) => Some(feed.channel()),
+            Link::Back(_) => None,
         }
     }
 
@@ -92,7 +112,15 @@ impl Edge {
             entry: self.entry.clone(),
             ..Group::new(batches, token)
         };
-        self.feed.0.put(group).await;
+        match &self.link {
+            Link::Open(feed) => feed.0.put(group).await,
+            Link::Back(feed) => {
+                // A dropped group fails its receipt.
+                if let Some(feed) = feed.upgrade() {
+                    feed.0.put(group).await;
+                }
+            }
+        }
     }
 }
 
@@ -222,7 +250,7 @@ impl Outlet {
     }
 
     async fn until_full_is(&self, full: bool) {
-        while self.wires().edges.iter().any(|edge| edge.feed.0.is_full()) != full {
+        while self.wires().channels().any(Channel::is_full) != full {
             tokio::time::sleep(CHECK_EVERY).await;
         }
     }
@@ -230,26 +258,26 @@ impl Outlet {
     /// Asks every channel behind the port to sync what was sent before, whatever its policy; the receipt resolves when that is done.
     pub fn sync(&self) -> Receipt {
         let (token, receipt) = delivery::receipt(true, 0, self.0.tally.clone());
-        for edge in &self.wires().edges {
-            edge.feed.0.sync(token.clone());
-        }
+        let wires = self.wires();
+        wires
+            .channels()
+            .for_each(|channel| channel.sync(token.clone()));
         token.settle();
         receipt
     }
 
     /// Passes what the source knows about its senders to every channel behind the port.
     pub fn note(&self, note: Note) {
-        for edge in &self.wires().edges {
-            edge.feed.0.note(note);
-        }
+        let wires = self.wires();
+        wires.channels().for_each(|channel| channel.note(note));
     }
 
     /// The offset up to which each tailed file is kept, the lowest one if several channels differ. None: not everything behind the
     /// port is durable, and the source keeps its positions itself.
     pub fn file_origins(&self) -> Option<Vec<(FileId, u64)>> {
         let mut all: Option<HashMap<FileId, u64>> = None;
-        for edge in &self.wires().edges {
-            let origins: HashMap<_, _> = edge.feed.0.file_origins()?.into_iter().collect();
+        for channel in self.wires().channels() {
+            let origins: HashMap<_, _> = channel.file_origins()?.into_iter().collect();
             all = Some(match all {
                 None => origins,
                 // A file that one channel does not know has to be read from its start.
@@ -268,9 +296,9 @@ impl Outlet {
     /// them at these offsets.
     pub fn file_marks(&self, file: FileId) -> Vec<u64> {
         let wires = self.wires();
-        let edges = wires.edges.iter();
-        edges
-            .filter_map(|edge| edge.feed.0.file_mark(&file))
+        let channels = wires.channels();
+        channels
+            .filter_map(|channel| channel.file_mark(&file))
             .collect()
     }
 

@@ -68,7 +68,8 @@ pub fn merge(new: Vec<Entry>, running: &[Entry]) -> Result<Merged, Vec<Problem>>
             merged.entries.push(old.clone());
         }
     }
-    let problems = merged.problems();
+    let mut problems = merged.problems();
+    problems.extend(merged.lost_ports(&new));
     match problems.is_empty() {
         true => Ok(merged),
         false => Err(problems),
@@ -136,6 +137,29 @@ impl Merged {
         });
     }
 
+    /// The inputs of new channels and sinks that no other node takes: without the new node their records would be dropped. Rejected
+    /// records are kept in files then.
+    fn lost_ports(&self, new: &[Entry]) -> Vec<Problem> {
+        let mut problems = Vec::new();
+        let is_new = |entry: &&Entry| self.left_out.iter().any(|name| *name == *entry.name);
+        for entry in new.iter().filter(is_new) {
+            let inputs = entry.options.get("inputs").into_iter().flat_map(texts);
+            for (pattern, node) in inputs {
+                let is_taken = self.entries.iter().any(|other| takes_all(other, pattern));
+                if is_taken || pattern.ends_with(".rejected") {
+                    continue;
+                }
+                let message = format!(
+                    "`{}` is new, and a reload adds only processors: nothing else takes all records of `{pattern}`",
+                    entry.name
+                );
+                problems
+                    .push(Problem::new(&node.place, message).help("restart Millstream to add it"));
+            }
+        }
+        problems
+    }
+
     /// The inputs that name a node which is not there, and two nodes of one name.
     fn problems(&self) -> Vec<Problem> {
         let mut problems = Vec::new();
@@ -164,6 +188,13 @@ impl Merged {
         }
         problems
     }
+}
+
+/// Whether a node takes all records of the port that this pattern of another node names.
+fn takes_all(entry: &Entry, pattern: &str) -> bool {
+    let inputs = entry.options.get("inputs").into_iter().flat_map(texts);
+    let names_it = inputs.into_iter().any(|(own, _)| own == pattern);
+    names_it && entry.options.get("tags").is_none()
 }
 
 /// The texts of an option that is a text or a list of them.

@@ -114,6 +114,35 @@ sinks: { out: { type: discard, inputs: [kept] } }
 }
 
 #[test]
+fn a_new_sink_waits_where_others_take_the_same_records() {
+    let more = |inputs: &str| {
+        let sink = format!("sinks: {{ more: {{ type: discard, inputs: {inputs} }},");
+        merged(&RUNNING.replace("sinks: {", &sink))
+    };
+    for inputs in ["[in]", "[old]", "[in, old.rejected]", "\"*.rejected\""] {
+        assert!(more(inputs).is_ok(), "{inputs}");
+    }
+}
+
+#[test]
+fn a_port_of_a_new_processor_that_only_a_new_sink_takes_is_an_error() {
+    let new = RUNNING
+        .replace(
+            "processors: {",
+            "processors: { split: { type: filter, inputs: [in], where: { .b: 1 } },",
+        )
+        .replace(
+            "sinks: {",
+            "sinks: { more: { type: discard, inputs: [split] },",
+        );
+    let Err(problems) = merged(&new) else {
+        panic!("its records would be dropped");
+    };
+    let expected = "nothing else takes all records of `split`";
+    assert!(problems[0].message.contains(expected), "{problems:?}");
+}
+
+#[test]
 fn settings_that_differ_are_named() {
     let running = read(RUNNING).settings;
     let mut new = running.clone();

@@ -69,6 +69,14 @@ impl NodeContext {
     pub(crate) fn new(rejects: Option<Outlet>, meters: ProcessorMeters) -> Self {
         Self { rejects, meters }
     }
+
+    /// The surroundings in a chain that reports what the processor rejects, or does not.
+    pub(crate) fn reporting(&self, reports: bool) -> Self {
+        Self {
+            rejects: self.rejects.clone().filter(|_| reports),
+            meters: self.meters.clone(),
+        }
+    }
 }
 
 /// The meters of a processor. Of several chains only one counts records; all count the time.
@@ -226,10 +234,7 @@ impl Node {
                 }
                 None => Work::Here(GuardedTask::new(plan, &context.meters.busy)?),
             },
-            context: NodeContext {
-                rejects: context.rejects.clone().filter(|_| plan.reports),
-                ..context.clone()
-            },
+            context: context.clone(),
             uses: plan.ports.iter().enumerate().map(used).collect(),
         })
     }

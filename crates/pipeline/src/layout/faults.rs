@@ -129,6 +129,48 @@ pub fn cycle(entries: &[Entry], inputs: &[Option<Inputs>], takers: &Takers) -> O
     Some(problem)
 }
 
+/// Finds consumers that would wait for each other at a stop. A consumer stays open while records can be rejected into it, also by the
+/// processors in front of another consumer. A consumer that takes what the processors in front of it reject does not wait for itself.
+pub fn mutual(
+    entries: &[Entry],
+    inputs: &[Option<Inputs>],
+    built: &[Option<Built>],
+    chained: &Chained,
+) -> Option<Problem> {
+    let is_processor = |at: usize| matches!(built[at], Some(Built::Processor(_)));
+    let reporter = |processor: usize| {
+        let has_it = |chain: &ChainLayout| chain.nodes.contains(&processor);
+        let mut chains = chained.chains.iter();
+        chains.position(|chain| chain.as_ref().is_some_and(has_it))
+    };
+    let mut waits = Takers::new();
+    for ((node, exit), takers) in &chained.takers {
+        let from = match is_processor(*node) {
+            true => reporter(*node),
+            false => inputs[*node].is_some().then_some(*node),
+        };
+        let Some(from) = from else { continue };
+        let others = takers.iter().filter(|taker| taker.node != from);
+        waits
+            .entry((from, *exit))
+            .or_default()
+            .extend(others.cloned());
+    }
+    let way = (0..entries.len()).find_map(|at| way(at, at, &waits))?;
+    let (start, _) = *way.first()?;
+    let names: Vec<_> = way
+        .iter()
+        .map(|(node, _)| format!("`{}`", entries[*node].name))
+        .collect();
+    let message = format!(
+        "rejected records go round in a circle: {} -> {}",
+        names.join(" -> "),
+        names[0]
+    );
+    let help = "take the rejected records with another sink";
+    Some(Problem::new(&inputs[start].as_ref()?.place, message).help(help))
+}
+
 /// The ports by which records of `from` reach `to`.
 fn way(from: usize, to: usize, takers: &Takers) -> Option<Vec<Port>> {
     let mut ports: Vec<_> = takers.keys().copied().collect();

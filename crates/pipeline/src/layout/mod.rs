@@ -26,7 +26,7 @@ pub use templates::nearest_value;
 use self::{
     assemble::assemble,
     chains::fold,
-    faults::{check_graph, check_tasks, cycle, unrepeatable, unused},
+    faults::{check_graph, check_tasks, cycle, mutual, unrepeatable, unused},
     inputs::{resolve, take_inputs},
     templates::check_templates,
 };
@@ -151,6 +151,9 @@ pub fn lay_out(
         return Err(problems);
     }
     let chained = fold(&takers, &built);
+    if let Some(problem) = mutual(&entries, &inputs, &built, &chained) {
+        problems.push(problem);
+    }
     let queues = (0..entries.len())
         .map(|sink| queue_of(sink, &inputs, &entries, &built, queue_bytes))
         .collect::<Vec<_>>();

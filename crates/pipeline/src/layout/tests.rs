@@ -222,6 +222,24 @@ fn a_circle_is_an_error_with_its_way() {
 }
 
 #[test]
+fn consumers_may_not_wait_for_what_the_other_one_rejects() {
+    let mutual = "source in: {}
+         processor a: { inputs: in }
+         processor b: { inputs: in }
+         sink one: { inputs: [a, b.rejected] }
+         sink two: { inputs: [b, a.rejected] }";
+    let problem = problem(mutual);
+    assert!(
+        problem.contains("rejected records go round in a circle: `one` -> `two` -> `one`"),
+        "{problem}"
+    );
+    let own = "source in: {}
+         processor a: { inputs: in }
+         sink one: { inputs: [a, a.rejected] }";
+    assert!(laid(own).is_ok());
+}
+
+#[test]
 fn ports_are_named_and_those_that_nothing_takes_are_warned_of() {
     let graph = |inputs: &str| {
         format!(

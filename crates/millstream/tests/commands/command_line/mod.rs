@@ -344,6 +344,35 @@ fn check_connect_tries_the_destinations() {
 }
 
 #[test]
+fn a_consumer_takes_what_the_processors_in_front_of_it_reject_and_ends() {
+    let memory = "sinks:\n  out: { type: file, inputs: [parsed, parsed.rejected], format: raw, path: PLACE/out.log }\n";
+    let disk = "channels:\n  kept: { type: disk, inputs: [parsed, parsed.rejected], size_max: 1GiB }\n\
+                sinks:\n  out: { type: file, inputs: [kept], format: raw, path: PLACE/out.log }\n";
+    for ends in [memory, disk] {
+        let directory = tempfile::tempdir().unwrap();
+        let place = directory.path().display().to_string();
+        let lines: String = (0..20_000)
+            .map(|n| format!("{{\"message\":\"good {n}\"}}\nbad {n}\n"))
+            .collect();
+        fs::write(directory.path().join("in.log"), lines).unwrap();
+        let text = format!(
+            "data_dir: {place}/data\napi: {{ listen: [] }}\n\
+             sources:\n  in: {{ type: tail, paths: [\"{place}/in.log\"], start: beginning }}\n\
+             processors:\n  parsed: {{ type: parse, inputs: [in], as: json }}\n{}",
+            ends.replace("PLACE", &place)
+        );
+        let path = write(directory.path(), &text);
+        let output = millstream(&["run", "--once", path.to_str().unwrap()]);
+        assert_eq!(code(&output), 0, "{}", errors(&output));
+        let found = fs::read_to_string(directory.path().join("out.log")).unwrap();
+        for word in ["good", "bad"] {
+            let count = found.lines().filter(|line| line.starts_with(word)).count();
+            assert_eq!(count, 20_000, "{word}");
+        }
+    }
+}
+
+#[test]
 fn progress_is_shown_on_a_terminal_and_not_in_a_pipe() {
     let directory = tempfile::tempdir().unwrap();
     let text = format!(
