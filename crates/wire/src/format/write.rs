@@ -1,4 +1,4 @@
-//! What a format implements: writing one record.
+//! The trait of a format: it writes one record.
 
 use millstream_record::{Batch, Time};
 
