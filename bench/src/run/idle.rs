@@ -93,7 +93,7 @@ fn silent(bench: &Bench) -> Result<Run, Failure> {
     run
 }
 
-/// The usage of an idle server during this time; then it is stopped.
+/// Measures a server that has nothing to do for this time, then stops it.
 fn at_rest(server: Server, time: Duration) -> Result<Run, Failure> {
     let (before, started) = (server.usage()?, Instant::now());
     thread::sleep(time);

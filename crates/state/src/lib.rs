@@ -13,6 +13,7 @@
 
 mod alternating;
 mod error;
+mod fields;
 mod frame;
 mod journal;
 mod replace;
@@ -24,6 +25,7 @@ use std::path::Path;
 
 pub use alternating::{Alternating, Begun};
 pub use error::Error;
+pub use fields::Fields;
 pub use frame::Record;
 pub use journal::{Journal, JournalFormat, Records, Recovered};
 pub use replace::create_directory;

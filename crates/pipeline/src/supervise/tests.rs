@@ -154,7 +154,7 @@ async fn supervise_sink(script: &Script, channel: Option<u128>, stop: Stop) -> (
     (end, state.get())
 }
 
-/// The part that restarts a node that failed, and its condition.
+/// The restarts of a node that failed, and its condition.
 fn retry() -> (Retry, Reporter, Stopper) {
     let (stopper, stop) = stop();
     let reporter = Reporter::new("node");

@@ -22,6 +22,7 @@ use std::{
 };
 
 use millstream_record::{Position, Time};
+use millstream_state::Fields;
 use millstream_sys::checksum::crc32c;
 
 /// Maximum number of files in the table; the least recently used ones leave it first.
@@ -142,9 +143,9 @@ impl Table {
     pub(super) fn decode(bodies: &[Vec<u8>]) -> (Self, bool) {
         let mut table = Self::default();
         for body in bodies {
-            let mut rest = &body[..];
-            while !rest.is_empty() {
-                match Change::decode(&mut rest) {
+            let mut fields = Fields::new(body);
+            while !fields.rest().is_empty() {
+                match Change::decode(&mut fields) {
                     Some(change) => table.apply(&change),
                     None => return (table, false),
                 }
@@ -189,41 +190,41 @@ impl Change {
         }
     }
 
-    fn decode(rest: &mut &[u8]) -> Option<Self> {
-        Some(match u8::from_le_bytes(take(rest)?) {
+    fn decode(fields: &mut Fields<'_>) -> Option<Self> {
+        Some(match fields.u8()? {
             1 => {
-                let id = u32::from_le_bytes(take(rest)?);
+                let id = fields.u32()?;
                 let mut row = Row {
                     path: PathBuf::new(),
                     renamed: None,
-                    device: u64::from_le_bytes(take(rest)?),
-                    inode: u64::from_le_bytes(take(rest)?),
-                    committed: u64::from_le_bytes(take(rest)?),
-                    records: u64::from_le_bytes(take(rest)?),
-                    since: Time(i64::from_le_bytes(take(rest)?)),
-                    head: take_head(rest)?,
+                    device: fields.u64()?,
+                    inode: fields.u64()?,
+                    committed: fields.u64()?,
+                    records: fields.u64()?,
+                    since: Time(fields.i64()?),
+                    head: take_head(fields)?,
                 };
-                row.path = take_path(rest)?;
+                row.path = take_path(fields)?;
                 Self::Enter(id, row)
             }
             2 => Self::Grow(
-                u32::from_le_bytes(take(rest)?),
-                u64::from_le_bytes(take(rest)?),
-                u64::from_le_bytes(take(rest)?),
-                take_head(rest)?,
+                fields.u32()?,
+                fields.u64()?,
+                fields.u64()?,
+                take_head(fields)?,
             ),
-            3 => Self::Rename(u32::from_le_bytes(take(rest)?), take_path(rest)?),
-            4 => Self::Leave(u32::from_le_bytes(take(rest)?)),
+            3 => Self::Rename(fields.u32()?, take_path(fields)?),
+            4 => Self::Leave(fields.u32()?),
             5 => {
-                let channel = u128::from_le_bytes(take(rest)?);
+                let channel = fields.u128()?;
                 let position = Position {
-                    epoch: u32::from_le_bytes(take(rest)?),
-                    seq: u64::from_le_bytes(take(rest)?),
+                    epoch: fields.u32()?,
+                    seq: fields.u64()?,
                 };
-                let [known] = take(rest)?;
+                let known = fields.u8()?;
                 Self::Commit(channel, (known != 0).then_some(position))
             }
-            6 => Self::Number(u64::from_le_bytes(take(rest)?)),
+            6 => Self::Number(fields.u64()?),
             _ => return None,
         })
     }
@@ -253,22 +254,14 @@ fn put_path(out: &mut Vec<u8>, path: &Path) {
     out.extend_from_slice(&bytes[..usize::from(length)]);
 }
 
-fn take<const N: usize>(rest: &mut &[u8]) -> Option<[u8; N]> {
-    let (bytes, behind) = rest.split_first_chunk()?;
-    *rest = behind;
-    Some(*bytes)
-}
-
-fn take_head(rest: &mut &[u8]) -> Option<Head> {
+fn take_head(fields: &mut Fields<'_>) -> Option<Head> {
     Some(Head {
-        length: u8::from_le_bytes(take(rest)?),
-        checksum: u32::from_le_bytes(take(rest)?),
+        length: fields.u8()?,
+        checksum: fields.u32()?,
     })
 }
 
-fn take_path(rest: &mut &[u8]) -> Option<PathBuf> {
-    let length = usize::from(u16::from_le_bytes(take(rest)?));
-    let (bytes, behind) = rest.split_at_checked(length)?;
-    *rest = behind;
-    Some(PathBuf::from(OsStr::from_bytes(bytes)))
+fn take_path(fields: &mut Fields<'_>) -> Option<PathBuf> {
+    let length = usize::from(fields.u16()?);
+    Some(PathBuf::from(OsStr::from_bytes(fields.take(length)?)))
 }

@@ -21,13 +21,10 @@ use std::{
 
 use millstream_pipeline::failure::Failure;
 use millstream_record::Position;
-use millstream_state::{Format, Journal, JournalFormat, Records};
+use millstream_state::{Fields, Format, Journal, JournalFormat, Records};
 use millstream_sys::disk::Disk;
 
-mod fields;
 mod version1;
-
-use fields::Fields;
 
 const FORMAT: JournalFormat = JournalFormat {
     format: Format {
@@ -152,7 +149,7 @@ impl Leases {
         let mut servers = BTreeMap::new();
         for body in bodies {
             // A record that makes no sense is left out: its chunk may go to another server.
-            let _ = self.restore_record(&mut Fields(body), &mut servers);
+            let _ = self.restore_record(&mut Fields::new(body), &mut servers);
         }
     }
 
@@ -165,7 +162,7 @@ impl Leases {
         match fields.u16()? {
             SERVER => {
                 let number = fields.u32()?;
-                let address = std::str::from_utf8(fields.0).ok()?;
+                let address = std::str::from_utf8(fields.rest()).ok()?;
                 servers.insert(number, self.number_of(address));
             }
             LEASE => {

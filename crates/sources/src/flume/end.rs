@@ -1,5 +1,7 @@
 //! Why a connection ends, and what is reported of it.
 
+use std::fmt;
+
 use super::endpoint::Endpoint;
 use crate::connection::Unanswered;
 
@@ -28,6 +30,10 @@ pub(super) enum End {
 /// Counts and reports the end of a connection, unless it is ordinary.
 pub(super) fn report(end: &End, peer: &str, endpoint: &Endpoint) {
     let (reporter, meters) = (&endpoint.context.reporter, &endpoint.meters);
+    let refused = |kind, why: fmt::Arguments<'_>| {
+        meters.connections_refused.add(1);
+        reporter.warn(kind, format_args!("{peer}: {why}; connection closed"));
+    };
     match end {
         End::Closed | End::Stopped | End::Idle | End::Broken => {}
         End::Cut => {
@@ -37,23 +43,14 @@ pub(super) fn report(end: &End, peer: &str, endpoint: &Endpoint) {
             );
             reporter.warn("cut", text);
         }
-        End::Refused(reason) => {
-            meters.connections_refused.add(1);
-            let text = format_args!("{peer}: {reason}; connection closed");
-            reporter.warn("refused", text);
-        }
-        End::NoMemory => {
-            meters.connections_refused.add(1);
-            let text =
-                format_args!("{peer}: no memory for its call (memory_max); connection closed");
-            reporter.warn("memory", text);
-        }
+        End::Refused(reason) => refused("refused", format_args!("{reason}")),
+        End::NoMemory => refused(
+            "memory",
+            format_args!("no memory for its call (memory_max)"),
+        ),
         End::Slow => {
-            meters.connections_refused.add(1);
-            let text = format_args!(
-                "{peer}: too few bytes per second within a call (limits.progress); connection closed"
-            );
-            reporter.warn("slow", text);
+            let why = format_args!("too few bytes per second within a call (limits.progress)");
+            refused("slow", why);
         }
         End::Unanswered(Unanswered::Write(error)) => {
             let text = format_args!("cannot answer {peer}: {error}");

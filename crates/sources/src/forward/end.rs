@@ -1,6 +1,6 @@
 //! How a connection ends, and how that is counted and logged.
 
-use std::io;
+use std::{fmt, io};
 
 use millstream_wire::forward::Refusal;
 
@@ -71,6 +71,10 @@ impl Last {
 /// Counts the end and logs it if it is worth a line.
 pub(super) fn report(end: &End, peer: &str, service: &Service) {
     let (reporter, meters) = (&service.context.reporter, &service.meters);
+    let refused = |kind, why: fmt::Arguments<'_>| {
+        meters.connections_refused.add(1);
+        reporter.warn(kind, format_args!("{peer}: {why}; connection closed"));
+    };
     match end {
         End::Closed | End::Stopped | End::Idle | End::Broken => {}
         End::Cut => {
@@ -83,13 +87,7 @@ pub(super) fn report(end: &End, peer: &str, service: &Service) {
             let text = format_args!("{peer} was not authenticated: {reason}; connection closed");
             reporter.warn("auth", text);
         }
-        End::Refused(refusal) => {
-            meters.connections_refused.add(1);
-            reporter.warn(
-                "refused",
-                format_args!("{peer}: {refusal}; connection closed"),
-            );
-        }
+        End::Refused(refusal) => refused("refused", format_args!("{refusal}")),
         End::Poisoned(reason) => {
             meters.chunks_refused.add(1);
             reporter.warn(
@@ -98,18 +96,12 @@ pub(super) fn report(end: &End, peer: &str, service: &Service) {
             );
         }
         End::NoMemory => {
-            meters.connections_refused.add(1);
-            let text = format_args!(
-                "{peer}: no memory for its frame beside those of other connections (memory_max); connection closed"
-            );
-            reporter.warn("memory", text);
+            let why = "no memory for its frame beside those of other connections (memory_max)";
+            refused("memory", format_args!("{why}"));
         }
         End::Slow => {
-            meters.connections_refused.add(1);
-            let text = format_args!(
-                "{peer}: sends a frame too slowly (limits.progress); connection closed"
-            );
-            reporter.warn("slow", text);
+            let why = format_args!("sends a frame too slowly (limits.progress)");
+            refused("slow", why);
         }
         End::Unanswered(Unanswered::Write(error)) => {
             reporter.info(

@@ -1,4 +1,4 @@
-//! The contract of a format: writing one record.
+//! The trait of a format: it writes one record.
 
 use millstream_record::{Batch, Time};
 

@@ -23,12 +23,11 @@ use std::{
 };
 
 use millstream_record::Position;
-use millstream_state::{Format, Slots, Stored};
+use millstream_state::{Fields, Format, Slots, Stored};
 use millstream_sys::disk::{Disk, Open};
 
 use super::{
     ChannelId, Error,
-    bytes::Fields,
     seal::{self, SEAL_BYTES, Sealed},
 };
 
@@ -183,7 +182,7 @@ fn encode(channel: ChannelId, position: Position, flags: u32) -> Vec<u8> {
 /// The channel, the position and the flags.
 fn decode(body: &[u8]) -> Option<(ChannelId, Position, u32)> {
     let mut fields = Fields::new(body);
-    let channel = ChannelId(fields.id()?);
+    let channel = ChannelId(fields.array()?);
     let (epoch, flags, seq) = (fields.u32()?, fields.u32()?, fields.u64()?);
     Some((channel, Position { epoch, seq }, flags))
 }
@@ -195,7 +194,7 @@ fn convert(slot: &[u8]) -> Option<(u64, Vec<u8>)> {
         return None;
     };
     let mut fields = Fields::new(&slot[SEAL_BYTES..]);
-    let channel = ChannelId(fields.id()?);
+    let channel = ChannelId(fields.array()?);
     let generation = fields.u64()?;
     let (epoch, mut flags, seq) = (fields.u32()?, fields.u32()?, fields.u64()?);
     if generation == MADE {

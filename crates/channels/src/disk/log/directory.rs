@@ -6,11 +6,11 @@ use std::{
     sync::Arc,
 };
 
+use millstream_state::Fields;
 use millstream_sys::disk::{Disk, File, Open};
 
 use super::{
     ChannelId, Error,
-    bytes::Fields,
     seal::{self, FORMAT_VERSION, SEAL_BYTES, Sealed},
     segment::number_in,
 };
@@ -158,7 +158,7 @@ pub(super) fn read_identity(disk: &dyn Disk, path: &Path) -> Result<Option<Chann
         Sealed::Whole => {
             let id = bytes
                 .get(SEAL_BYTES..)
-                .and_then(|rest| Fields::new(rest).id());
+                .and_then(|rest| Fields::new(rest).array());
             Ok(id.map(ChannelId))
         }
         Sealed::Newer(found) => Err(Error::Newer {

@@ -41,12 +41,13 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use millstream_record::{Batch, Encoding, Origin, Position, Tag, Time, Values};
+use millstream_state::Fields;
 use millstream_sys::checksum::{crc32c, crc32c_of};
 
 use super::{
     ChannelId,
-    bytes::{Fields, put_text},
     origins::{decode_origins, encode_origins},
+    text::{put_text, take_text},
 };
 
 /// Bytes of the part of a head that has a fixed size.
@@ -273,7 +274,7 @@ fn decode_fields(head: &[u8], lengths: Lengths) -> Option<Head> {
     let tag = std::str::from_utf8(fields.take(tag_bytes as usize)?).ok()?;
     let mut values = Values::new();
     for _ in 0..values_count {
-        let (name, value) = fields.text()?;
+        let (name, value) = take_text(&mut fields)?;
         values.set(name, value);
     }
     let (origins, closed) = decode_origins(&mut fields, origins_count)?;

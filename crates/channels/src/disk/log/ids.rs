@@ -24,11 +24,11 @@ use std::{
     path::Path,
 };
 
+use millstream_state::Fields;
 use millstream_sys::disk::{Disk, Open};
 
 use super::{
     ChannelId,
-    bytes::Fields,
     key::Key,
     seal::{self, SEAL_BYTES, Sealed},
 };
@@ -133,14 +133,14 @@ fn decode(bytes: &[u8], channel: &ChannelId, segment: u64) -> Option<Vec<IdRecor
         return None;
     };
     let mut fields = Fields::new(bytes.get(SEAL_BYTES..)?);
-    if fields.id()? != channel.0 || fields.u64()? != segment {
+    if fields.array()? != channel.0 || fields.u64()? != segment {
         return None;
     }
     let count = fields.u32()?;
     fields.take(4)?;
     let mut records = Vec::new();
     for _ in 0..count {
-        let (key, connection, seconds) = (Key(fields.id()?), fields.u64()?, fields.u32()?);
+        let (key, connection, seconds) = (Key(fields.array()?), fields.u64()?, fields.u32()?);
         records.push(match fields.u32()? {
             kind @ (1 | 2) => IdRecord::Chunk {
                 key,

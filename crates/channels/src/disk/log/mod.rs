@@ -22,7 +22,6 @@
 //! (file_table.rs), what readers see (index.rs), and what is known from outside (record.rs, losses.rs).
 
 mod blanks;
-mod bytes;
 mod claims;
 mod consumers;
 mod cursor;
@@ -65,6 +64,7 @@ mod survey;
 mod tail;
 #[cfg(test)]
 mod tests;
+mod text;
 mod walk;
 mod window;
 

@@ -17,8 +17,7 @@
 
 use bytes::Bytes;
 use millstream_record::{ChunkOrigin, FileId, FileOrigin, Origin};
-
-use super::bytes::Fields;
+use millstream_state::Fields;
 
 const CHUNK: u8 = 1;
 const FILE: u8 = 2;

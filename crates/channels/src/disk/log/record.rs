@@ -21,12 +21,11 @@ use std::{
 };
 
 use millstream_record::Position;
-use millstream_state::{Format, Slots, Stored};
+use millstream_state::{Fields, Format, Slots, Stored};
 use millstream_sys::disk::{Disk, Open};
 
 use super::{
     ChannelId, Error,
-    bytes::Fields,
     losses::{Loss, Missing},
     seal::{self, SEAL_BYTES, Sealed},
 };
@@ -125,7 +124,7 @@ impl Summary {
 
     fn decode(body: &[u8]) -> Option<Self> {
         let mut fields = Fields::new(body);
-        let channel = ChannelId(fields.id()?);
+        let channel = ChannelId(fields.array()?);
         let mut position = || {
             let (epoch, seq) = (fields.u32()?, fields.u64()?);
             Some(Position { epoch, seq })
@@ -183,7 +182,7 @@ fn convert(slot: &[u8]) -> Option<(u64, Vec<u8>)> {
         return None;
     };
     let mut fields = Fields::new(&slot[SEAL_BYTES..]);
-    let channel = fields.id()?;
+    let channel: [u8; 16] = fields.array()?;
     let generation = fields.u64()?;
     let positions = fields.take(24)?;
     fields.take(16)?;

@@ -11,9 +11,8 @@
 //! Up to version 2 the checksum did not cover the version, so that a flipped bit in it looked like a newer program. Now
 //! the checksum is checked first, and a version that it does not cover is damage.
 
+use millstream_state::Fields;
 use millstream_sys::checksum::{crc32c, crc32c_of};
-
-use super::bytes::Fields;
 
 /// The version of all files of a channel. Version 2 added the receive time to frames; version 3 added the version to the
 /// checksum.

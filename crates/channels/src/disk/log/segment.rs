@@ -31,12 +31,11 @@ use std::{
 };
 
 use millstream_record::{FileId, Position, Time};
+use millstream_state::Fields;
 use millstream_sys::disk::File;
 
 use super::{
-    ChannelId,
-    bytes::Fields,
-    frame,
+    ChannelId, frame,
     origins::{decode_file, encode_file},
     seal::{self, SEAL_BYTES, Sealed},
 };
@@ -140,7 +139,7 @@ impl Header {
     fn decode(bytes: &[u8], channel: &ChannelId) -> Option<Self> {
         let mut fields = Fields::new(bytes);
         let epoch = fields.u32()?;
-        if fields.id()? != channel.0 {
+        if fields.array()? != channel.0 {
             return None;
         }
         let number = fields.u64()?;

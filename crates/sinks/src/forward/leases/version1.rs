@@ -8,10 +8,10 @@
 
 use std::ops::Range;
 
-use millstream_state::Recovered;
+use millstream_state::{Fields, Recovered};
 use millstream_sys::checksum::{crc32c, crc32c_of};
 
-use super::{FORMAT, Fields, LEASE, LEASE_BYTES, SERVER, SERVER_BYTES_MAX, TITLE};
+use super::{FORMAT, LEASE, LEASE_BYTES, SERVER, SERVER_BYTES_MAX, TITLE};
 
 const HEADER_BYTES: usize = 32;
 const VERSION: u32 = 1;
@@ -51,21 +51,21 @@ fn hole(range: Range<usize>) -> Vec<Range<u64>> {
 /// The channel id of a valid header.
 fn channel(bytes: &[u8]) -> Option<&[u8]> {
     let (text, sum) = bytes.get(..HEADER_BYTES)?.split_last_chunk::<4>()?;
-    let mut fields = Fields(text.strip_prefix(FORMAT.format.magic)?);
+    let mut fields = Fields::new(text.strip_prefix(FORMAT.format.magic)?);
     let is_whole = crc32c(text).to_le_bytes() == *sum && fields.u32()? == VERSION;
-    is_whole.then_some(fields.0)
+    is_whole.then_some(fields.rest())
 }
 
 /// The record at the start of `bytes`, in the current form, and its length in the file.
 fn record(bytes: &[u8]) -> Option<(Vec<u8>, usize)> {
-    let mut fields = Fields(bytes);
+    let mut fields = Fields::new(bytes);
     let (length, kind, sum) = (usize::from(fields.u16()?), fields.u16()?, fields.u32()?);
     let lengths = match kind {
         SERVER => 4..=SERVER_BYTES_MAX,
         LEASE => LEASE_BYTES..=LEASE_BYTES,
         _ => return None,
     };
-    let body = fields.bytes(length).filter(|_| lengths.contains(&length))?;
+    let body = fields.take(length).filter(|_| lengths.contains(&length))?;
     let kind = kind.to_le_bytes();
     (crc32c_of(&[&kind, body]) == sum).then(|| ([&kind, body].concat(), 8 + length))
 }
