@@ -19,7 +19,7 @@ use millstream_pipeline::{
     report::Reporter,
     stop::{Stopper, stop},
 };
-use millstream_record::{Batch, Encoding, Pool, Position, Time, Values};
+use millstream_record::{Batch, Encoding, Pool, Position, Time};
 
 /// The channel in front of a sink. Its contents survive the sink, like those of a disk channel.
 #[derive(Clone, Default)]
@@ -303,14 +303,8 @@ fn place() -> Place {
 /// A batch of lines.
 pub(crate) fn lines(tag: &str, text: &str) -> Batch {
     Batch {
-        tag: tag.into(),
-        plain: false,
-        encoding: Encoding::Lines,
-        count: text.lines().count() as u32,
-        body: text.as_bytes().to_vec().into(),
         received: Time(1_700_000_000_123_456_789),
-        values: Arc::new(Values::new()),
-        origins: Vec::new(),
+        ..millstream_testkit::lines(tag, text)
     }
 }
 
