@@ -11,6 +11,7 @@ mod remap;
 mod rig;
 mod route;
 mod sample;
+mod zone;
 
 use millstream_pipeline::node::Component;
 
