@@ -13,6 +13,8 @@ mod route;
 mod sample;
 mod zone;
 
+#[cfg(feature = "fuzzing")]
+pub use exec::fuzzing;
 use millstream_pipeline::node::Component;
 
 /// All processors.
