@@ -13,7 +13,7 @@ use std::{
 use super::{
     Bench,
     process::{Process, free_port},
-    scenario::{Goal, Row, Run},
+    scenario::{Goal, Latency, Row, Run},
     server::Server,
 };
 use crate::{
@@ -132,7 +132,7 @@ fn answered(bench: &Bench, config: &str) -> Result<Run, Failure> {
     let mut server = Server::start(bench, config, &[("THREADS", "2")])?;
     server.ready()?;
     let before = server.usage()?;
-    let mut run = acked(server.address)?;
+    let mut run = acked(server.address, MESSAGES, PAUSE)?;
     run.usage = server.usage()?.since(before);
     run.wrong = server.stop();
     Ok(run)
@@ -157,7 +157,7 @@ fn reloaded(bench: &Bench) -> Result<Run, Failure> {
     };
     let mut run = thread::scope(|scope| {
         let reloads = scope.spawn(reload);
-        let run = acked(server.address);
+        let run = acked(server.address, MESSAGES, PAUSE);
         is_over.store(true, Ordering::Relaxed);
         match reloads.join() {
             Ok(ended) => ended.and(run),
@@ -175,19 +175,19 @@ fn bare(bench: &Bench) -> Result<Run, Failure> {
     command.args(["flow", "--listen", &address.to_string()]);
     let mut server = Process::start(command.stdout(Stdio::null()))?;
     server.ready(address)?;
-    acked(address)
+    acked(address, MESSAGES, PAUSE)
 }
 
-/// Times messages and their acks.
-fn acked(address: SocketAddr) -> Result<Run, Failure> {
+/// Times this number of messages and their acks, with a pause before each.
+pub(super) fn acked(address: SocketAddr, messages: usize, pause: Duration) -> Result<Run, Failure> {
     let mut stream = TcpStream::connect(address)?;
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(Duration::from_secs(5)))?;
     let mut probe = Probe::new(Mode::Message);
     let (started, mut bytes) = (Instant::now(), 0);
-    let mut latencies = Vec::with_capacity(MESSAGES);
-    for _ in 0..MESSAGES {
-        thread::sleep(PAUSE);
+    let mut latencies = Vec::with_capacity(messages);
+    for _ in 0..messages {
+        thread::sleep(pause);
         let (message, ack) = probe.next();
         bytes += message.len() as u64;
         let written = Instant::now();
@@ -201,14 +201,12 @@ fn acked(address: SocketAddr) -> Result<Run, Failure> {
             ));
         }
     }
-    latencies.sort_by(f64::total_cmp);
-    let at = |share: f64| latencies[((MESSAGES - 1) as f64 * share) as usize];
     Ok(Run {
-        records: MESSAGES as u64,
+        records: messages as u64,
         bytes,
         seconds: started.elapsed().as_secs_f64(),
         usage: super::process::Usage::default(),
-        latency: Some([at(0.5), at(0.99), at(1.0)]),
+        latency: Latency::of(latencies),
         variant: None,
         wrong: None,
     })

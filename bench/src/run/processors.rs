@@ -2,7 +2,7 @@
 
 use std::{
     io::{self, Write},
-    net::{SocketAddr, TcpStream},
+    net::{SocketAddr, TcpListener, TcpStream},
     thread,
     time::{Duration, Instant},
 };
@@ -56,6 +56,7 @@ macro_rules! config {
 
 const FILL: &str = include_str!("../../scenarios/processors/fill.yaml");
 const DISK: &str = include_str!("../../scenarios/processors/disk.yaml");
+const STOPPED: &str = include_str!("../../scenarios/processors/stopped.yaml");
 
 const WORKS: [Work; 10] = [
     work("bare reader", None, Text::Fields, 0.0),
@@ -89,10 +90,34 @@ const fn work(name: &'static str, config: Option<&'static str>, text: Text, goal
     }
 }
 
-/// The rows behind a disk channel: their name and their tasks.
-const TASKS: [(&str, &str); 2] = [
-    ("disk -> parse json, 1 task", "1"),
-    ("disk -> parse json, 2 tasks", "2"),
+/// A row behind a disk channel.
+struct Behind {
+    name: &'static str,
+    config: &'static str,
+    tasks: &'static str,
+    /// The rate as a share of that of the first of these rows.
+    share: Option<f64>,
+}
+
+const BEHIND: [Behind; 3] = [
+    Behind {
+        name: "disk -> parse json, 1 task",
+        config: DISK,
+        tasks: "1",
+        share: None,
+    },
+    Behind {
+        name: "disk -> parse json, 2 tasks",
+        config: DISK,
+        tasks: "2",
+        share: Some(1.5),
+    },
+    Behind {
+        name: "disk -> parse json, beside a stopped sink",
+        config: STOPPED,
+        tasks: "1",
+        share: Some(0.95),
+    },
 ];
 
 /// Runs the scenario.
@@ -108,17 +133,17 @@ pub fn run(bench: &Bench) -> Result<Vec<Row>, Failure> {
         Row::new(work.name, work.config.is_none(), goals)
     };
     let mut rows: Vec<Row> = WORKS.iter().map(row).collect();
-    for (at, (name, _)) in TASKS.iter().enumerate() {
-        let share = Goal::Share(1.5, TASKS[0].0.to_owned(), By::Wall);
-        let goals = if at == 0 { Vec::new() } else { vec![share] };
-        rows.push(Row::new(*name, false, goals));
+    for behind in &BEHIND {
+        let goal = |share| Goal::Share(share, BEHIND[0].name.to_owned(), By::Wall);
+        let goals = behind.share.map(goal).into_iter().collect();
+        rows.push(Row::new(behind.name, false, goals));
     }
     bench.choose(&mut rows);
     bench.rounds(rows, |row| {
-        let tasks = TASKS.iter().find(|(name, _)| *name == row.name);
+        let behind = BEHIND.iter().find(|behind| behind.name == row.name);
         let work = WORKS.iter().find(|work| work.name == row.name);
-        match (tasks, work) {
-            (Some((_, tasks)), _) => behind_disk(bench, tasks).map(Some),
+        match (behind, work) {
+            (Some(behind), _) => behind_disk(bench, behind).map(Some),
             (None, Some(work)) => measure(bench, work).map(Some),
             (None, None) => Ok(None),
         }
@@ -161,7 +186,7 @@ fn bare(bench: &Bench, message: &[u8], seconds: Duration) -> Result<Run, Failure
 }
 
 /// Fills a disk channel, then measures how long its reader takes.
-fn behind_disk(bench: &Bench, tasks: &str) -> Result<Run, Failure> {
+fn behind_disk(bench: &Bench, behind: &Behind) -> Result<Run, Failure> {
     let message = chunk(Text::Json);
     let mut server = Server::start(bench, FILL, &[])?;
     server.ready()?;
@@ -173,9 +198,12 @@ fn behind_disk(bench: &Bench, tasks: &str) -> Result<Run, Failure> {
     if let Some(wrong) = server.stop() {
         return Err(Failure::Other(wrong));
     }
-    let settings = [("THREADS", "1"), ("TASKS", tasks)];
+    // The kernel accepts its connections, and no one reads them.
+    let stopped = TcpListener::bind("127.0.0.1:0")?;
+    let next = stopped.local_addr()?.to_string();
+    let settings = [("THREADS", "1"), ("TASKS", behind.tasks), ("NEXT", &next)];
     let started = Instant::now();
-    let server = Server::start_again(bench, "millstream", DISK, &settings)?;
+    let server = Server::start_again(bench, "millstream", behind.config, &settings)?;
     let settled = server.settled()?.duration_since(started);
     let usage = server.usage()?;
     let wrong = server.stop();

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::{
     machine::Machine,
-    scenario::{Row, Run},
+    scenario::{Latency, Row, Run},
 };
 
 /// A scenario's outcome.
@@ -63,15 +63,14 @@ impl Report {
         out.push('\n');
         for row in &self.rows {
             if row.runs.iter().any(|run| run.latency.is_some()) {
-                let micros = |at: usize| {
-                    row.median(|run| run.latency.map_or(0.0, |latency| latency[at])) * 1e6
-                };
+                let micros = |figure: fn(&Latency) -> f64| row.latency(figure) * 1e6;
                 out += &format!(
-                    "{}: median {:.0} us, 99 % {:.0} us, longest {:.0} us\n",
+                    "{}: mean {:.0} us, median {:.0} us, 99 % {:.0} us, longest {:.0} us\n",
                     row.name,
-                    micros(0),
-                    micros(1),
-                    micros(2)
+                    micros(|latency| latency.mean),
+                    micros(|latency| latency.median),
+                    micros(|latency| latency.p99),
+                    micros(|latency| latency.longest)
                 );
             }
         }

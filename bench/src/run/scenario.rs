@@ -17,12 +17,40 @@ pub struct Run {
     pub seconds: f64,
     /// Of the program under test alone.
     pub usage: Usage,
-    /// From a message's write to its ack, in seconds: median, 99 %, longest.
-    pub latency: Option<[f64; 3]>,
+    /// From a message's write to its ack.
+    pub latency: Option<Latency>,
     /// Which of the row's variants was measured, if it has several.
     pub variant: Option<String>,
     /// The defect of the output. `None`: it was verified, or there is nothing to verify.
     pub wrong: Option<String>,
+}
+
+/// Times of single messages, in seconds.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Latency {
+    /// The sum by the number.
+    pub mean: f64,
+    /// 50 % are below.
+    pub median: f64,
+    /// 99 % are below.
+    pub p99: f64,
+    /// The longest.
+    pub longest: f64,
+}
+
+impl Latency {
+    /// Of these times; `None` without any.
+    pub fn of(mut times: Vec<f64>) -> Option<Self> {
+        times.sort_by(f64::total_cmp);
+        let longest = *times.last()?;
+        let at = |share: f64| times[((times.len() - 1) as f64 * share) as usize];
+        Some(Self {
+            mean: mean(times.iter().copied()),
+            median: at(0.5),
+            p99: at(0.99),
+            longest,
+        })
+    }
 }
 
 impl Run {
@@ -68,6 +96,8 @@ pub enum Goal {
     Cpu(f64),
     /// Median time to an ack, in seconds.
     Latency(f64),
+    /// Mean time to an ack, and the time below which 99 % are, in seconds.
+    Times(f64, f64),
 }
 
 /// The median; 0 of nothing.
@@ -137,6 +167,23 @@ impl Row {
         median(self.runs.iter().map(figure).collect())
     }
 
+    /// The median of a figure of single messages; the largest number in a run without them.
+    pub fn latency(&self, figure: impl Fn(&Latency) -> f64) -> f64 {
+        self.median(|run| run.latency.as_ref().map_or(f64::MAX, &figure))
+    }
+
+    fn reached_times(&self, mean: f64, p99: f64) -> (String, bool) {
+        let (means, p99s) = (self.latency(|of| of.mean), self.latency(|of| of.p99));
+        let words = format!(
+            "mean <= {:.2} ms: {:.3}, 99 % <= {:.1} ms: {:.3}",
+            mean * 1e3,
+            means * 1e3,
+            p99 * 1e3,
+            p99s * 1e3
+        );
+        (words, means <= mean && p99s <= p99)
+    }
+
     /// A figure of each variant, and the variant in words; the smallest first.
     ///
     /// The figure is the median of the variant's runs, moved towards the mean of all variants by the share of their differences
@@ -196,10 +243,11 @@ impl Row {
                 (words, figure <= *most)
             }
             Goal::Latency(most) => {
-                let figure = self.median(|run| run.latency.map_or(f64::MAX, |[median, ..]| median));
+                let figure = self.latency(|latency| latency.median);
                 let words = format!("median <= {:.1} ms: {:.3}", most * 1e3, figure * 1e3);
                 (words, figure <= *most)
             }
+            Goal::Times(mean, p99) => self.reached_times(*mean, *p99),
             Goal::Share(least, name, by) => {
                 let other = rows.iter().find(|row| row.name == *name)?;
                 let figure = |run: &Run| match by {
@@ -272,6 +320,22 @@ mod tests {
         assert_eq!(met(Goal::Share(0.6, "a".into(), By::Cpu)), Some(false));
         assert_eq!(met(Goal::Share(1.0, "a".into(), By::Wall)), Some(true));
         assert_eq!(met(Goal::Share(0.6, "c".into(), By::Cpu)), None);
+    }
+
+    #[test]
+    fn times_of_messages_have_a_mean_and_percentiles() {
+        let mut rows = [row("a", &[1.0])];
+        assert!(Latency::of(Vec::new()).is_none());
+        let latency = Latency::of((1..=1000).rev().map(f64::from).collect()).unwrap();
+        assert_eq!(
+            (latency.mean, latency.median, latency.p99, latency.longest),
+            (500.5, 500.0, 990.0, 1000.0)
+        );
+        rows[0].runs[0].latency = Some(latency);
+        let met = |goal| rows[0].reached(&goal, &rows).unwrap().1;
+        assert!(met(Goal::Latency(500.0)) && !met(Goal::Latency(499.0)));
+        assert!(met(Goal::Times(501.0, 990.0)));
+        assert!(!met(Goal::Times(500.0, 990.0)) && !met(Goal::Times(501.0, 989.0)));
     }
 
     /// A row of variants, each with its CPU-seconds in several runs.

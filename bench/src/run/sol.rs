@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::{
-    Bench,
+    Bench, idle,
     process::Usage,
     scenario::{By, Goal, Row, Run},
     server::Server,
@@ -23,7 +23,15 @@ const BUFFER: usize = 30_000;
 
 const ONE: &str = include_str!("../../scenarios/sol/one.yaml");
 const TWO: &str = include_str!("../../scenarios/sol/two.yaml");
+const ACKED_BY: &str = include_str!("../../scenarios/sol/acked.yaml");
+/// Messages whose acks are timed, and the pause between them. All of them are sent while the producers run.
+const MESSAGES: usize = 400;
+const PAUSE: Duration = Duration::from_millis(2);
+/// Their mean time and the time of 99 %, in seconds.
+const TIMES: Goal = Goal::Times(50e-6, 300e-6);
+
 const BARE: &str = "bare loop, 2 threads";
+const ACKED: &str = "one message between those of 2+2 tasks, then its ack";
 
 /// Runs the scenario.
 pub fn run(bench: &Bench) -> Result<Vec<Row>, Failure> {
@@ -38,12 +46,14 @@ pub fn run(bench: &Bench) -> Result<Vec<Row>, Failure> {
                 Goal::Share(0.4, BARE.to_owned(), By::Wall),
             ],
         ),
+        Row::new(ACKED, false, vec![TIMES]),
     ];
     bench.choose(&mut rows);
     bench.rounds(rows, |row| {
         Ok(Some(match &*row.name {
             BARE => bare(bench),
             "1+1 tasks" => tasks(bench, 1)?,
+            ACKED => acked(bench)?,
             _ => tasks(bench, 2)?,
         }))
     })
@@ -66,6 +76,22 @@ fn tasks(bench: &Bench, tasks: u64) -> Result<Run, Failure> {
         variant: None,
         wrong,
     })
+}
+
+/// Times messages from a socket through the same channel to the same consumers while two producers run.
+fn acked(bench: &Bench) -> Result<Run, Failure> {
+    let mut server = Server::start(bench, ACKED_BY, &[])?;
+    server.ready()?;
+    let before = server.usage()?;
+    let mut run = idle::acked(server.address, MESSAGES, PAUSE)?;
+    let ended = Instant::now();
+    run.usage = server.usage()?.since(before);
+    let settled = server.settled()?;
+    run.wrong = server.stop().or_else(|| {
+        let words = "the producers had ended before the last message: raise their `records`";
+        (settled < ended).then(|| words.to_owned())
+    });
+    Ok(run)
 }
 
 /// Copies messages, and nothing else.

@@ -90,8 +90,7 @@ impl Channel for Exchange {
 
 #[cfg(test)]
 mod tests {
-    use millstream_record::{Batch, Encoding, Values};
-    use millstream_testkit::block_on;
+    use millstream_testkit::{block_on, lines};
 
     use super::*;
     use crate::delivery::{Receipt, Tally, receipt};
@@ -117,16 +116,7 @@ mod tests {
     }
 
     fn put(exchange: &Exchange, texts: &[&str]) -> Receipt {
-        let batch = |text: &&str| Batch {
-            tag: "t".into(),
-            encoding: Encoding::Lines,
-            plain: false,
-            body: text.to_string().into(),
-            count: text.lines().count() as u32,
-            received: Default::default(),
-            values: Arc::new(Values::new()),
-            origins: Vec::new(),
-        };
+        let batch = |text: &&str| lines("t", text);
         let (token, receipt) = receipt(true, 1, Tally::default());
         block_on(exchange.put(Group::new(texts.iter().map(batch).collect(), token)));
         receipt

@@ -179,23 +179,12 @@ fn hash(key: &[u8]) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
-    use millstream_record::{Encoding, Values};
+    use millstream_testkit::lines;
 
     use super::*;
 
     fn batch(text: String) -> Batch {
-        Batch {
-            tag: "t".into(),
-            encoding: Encoding::Lines,
-            plain: false,
-            count: text.lines().count() as u32,
-            body: text.into(),
-            received: Default::default(),
-            values: Arc::new(Values::new()),
-            origins: Vec::new(),
-        }
+        lines("t", &text)
     }
 
     fn read(text: &str) -> (Tasks, Vec<String>) {

@@ -8,7 +8,7 @@ use millstream_record::Batch;
 use millstream_vrl::{Condition as Compiled, Options, Predicate};
 use millstream_wire::condition::{Condition, Matcher, Run, TagTest, Where};
 
-use crate::language::Script;
+use crate::{language::Script, zone};
 
 /// Checked conditions, of which the first that matches a record counts.
 pub(crate) struct Conditions {
@@ -25,12 +25,17 @@ enum Part {
 }
 
 impl Conditions {
-    /// Compiles conditions, each with the path of its option.
+    /// Compiles conditions, each with the path of its option. `timezone` is the value of the option of this name.
     pub(crate) fn new<'a>(
         options: &Node,
+        timezone: Option<&str>,
         conditions: impl IntoIterator<Item = (String, &'a Where)>,
     ) -> Result<Self, Vec<Problem>> {
         let (mut parts, mut problems, mut warnings) = (Vec::new(), Vec::new(), Vec::new());
+        zone::find(options, "timezone", timezone).map_err(|problem| vec![problem])?;
+        let compiler = Options {
+            timezone: timezone.unwrap_or(zone::DEFAULT).to_owned(),
+        };
         let mut maps: Vec<&Condition> = Vec::new();
         let mut end = 0;
         for (index, (path, condition)) in conditions.into_iter().enumerate() {
@@ -43,7 +48,7 @@ impl Conditions {
                 Where::Program(text) => {
                     parts.extend(joined(index, &mut maps));
                     let option = options.find(&path).unwrap_or(options);
-                    match Script::of_option(option, text).condition(&Options::default()) {
+                    match Script::of_option(option, text).condition(&compiler) {
                         Ok((compiled, more)) => {
                             parts.push(Part::Text(index, Box::new(compiled)));
                             warnings.extend(more);

@@ -11,7 +11,10 @@ mod remap;
 mod rig;
 mod route;
 mod sample;
+mod zone;
 
+#[cfg(feature = "fuzzing")]
+pub use exec::fuzzing;
 use millstream_pipeline::node::Component;
 
 /// All processors.

@@ -12,7 +12,8 @@ use millstream_pipeline::{
 };
 #[cfg(feature = "vrl")]
 use millstream_record::Time;
-use millstream_record::{Batch, Encoding, Values};
+use millstream_record::{Batch, Encoding};
+pub(crate) use millstream_testkit::lines;
 use millstream_wire::{json, msgpack};
 
 /// A processor with one task.
@@ -82,7 +83,6 @@ impl Rig {
         Self { processor, trial }
     }
 
-    #[cfg(feature = "vrl")]
     pub(crate) fn changes_tags(&self) -> bool {
         self.processor.changes_tags()
     }
@@ -149,11 +149,9 @@ pub(crate) fn packed(tag: &str, records: &[String]) -> Batch {
         json::to_msgpack(record.as_bytes(), &mut body).unwrap();
     }
     Batch {
-        encoding: Encoding::Packed,
+        tag: tag.into(),
         plain: true,
-        body: body.into(),
-        count: records.len() as u32,
-        ..lines(tag, "")
+        ..entries(body, records.len() as u32)
     }
 }
 
@@ -189,16 +187,12 @@ impl Chance {
     }
 }
 
-/// A batch of lines.
-pub(crate) fn lines(tag: &str, text: &str) -> Batch {
+/// A batch of entries.
+pub(crate) fn entries(body: Vec<u8>, count: u32) -> Batch {
     Batch {
-        tag: tag.into(),
-        encoding: Encoding::Lines,
-        plain: false,
-        body: text.to_owned().into(),
-        count: text.lines().count() as u32,
-        received: Default::default(),
-        values: Arc::new(Values::new()),
-        origins: Vec::new(),
+        encoding: Encoding::Packed,
+        body: body.into(),
+        count,
+        ..lines("t", "")
     }
 }

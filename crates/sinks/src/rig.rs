@@ -328,14 +328,8 @@ fn place() -> Place {
 /// A batch of lines.
 pub(crate) fn lines(tag: &str, text: &str) -> Batch {
     Batch {
-        tag: tag.into(),
-        plain: false,
-        encoding: Encoding::Lines,
-        count: text.lines().count() as u32,
-        body: text.as_bytes().to_vec().into(),
         received: Time(1_700_000_000_123_456_789),
-        values: Arc::new(Values::new()),
-        origins: Vec::new(),
+        ..millstream_testkit::lines(tag, text)
     }
 }
 

@@ -11,12 +11,28 @@ mod log;
 mod random;
 pub mod server;
 
-use std::future::Future;
+use std::{future::Future, sync::Arc};
+
+use millstream_record::{Batch, Encoding, Values};
 
 pub use authority::Authority;
 pub use disk::{Call, Crash, SimulatedDisk, trial};
 pub use log::logged_errors;
 pub use random::Random;
+
+/// A batch of lines, received in 1970.
+pub fn lines(tag: &str, text: &str) -> Batch {
+    Batch {
+        tag: tag.into(),
+        encoding: Encoding::Lines,
+        plain: false,
+        body: text.to_owned().into(),
+        count: u32::try_from(text.lines().count()).unwrap_or(u32::MAX),
+        received: Default::default(),
+        values: Arc::new(Values::new()),
+        origins: Vec::new(),
+    }
+}
 
 /// Runs a future to its end on this thread, with timers and I/O.
 ///

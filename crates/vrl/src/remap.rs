@@ -60,7 +60,7 @@ impl Remap {
         self.record.layout.end()
     }
 
-    /// Runs the program on the record at the offset `start` of the batch and appends what it becomes to `out` as packed
+    /// Runs the program on the record at the offset `start` of the batch and appends the resulting records to `out` as packed
     /// entries. [`Remap::next`] is then the offset of the next one, so that a batch is walked only once.
     pub fn run(&mut self, start: usize, out: &mut Vec<u8>) -> Outcome {
         self.moved = None;

@@ -5,7 +5,7 @@ use std::{path::Path, thread::sleep, time::Duration};
 
 use crate::program::{
     free_port,
-    victim::{Generator, Random, Victim, generate, in_storm, settle, verify},
+    victim::{Generator, Random, Victim, generate, in_storm, settle, storm, verify},
 };
 
 /// The longest pause between two kills.
@@ -33,35 +33,8 @@ fn relay(directory: &Path, port: u16, next: u16) -> String {
 
 #[test]
 fn nothing_is_lost_or_doubled_when_sender_receiver_or_both_are_killed() {
-    let directory = tempfile::tempdir().unwrap();
-    let mut random = Random::new();
-    let port = free_port();
-    let mut receiver = Victim::start(
-        directory.path().to_owned(),
-        port,
-        receiver(directory.path(), port),
-    );
-    let records = in_storm(1_200_000, 5_000_000).to_string();
-    let mut generator = Generator::start(&generate(directory.path(), port, &records, "40000"));
-    for kill in 0..in_storm(54, 300) {
-        sleep(Duration::from_millis(random.below(PAUSE_MS_MAX)));
-        match kill % 3 {
-            0 => generator.kill_and_restart(),
-            1 => receiver.kill_and_restart(&mut random),
-            _ => {
-                receiver.kill();
-                generator.kill_and_restart();
-                receiver.restart();
-            }
-        }
-    }
-    generator.finish();
-    settle(&directory.path().join("out"));
-    receiver.stop();
-    verify(
-        &directory.path().join("out"),
-        &directory.path().join("ledger"),
-    );
+    let (records, kills) = (in_storm(1_200_000, 5_000_000), in_storm(54, 300));
+    storm(receiver, records, "40000", kills);
 }
 
 #[test]

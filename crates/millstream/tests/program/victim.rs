@@ -11,7 +11,7 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use super::{PATIENCE, Program, millbench, wait_until};
+use super::{PATIENCE, Program, free_port, millbench, wait_until};
 
 /// A xorshift64* generator. It prints its seed.
 pub struct Random(u64);
@@ -248,6 +248,34 @@ impl Victim {
             fs::read_to_string(self.directory.join("log")).unwrap()
         );
     }
+}
+
+/// Kills a generator and a receiver with this configuration, each alone and both, and accounts for the records in `out`.
+pub fn storm(config: fn(&Path, u16) -> String, records: u64, rate: &str, kills: u64) {
+    const PAUSE_MS_MAX: u64 = 500;
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path();
+    let mut random = Random::new();
+    let port = free_port();
+    let mut receiver = Victim::start(place.to_owned(), port, config(place, port));
+    let records = records.to_string();
+    let mut generator = Generator::start(&generate(place, port, &records, rate));
+    for kill in 0..kills {
+        sleep(Duration::from_millis(random.below(PAUSE_MS_MAX)));
+        match kill % 3 {
+            0 => generator.kill_and_restart(),
+            1 => receiver.kill_and_restart(&mut random),
+            _ => {
+                receiver.kill();
+                generator.kill_and_restart();
+                receiver.restart();
+            }
+        }
+    }
+    generator.finish();
+    settle(&place.join("out"));
+    receiver.stop();
+    verify(&place.join("out"), &place.join("ledger"));
 }
 
 /// Waits until the files below `out` stop growing: the channel is empty.

@@ -4,8 +4,8 @@ use millstream_record::{Batch, Values};
 
 use crate::{
     filter,
-    rig::{Chance, Rig, found, lines, packed, pointed, singles},
-    route,
+    rig::{Chance, Rig, found, lines, packed, pointed, problems, singles},
+    route, sample,
 };
 
 use std::sync::Arc;
@@ -23,6 +23,36 @@ fn a_text_filters_lines_and_records_without_copying_those_that_it_keeps() {
     let made = rig.run(&batch);
     assert_eq!(made.ports[""][0].body.as_ptr(), batch.body.as_ptr());
     assert_eq!(rig.run(&lines("t", "")).counts.sent, 0);
+}
+
+#[test]
+fn times_that_name_no_zone_are_in_the_time_zone_of_the_option() {
+    let condition = "parse_timestamp!(.at, \"%F %T\") == t'2026-01-02T02:04:05Z'";
+    let records = ["02", "03"].map(|hour| format!("{{\"at\":\"2026-01-02 {hour}:04:05\"}}"));
+    let batch = packed("t", &records);
+    let options = [
+        (&filter::COMPONENT, format!("where: |\n  {condition}\n"), ""),
+        (
+            &route::COMPONENT,
+            format!("routes:\n  one:\n    where: |\n      {condition}\n"),
+            "one",
+        ),
+        // Next to none of the records that match are kept.
+        (
+            &sample::COMPONENT,
+            format!("every: 9223372036854775807\nwhere: |\n  !({condition})\n"),
+            "",
+        ),
+    ];
+    for (component, options, port) in options {
+        for (zone, expected) in [("", 0), ("timezone: Europe/Berlin", 1)] {
+            let mut rig = Rig::new(component, &format!("{options}{zone}"));
+            let found = rig.run(&batch).lines(port);
+            assert_eq!(found, records[expected..=expected], "{options}{zone}");
+        }
+        let problems = problems(component, &format!("{options}timezone: Mars"));
+        assert!(problems[0].contains("no time zone is called `Mars`"));
+    }
 }
 
 #[test]

@@ -5,6 +5,8 @@
 //! Each task has a program. However that behaves, each record is answered, rejected with a reason, or the run of the path fails and
 //! continues at its last checkpoint. It waits for the program, so its chain must not run on a data thread ([`Processor::blocking`]).
 
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 mod program;
 mod protocol;
 mod staged;

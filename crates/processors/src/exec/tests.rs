@@ -6,7 +6,7 @@ use millstream_pipeline::reject::Rejected;
 use millstream_record::{Batch, Encoding, Time};
 use millstream_wire::msgpack::{entry_head, write_array_len, write_map_len, write_str, write_time};
 
-use crate::rig::{Made, Rig, built, lines, problems};
+use crate::rig::{Made, Rig, built, entries, lines, problems};
 
 use super::*;
 
@@ -53,7 +53,7 @@ fn reasons(made: &Made) -> Vec<String> {
 }
 
 /// Entries with times, each of one field.
-fn entries(texts: &[&[u8]]) -> Batch {
+fn fields(texts: &[&[u8]]) -> Batch {
     let mut body = Vec::new();
     for (n, text) in texts.iter().enumerate() {
         write_array_len(&mut body, 2);
@@ -63,11 +63,8 @@ fn entries(texts: &[&[u8]]) -> Batch {
         write_str(&mut body, text);
     }
     Batch {
-        encoding: Encoding::Packed,
         plain: true,
-        body: body.into(),
-        count: texts.len() as u32,
-        ..lines("t", "")
+        ..entries(body, texts.len() as u32)
     }
 }
 
@@ -80,7 +77,7 @@ fn runs(pid: &str) -> bool {
 fn records_pass_through_a_program_that_echoes_and_keep_their_times() {
     for options in ["", MSGPACK] {
         let mut cat = rig(r#"["cat"]"#, options);
-        let batch = entries(&[b"x", b"y", b"z"]);
+        let batch = fields(&[b"x", b"y", b"z"]);
         let made = cat.run(&batch);
         assert_eq!(made.ports[""][0].body, batch.body);
         assert_eq!((made.counts.sent, made.counts.filtered), (3, 0));
@@ -183,7 +180,7 @@ fn an_answer_that_is_left_out_shifts_no_other_one() {
     // Like grep: it writes nothing for records that it drops.
     let script =
         r#"while read -r line; do case "$line" in *drop*) ;; *) echo "$line";; esac; done"#;
-    let made = shell(script, FAST).run(&entries(&[b"a", b"drop", b"b"]));
+    let made = shell(script, FAST).run(&fields(&[b"a", b"drop", b"b"]));
     assert_eq!(made.lines(""), [r#"{"a":"a"}"#, r#"{"a":"b"}"#]);
     let body = &made.ports[""][0].body;
     assert_eq!(
@@ -358,7 +355,7 @@ fn a_record_of_64_mib_passes() {
 
 #[test]
 fn bytes_that_are_not_utf8_stay_in_msgpack_and_are_base64_in_json() {
-    let batch = entries(&[b"\xff\n\x00"]);
+    let batch = fields(&[b"\xff\n\x00"]);
     let made = rig(r#"["cat"]"#, MSGPACK).run(&batch);
     assert_eq!(made.ports[""][0].body, batch.body);
     let made = rig(r#"["cat"]"#, "").run(&batch);
@@ -367,15 +364,15 @@ fn bytes_that_are_not_utf8_stay_in_msgpack_and_are_base64_in_json() {
 
 #[test]
 fn a_record_without_json_is_rejected_in_its_place() {
-    let mut body = entries(&[b"before"]).body.to_vec();
+    let mut body = fields(&[b"before"]).body.to_vec();
     body.extend_from_slice(b"\x92\x01\x81\xa1a");
     body.extend_from_slice(&[0x91; 100_000]);
     body.push(0xc0);
-    body.extend_from_slice(&entries(&[b"after"]).body);
+    body.extend_from_slice(&fields(&[b"after"]).body);
     let batch = Batch {
         body: body.into(),
         count: 3,
-        ..entries(&[])
+        ..fields(&[])
     };
     let made = rig(r#"["cat"]"#, "").run(&batch);
     assert_eq!(made.lines(""), [r#"{"a":"before"}"#, r#"{"a":"after"}"#]);

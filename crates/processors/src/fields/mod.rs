@@ -25,6 +25,8 @@ use millstream_wire::{
 use schemars::JsonSchema;
 use serde::Deserialize;
 
+use crate::zone;
+
 /// The entry in the list of processors.
 pub const COMPONENT: Component = Component {
     name: "fields",
@@ -62,11 +64,8 @@ struct Fields {
 
 fn build(_name: &str, options: &Node) -> Checked<Arc<dyn Processor>> {
     let config: Config = options.read()?;
-    let name = config.timezone.as_deref().unwrap_or("UTC");
-    let zone = TimeZone::get(name).map_err(|_| {
-        let problem = options.problem_at("timezone", format!("no time zone is called `{name}`"));
-        vec![problem.help("a name of the IANA database, such as `Europe/Berlin` or `UTC`")]
-    })?;
+    let name = config.timezone.as_deref();
+    let zone = zone::find(options, "timezone", name).map_err(|problem| vec![problem])?;
     let changes = Changes {
         rename: config.rename,
         set: config.set,

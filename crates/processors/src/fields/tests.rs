@@ -1,6 +1,6 @@
 //! Changed records and new tags. The changes themselves have their tests in `wire::edit`.
 
-use crate::rig::{Rig, lines, problems};
+use crate::rig::{Rig, entries, lines, problems};
 
 use super::*;
 
@@ -8,6 +8,7 @@ use super::*;
 fn templates_see_renamed_fields_and_absent_fields_can_be_removed() {
     let options = r#"{"rename": {".message": ".text"}, "set": {".env": "prod", ".copy": "{.text}"}, "remove": [".password"]}"#;
     let mut rig = Rig::new(&COMPONENT, options);
+    assert!(!rig.changes_tags());
     let made = rig.run(&lines("t", "a\nb\n"));
     let expected = [
         r#"{"text":"a","env":"prod","copy":"a"}"#,
@@ -22,13 +23,7 @@ fn records_without_a_needed_value_are_rejected_and_their_neighbours_are_not() {
     let mut rig = Rig::new(&COMPONENT, r#"{"set": {".copy": "{.user}"}}"#);
     let mut body = b"\x92\x01\x81\xa4user\xa1u".to_vec();
     body.extend_from_slice(b"\x92\x01\x81\xa1a\x01");
-    let batch = Batch {
-        encoding: Encoding::Packed,
-        body: body.into(),
-        count: 2,
-        ..lines("t", "")
-    };
-    let made = rig.run(&batch);
+    let made = rig.run(&entries(body, 2));
     assert_eq!(made.lines(""), [r#"{"user":"u","copy":"u"}"#]);
     assert_eq!(made.rejected.unwrap().count, 1);
 }
@@ -36,6 +31,7 @@ fn records_without_a_needed_value_are_rejected_and_their_neighbours_are_not() {
 #[test]
 fn the_tag_can_depend_on_the_changed_record_and_on_the_batch() {
     let mut rig = Rig::new(&COMPONENT, r#"{"tag": "x.{.message}", "set": {".n": 1}}"#);
+    assert!(rig.changes_tags());
     let made = rig.run(&lines("t", "a\nb\na\n"));
     let tags = made.ports[""].iter();
     let tags: Vec<_> = tags

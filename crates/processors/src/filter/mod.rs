@@ -38,6 +38,8 @@ struct Config {
     /// as `'length!(.tags) > 3'`. All other records are filtered.
     #[serde(rename = "where")]
     condition: Where,
+    /// Time zone of times that name none, in a condition in VRL. Default: the top-level `timezone`.
+    timezone: Option<String>,
 }
 
 struct Filter(Conditions);
@@ -45,8 +47,9 @@ struct Filter(Conditions);
 struct Filtering(Decider);
 
 fn build(_name: &str, options: &Node) -> Checked<Arc<dyn Processor>> {
-    let Config { condition } = options.read()?;
-    let conditions = Conditions::new(options, [("where".to_owned(), &condition)])?;
+    let config: Config = options.read()?;
+    let condition = ("where".to_owned(), &config.condition);
+    let conditions = Conditions::new(options, config.timezone.as_deref(), [condition])?;
     Ok(Arc::new(Filter(conditions)))
 }
 

@@ -21,6 +21,8 @@ use millstream_wire::{
     record::records,
 };
 
+use crate::zone;
+
 /// The entry in the list of processors.
 pub const COMPONENT: Component = Component {
     name: "parse",
@@ -39,15 +41,12 @@ struct Parse {
 fn build(_name: &str, options: &Node) -> Checked<Arc<dyn Processor>> {
     let parse: ParseOptions = options.read()?;
     let in_time = parse.time.as_ref().and_then(|time| time.timezone.as_ref());
-    let (path, name) = match (in_time, &parse.timezone) {
-        (Some(name), _) => ("time.timezone", name.as_str()),
-        (None, Some(name)) => ("timezone", name.as_str()),
-        (None, None) => ("timezone", "UTC"),
+    let (path, name) = match in_time {
+        Some(name) => ("time.timezone", Some(name)),
+        None => ("timezone", parse.timezone.as_ref()),
     };
-    let zone = TimeZone::get(name).map_err(|_| {
-        let problem = options.problem_at(path, format!("no time zone is called `{name}`"));
-        vec![problem.help("a name of the IANA database, such as `Europe/Berlin` or `UTC`")]
-    })?;
+    let name = name.map(String::as_str);
+    let zone = zone::find(options, path, name).map_err(|problem| vec![problem])?;
     if let Err(OptionError {
         option,
         message,

@@ -2,7 +2,7 @@
 
 use millstream_pipeline::reject::Rejected;
 
-use crate::rig::{Rig, lines, problems};
+use crate::rig::{Rig, entries, lines, problems};
 
 use super::*;
 
@@ -36,13 +36,7 @@ fn packed_records_keep_their_other_fields() {
     let mut rig = Rig::new(&COMPONENT, r#"{"as": "logfmt", "field": ".text"}"#);
     let mut body = b"\x92\x01\x82\xa4host\xa1h\xa4text\xa7a=1 b=2".to_vec();
     body.extend_from_slice(b"\x92\x01\x81\xa4host\xa1i");
-    let batch = Batch {
-        encoding: Encoding::Packed,
-        body: body.into(),
-        count: 2,
-        ..lines("t", "")
-    };
-    let made = rig.run(&batch);
+    let made = rig.run(&entries(body, 2));
     let expected = [r#"{"host":"h","a":"1","b":"2"}"#, r#"{"host":"i"}"#];
     assert_eq!(made.lines(""), expected);
     assert_eq!(made.counts.failed, 1);

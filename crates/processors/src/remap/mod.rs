@@ -7,7 +7,6 @@
 
 use std::{ops::Range, sync::Arc};
 
-use jiff::tz::TimeZone;
 use millstream_config::{Node, Problem};
 use millstream_pipeline::{
     failure::Failure,
@@ -21,7 +20,7 @@ use millstream_wire::{forward::TAG_BYTES_MAX, lines::write_entry};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::language::Script;
+use crate::{language::Script, zone};
 
 /// The entry in the list of processors.
 pub const COMPONENT: Component = Component {
@@ -69,16 +68,12 @@ struct Remapper {
 
 fn build(_name: &str, options: &Node) -> Checked<Arc<dyn Processor>> {
     let config: Config = options.read()?;
-    let zone = config.timezone.as_deref().unwrap_or("UTC");
-    if TimeZone::get(zone).is_err() {
-        let problem = options.problem_at("timezone", format!("no time zone is called `{zone}`"));
-        let help = "a name of the IANA database, such as `Europe/Berlin` or `UTC`";
-        return Err(vec![problem.help(help)]);
-    }
+    let timezone = config.timezone.as_deref();
+    zone::find(options, "timezone", timezone).map_err(|problem| vec![problem])?;
     let script = script(&config, options).map_err(|problem| vec![problem])?;
     let text = config.file.as_ref().map(|_| script.text().to_owned());
     let (program, warnings) = script.program(&Options {
-        timezone: zone.to_owned(),
+        timezone: timezone.unwrap_or(zone::DEFAULT).to_owned(),
     })?;
     Ok(Arc::new(Remapper {
         program,

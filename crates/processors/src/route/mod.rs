@@ -42,6 +42,8 @@ struct Config {
     /// Routes by name, each with its condition: `{ errors: { where: { .level: [error, fatal] } } }`. The first one that matches takes the
     /// record, in the order of the file; it leaves by the port `NAME.ROUTE`. A record that matches none leaves by `NAME.rest`.
     routes: std::collections::BTreeMap<String, Route>,
+    /// Time zone of times that name none, in conditions in VRL. Default: the top-level `timezone`.
+    timezone: Option<String>,
 }
 
 /// A route.
@@ -59,7 +61,10 @@ struct Router {
 }
 
 fn build(_name: &str, options: &Node) -> Checked<Arc<dyn Processor>> {
-    let Config { mut routes } = options.read()?;
+    let Config {
+        mut routes,
+        timezone,
+    } = options.read()?;
     // The map of the options has lost the order of the file.
     let names: Vec<_> = options
         .get("routes")
@@ -96,7 +101,7 @@ fn build(_name: &str, options: &Node) -> Checked<Arc<dyn Processor>> {
     let conditions = ordered.iter();
     let conditions =
         conditions.map(|(name, route)| (format!("routes.{name}.where"), &route.condition));
-    let conditions = Conditions::new(options, conditions)?;
+    let conditions = Conditions::new(options, timezone.as_deref(), conditions)?;
     let ports = ordered.iter().map(|(name, _)| name.as_str());
     let ports = ports.chain([REST]).map(Arc::from).collect();
     Ok(Arc::new(Router { ports, conditions }))

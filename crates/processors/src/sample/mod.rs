@@ -27,7 +27,10 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use self::hash::Hash;
-use crate::condition::{Conditions, Decider};
+use crate::{
+    condition::{Conditions, Decider},
+    zone,
+};
 
 /// The entry in the list of processors.
 pub const COMPONENT: Component = Component {
@@ -52,11 +55,14 @@ struct Config {
     /// Condition of the records that are sampled, such as `{ .level: [debug, info] }`, or a text in VRL. All others are kept. Default: all are sampled.
     #[serde(rename = "where")]
     condition: Option<Where>,
+    /// Time zone of strftime fields in `key`, and of times that name none in a condition in VRL. Default: the top-level `timezone`.
+    timezone: Option<String>,
 }
 
 struct Sample {
     conditions: Option<Conditions>,
     key: Option<Template>,
+    zone: TimeZone,
     sampler: Sampler,
 }
 
@@ -91,9 +97,11 @@ fn build(name: &str, options: &Node) -> Checked<Arc<dyn Processor>> {
         let help = format!("a field stands in braces: `\"{{{field}}}\"`");
         problems.push(options.problem_at("key", message).help(help));
     }
+    let timezone = config.timezone.as_deref();
+    let zone = zone::find(options, "timezone", timezone).map_err(|problem| vec![problem])?;
     let condition = config.condition.iter();
     let conditions = condition
-        .map(|condition| Conditions::new(options, [("where".to_owned(), condition)]))
+        .map(|condition| Conditions::new(options, timezone, [("where".to_owned(), condition)]))
         .next()
         .transpose();
     let conditions = conditions.unwrap_or_else(|found| {
@@ -106,6 +114,7 @@ fn build(name: &str, options: &Node) -> Checked<Arc<dyn Processor>> {
     Ok(Arc::new(Sample {
         conditions,
         key: config.key,
+        zone,
         sampler: Sampler {
             highest,
             seed: Hash::new().bytes(name.as_bytes()),
@@ -120,7 +129,7 @@ impl Processor for Sample {
     }
 
     fn task(&self) -> Result<Box<dyn Task>, Failure> {
-        let renderer = |key| Renderer::text(key, TimeZone::UTC);
+        let renderer = |key| Renderer::text(key, self.zone.clone());
         Ok(Box::new(Sampling {
             decider: self.conditions.as_ref().map(Conditions::decider),
             key: self.key.as_ref().map(renderer),

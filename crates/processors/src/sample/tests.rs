@@ -2,7 +2,7 @@
 
 use millstream_wire::msgpack::{write_array_len, write_map_len, write_str, write_uint};
 
-use crate::rig::{Rig, lines, problems};
+use crate::rig::{Rig, entries, lines, problems};
 
 use super::*;
 
@@ -22,12 +22,7 @@ fn users(users: &[&str]) -> Batch {
         write_str(&mut body, b"user");
         write_str(&mut body, user.as_bytes());
     }
-    Batch {
-        encoding: Encoding::Packed,
-        body: body.into(),
-        count: users.len() as u32,
-        ..lines("t", "")
-    }
+    entries(body, users.len() as u32)
 }
 
 fn rig(options: &str) -> Rig {

@@ -18,13 +18,12 @@ use std::{
     future::{Future, poll_fn},
     panic::{AssertUnwindSafe, catch_unwind},
     pin::pin,
-    sync::Arc,
     task::Poll,
     time::Duration,
 };
 
 use millstream_pipeline::{delivery::Unsettled, failure::Failure};
-use millstream_record::{Batch, Encoding, Time, Values};
+use millstream_record::{Batch, Time};
 
 /// Any step of a check fails after this time.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -67,14 +66,8 @@ const SETTLED: Option<Result<(), Unsettled>> = Some(Ok(()));
 /// A batch of lines.
 fn lines(text: &str) -> Batch {
     Batch {
-        tag: "t".into(),
-        plain: false,
-        encoding: Encoding::Lines,
-        count: u32::try_from(text.lines().count()).unwrap_or_default(),
-        body: text.as_bytes().to_vec().into(),
         received: Time(1_700_000_000_000_000_000),
-        values: Arc::new(Values::new()),
-        origins: Vec::new(),
+        ..crate::lines("t", text)
     }
 }
 

@@ -1,6 +1,6 @@
 //! Components that keep the contracts, and components that break them.
 
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use millstream_pipeline::{
     inlet::{Inlet, Item},
