@@ -19,7 +19,7 @@ use millstream_pipeline::{
     report::Reporter,
     stop::{Stopper, stop},
 };
-use millstream_record::{Batch, Encoding, Pool, Position, Time, Values};
+use millstream_record::{Batch, Encoding, Pool, Position, Time};
 use millstream_testkit::contract::SinkCase;
 
 /// The channel in front of a sink. Its contents survive the sink, like those of a disk channel.
