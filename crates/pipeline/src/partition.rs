@@ -130,6 +130,13 @@ impl Dealer {
         }
     }
 
+    /// Begins with this task, so that several producers do not all begin with the first one.
+    #[must_use]
+    pub(crate) fn beginning_with(mut self, task: usize) -> Self {
+        self.next = task % self.tasks;
+        self
+    }
+
     /// The parts of a batch, each with the number of its task. Without a key they are adjacent, and together the batch in order.
     pub(crate) fn parts(&mut self, batch: Batch) -> Vec<(usize, Batch)> {
         match &mut self.partition {

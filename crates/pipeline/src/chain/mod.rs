@@ -46,6 +46,8 @@ pub(crate) struct Chain {
     waiting: Vec<Vec<Piece>>,
     /// Records carry numbers, so that they are in order where ways meet.
     is_numbered: bool,
+    /// Tasks get whole batches.
+    is_whole: bool,
 }
 
 /// The result of a chain for a batch.
@@ -140,6 +142,7 @@ impl Chain {
         Ok(Self {
             waiting: nodes.iter().map(|_| Vec::new()).collect(),
             is_numbered: ways_meet(&plan),
+            is_whole: false,
             plan,
             nodes,
         })
@@ -150,10 +153,18 @@ impl Chain {
         Arc::ptr_eq(&self.plan, plan)
     }
 
-    /// Whether something in it runs on other threads, so that more than one batch can be in work.
-    pub(crate) fn has_workers(&self) -> bool {
-        let has_workers = |node: &Node| matches!(node.work, Work::Workers(..));
-        self.nodes.iter().any(has_workers)
+    /// Gives whole batches to tasks. Several batches are in flight, each in a chain, so dividing them would only cost time.
+    pub(crate) fn deal_whole(&mut self) {
+        self.is_whole = true;
+    }
+
+    /// The most threads of one of its processors; 0 if all work is done where the chain runs.
+    pub(crate) fn threads(&self) -> usize {
+        let threads = |node: &Node| match &node.work {
+            Work::Workers(workers, _) => workers.count(),
+            Work::Here(_) => 0,
+        };
+        self.nodes.iter().map(threads).max().unwrap_or(0)
     }
 
     /// Feeds a batch that came in by `entry`, and returns what it becomes. A panic of a processor is a failure. After a failure, or if
@@ -173,7 +184,7 @@ impl Chain {
         for (at, node) in plan.nodes.iter().enumerate() {
             let waiting = std::mem::take(&mut self.waiting[at]);
             for piece in self.in_order(waiting) {
-                let mut all = self.nodes[at].process(&piece).await?;
+                let mut all = self.nodes[at].process(&piece, self.is_whole).await?;
                 let outlet = &self.nodes[at].context.rejects;
                 if let Some(outlet) = outlet {
                     let batches = all.iter_mut().filter_map(|made| made.rejected.take());
@@ -240,10 +251,13 @@ impl Node {
     }
 
     /// The output for a batch, in order.
-    async fn process(&mut self, piece: &Piece) -> Result<Vec<Made>, Failure> {
+    async fn process(&mut self, piece: &Piece, is_whole: bool) -> Result<Vec<Made>, Failure> {
         let made = match &mut self.work {
             Work::Here(task) => vec![task.process(piece, &self.uses)?],
-            Work::Workers(workers, dealer) => workers.process(dealer, piece, &self.uses).await?,
+            Work::Workers(workers, dealer) => {
+                let uses = &self.uses;
+                workers.process(dealer, piece, uses, is_whole).await?
+            }
         };
         if self.context.rejects.is_some() {
             self.context.meters.count(&piece.batch, &made);

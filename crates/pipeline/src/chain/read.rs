@@ -29,9 +29,11 @@ use crate::{
     outlet::Outlet,
 };
 
-/// Batches that are in a chain at the same time, if it has threads. With four of them the threads wait neither for the consumer nor for
-/// each other, and the batches stay in the cache.
+/// The fewest batches that are in a chain with threads at the same time. With four of them, two threads wait neither for the consumer
+/// nor for each other, and the batches stay in the cache.
 const IN_FLIGHT: usize = 4;
+/// The batches beyond one for each thread.
+const AHEAD: usize = 2;
 
 /// Reads a channel through a chain, or directly while no processor is in front of the sink.
 pub(crate) struct ChainReader {
@@ -155,8 +157,12 @@ impl ChainReader {
             true => self.idle.pop(),
             false => None,
         };
-        let chain = chain.map_or_else(|| maker.make(), Ok)?;
-        self.flights_max = if chain.has_workers() { IN_FLIGHT } else { 1 };
+        let mut chain = chain.map_or_else(|| maker.make(), Ok)?;
+        chain.deal_whole();
+        self.flights_max = match chain.threads() {
+            0 => 1,
+            threads => IN_FLIGHT.max(threads + AHEAD),
+        };
         let flight = Box::pin(process(chain, delivered));
         self.flights.push_back(Flight::Flying(flight));
         Ok(())

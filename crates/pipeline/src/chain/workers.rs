@@ -2,10 +2,16 @@
 //!
 //! `read -> decode -> send -> [process] -> keep -> read back -> [process] -> encode -> write -> settle`
 //!
-//! A batch is divided among them. It continues when all parts are back, in their order, so that without a key the output is the same for
-//! any number of tasks.
+//! In front of a channel, a batch is divided among them. It continues when all parts are back, in their order. In front of a sink, where
+//! several batches are in flight, each task gets whole batches. Without a key the output is the same for any number of tasks.
 
-use std::{sync::Arc, thread};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    thread,
+};
 
 use millstream_record::{Batch, Pool};
 use tokio::sync::{
@@ -30,6 +36,8 @@ pub(crate) struct Workers {
     jobs: Vec<Sender<Job>>,
     partition: Partition,
     pool: Pool,
+    /// The number of dealers so far.
+    dealers: AtomicUsize,
 }
 
 /// A part of a batch for one of the tasks.
@@ -70,23 +78,31 @@ impl Workers {
             jobs: (0..count).map(start).collect::<Result<_, Failure>>()?,
             partition: node.tasks.partition.clone(),
             pool: pool.clone(),
+            dealers: AtomicUsize::new(0),
         })))
+    }
+
+    /// The number of tasks.
+    pub(super) fn count(&self) -> usize {
+        self.jobs.len()
     }
 
     /// Deals the batches of one chain.
     pub(super) fn dealer(&self) -> Dealer {
-        Dealer::new(&self.partition, self.jobs.len(), &self.pool)
+        let number = self.dealers.fetch_add(1, Ordering::Relaxed);
+        Dealer::new(&self.partition, self.jobs.len(), &self.pool).beginning_with(number)
     }
 
-    /// Processes a batch: the output of its parts, in their order.
+    /// Processes a batch: the output of its parts, in their order. `is_whole`: one task gets all of it, unless a key divides it.
     pub(super) async fn process(
         &self,
         dealer: &mut Dealer,
         piece: &Piece,
         uses: &Arc<[Use]>,
+        is_whole: bool,
     ) -> Result<Vec<Made>, Failure> {
         let mut all = Vec::new();
-        for (task, part) in deal(dealer, piece) {
+        for (task, part) in deal(dealer, piece, is_whole) {
             let (made, waits) = oneshot::channel();
             let job = Job {
                 part,
@@ -107,8 +123,12 @@ impl Workers {
 }
 
 /// The parts of a batch, each with its task.
-fn deal(dealer: &mut Dealer, piece: &Piece) -> Vec<(usize, Piece)> {
-    let parts = dealer.parts(piece.batch.clone());
+fn deal(dealer: &mut Dealer, piece: &Piece, is_whole: bool) -> Vec<(usize, Piece)> {
+    let batch = piece.batch.clone();
+    let parts = match is_whole {
+        true => dealer.whole(batch),
+        false => dealer.parts(batch),
+    };
     let mut first = 0;
     let numbered = |(task, batch): (usize, Batch)| {
         let count = batch.count as usize;

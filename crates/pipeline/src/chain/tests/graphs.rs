@@ -291,6 +291,9 @@ fn run(plan: &Arc<ChainPlan>, records: &[String], packed: bool, random: &mut Ran
     let contexts = vec![context[0].clone(); plan.nodes.len()];
     let maker = ChainMaker::new(plan.clone(), contexts, &pool);
     let mut chain = maker.make().unwrap();
+    if random.below(2) == 0 {
+        chain.deal_whole();
+    }
     let (mut ends, mut rest) = (Vec::new(), records);
     while !rest.is_empty() {
         let most = [1, 7, 1000][random.below(3) as usize];
