@@ -59,8 +59,8 @@ pub(crate) struct Consumer {
     reporter: Reporter,
     /// Takes its records; `None` for a sink that reads a durable channel, and for one that does not run.
     feed: Option<Weak<Feed>>,
-    /// Replace the chains of its readers. None: its chain is in front of `feed`.
-    swaps: Vec<Arc<Swap>>,
+    /// Replace the chains of its readers, while these run. None: its chain is in front of `feed`.
+    swaps: Vec<Weak<Swap>>,
     chain: Option<Present>,
 }
 
@@ -88,7 +88,7 @@ struct Drafted {
     maker: Option<Arc<ChainMaker>>,
     front: Option<Arc<Feed>>,
     /// The new chain of each reader; empty if nothing changes for them.
-    nexts: Vec<Next>,
+    nexts: Vec<(Arc<Swap>, Next)>,
     is_in_reader: bool,
     /// Its chain is replaced.
     is_changed: bool,
@@ -103,7 +103,7 @@ fn has_ended(name: &str) -> Failure {
 impl Consumer {
     /// A consumer whose chain is in front of `feed`, before any batch.
     pub(crate) fn behind_chain(name: &Arc<str>, reporter: &Reporter, feed: &Arc<Feed>) -> Self {
-        Self::reading(name, reporter, Some(feed), Vec::new())
+        Self::reading(name, reporter, Some(feed), &[])
     }
 
     /// A sink whose readers run its chain. `feed` is the memory in front of it.
@@ -111,22 +111,22 @@ impl Consumer {
         name: &Arc<str>,
         reporter: &Reporter,
         feed: Option<&Arc<Feed>>,
-        swaps: Vec<Arc<Swap>>,
+        swaps: &[Arc<Swap>],
     ) -> Self {
         Self {
             name: name.clone(),
             reporter: reporter.clone(),
             feed: feed.map(Arc::downgrade),
-            swaps,
+            swaps: swaps.iter().map(Arc::downgrade).collect(),
             chain: None,
         }
     }
 
-    /// The present chain, if it is the same.
-    fn kept(&self, plan: Option<&Arc<ChainPlan>>) -> Option<Drafted> {
+    /// The consumer without its chain.
+    fn drafted(&self) -> Drafted {
         let feed = self.feed.as_ref().and_then(Weak::upgrade);
         let has_ended = self.feed.is_some() && feed.is_none();
-        let drafted = Drafted {
+        Drafted {
             name: self.name.clone(),
             feed,
             plan: None,
@@ -136,7 +136,12 @@ impl Consumer {
             is_in_reader: !self.swaps.is_empty(),
             is_changed: false,
             has_ended,
-        };
+        }
+    }
+
+    /// The consumer with its present chain, if that is the same.
+    fn kept(&self, plan: Option<&Arc<ChainPlan>>) -> Option<Drafted> {
+        let drafted = self.drafted();
         match (&self.chain, plan) {
             (None, None) => Some(drafted),
             (Some(present), Some(plan)) if *present.plan == **plan => Some(Drafted {
@@ -304,6 +309,8 @@ impl Graph {
             let consumer = running.iter().find(|consumer| consumer.name == *name);
             let consumer = consumer.ok_or_else(|| has_ended(name))?;
             match consumer.kept(plan.as_ref()) {
+                // No batch comes to it any more, whatever its chain would be.
+                _ if consumer.drafted().has_ended => Ok(consumer.drafted()),
                 Some(kept) => Ok(kept),
                 None => self.chain(consumer, plan.clone(), contexts),
             }
@@ -323,31 +330,20 @@ impl Graph {
             let contexts = plan.nodes.iter().map(context).collect();
             ChainMaker::new(plan.clone(), contexts, &self.pool)
         });
-        let feed = match &consumer.feed {
-            Some(feed) => Some(feed.upgrade().ok_or_else(|| has_ended(&consumer.name))?),
-            None => None,
-        };
-        let is_in_reader = !consumer.swaps.is_empty();
-        let front = match (&maker, &feed) {
-            (Some(maker), Some(feed)) if !is_in_reader => {
-                let (feed, maker) = (feed.clone(), maker.clone());
-                let reporter = consumer.reporter.clone();
-                let front = ChainChannel::new(feed, maker, self.threads, reporter)?;
-                Some(Feed::new(Arc::new(front)))
-            }
-            _ => None,
-        };
-        let next = |_: &Arc<Swap>| Next::new(maker.clone());
+        let mut drafted = consumer.drafted();
+        if let (Some(maker), Some(feed), false) = (&maker, &drafted.feed, drafted.is_in_reader) {
+            let reporter = consumer.reporter.clone();
+            let front = ChainChannel::new(feed.clone(), maker.clone(), self.threads, reporter)?;
+            drafted.front = Some(Feed::new(Arc::new(front)));
+        }
+        for swap in consumer.swaps.iter().filter_map(Weak::upgrade) {
+            drafted.nexts.push((swap, Next::new(maker.clone())?));
+        }
         Ok(Drafted {
-            nexts: consumer.swaps.iter().map(next).collect::<Result<_, _>>()?,
-            feed,
             plan,
             maker,
-            front,
-            is_in_reader,
-            name: consumer.name.clone(),
             is_changed: true,
-            has_ended: false,
+            ..drafted
         })
     }
 
@@ -441,7 +437,7 @@ fn turn<'a>(consumers: &mut [Consumer], drafts: impl Iterator<Item = (&'a Arc<st
         let Some(consumer) = consumers.iter_mut().find(|it| it.name == *name) else {
             continue;
         };
-        for (swap, next) in consumer.swaps.iter().zip(drafted.nexts) {
+        for (swap, next) in drafted.nexts {
             swap.post(next);
         }
         let present = drafted.plan.zip(drafted.maker);

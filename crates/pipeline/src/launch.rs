@@ -356,7 +356,7 @@ impl Wiring {
         };
         self.queues.push(readers.into_iter().map(through).collect());
         let reporter = self.graph.reporter(&plan.name);
-        let sink = Consumer::reading(&plan.name, &reporter, feed.as_ref(), swaps);
+        let sink = Consumer::reading(&plan.name, &reporter, feed.as_ref(), &swaps);
         self.graph.add_sink(sink);
         self.feeds.extend(feed);
     }

@@ -123,6 +123,41 @@ fn changes_that_need_a_restart_are_named() {
 }
 
 #[test]
+fn a_flow_that_has_ended_does_not_stand_in_the_way_of_the_others() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path();
+    let (port, api) = (free_port(), free_port());
+    let text = |ones: &str, input: &str| {
+        let over = "  over: { type: filter, inputs: [ended], where: { .n: 1 } }\n";
+        let processors = format!("processors:\n{over}{ones}");
+        let text = config(place, port, api, &processors, input);
+        let text = text.replace("sources:\n", "sources:\n  ended: { type: stdin }\n");
+        text + "  gone: { type: discard, inputs: [over] }\n"
+    };
+    let program = Program::start(place, &text("", "fleet")).listens(port);
+    wait_until("the first flow has ended", || {
+        get_here(api, "/status")
+            .matches("\"state\":\"ended\"")
+            .count()
+            == 2
+    });
+    let ones = "  ones: { type: filter, inputs: [fleet], where: { not: { .n: 1 } } }\n";
+    fs::write(place.join("millstream.yaml"), text(ones, "ones")).unwrap();
+    let output = reload(api);
+    let page = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(0), "{page}");
+    assert!(page.contains("gone     kept\n"), "{page}");
+    // Nothing can be sent to it any more.
+    let revived = text(ones, "ones").replace("inputs: [over]", "inputs: [over, fleet]");
+    fs::write(place.join("millstream.yaml"), revived).unwrap();
+    let output = reload(api);
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{errors}");
+    assert!(errors.contains("gone has ended"), "{errors}");
+    assert_eq!(program.stop(), Some(0));
+}
+
+#[test]
 fn a_page_of_a_browser_may_not_reload() {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path();
