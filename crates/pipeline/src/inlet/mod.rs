@@ -8,7 +8,7 @@
 
 use std::{
     future::{Future, poll_fn},
-    pin::Pin,
+    pin::{Pin, pin},
     sync::Arc,
     task::{Context, Poll},
     time::Duration,
@@ -194,13 +194,17 @@ impl Inlet {
     /// The next item; None at the end. Cancel safe.
     pub async fn next(&mut self) -> Result<Option<Item>, Failure> {
         if self.channel.is_some() && !self.ended {
-            // A durable channel keeps what is not read for the next start.
+            // A durable channel keeps what is not read for the next start. In the middle of what it delivered there is no checkpoint, so
+            // the rest comes first: a sink would publish its beginning without a position.
             let mut stop = self.stop.clone();
-            tokio::select! {
-                biased;
-                () = stop.stopped() => self.ended = true,
-                item = poll_fn(|context| self.poll_item(context)) => return item,
-            }
+            let mut stopped = pin!(stop.stopped());
+            return poll_fn(|context| {
+                if !self.is_within && !self.ended {
+                    self.ended = stopped.as_mut().poll(context).is_ready();
+                }
+                self.poll_item(context)
+            })
+            .await;
         }
         poll_fn(|context| self.poll_item(context)).await
     }

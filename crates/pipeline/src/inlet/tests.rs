@@ -298,6 +298,29 @@ fn a_stop_ends_a_durable_inlet_after_a_last_checkpoint() {
 }
 
 #[test]
+fn a_stop_in_the_middle_of_a_position_waits_for_its_end() {
+    let part = |last| Delivered {
+        last,
+        ..durable(1, 5)
+    };
+    let ready = vec![part(false), part(false), part(true), durable(2, 7)];
+    let mut fixture = fixture(ready, false, Some(1));
+    run(async {
+        let inlet = &mut fixture.inlet;
+        next_batch(inlet).await;
+        fixture.stopper.stop();
+        // The batches of the position, its checkpoint, and nothing of the next position.
+        next_batch(inlet).await;
+        next_batch(inlet).await;
+        let checkpoint = next_checkpoint(inlet).await;
+        assert!(inlet.next().await.unwrap().is_none());
+        inlet.settle(checkpoint).await.unwrap();
+    });
+    let position = Position { epoch: 1, seq: 1 };
+    assert_eq!(*fixture.committed.lock().unwrap(), [position]);
+}
+
+#[test]
 fn a_checkpoint_waits_for_what_was_rejected_before_it() {
     run(async {
         let mut fixture = fixture(vec![durable(1, 3)], true, Some(7));
