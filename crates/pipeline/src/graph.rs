@@ -309,7 +309,7 @@ impl Graph {
             let consumer = running.iter().find(|consumer| consumer.name == *name);
             let consumer = consumer.ok_or_else(|| has_ended(name))?;
             match consumer.kept(plan.as_ref()) {
-                // No batch comes to it any more, whatever its chain would be.
+                // It receives no more batches, whatever its chain would be.
                 _ if consumer.drafted().has_ended => Ok(consumer.drafted()),
                 Some(kept) => Ok(kept),
                 None => self.chain(consumer, plan.clone(), contexts),
