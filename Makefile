@@ -20,6 +20,7 @@ deps:            ## install everything that the tests need
 lint: deps       ## check formatting, lints and licences
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked $(ALL) -- -D warnings
+	$(CARGO) check --locked --manifest-path fuzz/Cargo.toml
 	PATH="$(TOOLS)/bin:$$PATH" $(CARGO) deny --all-features check bans licenses sources
 unit:            ## run the Rust tests
 	$(CARGO) test --workspace --locked --features millstream/hdfs,millstream/vrl $(KAFKA)

@@ -38,6 +38,9 @@ for library in libivykis0 libnet1 libwrap0 libjson-c5 libglib2.0-0 libpcre3; do
 	dpkg-query -W "$library" >/dev/null 2>&1 || packages+=("$library")
 done
 need kcat kcat
+# The browser of the dashboard's tests, with a font for its signs.
+need chromium chromium
+[ -e /usr/share/fonts/truetype/dejavu/DejaVuSans.ttf ] || packages+=(fonts-dejavu-core)
 # Build tools for librdkafka.
 need make make
 need gcc gcc
@@ -76,7 +79,16 @@ if [ ! -x "$into/syslog-ng/usr/sbin/syslog-ng" ]; then
 	(cd "$into/syslog-ng" && apt-get download -q syslog-ng-core && dpkg-deb -x syslog-ng-core_*.deb . && rm syslog-ng-core_*.deb)
 fi
 (cd "$into/python" && { [ -x venv/bin/python ] || python3 -m venv venv; } && venv/bin/pip install -q -r requirements.txt)
-(cd "$into/node" && npm ci --silent --no-audit --no-fund)
+# Prometheus, unpacked: its package would start a server.
+if [ ! -x "$into/prometheus/usr/bin/promtool" ]; then
+	mkdir -p "$into/prometheus"
+	(cd "$into/prometheus" && apt-get download -q prometheus && dpkg-deb -x prometheus_*.deb . && rm prometheus_*.deb)
+fi
+# Carbon, the receiver of Graphite. Without the variable it would install itself into /opt.
+(cd "$into/carbon" && { [ -x venv/bin/python ] || python3 -m venv venv; } && GRAPHITE_NO_PREFIX=True venv/bin/pip install -q -r requirements.txt)
+for directory in node browser; do
+	(cd "$into/$directory" && npm ci --silent --no-audit --no-fund)
+done
 (cd "$into/go" && go build -o send .)
 (cd "$into/kafka" && mvn -q -B dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory=jars)
 for java in java flume hdfs; do

@@ -54,7 +54,7 @@ static VALUES: LazyLock<Arc<Values>> = LazyLock::new(|| {
 /// Runs a program on a batch: the entries that it wrote, and their number.
 fn run(remap: &mut Remap, batch: &Batch) -> (Vec<u8>, u32) {
     let (mut out, mut count, mut at) = (Vec::new(), 0, 0);
-    remap.begin(batch);
+    remap.begin(batch, 0);
     while at < batch.len() {
         let before = out.len();
         match remap.run(at, &mut out) {

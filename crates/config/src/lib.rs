@@ -43,6 +43,7 @@
 //! ```
 
 mod environment;
+mod fingerprint;
 mod inside;
 mod load;
 pub mod machine;
@@ -57,6 +58,7 @@ mod quantity;
 mod read;
 mod scalar;
 mod secret;
+mod secret_names;
 mod sections;
 mod settings;
 mod size;
@@ -74,9 +76,11 @@ pub use place::{Place, Source};
 pub use problem::{Problem, Problems, Severity};
 pub use read::fields;
 pub use secret::Secret;
+pub use secret_names::is_secret_name;
 pub use sections::{Entry, Section, Sections, Tree};
 pub use settings::{
-    Api, ApiEndpoint, Log, LogFormat, LogLevel, RejectedLimits, Settings, WhenRejectedFull,
+    Api, ApiCertificate, ApiEndpoint, ApiToken, Graphite, Health, LocalRole, Log, LogFormat,
+    LogLevel, RejectedLimits, Role, Settings, WhenRejectedFull,
 };
 pub use size::Size;
 pub use words::{Word, unknown};

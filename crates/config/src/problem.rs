@@ -14,6 +14,7 @@
 use std::fmt;
 
 use crate::place::Place;
+use crate::secret_names::{SECRET_BLOCK, SECRET_WORDS};
 
 /// The severity of a problem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -242,20 +243,6 @@ fn clean_char(c: char) -> char {
 fn clean(text: &str) -> String {
     text.chars().map(clean_char).collect()
 }
-
-/// Names of options whose value is always masked, also as the end of a longer name (`db_password`).
-const SECRET_WORDS: [&str; 7] = [
-    "password",
-    "passphrase",
-    "shared_key",
-    "secret",
-    "secret_key",
-    "token",
-    "bearer",
-];
-
-/// The option whose value is a map of names to passwords.
-const SECRET_BLOCK: &str = "users";
 
 /// The line with the value of every option with the name of a secret replaced by `*`, character by character.
 ///

@@ -81,6 +81,8 @@ pub struct Sections {
     pub settings: Settings,
     /// The nodes that have a name and a type, by section in the direction of the flow, then in the order of the file.
     pub nodes: Vec<Entry>,
+    /// The setting `api` as it is written, with the block of its `tls`.
+    pub api: Option<Node>,
     /// Problems with settings, names and types.
     pub problems: Problems,
 }
@@ -107,11 +109,13 @@ impl Tree {
             entries_of(section, node, &mut nodes, &mut problems);
         }
         let certificates = root.take(tls::TLS);
-        tls::put(
-            certificates,
-            nodes.iter_mut().map(|node| &mut node.options),
-            &mut problems,
-        );
+        let mut api = match &mut root.value {
+            Value::Map(map) => map.get_mut("api"),
+            _ => None,
+        };
+        let users = nodes.iter_mut().map(|node| &mut node.options);
+        tls::put(certificates, users.chain(api.as_deref_mut()), &mut problems);
+        let api = api.cloned();
         let settings = root.read_as::<Settings>(Word::Top);
         let settings = settings.unwrap_or_else(|wrong| {
             problems.extend(wrong);
@@ -120,6 +124,7 @@ impl Tree {
         Sections {
             settings,
             nodes,
+            api,
             problems: Problems(problems),
         }
     }

@@ -9,6 +9,8 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::machine;
 use crate::one_or_many::OneOrMany;
+use crate::period::Period;
+use crate::secret::Secret;
 use crate::size::Size;
 
 /// Settings of the program as a whole.
@@ -38,6 +40,11 @@ pub struct Settings {
     pub log: Log,
     /// HTTP interface for people and monitoring: dashboard, /metrics, /health.
     pub api: Api,
+    /// Rules of `/health` and `/ready`.
+    pub health: Health,
+    /// Graphite server to which all metrics are sent. Without it, none are.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub graphite: Option<Graphite>,
     /// Limits on rejected records that no node consumes. They are kept in `data_dir/rejected`.
     pub rejected: RejectedLimits,
 }
@@ -121,21 +128,125 @@ pub enum LogFormat {
 pub struct Api {
     /// Address and port, or a list of them; `[]` turns the interface off.
     pub listen: OneOrMany<String>,
+    /// TLS on the addresses that other machines can reach: a name of the top-level `tls`, or a block. With `ca`, clients
+    /// may present a certificate (`client_auth: optional` lets clients with a token in without one). Addresses on loopback
+    /// stay without TLS.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<String>")]
+    pub tls: Option<serde_json::Value>,
+    /// Tokens for clients on other machines: `Authorization: Bearer TOKEN`, or TOKEN as the password that a browser asks for.
+    pub tokens: Vec<ApiToken>,
+    /// Client certificates, by name, for clients on other machines.
+    pub certificates: Vec<ApiCertificate>,
+    /// Role of clients on this machine that present no token. With `admin` or `read`, each user of this machine has it.
+    pub local: LocalRole,
     /// Parts that other machines may request without a token.
     pub open: Vec<ApiEndpoint>,
     /// Further host names under which clients reach the interface, such as that of a load balancer. It always answers
     /// to addresses, `localhost` and the names of this machine; any other `Host` header is refused (DNS rebinding).
     pub hosts: Vec<String>,
+    /// Fields whose values print as `***` in samples of records and in rejected records, such as `.password` or
+    /// `.user.email`.
+    pub redact: Vec<String>,
+}
+
+/// A token and the role of the clients that present it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ApiToken {
+    /// Name of the token, for the log.
+    pub name: String,
+    /// The token, at least 16 characters: `openssl rand -hex 32` makes one.
+    pub token: Secret,
+    /// The rights of its clients.
+    #[serde(default)]
+    pub role: Role,
+}
+
+/// The name in a client certificate and the role of the clients that present it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ApiCertificate {
+    /// The common name, or an alternative name (DNS, mail, URI), of the certificate.
+    pub name: String,
+    /// The rights of its clients.
+    #[serde(default)]
+    pub role: Role,
+}
+
+/// The rights of a client of the interface.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
+#[serde(rename_all = "snake_case")]
+pub enum Role {
+    /// See everything, also samples of records, and change nothing.
+    #[default]
+    Read,
+    /// See and change everything.
+    Admin,
+}
+
+/// The role of clients on this machine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum LocalRole {
+    /// As clients elsewhere: they need a token.
+    None,
+    /// They see everything.
+    Read,
+    /// They see and change everything.
+    #[default]
+    Admin,
 }
 
 /// A part of the interface that can be opened to other machines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum ApiEndpoint {
-    /// `/health`
+    /// `/health`, `/ready` and `/live`
     Health,
     /// `/metrics`
     Metrics,
+}
+
+/// Rules of `/health` and `/ready`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct Health {
+    /// Time after which a node is unhealthy although it reports no fault: records wait for it, and nothing moves. The time that a
+    /// sink may take to settle (a publishing interval) is added. 0 turns this off.
+    pub stalled: Period,
+}
+
+impl Default for Health {
+    fn default() -> Self {
+        Self {
+            stalled: Period::secs(60),
+        }
+    }
+}
+
+/// Graphite server to which all metrics are sent, as plaintext over TCP.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Graphite {
+    /// Host and port of carbon's plaintext receiver, such as `graphite.example:2003`.
+    pub endpoint: String,
+    /// Beginning of every path. Give each instance another one, such as `millstream.${HOSTNAME}`.
+    #[serde(default = "graphite_prefix")]
+    pub prefix: String,
+    /// Time between two reports; at least 1 s. Carbon's retention should have the same step.
+    #[serde(default = "graphite_interval")]
+    pub interval: Period,
+}
+
+fn graphite_prefix() -> String {
+    "millstream".to_owned()
+}
+
+fn graphite_interval() -> Period {
+    Period::secs(10)
 }
 
 /// The default address of the interface, which only this machine can reach.
@@ -151,6 +262,8 @@ impl Default for Settings {
             timezone: "UTC".to_owned(),
             log: Log::default(),
             api: Api::default(),
+            health: Health::default(),
+            graphite: None,
             rejected: RejectedLimits::default(),
         }
     }
@@ -160,8 +273,13 @@ impl Default for Api {
     fn default() -> Self {
         Self {
             listen: OneOrMany(vec![API_LISTEN.to_owned()]),
+            tls: None,
+            tokens: Vec::new(),
+            certificates: Vec::new(),
+            local: LocalRole::default(),
             open: Vec::new(),
             hosts: Vec::new(),
+            redact: Vec::new(),
         }
     }
 }
@@ -246,6 +364,17 @@ mod tests {
                 .get("default")
                 .is_none_or(serde_json::Value::is_null)
         );
+    }
+
+    #[test]
+    fn graphite_needs_only_its_address() {
+        let node = crate::Node::parse("t", "{ graphite: { endpoint: 'g:2003' } }").unwrap();
+        let graphite = node.read::<Settings>().unwrap().graphite.unwrap();
+        assert_eq!(
+            (graphite.endpoint.as_str(), graphite.prefix.as_str()),
+            ("g:2003", "millstream")
+        );
+        assert_eq!(graphite.interval, Period::secs(10));
     }
 
     #[test]

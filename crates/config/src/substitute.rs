@@ -19,6 +19,7 @@ use crate::names::nearest;
 use crate::node::{Node, Text, Value};
 use crate::place::Place;
 use crate::problem::Problem;
+use crate::secret_names::names_secret;
 
 /// Substitutes in every scalar of the tree. A scalar with an error becomes invalid.
 pub(crate) fn substitute(node: &mut Node, environment: &Environment, problems: &mut Vec<Problem>) {
@@ -177,14 +178,6 @@ impl Writer<'_> {
         Problem::new(&self.place.within(from), "`${` has no `}`")
             .help("write `$${` for the characters `${`")
     }
-}
-
-/// Whether a variable's name suggests that its value is secret.
-fn names_secret(name: &str) -> bool {
-    let name = name.to_ascii_uppercase();
-    ["KEY", "PASS", "SECRET", "TOKEN", "CREDENTIAL", "AUTH"]
-        .iter()
-        .any(|word| name.contains(word))
 }
 
 #[cfg(test)]

@@ -130,10 +130,7 @@ const TRANSLATED: &[(&str, &str)] = &[
 ];
 
 /// Words reserved for a later version: their kind, where they will be used, and the words.
-const LATER: &[(Word, &str, &[&str])] = &[
-    (Word::Top, "", &["graphite"]),
-    (Word::Type, "", &["window", "throttle", "dedupe"]),
-];
+const LATER: &[(Word, &str, &[&str])] = &[(Word::Type, "", &["window", "throttle", "dedupe"])];
 
 /// The types of processors, which new users look for among sources and sinks.
 const PROCESSORS: &[&str] = &[

@@ -1,8 +1,9 @@
 //! Builds a checked plan from files: loads the configuration, finds the components, lays out the graph.
 
+mod interface;
+
 use std::{
     io::{IsTerminal, Write},
-    net::{SocketAddr, ToSocketAddrs},
     path::PathBuf,
     time::Duration,
 };
@@ -10,9 +11,10 @@ use std::{
 use jiff::tz::TimeZone;
 use millstream_channels::memory::SIZE_MAX;
 use millstream_config::{
-    Api, Entry, Environment, Key, Node, Problem, Problems, Section, Settings, Severity, Tree,
-    Value, Word, load, unknown,
+    Api, Entry, Environment, Key, Node, Period, Problem, Problems, Section, Settings, Severity,
+    Tree, Value, Word, load, unknown,
 };
+use millstream_net::ServerTls;
 use millstream_pipeline::{
     layout::{self, Laid},
     plan::{Plan, RunSettings},
@@ -33,6 +35,8 @@ pub struct Loaded {
     pub settings: Settings,
     /// Whether the configuration sets `api.listen`.
     pub api_is_chosen: bool,
+    /// TLS of the interface.
+    pub api_tls: Option<ServerTls>,
     /// The cases beside processors.
     pub cases: Vec<Case>,
     /// Warnings: things that work but are probably mistakes.
@@ -46,6 +50,13 @@ pub fn read(paths: &[PathBuf]) -> Result<Loaded, Problems> {
     let mut problems = loaded.problems.0;
     problems.extend(sections.problems.0);
     problems.extend(wrong_settings(&sections.settings, &loaded.tree));
+    let api_tls = match &sections.api {
+        Some(api) => interface::tls(api).unwrap_or_else(|wrong| {
+            problems.extend(wrong);
+            None
+        }),
+        None => None,
+    };
     let zone = loaded.tree.root.entry(TIMEZONE);
     let zone = zone.filter(|_| TimeZone::get(&sections.settings.timezone).is_ok());
     let api_is_chosen = loaded.tree.root.find("api.listen").is_some();
@@ -77,6 +88,7 @@ pub fn read(paths: &[PathBuf]) -> Result<Loaded, Problems> {
                 entries,
                 settings: sections.settings,
                 api_is_chosen,
+                api_tls,
                 cases,
                 warnings: Problems(problems),
             })
@@ -147,31 +159,46 @@ fn wrong_settings(settings: &Settings, tree: &Tree) -> Vec<Problem> {
         let message = "a host's name has no spaces and no control characters".to_owned();
         problems.push(at("host", message));
     }
-    for address in &settings.api.listen {
-        let Some(sockets) = sockets(address) else {
-            let message = format!("`{address}` is no address and port");
-            problems
-                .push(at("api.listen", message).help("such as `127.0.0.1:8687` or `[::1]:8687`"));
-            continue;
-        };
-        if !sockets.iter().all(|socket| socket.ip().is_loopback()) && settings.api.open.is_empty() {
-            let message = format!(
-                "`{address}` can be reached from other machines, and there are no tokens yet"
-            );
-            let help =
-                "listen on 127.0.0.1, or say what everybody may see: `open: [health, metrics]`";
-            problems.push(at("api.listen", message).help(help));
-        }
-    }
+    problems.extend(wrong_graphite(settings, tree));
+    problems.extend(interface::problems(&settings.api, &tree.root));
     problems
 }
 
-/// Resolves `ADDRESS:PORT`. Names other than `localhost` are not looked up, because the answer could change.
-fn sockets(address: &str) -> Option<Vec<SocketAddr>> {
-    match address.strip_prefix("localhost:") {
-        Some(_) => Some(address.to_socket_addrs().ok()?.collect()),
-        None => Some(vec![address.parse().ok()?]),
+/// Settings of Graphite that can be read but not used.
+fn wrong_graphite(settings: &Settings, tree: &Tree) -> Vec<Problem> {
+    let Some(graphite) = &settings.graphite else {
+        return Vec::new();
+    };
+    let mut problems = Vec::new();
+    let mut refuse = |path: &str, message: String, help: &str| {
+        problems.push(tree.root.problem_at(path, message).help(help));
+    };
+    let port = graphite.endpoint.rsplit_once(':');
+    let port = port.filter(|(host, _)| !host.is_empty());
+    if port.is_none_or(|(_, port)| port.parse::<u16>().is_err()) {
+        let message = format!("`{}` is no host and port", graphite.endpoint);
+        refuse(
+            "graphite.endpoint",
+            message,
+            "such as `graphite.example:2003`",
+        );
     }
+    let is_plain = |it: char| it.is_ascii_alphanumeric() || matches!(it, '-' | '_');
+    let is_part = |part: &str| !part.is_empty() && part.chars().all(is_plain);
+    if !graphite.prefix.split('.').all(is_part) {
+        let message = format!("`{}` is no path of Graphite", graphite.prefix);
+        let help = "names of letters, digits, `-` and `_`, with a dot between two of them";
+        refuse("graphite.prefix", message, help);
+    }
+    if graphite.interval < Period::secs(1) {
+        let message = "the interval is shorter than 1 s".to_owned();
+        refuse(
+            "graphite.interval",
+            message,
+            "10s is the step that carbon's examples keep",
+        );
+    }
+    problems
 }
 
 /// The addresses that the instance of a configuration listens on. Errors elsewhere are ignored: the instance runs already.

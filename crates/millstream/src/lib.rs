@@ -8,14 +8,19 @@ mod client;
 mod clock;
 mod commands;
 mod config;
+mod described;
 mod explain;
 mod log;
 mod page;
 mod progress;
+mod redact;
+mod redacted;
 mod reference;
 mod registry;
+mod rejects;
 mod reload;
 mod systemd;
+mod upgrade;
 mod usage;
 mod visible;
 
@@ -47,6 +52,8 @@ enum Command {
     Check(commands::check::Check),
     Status(commands::status::Status),
     Reload(commands::reload::Reload),
+    Top(commands::top::Top),
+    Tap(commands::tap::Tap),
     Channel(commands::channel::Channel),
     Rejected(commands::rejected::Rejected),
     Explain(commands::explain::Explain),
@@ -81,6 +88,8 @@ pub fn main(components: &'static [Component]) -> ExitCode {
         Command::Check(check) => check.execute(),
         Command::Status(status) => status.execute(),
         Command::Reload(reload) => reload.execute(),
+        Command::Top(top) => top.execute(),
+        Command::Tap(tap) => tap.execute(),
         Command::Channel(channel) => channel.execute(),
         Command::Rejected(rejected) => rejected.execute(),
         Command::Explain(explain) => explain.execute(),

@@ -187,6 +187,18 @@ pub fn period(time: Duration) -> String {
     Period::millis(u32::try_from(time.as_millis()).unwrap_or(u32::MAX)).to_string()
 }
 
+/// A character of a name within a path.
+pub fn coded(letter: char) -> String {
+    match letter {
+        'a'..='z' | 'A'..='Z' | '0'..='9' | '-' | '_' => letter.to_string(),
+        other => {
+            let mut bytes = [0; 4];
+            let bytes = other.encode_utf8(&mut bytes).bytes();
+            bytes.map(|byte| format!("%{byte:02X}")).collect()
+        }
+    }
+}
+
 /// Writes a page to stdout with control characters escaped, and returns the exit code of success. A reader that closes its end
 /// (`| head`) is not a failure.
 pub fn print(text: &str) -> u8 {
@@ -267,6 +279,12 @@ mod tests {
         assert_eq!(table(1, &rows, 40).lines().count(), 3);
         // A word is wider than there is room.
         assert!(table(1, &rows, 5).contains("words"));
+    }
+
+    #[test]
+    fn names_are_coded_for_a_path() {
+        let path: String = "a-b/é?".chars().map(coded).collect();
+        assert_eq!(path, "a-b%2F%C3%A9%3F");
     }
 
     #[test]

@@ -3,17 +3,23 @@
 use std::{
     io,
     net::{SocketAddr, TcpListener, ToSocketAddrs, UdpSocket},
-    os::unix::{
-        fs::FileTypeExt,
-        net::{UnixDatagram, UnixListener, UnixStream},
+    os::{
+        fd::{AsFd, BorrowedFd},
+        unix::{
+            fs::FileTypeExt,
+            net::{UnixDatagram, UnixListener, UnixStream},
+        },
     },
     path::{Path, PathBuf},
 };
 
 use millstream_pipeline::failure::Failure;
-use socket2::{Domain, Socket, Type};
+use socket2::{Domain, SockAddr, Socket, Type};
 
-use crate::listen::{At, Listen, Scheme};
+use crate::{
+    handover::{self, Live},
+    listen::{At, Listen, Scheme},
+};
 
 /// Backlog of connections to be accepted; the kernel may use a lower limit.
 const BACKLOG: i32 = 1024;
@@ -23,6 +29,7 @@ const BACKLOG: i32 = 1024;
 pub(crate) struct Bound {
     pub(crate) listen: Listen,
     pub(crate) socket: BoundSocket,
+    _live: Live,
 }
 
 #[derive(Debug)]
@@ -51,6 +58,7 @@ impl Bound {
         let socket = bind(listen).map_err(failed)?;
         Ok(Self {
             listen: listen.clone(),
+            _live: Live::of(&socket),
             socket,
         })
     }
@@ -75,9 +83,22 @@ impl Bound {
 
 impl Drop for Bound {
     fn drop(&mut self) {
-        if let BoundSocket::Unix(_, path) | BoundSocket::Unixgram(_, path) = &self.socket {
+        if let BoundSocket::Unix(_, path) | BoundSocket::Unixgram(_, path) = &self.socket
+            && !handover::keeps(path)
+        {
             // It may already be gone.
             let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+impl AsFd for BoundSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Tcp(listener) => listener.as_fd(),
+            Self::Unix(listener, _) => listener.as_fd(),
+            Self::Udp(socket) => socket.as_fd(),
+            Self::Unixgram(socket, _) => socket.as_fd(),
         }
     }
 }
@@ -93,13 +114,20 @@ fn bind(listen: &Listen) -> io::Result<BoundSocket> {
         }
         (At::Path(path), Scheme::Unixgram) => {
             let taken = || UnixDatagram::unbound()?.connect(path);
-            let socket = bind_path(path, || UnixDatagram::bind(path), taken)?;
+            let socket = match handover::take(Type::DGRAM, &SockAddr::unix(path)?) {
+                Some(socket) => socket.into(),
+                None => bind_path(path, || UnixDatagram::bind(path), taken)?,
+            };
             socket.set_nonblocking(true)?;
             BoundSocket::Unixgram(socket, path.clone())
         }
         (At::Path(path), _) => {
             let taken = || UnixStream::connect(path).map(|_| ());
-            let listener = bind_path(path, || UnixListener::bind(path), taken)?;
+            let listener: UnixListener = match handover::take(Type::STREAM, &SockAddr::unix(path)?)
+            {
+                Some(socket) => socket.into(),
+                None => bind_path(path, || UnixListener::bind(path), taken)?,
+            };
             listener.set_nonblocking(true)?;
             BoundSocket::Unix(listener, path.clone())
         }
@@ -111,6 +139,10 @@ fn bind_inet(address: &str, kind: Type) -> io::Result<Socket> {
     let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
     for address in address.to_socket_addrs()? {
         let bind = || {
+            if let Some(socket) = handover::take(kind, &address.into()) {
+                socket.set_nonblocking(true)?;
+                return Ok(socket);
+            }
             let socket = Socket::new(Domain::for_address(address), kind, None)?;
             socket.set_nonblocking(true)?;
             if kind == Type::STREAM {

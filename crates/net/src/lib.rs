@@ -64,6 +64,7 @@ mod bind;
 mod connection;
 mod descriptors;
 mod dial;
+pub mod handover;
 mod limits;
 mod listen;
 mod room;

@@ -13,7 +13,10 @@ use tokio::{
 };
 use tokio_rustls::TlsStream;
 
-use crate::room::{Silence, poll_read};
+use crate::{
+    room::{Silence, poll_read},
+    tls::names,
+};
 
 /// A connected socket that this thread's runtime watches.
 #[derive(Debug)]
@@ -59,6 +62,19 @@ pub struct Secure(TlsStream<Socket>);
 impl Secure {
     pub(crate) fn new(stream: impl Into<TlsStream<Socket>>) -> Self {
         Self(stream.into())
+    }
+}
+
+impl Stream {
+    /// The names in the certificate that the peer has presented and whose chain was verified; none without a certificate.
+    #[must_use]
+    pub fn peer_names(&self) -> Vec<String> {
+        let Self::Tls(secure) = self else {
+            return Vec::new();
+        };
+        let (_, connection) = secure.0.get_ref();
+        let chain = connection.peer_certificates().unwrap_or_default();
+        chain.first().map(names).unwrap_or_default()
     }
 }
 

@@ -13,6 +13,7 @@ use std::{
 };
 
 use millstream_record::{Batch, FileId, Position};
+use tokio::sync::oneshot;
 
 use crate::{
     delivery::{Receipt, Token},
@@ -145,6 +146,10 @@ pub trait Channel: Send + Sync {
     fn is_full(&self) -> bool {
         false
     }
+    /// (used, limit) in bytes of what waits in it for consumers, if it holds that in memory.
+    fn fill(&self) -> Option<(u64, u64)> {
+        None
+    }
     /// No more groups will come: keeps what was accepted, then lets the readers end.
     fn close(&self);
     /// The drain deadline has passed: keeps what there is room for, drops the rest (which fails its receipts), accepts nothing
@@ -161,6 +166,13 @@ pub trait Channel: Send + Sync {
             .into_iter()
             .find(|(id, _)| id == file)
             .map(|(_, next)| next)
+    }
+    /// Removes a consumer that no sink reads for, and gives up what only this consumer has not settled. The answer says why it cannot be
+    /// done; there is none if the channel ends.
+    fn forget(&self, _consumer: &str) -> oneshot::Receiver<Result<(), String>> {
+        let (answer, receiver) = oneshot::channel();
+        let _ = answer.send(Err("it keeps nothing for consumers".to_owned()));
+        receiver
     }
     /// Its durable identity (`None` for memory). A position has a meaning only together with it.
     fn id(&self) -> Option<u128> {

@@ -46,13 +46,16 @@ impl Condition {
     /// Raises the condition and logs it as an error (at most one line of this kind in ten seconds). A condition that is raised
     /// already keeps its start and takes the new reason.
     pub fn raise(&self, trouble: Trouble, why: impl fmt::Display) {
+        self.raise_since(trouble, Instant::now(), why);
+    }
+
+    /// As [`Condition::raise`], for something that has lasted since `begun` when it is noticed.
+    pub fn raise_since(&self, trouble: Trouble, begun: Instant, why: impl fmt::Display) {
         let why = why.to_string();
         self.reporter.error(self.kind, &why);
         let mut held = self.conditions.lock();
         self.holds.store(true, Ordering::Release);
-        let since = held
-            .get(&self.id)
-            .map_or_else(Instant::now, |active| active.since);
+        let since = held.get(&self.id).map_or(begun, |active| active.since);
         let active = Active {
             trouble,
             why,

@@ -15,11 +15,12 @@ use std::{
         atomic::{AtomicBool, AtomicU32, Ordering},
     },
     task::{Context, Poll},
+    time::Instant,
 };
 
 use atomic_waker::AtomicWaker;
 
-use crate::meters::Meter;
+use crate::meters::{Meter, histogram::Histogram};
 
 /// A consumer's duty to settle a batch. Each clone (another consumer, another part) has to be settled, too.
 #[derive(Debug)]
@@ -35,9 +36,19 @@ struct Count {
     open: AtomicU32,
     failed: AtomicBool,
     awaited: bool,
-    records: u64,
+    size: Size,
+    sent: Instant,
     tally: Arc<Tally>,
     waker: AtomicWaker,
+}
+
+/// The size of what is sent.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Size {
+    /// Its records.
+    pub records: u64,
+    /// The bytes of its batches.
+    pub bytes: u64,
 }
 
 /// Counts the records of one port by their outcome.
@@ -47,12 +58,18 @@ pub struct Tally {
     pub pending: Meter,
     /// Records that were dropped before they were settled: their senders have to send them again, if they can.
     pub dropped: Meter,
+    /// Bytes in flight.
+    pub pending_bytes: Meter,
+    /// From sending to settling.
+    pub latency: Histogram,
 }
 
 impl From<Meter> for Arc<Tally> {
     fn from(pending: Meter) -> Self {
-        let dropped = Meter::default();
-        Self::new(Tally { pending, dropped })
+        Self::new(Tally {
+            pending,
+            ..Tally::default()
+        })
     }
 }
 
@@ -63,13 +80,20 @@ pub struct Unsettled;
 /// A token and its receipt for `records` records, which `tally` counts. `awaited`: a peer waits for the answer, so consumers should
 /// not delay it.
 pub fn receipt(awaited: bool, records: u64, tally: impl Into<Arc<Tally>>) -> (Token, Receipt) {
+    sized(awaited, Size { records, bytes: 0 }, tally)
+}
+
+/// As [`receipt`], for records whose bytes are counted, too.
+pub fn sized(awaited: bool, size: Size, tally: impl Into<Arc<Tally>>) -> (Token, Receipt) {
     let tally = tally.into();
-    tally.pending.add(records);
+    tally.pending.add(size.records);
+    tally.pending_bytes.add(size.bytes);
     let count = Arc::new(Count {
         open: AtomicU32::new(1),
         failed: AtomicBool::new(false),
         awaited,
-        records,
+        size,
+        sent: Instant::now(),
         tally,
         waker: AtomicWaker::new(),
     });
@@ -112,10 +136,14 @@ impl Count {
     fn release(&self) {
         // AcqRel: everything the consumers did before they settled happens before the receipt is read.
         if self.open.fetch_sub(1, Ordering::AcqRel) == 1 {
+            let Size { records, bytes } = self.size;
             if self.failed.load(Ordering::Relaxed) {
-                self.tally.dropped.add(self.records);
+                self.tally.dropped.add(records);
+            } else if records > 0 {
+                self.tally.latency.observe(self.sent.elapsed());
             }
-            self.tally.pending.sub(self.records);
+            self.tally.pending.sub(records);
+            self.tally.pending_bytes.sub(bytes);
             self.waker.wake();
         }
     }
@@ -158,15 +186,22 @@ mod tests {
 
     #[test]
     fn a_receipt_is_good_when_every_consumer_has_settled() {
-        let pending = Meter::default();
-        let (token, receipt) = receipt(true, 7, pending.clone());
+        let tally = Arc::new(Tally::default());
+        let size = Size {
+            records: 7,
+            bytes: 70,
+        };
+        let (token, receipt) = sized(true, size, tally.clone());
+        let pending = || (tally.pending.get(), tally.pending_bytes.get());
         let other = token.clone();
         token.settle();
         assert_eq!(receipt.try_outcome(), None);
-        assert_eq!(pending.get(), 7);
+        assert_eq!(pending(), (7, 70));
+        assert_eq!(tally.latency.read().count(), 0);
         other.settle();
         assert_eq!(receipt.try_outcome(), Some(Ok(())));
-        assert_eq!(pending.get(), 0);
+        assert_eq!(pending(), (0, 0));
+        assert_eq!(tally.latency.read().count(), 1);
     }
 
     #[test]

@@ -5,6 +5,8 @@
 //!
 //! Only nodes keep each other running: the graph holds weak references, so that a source that ends still closes what is behind it.
 
+mod operate;
+
 use std::{
     collections::HashMap,
     path::PathBuf,
@@ -41,7 +43,7 @@ pub(crate) struct Graph {
     sinks: Vec<Consumer>,
     ports: HashMap<Port, WeakOutlet>,
     /// The files of rejected records that no node takes, by the node that rejects them.
-    stores: HashMap<Arc<str>, Arc<Feed>>,
+    stores: HashMap<Arc<str>, (Arc<Feed>, rejected::Aside)>,
     reporters: HashMap<Arc<str>, Reporter>,
 }
 
@@ -57,7 +59,7 @@ struct Port {
 pub(crate) struct Consumer {
     name: Arc<str>,
     reporter: Reporter,
-    /// Takes its records; `None` for a sink that reads a durable channel, and for one that does not run.
+    /// Takes its records; `None` for a consumer that reads a durable channel, and for one that does not run.
     feed: Option<Weak<Feed>>,
     /// Replace the chains of its readers, while these run. None: its chain is in front of `feed`.
     swaps: Vec<Weak<Swap>>,
@@ -106,7 +108,7 @@ impl Consumer {
         Self::reading(name, reporter, Some(feed), &[])
     }
 
-    /// A sink whose readers run its chain. `feed` is the memory in front of it.
+    /// A consumer whose readers run its chain. `feed` is the memory in front of it.
     pub(crate) fn reading(
         name: &Arc<str>,
         reporter: &Reporter,
@@ -373,7 +375,10 @@ impl Graph {
 
     /// The reporter of a node.
     pub(crate) fn reporter(&mut self, node: &Arc<str>) -> Reporter {
-        let new = || Reporter::new(node);
+        let new = || {
+            let busy = self.meters.of(node).counter("busy_microseconds");
+            Reporter::new(node).measuring(busy)
+        };
         let reporter = self.reporters.entry(node.clone()).or_insert_with(new);
         reporter.clone()
     }
@@ -393,7 +398,7 @@ impl Graph {
     }
 
     fn store(&mut self, node: &Arc<str>, directory: PathBuf) -> Arc<Feed> {
-        if let Some(store) = self.stores.get(node) {
+        if let Some((store, _)) = self.stores.get(node) {
             return store.clone();
         }
         let meters = self.meters.of(node);
@@ -402,9 +407,9 @@ impl Graph {
             dropped: meters.counter("bytes_rejected_dropped"),
         };
         let reporter = self.reporter(node);
-        let store = RejectedStore::open(directory, node, self.rejected, reporter, counts);
+        let (store, files) = RejectedStore::open(directory, node, self.rejected, reporter, counts);
         let store = Feed::new(store);
-        self.stores.insert(node.clone(), store.clone());
+        self.stores.insert(node.clone(), (store.clone(), files));
         store
     }
 

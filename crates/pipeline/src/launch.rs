@@ -3,7 +3,7 @@
 //! The end propagates along the graph: a source that ends drops its outlets, the last outlet of a channel closes it, a closed
 //! channel ends its readers, and a sink that ends drops its port for rejected records.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use millstream_record::Pool;
 use tokio::sync::mpsc;
@@ -15,25 +15,30 @@ use crate::{
     exchange::Exchange,
     failure::{Failure, Who},
     graph::{Consumer, Graph},
-    inlet::Inlet,
+    inlet::{CHECKPOINT_AGE, Inlet},
     meters::Meters,
     node::{ChannelContext, Placement, SinkContext, SourceContext},
-    outlet::{Feed, Outlet},
+    outlet::{Edge, Feed, Outlet},
     partition::Partition,
     plan::{
-        ChainNode, ChannelPlan, Input, Plan, ProcessorPlan, Route, RunSettings, SinkPlan,
-        SourcePlan, Target, filled,
+        ChainNode, ChannelInput, ChannelPlan, Input, Plan, ProcessorPlan, Route, RunSettings,
+        SinkPlan, SourcePlan, Target, filled,
     },
     promise::Guarantee,
+    pump::Pump,
     rejected,
     reload::{Known, Reloader},
     report::Reporter,
-    running::{NodeStatus, Nodes, Running},
+    running::{ConsumerStatus, NodeStatus, Nodes, Running},
     stop::{Stop, stop},
     supervise::{self, End, StateCell},
-    threads::{Threads, own_thread},
+    tags::TagFilter,
+    threads::{Threads, busy, own_thread},
     unopened::Unopened,
 };
+
+/// The type of a pump in `status`.
+const PUMP: &str = "pump";
 
 /// Creates the queues in front of a sink: number of lanes and bytes of each -> the channel and its readers.
 pub type OpenMemory = fn(usize, usize) -> (Arc<dyn Channel>, Vec<Box<dyn Reader>>);
@@ -64,6 +69,7 @@ pub async fn launch(mut plan: Plan, launch: Launch) -> Result<(Running, Reloader
         ends_sender,
     )?;
     let channels = wiring.open_channels(&plan.channels)?;
+    let pumps = wiring.connect_channels(&plan.channels);
     wiring.create_queues(&plan);
     let ports = wiring.connect(&plan)?;
     let known = Known::of(&plan);
@@ -73,13 +79,13 @@ pub async fn launch(mut plan: Plan, launch: Launch) -> Result<(Running, Reloader
     wiring.feeds.clear();
     drop(ports);
     let (sources_left, mut sinks_left) = (sources.len(), 0);
-    for sink in sinks {
+    for sink in pumps.into_iter().chain(sinks) {
         sinks_left += wiring.start_sink(sink).await?;
     }
     for (index, source) in sources.into_iter().enumerate() {
         wiring.start_source(index, source).await;
     }
-    let nodes = Nodes::new(wiring.nodes);
+    let nodes = Nodes::new(wiring.nodes, plan.running_links());
     let reloader = Reloader::new(wiring.graph, nodes.clone(), known);
     let running = Running {
         nodes,
@@ -149,6 +155,8 @@ struct Wiring {
     feeds: Vec<Arc<Feed>>,
     /// The readers of each sink.
     queues: Vec<Vec<Box<dyn Reader>>>,
+    /// The memory in front of each sink.
+    memories: Vec<Option<Weak<dyn Channel>>>,
     /// Weak references to the channels, to end them.
     gates: Vec<Arc<dyn Channel>>,
     /// Sources whose senders cannot send again.
@@ -189,6 +197,7 @@ impl Wiring {
             sink_stop,
             feeds: Vec::new(),
             queues: Vec::new(),
+            memories: Vec::new(),
             gates: Vec::new(),
             unanswering: Vec::new(),
             channel_ids: Vec::new(),
@@ -226,7 +235,8 @@ impl Wiring {
             self.unusable.push(None);
             self.channel_ids.push(opened.channel.id());
             self.gates.push(opened.channel.clone());
-            self.add_channel(plan, &reporter, opened.channel);
+            let tap = self.meters.of(&plan.name).tap();
+            self.feeds.push(Feed::tapped(opened.channel, tap));
             self.readers.push(opened.readers.into());
             finished.push(opened.finished);
             self.channel_names.push(plan.name.clone());
@@ -235,11 +245,80 @@ impl Wiring {
         Ok(finished)
     }
 
-    fn add_channel(&mut self, plan: &ChannelPlan, reporter: &Reporter, channel: Arc<dyn Channel>) {
-        let feed = Feed::new(channel);
-        let channel = Consumer::behind_chain(&plan.name, reporter, &feed);
-        self.graph.add_channel(channel);
-        self.feeds.push(feed);
+    /// Adds the channels to the graph. Returns the pumps of those that read another channel.
+    fn connect_channels(&mut self, plans: &[ChannelPlan]) -> Vec<LaidSink> {
+        let mut pumps = Vec::new();
+        for (index, plan) in plans.iter().enumerate() {
+            let reporter = self.graph.reporter(&plan.name);
+            let feed = self.feeds[index].clone();
+            let Some(input) = &plan.input else {
+                let channel = Consumer::behind_chain(&plan.name, &reporter, &feed);
+                self.graph.add_channel(channel);
+                continue;
+            };
+            let swap = Arc::new(Swap::default());
+            let swaps = std::slice::from_ref(&swap);
+            let channel = Consumer::reading(&plan.name, &reporter, Some(&feed), swaps);
+            self.graph.add_channel(channel);
+            let missing = [input.channel, index].map(|channel| self.is_missing(channel));
+            pumps.push(match missing.into_iter().flatten().next() {
+                None => self.lay_pump(plan, input, feed, swap),
+                Some(why) => {
+                    let name = plan.pump();
+                    let reporter = self.graph.reporter(&name);
+                    self.leave_out(&reporter, (&name, "channel", PUMP), &why);
+                    continue;
+                }
+            });
+        }
+        pumps
+    }
+
+    /// The pump of a channel, which runs as a sink does.
+    fn lay_pump(
+        &mut self,
+        plan: &ChannelPlan,
+        input: &ChannelInput,
+        feed: Arc<Feed>,
+        swap: Arc<Swap>,
+    ) -> LaidSink {
+        let name = plan.pump();
+        let meters = self.meters.of(&name);
+        let reporter = self.graph.reporter(&name);
+        let reader = self.readers[input.channel].pop_front();
+        let inlet = |reader| {
+            Inlet::new(
+                &name,
+                Box::new(ChainReader::new(reader, input.tags.clone(), swap)),
+                self.channel_ids[input.channel],
+                self.graph.outlet(&name, true),
+                self.sink_stop.clone(),
+                &meters,
+            )
+        };
+        let inlets = reader.map(inlet).into_iter().collect();
+        let states = self.node(&reporter, &name, "channel", PUMP, 1, &[]);
+        if let Some(node) = self.nodes.last_mut() {
+            node.fills.push(plan.name.clone());
+            node.consumer = Some(ConsumerStatus {
+                queue: None,
+                settles_within: Some(CHECKPOINT_AGE),
+            });
+        }
+        let outlet = Outlet::new(vec![Edge::to(feed)], &meters, false);
+        LaidSink {
+            plan: SinkPlan {
+                name,
+                kind: PUMP,
+                sink: Pump::new(outlet),
+                input: Input::Channel(input.clone()),
+                chain: None,
+                rejects: Vec::new(),
+            },
+            inlets,
+            states,
+            reporter,
+        }
     }
 
     /// Continues without a channel that could not be opened. Nothing is accepted for it: nodes that reject into it wait.
@@ -247,7 +326,7 @@ impl Wiring {
         let channel = Arc::new(Unopened::default());
         self.channel_ids.push(None);
         self.gates.push(channel.clone());
-        self.add_channel(plan, reporter, channel);
+        self.feeds.push(Feed::new(channel));
         self.readers.push(std::collections::VecDeque::new());
         self.channel_names.push(plan.name.clone());
         self.unusable.push(Some(failure.message.clone()));
@@ -277,6 +356,7 @@ impl Wiring {
             states: vec![StateCell::failed(why)],
             reporter: reporter.clone(),
             fills: Vec::new(),
+            consumer: None,
         });
     }
 
@@ -304,6 +384,7 @@ impl Wiring {
             states: states.clone(),
             reporter: reporter.clone(),
             fills: filled(routes, &self.channel_names),
+            consumer: None,
         });
         states
     }
@@ -313,7 +394,7 @@ impl Wiring {
         for (index, sink) in plan.sinks.iter().enumerate() {
             let in_front = is_chain_in_front(sink, index, &plan.processors);
             let plan = sink;
-            let (feed, readers) = match &plan.input {
+            let (feed, tags, readers) = match &plan.input {
                 Input::Memory { queue_bytes, tasks } => {
                     let threads = self.threads.count();
                     let lanes = match plan.sink.placement() {
@@ -321,28 +402,30 @@ impl Wiring {
                         Placement::OwnThread => 1,
                     };
                     let (mut channel, readers) = (self.open_memory)(lanes, *queue_bytes);
+                    self.memories.push(Some(Arc::downgrade(&channel)));
                     if deals(plan) {
                         let partition = &tasks.partition;
                         let dealt = Exchange::new(channel, partition, lanes, threads, &self.pool);
                         channel = Arc::new(dealt);
                     }
-                    (Some(Feed::new(channel)), readers)
+                    (Some(Feed::new(channel)), None, readers)
                 }
-                Input::Channel { channel, .. } => {
+                Input::Channel(ChannelInput { channel, tags }) => {
                     let reader = self.readers[*channel].pop_front();
-                    (None, reader.into_iter().collect())
+                    self.memories.push(None);
+                    (None, tags.clone(), reader.into_iter().collect())
                 }
             };
-            self.add_sink(plan, feed, readers, in_front);
+            self.add_sink(plan, feed, (readers, tags), in_front);
         }
     }
 
-    /// Adds a sink with its readers. They run its chain, unless that is `in_front` of the memory.
+    /// Adds a sink with its readers and the tags that it takes from them. They run its chain, unless that is `in_front` of the memory.
     fn add_sink(
         &mut self,
         plan: &SinkPlan,
         feed: Option<Arc<Feed>>,
-        readers: Vec<Box<dyn Reader>>,
+        (readers, tags): (Vec<Box<dyn Reader>>, Option<TagFilter>),
         in_front: bool,
     ) {
         let mut swaps = Vec::new();
@@ -352,7 +435,8 @@ impl Wiring {
             }
             let swap = Arc::new(Swap::default());
             swaps.push(swap.clone());
-            Box::new(ChainReader::new(reader, swap))
+            let reader = ChainReader::new(reader, tags.clone(), swap);
+            Box::new(reader.of_sink(&plan.name))
         };
         self.queues.push(readers.into_iter().map(through).collect());
         let reporter = self.graph.reporter(&plan.name);
@@ -382,22 +466,26 @@ impl Wiring {
 
     fn lay_sinks(&mut self, plans: Vec<SinkPlan>) -> Vec<LaidSink> {
         let readers = std::mem::take(&mut self.queues);
-        plans
-            .into_iter()
-            .zip(readers)
-            .map(|(plan, readers)| self.lay_sink(plan, readers))
+        let memories = std::mem::take(&mut self.memories);
+        let all = plans.into_iter().zip(readers).zip(memories);
+        all.map(|((plan, readers), queue)| self.lay_sink(plan, readers, queue))
             .collect()
     }
 
-    fn lay_sink(&mut self, plan: SinkPlan, readers: Vec<Box<dyn Reader>>) -> LaidSink {
+    fn lay_sink(
+        &mut self,
+        plan: SinkPlan,
+        readers: Vec<Box<dyn Reader>>,
+        queue: Option<Weak<dyn Channel>>,
+    ) -> LaidSink {
         let meters = self.meters.of(&plan.name);
-        let (channel, tags) = match &plan.input {
-            Input::Memory { .. } => (None, None),
-            Input::Channel { channel, tags } => (self.channel_ids[*channel], tags.clone()),
+        let channel = match &plan.input {
+            Input::Memory { .. } => None,
+            Input::Channel(input) => self.channel_ids[input.channel],
         };
         let reporter = self.graph.reporter(&plan.name);
-        if let Input::Channel { channel, .. } = &plan.input
-            && let Some(why) = self.is_missing(*channel)
+        if let Input::Channel(input) = &plan.input
+            && let Some(why) = self.is_missing(input.channel)
         {
             self.leave_out(&reporter, (&plan.name, "sink", plan.kind), &why);
             return LaidSink {
@@ -416,16 +504,21 @@ impl Wiring {
             readers.len(),
             &plan.rejects,
         );
+        if let Some(node) = self.nodes.last_mut() {
+            node.consumer = Some(ConsumerStatus {
+                queue,
+                settles_within: plan.sink.settles_within(),
+            });
+        }
         let inlet = |reader| {
-            let inlet = Inlet::new(
+            Inlet::new(
                 &plan.name,
                 reader,
                 channel,
                 rejects.clone(),
                 self.sink_stop.clone(),
                 &meters,
-            );
-            inlet.with_tags(tags.clone())
+            )
         };
         let inlets = readers.into_iter().map(inlet).collect();
         LaidSink {
@@ -538,7 +631,8 @@ impl Wiring {
                 self.threads.spawn_on(thread, &reporter, run).await;
             } else {
                 let name = &*plan.name;
-                own_thread(name, run).map_err(|error| {
+                let meter = reporter.busy().clone();
+                own_thread(name, move || busy(meter, run())).map_err(|error| {
                     Failure::us(format!("cannot start a thread for {name}: {error}"))
                 })?;
             }

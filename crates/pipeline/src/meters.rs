@@ -1,19 +1,33 @@
-//! Meters: counters and gauges of every node, read by `/metrics`, `status` and tests.
+//! Meters: counters, gauges, ages and histograms of every node, read by `/metrics`, `status` and tests.
 //!
 //! A meter is an atomic that is touched once per batch. Names follow `millstream_<noun>_<unit>_total` (counters) or
-//! `millstream_<noun>_<unit>` (gauges). The label `component` is the node's name in the configuration. Numbers that need
-//! another label are in `tables`.
+//! `millstream_<noun>_<unit>`; `known` has all of them with their help texts. The label `component` is the node's name in the
+//! configuration. Numbers that need another label are in `tables`.
+
+mod age;
+pub mod exposition;
+pub mod histogram;
+pub mod known;
 
 use std::{
     collections::BTreeMap,
-    fmt::Write,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
 };
 
-use crate::tables::{Table, Tables};
+pub use age::Since;
+
+use age::Ages;
+use exposition::{Family, Number};
+use histogram::{Histogram, Reading};
+use known::{FOREIGN, Kind, Known, Unit, known};
+
+use crate::{
+    tables::{Table, Tables},
+    taps::{Point, Taps},
+};
 
 /// One number. Clones share it.
 #[derive(Clone, Debug, Default)]
@@ -41,10 +55,40 @@ impl Meter {
     }
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-enum Kind {
-    Counter,
-    Gauge,
+/// One of the kinds of meters.
+#[derive(Clone, Debug)]
+enum Instrument {
+    Counter(Meter),
+    Gauge(Meter),
+    Ages(Ages),
+    Histogram(Histogram),
+}
+
+impl Instrument {
+    fn kind(&self) -> Kind {
+        match self {
+            Self::Counter(_) => Kind::Counter,
+            Self::Gauge(_) | Self::Ages(_) => Kind::Gauge,
+            Self::Histogram(_) => Kind::Histogram,
+        }
+    }
+
+    /// Its whole number; histograms have none.
+    fn value(&self) -> Option<u64> {
+        match self {
+            Self::Counter(meter) | Self::Gauge(meter) => Some(meter.get()),
+            Self::Ages(ages) => Some(ages.oldest().as_secs()),
+            Self::Histogram(_) => None,
+        }
+    }
+
+    fn number(&self, unit: Unit) -> Number {
+        match self {
+            Self::Counter(meter) | Self::Gauge(meter) => scaled(meter.get(), unit),
+            Self::Ages(ages) => Number::Real(ages.oldest().as_secs_f64()),
+            Self::Histogram(histogram) => Number::Buckets(Box::new(histogram.read())),
+        }
+    }
 }
 
 /// (name of the metric, component): unique.
@@ -53,8 +97,9 @@ type Key = (&'static str, Arc<str>);
 /// All meters of the process. Clones share them.
 #[derive(Clone, Debug, Default)]
 pub struct Meters {
-    single: Arc<Mutex<BTreeMap<Key, (Kind, Meter)>>>,
+    single: Arc<Mutex<BTreeMap<Key, Instrument>>>,
     tables: Tables,
+    taps: Taps,
 }
 
 impl Meters {
@@ -66,12 +111,25 @@ impl Meters {
         }
     }
 
-    /// (component, metric, value) of all, sorted by metric and component.
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<Key, Instrument>> {
+        self.single.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// (component, metric, value) of all but histograms, sorted by metric and component.
     pub fn snapshot(&self) -> Vec<(Arc<str>, &'static str, u64)> {
-        let all = self.single.lock().unwrap_or_else(PoisonError::into_inner);
-        all.iter()
-            .map(|((name, component), (_, meter))| (component.clone(), *name, meter.get()))
-            .collect()
+        let value = |((name, component), meter): (&Key, &Instrument)| {
+            Some((component.clone(), *name, meter.value()?))
+        };
+        self.lock().iter().filter_map(value).collect()
+    }
+
+    /// (component, metric, content) of all histograms, sorted by metric and component.
+    pub fn histograms(&self) -> Vec<(Arc<str>, &'static str, Reading)> {
+        let reading = |((name, component), meter): (&Key, &Instrument)| match meter {
+            Instrument::Histogram(histogram) => Some((component.clone(), *name, histogram.read())),
+            _ => None,
+        };
+        self.lock().iter().filter_map(reading).collect()
     }
 
     /// The value of one metric of one component, 0 if there is none.
@@ -83,40 +141,76 @@ impl Meters {
         found.map_or(0, |(_, _, value)| value)
     }
 
-    /// All of them in the Prometheus text format, version 0.0.4.
-    pub fn prometheus(&self) -> String {
-        let all = self.single.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut text = String::new();
+    /// All of them as families, for the pages of `exposition`.
+    pub fn families(&self) -> Vec<Family> {
+        let mut all: Vec<Family> = Vec::new();
         let mut last = "";
-        for ((name, component), (kind, meter)) in all.iter() {
-            let (suffix, kind) = match kind {
-                Kind::Counter => ("_total", "counter"),
-                Kind::Gauge => ("", "gauge"),
-            };
+        for ((name, component), instrument) in self.lock().iter() {
+            let unit = known(name).map_or(Unit::None, |known| known.unit);
             if *name != last {
-                let _ = writeln!(text, "# TYPE millstream_{name}{suffix} {kind}");
+                all.push(family(name, instrument.kind()));
                 last = name;
             }
-            let _ = writeln!(
-                text,
-                "millstream_{name}{suffix}{{component=\"{component}\"}} {}",
-                meter.get()
-            );
+            if let Some(family) = all.last_mut() {
+                let labels = vec![("component", component.to_string())];
+                let number = instrument.number(unit);
+                family.samples.push(exposition::Sample { labels, number });
+            }
         }
-        drop(all);
-        self.tables.prometheus(&mut text);
-        text
+        for (name, component, label, rows) in self.tables.all() {
+            if name != last {
+                all.push(family(name, Kind::Gauge));
+                last = name;
+            }
+            let Some(family) = all.last_mut() else {
+                continue;
+            };
+            for (row, value) in rows {
+                let labels = vec![("component", component.to_string()), (label, row)];
+                let number = Number::Whole(value);
+                family.samples.push(exposition::Sample { labels, number });
+            }
+        }
+        all
     }
 
     /// Removes the meters of a node that exists no more.
     pub(crate) fn forget(&self, component: &str) {
-        let mut all = self.single.lock().unwrap_or_else(PoisonError::into_inner);
-        all.retain(|(_, of), _| **of != *component);
+        self.lock().retain(|(_, of), _| **of != *component);
+        self.taps.forget(component);
+    }
+
+    /// Samples of the records that pass the nodes.
+    pub fn taps(&self) -> &Taps {
+        &self.taps
     }
 
     /// The numbers that have another label.
     pub fn tables(&self) -> &Tables {
         &self.tables
+    }
+}
+
+/// The family of a known metric without samples; `kind` is that of a metric that is not known.
+pub fn family(name: &str, kind: Kind) -> Family {
+    let Some(Known {
+        kind, unit, help, ..
+    }) = known(name)
+    else {
+        return Family::new(format!("millstream_{name}"), kind, Unit::None, FOREIGN);
+    };
+    let shown = match (unit, name.strip_suffix("microseconds")) {
+        (Unit::Microseconds, Some(begin)) => format!("millstream_{begin}seconds"),
+        _ => format!("millstream_{name}"),
+    };
+    Family::new(shown, *kind, *unit, help)
+}
+
+/// The value of a meter in the unit in which pages show it.
+fn scaled(value: u64, unit: Unit) -> Number {
+    match unit {
+        Unit::Microseconds => Number::Real(value as f64 / 1e6),
+        _ => Number::Whole(value),
     }
 }
 
@@ -135,12 +229,36 @@ impl NodeMeters {
 
     /// The counter `millstream_<name>_total`; the same one for the same name.
     pub fn counter(&self, name: &'static str) -> Meter {
-        self.meter(name, Kind::Counter)
+        let new = || Instrument::Counter(Meter::default());
+        self.meter(name, new)
     }
 
     /// The gauge `millstream_<name>`.
     pub fn gauge(&self, name: &'static str) -> Meter {
-        self.meter(name, Kind::Gauge)
+        let new = || Instrument::Gauge(Meter::default());
+        self.meter(name, new)
+    }
+
+    /// The gauge `millstream_<name>` of an age: one task's part of it. The page shows the oldest.
+    pub fn age(&self, name: &'static str) -> Since {
+        match self.instrument(name, || Instrument::Ages(Ages::default())) {
+            Instrument::Ages(ages) => ages.add(),
+            // The name belongs to another kind of meter, which stays.
+            _ => Since::default(),
+        }
+    }
+
+    /// The histogram `millstream_<name>` of durations.
+    pub fn histogram(&self, name: &'static str) -> Histogram {
+        match self.instrument(name, || Instrument::Histogram(Histogram::default())) {
+            Instrument::Histogram(histogram) => histogram,
+            _ => Histogram::default(),
+        }
+    }
+
+    /// The point at which records of the node are sampled.
+    pub fn tap(&self) -> Point {
+        self.all.taps.point(&self.component)
     }
 
     /// A table of gauges: `millstream_<name>` with the label `label` beside `component`.
@@ -148,15 +266,65 @@ impl NodeMeters {
         self.all.tables.table(name, label, &self.component)
     }
 
-    fn meter(&self, name: &'static str, kind: Kind) -> Meter {
-        let mut all = self
-            .all
-            .single
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        all.entry((name, self.component.clone()))
-            .or_insert_with(|| (kind, Meter::default()))
-            .1
-            .clone()
+    fn meter(&self, name: &'static str, new: impl FnOnce() -> Instrument) -> Meter {
+        match self.instrument(name, new) {
+            Instrument::Counter(meter) | Instrument::Gauge(meter) => meter,
+            _ => Meter::default(),
+        }
+    }
+
+    fn instrument(&self, name: &'static str, new: impl FnOnce() -> Instrument) -> Instrument {
+        let mut all = self.all.lock();
+        let key = (name, self.component.clone());
+        all.entry(key).or_insert_with(new).clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn families_have_the_help_of_the_table_and_base_units() {
+        let meters = Meters::default();
+        let web = meters.of("web");
+        web.counter("busy_microseconds").add(2_500_000);
+        web.counter("records_sent").add(1);
+        meters.of("api").counter("records_sent").add(2);
+        web.counter("things_of_another").add(3);
+        web.histogram("ack_seconds").observe(Duration::from_secs(1));
+        web.age("unsettled_age_seconds")
+            .set(Some(Duration::from_secs(5)));
+        web.table("file_lag_bytes", "path")
+            .set(vec![("a".to_owned(), 7)]);
+        let families = meters.families();
+        let find = |name: &str| families.iter().find(|family| family.name == name).unwrap();
+        assert_eq!(
+            find("millstream_busy_seconds").samples[0].number,
+            Number::Real(2.5)
+        );
+        assert_eq!(find("millstream_records_sent").samples.len(), 2);
+        assert_eq!(find("millstream_things_of_another").help, FOREIGN);
+        assert_eq!(find("millstream_ack_seconds").kind, Kind::Histogram);
+        assert_eq!(find("millstream_unsettled_age_seconds").kind, Kind::Gauge);
+        assert_eq!(
+            find("millstream_file_lag_bytes").samples[0].labels[1].1,
+            "a"
+        );
+        assert_eq!(meters.histograms()[0].2.count(), 1);
+        assert_eq!(meters.value("web", "records_sent"), 1);
+        meters.forget("web");
+        assert_eq!(meters.snapshot().len(), 1);
+    }
+
+    #[test]
+    fn a_name_keeps_its_first_kind() {
+        let web = Meters::default().of("web");
+        web.counter("records_sent").add(1);
+        web.histogram("records_sent").observe(Duration::ZERO);
+        web.age("records_sent").set(Some(Duration::from_secs(5)));
+        assert_eq!(web.counter("records_sent").get(), 1);
     }
 }

@@ -16,11 +16,12 @@ use arc_swap::ArcSwap;
 use millstream_record::{Batch, FileId};
 
 use crate::{
-    channel::{Channel, Entry, Group, Note},
-    delivery::{self, Receipt, Tally, Token},
-    meters::{Meter, NodeMeters},
+    channel::{BoxFuture, Channel, Entry, Group, Note},
+    delivery::{self, Receipt, Size, Tally, Token},
+    meters::{Meter, NodeMeters, histogram::Histogram},
     rejection_log::RejectionLog,
     tags::TagFilter,
+    taps::{self, Point},
 };
 
 /// How often a full channel is checked for room.
@@ -34,8 +35,12 @@ struct Port {
     wires: ArcSwap<Wires>,
     sent: Meter,
     sent_bytes: Meter,
+    sent_batches: Meter,
     tally: Arc<Tally>,
     unclaimed: Meter,
+    tap: Point,
+    /// Its name for those who look at the node.
+    name: &'static str,
 }
 
 /// The destinations of a port. A reload replaces them as a whole; a batch that is being sent keeps those it began with.
@@ -113,11 +118,11 @@ impl Edge {
             ..Group::new(batches, token)
         };
         match &self.link {
-            Link::Open(feed) => feed.0.put(group).await,
+            Link::Open(feed) => feed.put(group).await,
             Link::Back(feed) => {
                 // A dropped group fails its receipt.
                 if let Some(feed) = feed.upgrade() {
-                    feed.0.put(group).await;
+                    feed.put(group).await;
                 }
             }
         }
@@ -125,43 +130,74 @@ impl Edge {
 }
 
 /// Keeps a channel open for its producers.
-pub struct Feed(Arc<dyn Channel>);
+pub struct Feed {
+    channel: Arc<dyn Channel>,
+    /// Where the batches of a channel node are sampled.
+    tap: Option<Point>,
+}
 
 impl Feed {
     /// The feed of a channel.
     pub fn new(channel: Arc<dyn Channel>) -> Arc<Self> {
-        Arc::new(Self(channel))
+        Arc::new(Self { channel, tap: None })
+    }
+
+    /// The feed of a channel that is a node.
+    pub(crate) fn tapped(channel: Arc<dyn Channel>, tap: Point) -> Arc<Self> {
+        let tap = Some(tap);
+        Arc::new(Self { channel, tap })
+    }
+
+    /// Puts a group into the channel.
+    pub(crate) fn put(&self, group: Group) -> BoxFuture<'_, ()> {
+        if let Some(tap) = &self.tap {
+            tap.see(taps::IN, &group.batches);
+        }
+        self.channel.put(group)
     }
 
     /// The channel.
     pub(crate) fn channel(&self) -> &dyn Channel {
-        &*self.0
+        &*self.channel
     }
 }
 
 impl Drop for Feed {
     fn drop(&mut self) {
-        self.0.close();
+        self.channel.close();
     }
 }
 
 impl Outlet {
     /// The port of a node with its consumers. `rejected` decides what its meters are called (`records_sent`, `records_rejected`).
     pub fn new(edges: Vec<Edge>, meters: &NodeMeters, rejected: bool) -> Self {
-        let (sent, sent_bytes) = if rejected {
-            ("records_rejected", "bytes_rejected")
+        let (sent, sent_bytes, sent_batches) = if rejected {
+            ("records_rejected", "bytes_rejected", "batches_rejected")
         } else {
-            ("records_sent", "bytes_sent")
+            ("records_sent", "bytes_sent", "batches_sent")
+        };
+        // The answer to a sender waits for its records, and not for those that a node rejects on their way.
+        let latency = match rejected {
+            true => Histogram::default(),
+            false => meters.histogram("ack_seconds"),
         };
         Self(Arc::new(Port {
             wires: ArcSwap::from_pointee(Wires { edges, log: None }),
             sent: meters.counter(sent),
             sent_bytes: meters.counter(sent_bytes),
+            sent_batches: meters.counter(sent_batches),
             tally: Arc::new(Tally {
                 pending: meters.gauge("pending_records"),
                 dropped: meters.counter("records_dropped"),
+                pending_bytes: meters.gauge("pending_bytes"),
+                latency,
             }),
             unclaimed: meters.counter("records_unclaimed"),
+            tap: meters.tap(),
+            name: match rejected {
+                true => taps::REJECTED,
+                false => taps::OUT,
+            },
         }))
     }
 
@@ -188,8 +224,8 @@ impl Outlet {
     /// Sends everything that one batch of a source became; a durable channel keeps all of it or nothing.
     pub async fn send_group(&self, batches: Vec<Batch>, awaited: bool) -> Receipt {
         let wires = self.wires();
-        let records = self.note_sent(&wires, &batches);
-        let (token, receipt) = delivery::receipt(awaited, records, self.0.tally.clone());
+        let size = self.note_sent(&wires, &batches);
+        let (token, receipt) = delivery::sized(awaited, size, self.0.tally.clone());
         self.deliver(&wires, batches, token).await;
         receipt
     }
@@ -201,16 +237,18 @@ impl Outlet {
         self.deliver(&wires, vec![batch], token).await;
     }
 
-    /// Counts and logs batches that are about to be sent; returns the number of their records.
-    fn note_sent(&self, wires: &Wires, batches: &[Batch]) -> u64 {
+    /// Counts and logs batches that are about to be sent; returns their size.
+    fn note_sent(&self, wires: &Wires, batches: &[Batch]) -> Size {
         let records = batches.iter().map(|batch| u64::from(batch.count)).sum();
         self.0.sent.add(records);
         let bytes = batches.iter().map(|batch| batch.len() as u64).sum();
         self.0.sent_bytes.add(bytes);
+        self.0.sent_batches.add(batches.len() as u64);
+        self.0.tap.see(self.0.name, batches);
         if let Some(log) = &wires.log {
             batches.iter().for_each(|batch| log.note(batch));
         }
-        records
+        Size { records, bytes }
     }
 
     async fn deliver(&self, wires: &Wires, batches: Vec<Batch>, token: Token) {

@@ -130,6 +130,12 @@ impl<'a> Out<'a> {
         (self.given, self.given_count, self.from) = (given, count, Some(number));
     }
 
+    /// The number of the record among those that entered the chain with it, for a processor that uses places
+    /// ([`crate::processor::Processor::uses_places`]). The same in every replay, and for any number of tasks.
+    pub fn place(&self) -> u32 {
+        self.from.unwrap_or(0)
+    }
+
     /// Whether this chain needs what leaves by `port`: records for other ports are only counted.
     pub fn is_needed(&self, port: usize) -> bool {
         matches!(self.ports[port].used, Use::Here(_))

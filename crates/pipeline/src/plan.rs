@@ -29,7 +29,28 @@ pub struct Plan {
     pub settings: RunSettings,
 }
 
+impl Plan {
+    /// The connections as they run: a pump stands in front of each channel that reads another one.
+    pub(crate) fn running_links(&self) -> Vec<Link> {
+        let pumped = || self.channels.iter().filter(|it| it.input.is_some());
+        let link = |link: &Link| {
+            let channel = pumped().find(|channel| channel.name == link.to);
+            let to = channel.map_or(link.to.clone(), ChannelPlan::pump);
+            Link { to, ..link.clone() }
+        };
+        let from_pump = |channel: &ChannelPlan| Link {
+            from: channel.pump(),
+            port: "".into(),
+            to: channel.name.clone(),
+            tags: None,
+        };
+        let from_pumps = pumped().map(from_pump);
+        self.links.iter().map(link).chain(from_pumps).collect()
+    }
+}
+
 /// A connection between two nodes.
+#[derive(Clone)]
 pub struct Link {
     /// The producer.
     pub from: Arc<str>,
@@ -162,6 +183,17 @@ impl PartialEq for ChainNode {
     }
 }
 
+impl ChainPlan {
+    /// The step to the input of a processor, if the chain leads through it.
+    pub(crate) fn input_of(&self, node: &str) -> Option<Hop> {
+        let at = self.nodes.iter().position(|it| *it.name == *node)?;
+        Some(Hop {
+            to: Step::Node(at),
+            tags: None,
+        })
+    }
+}
+
 impl ChainNode {
     /// The first port from which the same steps lead on as from `port`: their records stay together.
     pub fn joined(&self, port: usize) -> usize {
@@ -206,10 +238,24 @@ pub struct ChannelPlan {
     pub kind: &'static str,
     /// The built channel.
     pub config: Box<dyn ChannelConfig>,
+    /// The durable channel that it reads; `None`: its inputs put their batches into it.
+    pub input: Option<ChannelInput>,
     /// The processors in front of it, if there are any.
     pub chain: Option<Arc<ChainPlan>>,
-    /// The sinks that read it.
+    /// The channels that read it, then the sinks.
     pub consumers: Vec<Consumer>,
+}
+
+impl ChannelPlan {
+    /// The name of its pump, which reads the channel in front of it.
+    pub fn pump(&self) -> Arc<str> {
+        pump_of(&self.name)
+    }
+}
+
+/// The name of the pump that fills a channel. No node of a configuration has such a name.
+pub(crate) fn pump_of(channel: &str) -> Arc<str> {
+    format!("{channel}.input").into()
 }
 
 /// A sink and its input.
@@ -228,15 +274,19 @@ pub struct SinkPlan {
     pub rejects: Vec<Route>,
 }
 
+/// A durable channel that a consumer reads.
+#[derive(Clone)]
+pub struct ChannelInput {
+    /// The channel's index in the plan.
+    pub channel: usize,
+    /// The tags that it takes.
+    pub tags: Option<TagFilter>,
+}
+
 /// The input of a sink.
 pub enum Input {
     /// A durable channel, with a cursor.
-    Channel {
-        /// The channel's index in the plan.
-        channel: usize,
-        /// The tags that it takes.
-        tags: Option<TagFilter>,
-    },
+    Channel(ChannelInput),
     /// Memory: a queue for each lane.
     Memory {
         /// Size of a queue in bytes.

@@ -29,6 +29,11 @@ pub trait Processor: Send + Sync {
         false
     }
 
+    /// Whether its output depends on [`Out::place`]. The chain then gives its tasks one record at a time.
+    fn uses_places(&self) -> bool {
+        false
+    }
+
     /// Whether its tasks wait for something outside of Millstream, such as another program. Each of them gets a thread.
     fn blocking(&self) -> bool {
         false

@@ -4,6 +4,7 @@
 //! NODE.msgpack                           records of no peer in particular
 //! NODE.peer-PEER.msgpack                 records of one peer
 //! NODE[.peer-PEER].torn-T-N.msgpack      ended with a part of a record when a run began at the time T
+//! NODE[.peer-PEER].replay-T-N.msgpack    is being sent again since the time T (`replay.rs` of the pipeline)
 //! NODE[.peer-PEER].old-T-N.msgpack       full at the time T; with `full: drop_oldest` only
 //! ```
 //!
@@ -21,7 +22,7 @@ use std::{
     path::{Path, PathBuf},
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -37,12 +38,14 @@ use crate::{
     report::Reporter,
 };
 
+mod aside;
 mod file;
 mod shares;
 mod streams;
 #[cfg(test)]
 mod tests;
 
+pub use aside::Aside;
 pub use file::RejectedFile;
 use shares::{Shares, Usage};
 use streams::Streams;
@@ -69,6 +72,8 @@ struct Store {
     full: WhenRejectedFull,
     /// Groups that wait for space.
     waiting: AtomicUsize,
+    /// A replay of its files runs.
+    is_replayed: AtomicBool,
     /// Raised while a share is nearly full.
     nearly_full: Condition,
     reporter: Reporter,
@@ -97,17 +102,18 @@ impl From<io::Error> for Refused {
 }
 
 impl RejectedStore {
-    /// The store of one node, in the directory that all stores share.
+    /// The store of one node, in the directory that all stores share, and its files for a replay.
     pub fn open(
         directory: PathBuf,
         node: &str,
         limits: RejectedLimits,
         reporter: Reporter,
         counts: Counts,
-    ) -> Arc<dyn Channel> {
+    ) -> (Arc<dyn Channel>, Aside) {
         let disk = Arc::new(HostDisk);
         let store = Store::new(disk, directory, node, limits, reporter, counts);
-        Arc::new(Self(Arc::new(store)))
+        let store = Arc::new(store);
+        (Arc::new(Self(store.clone())), Aside(store))
     }
 }
 
@@ -128,6 +134,7 @@ impl Store {
             full: limits.full,
             shares: Shares::new(node, &limits),
             waiting: AtomicUsize::new(0),
+            is_replayed: AtomicBool::new(false),
             nearly_full: reporter.condition("rejected-room"),
             reporter,
             counts,

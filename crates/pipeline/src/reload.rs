@@ -5,11 +5,14 @@
 
 use std::sync::Arc;
 
+use tokio::sync::oneshot;
+
 use crate::{
     failure::Failure,
     graph::Graph,
     partition::Tasks,
-    plan::{Input, Plan, ProcessorPlan, filled},
+    plan::{ChannelInput, Input, Plan, ProcessorPlan, filled},
+    replay::Replay,
     running::{NodeStatus, Nodes},
     tags::TagFilter,
 };
@@ -24,12 +27,12 @@ pub struct Reloader {
 /// The parts of a plan that a reload compares.
 pub(crate) struct Known {
     processors: Vec<Processor>,
-    /// For each sink the durable channel that it reads.
-    inputs: Vec<(Arc<str>, Option<ChannelInput>)>,
+    /// For each channel and sink the durable channel that it reads.
+    inputs: Vec<(Arc<str>, Option<Reads>)>,
 }
 
-/// A durable channel that a sink reads, and the tags that it takes.
-type ChannelInput = (Arc<str>, Option<TagFilter>);
+/// A durable channel that a node reads, and the tags that it takes.
+type Reads = (Arc<str>, Option<TagFilter>);
 
 #[derive(PartialEq)]
 struct Processor {
@@ -82,18 +85,20 @@ impl Known {
             options: plan.options.clone(),
             tasks: plan.tasks.clone(),
         };
-        let input = |input: &Input| match input {
-            Input::Channel { channel, tags } => {
-                Some((plan.channels[*channel].name.clone(), tags.clone()))
-            }
-            Input::Memory { .. } => None,
+        let input = |input: &ChannelInput| {
+            let ChannelInput { channel, tags } = input;
+            (plan.channels[*channel].name.clone(), tags.clone())
         };
-        let sinks = plan.sinks.iter();
+        let channels = plan.channels.iter();
+        let channels =
+            channels.map(|channel| (channel.name.clone(), channel.input.as_ref().map(input)));
+        let sinks = plan.sinks.iter().map(|sink| match &sink.input {
+            Input::Channel(of) => (sink.name.clone(), Some(input(of))),
+            Input::Memory { .. } => (sink.name.clone(), None),
+        });
         Self {
             processors: plan.processors.iter().map(processor).collect(),
-            inputs: sinks
-                .map(|sink| (sink.name.clone(), input(&sink.input)))
-                .collect(),
+            inputs: channels.chain(sinks).collect(),
         }
     }
 
@@ -107,20 +112,21 @@ impl Known {
         names.filter(|name| other.processor(name).is_none())
     }
 
-    /// Fails if a sink takes its records from another place.
+    /// Fails if a channel or sink takes its records from another place.
     fn check_inputs(&self, new: &Self) -> Result<(), Failure> {
-        for (sink, input) in &new.inputs {
-            let old = self.inputs.iter().find(|(name, _)| name == sink);
+        for (node, input) in &new.inputs {
+            let old = self.inputs.iter().find(|(name, _)| name == node);
             let why = match (old.map(|(_, old)| old), input) {
                 (Some(old), input) if old == input => continue,
                 (Some(Some((old, _))), Some((new, _))) if old == new => {
                     format!("would read other tags of the channel {new}")
                 }
                 (_, Some((new, _))) => format!("would read the channel {new}"),
-                (_, None) => "would read memory in place of a channel".to_owned(),
+                (Some(Some((old, _))), None) => format!("would no longer read the channel {old}"),
+                (_, None) => continue,
             };
             return Err(Failure::config(format!(
-                "{sink} {why}: this needs a restart"
+                "{node} {why}: this needs a restart"
             )));
         }
         Ok(())
@@ -167,6 +173,22 @@ impl Reloader {
         let changes = self.changes(&new, plan, &reconnected);
         self.known = new;
         Ok(changes)
+    }
+
+    /// A replay of what a node has rejected, or why there can be none.
+    pub fn replay(&mut self, node: &str) -> Result<Replay, String> {
+        let inputs = self.known.inputs.iter();
+        let inputs = inputs.map(|(sink, input)| (sink, input.as_ref().map(|(channel, _)| channel)));
+        self.graph.replay(&node.into(), inputs)
+    }
+
+    /// Asks a durable channel to forget a consumer that no sink reads for; `None` if no such channel runs.
+    pub fn forget_consumer(
+        &self,
+        channel: &str,
+        consumer: &str,
+    ) -> Option<oneshot::Receiver<Result<(), String>>> {
+        self.graph.forget_consumer(channel, consumer)
     }
 
     fn changes(&self, new: &Known, plan: &Plan, reconnected: &[Arc<str>]) -> Vec<Change> {
@@ -217,6 +239,7 @@ impl Reloader {
             states: Vec::new(),
             reporter: self.graph.reporter(&plan.name),
             fills: filled(&plan.rejects, &channels),
+            consumer: None,
         };
         let ends = old.iter().filter(|node| node.section != "processor");
         let mut all: Vec<_> = ends.map(kept).collect();
@@ -225,6 +248,6 @@ impl Reloader {
             .take_while(|node| node.section == "channel")
             .count();
         all.splice(behind..behind, plan.processors.iter().map(processor));
-        self.nodes.replace(all);
+        self.nodes.replace(all, plan.running_links());
     }
 }

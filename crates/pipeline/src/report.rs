@@ -1,16 +1,23 @@
-//! Log lines of nodes: at most one line of each node and kind in ten seconds, with the number of lines held back.
+//! Log lines of nodes: at most one line of each node and kind in ten seconds, with the number of lines held back. All of them are
+//! counted by level and kind.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     fmt,
     sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
-use crate::held::{Conditions, Held};
+use crate::{
+    held::{Conditions, Held},
+    meters::Meter,
+};
 
 /// The minimum time between two lines of one kind.
 const QUIET: Duration = Duration::from_secs(10);
+
+/// (level, kind) -> number of lines.
+type Counts = BTreeMap<(&'static str, &'static str), u64>;
 
 /// Writes log lines of one node. Clones share the rate limit.
 #[derive(Clone, Debug)]
@@ -18,6 +25,8 @@ pub struct Reporter {
     node: Arc<str>,
     said: Arc<Mutex<HashMap<&'static str, Said>>>,
     conditions: Conditions,
+    counts: Arc<Mutex<Counts>>,
+    busy: Meter,
 }
 
 #[derive(Debug)]
@@ -33,7 +42,29 @@ impl Reporter {
             node: node.into(),
             said: Arc::default(),
             conditions: Conditions::default(),
+            counts: Arc::default(),
+            busy: Meter::default(),
         }
+    }
+
+    /// The same with the meter of the time in which the node's tasks work.
+    #[must_use]
+    pub(crate) fn measuring(self, busy: Meter) -> Self {
+        Self { busy, ..self }
+    }
+
+    /// The meter of the time in which the node's tasks work, in microseconds.
+    pub fn busy(&self) -> &Meter {
+        &self.busy
+    }
+
+    /// (level, kind, number) of all lines of the node, also of those that were held back.
+    pub fn events(&self) -> Vec<(&'static str, &'static str, u64)> {
+        let counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        let events = counts.iter();
+        events
+            .map(|((level, kind), count)| (*level, *kind, *count))
+            .collect()
     }
 
     /// The same node's reporter with a separate rate limit, for one of several equal things (a listener, a consumer) whose
@@ -48,7 +79,7 @@ impl Reporter {
 
     /// Logs an error: something failed and needs an operator.
     pub fn error(&self, kind: &'static str, text: impl fmt::Display) {
-        if let Some(more) = self.turn(kind) {
+        if let Some(more) = self.turn("error", kind) {
             tracing::error!(node = &*self.node, kind, "{text}{more}");
         }
     }
@@ -65,20 +96,23 @@ impl Reporter {
 
     /// Logs a warning: something was refused or is being retried.
     pub fn warn(&self, kind: &'static str, text: impl fmt::Display) {
-        if let Some(more) = self.turn(kind) {
+        if let Some(more) = self.turn("warn", kind) {
             tracing::warn!(node = &*self.node, kind, "{text}{more}");
         }
     }
 
     /// Logs an event of interest to an operator.
     pub fn info(&self, kind: &'static str, text: impl fmt::Display) {
-        if let Some(more) = self.turn(kind) {
+        if let Some(more) = self.turn("info", kind) {
             tracing::info!(node = &*self.node, kind, "{text}{more}");
         }
     }
 
-    /// Whether this kind may log now, and how many lines were held back.
-    fn turn(&self, kind: &'static str) -> Option<HeldBack> {
+    /// Counts a line. Whether this kind may log now, and how many lines were held back.
+    fn turn(&self, level: &'static str, kind: &'static str) -> Option<HeldBack> {
+        let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
+        *counts.entry((level, kind)).or_default() += 1;
+        drop(counts);
         let now = Instant::now();
         let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
         match said.get_mut(kind) {
@@ -112,5 +146,25 @@ impl fmt::Display for HeldBack {
             0 => Ok(()),
             n => write!(f, " ({n} similar lines were held back)"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_that_are_held_back_are_counted_too() {
+        let reporter = Reporter::new("out");
+        reporter.warn("server", "down");
+        reporter.warn("server", "down");
+        reporter.apart().error("server", "down");
+        reporter.info("connected", "up");
+        let events = [
+            ("error", "server", 1),
+            ("info", "connected", 1),
+            ("warn", "server", 2),
+        ];
+        assert_eq!(reporter.events(), events);
     }
 }

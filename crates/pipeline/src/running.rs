@@ -2,7 +2,7 @@
 
 use std::{
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, Weak},
     time::Duration,
 };
 
@@ -16,8 +16,9 @@ use crate::{
     failure::{Failure, Who},
     graph::REJECTED_KEPT,
     meters::Meters,
+    plan::Link,
     report::Reporter,
-    stop::Stopper,
+    stop::{Stop, Stopper},
     supervise::{End, NodeState, StateCell},
     threads::Threads,
 };
@@ -37,6 +38,24 @@ pub struct NodeStatus {
     pub reporter: Reporter,
     /// The durable channels that it fills: while one of them is blocked, so is this node.
     pub fills: Vec<Arc<str>>,
+    /// Only of a sink.
+    pub consumer: Option<ConsumerStatus>,
+}
+
+/// The input of a sink, and its patience.
+#[derive(Clone, Default)]
+pub struct ConsumerStatus {
+    /// The memory in front of it, if it does not read a durable channel.
+    pub queue: Option<Weak<dyn Channel>>,
+    /// The longest time from taking a batch to settling it while the destination works. `None`: the destination decides.
+    pub settles_within: Option<Duration>,
+}
+
+impl ConsumerStatus {
+    /// (used, limit) of the memory in front of it, in bytes.
+    pub fn fill(&self) -> Option<(u64, u64)> {
+        self.queue.as_ref()?.upgrade()?.fill()
+    }
 }
 
 impl NodeStatus {
@@ -55,22 +74,39 @@ impl NodeStatus {
     }
 }
 
-/// All nodes. Clones share them; a reload adds and removes some.
+/// All nodes and the connections between them. Clones share them; a reload adds and removes some.
 #[derive(Clone)]
-pub struct Nodes(Arc<ArcSwap<Vec<NodeStatus>>>);
+pub struct Nodes(Arc<ArcSwap<Picture>>);
+
+/// The nodes and connections between two reloads.
+struct Picture {
+    nodes: Arc<Vec<NodeStatus>>,
+    links: Arc<Vec<Link>>,
+}
 
 impl Nodes {
-    pub(crate) fn new(all: Vec<NodeStatus>) -> Self {
-        Self(Arc::new(ArcSwap::from_pointee(all)))
+    pub(crate) fn new(all: Vec<NodeStatus>, links: Vec<Link>) -> Self {
+        Self(Arc::new(ArcSwap::from_pointee(Picture {
+            nodes: Arc::new(all),
+            links: Arc::new(links),
+        })))
     }
 
     /// The nodes of now.
     pub fn now(&self) -> Arc<Vec<NodeStatus>> {
-        self.0.load_full()
+        self.0.load().nodes.clone()
     }
 
-    pub(crate) fn replace(&self, all: Vec<NodeStatus>) {
-        self.0.store(Arc::new(all));
+    /// The connections of now, as the configuration has them.
+    pub fn links(&self) -> Arc<Vec<Link>> {
+        self.0.load().links.clone()
+    }
+
+    pub(crate) fn replace(&self, all: Vec<NodeStatus>, links: Vec<Link>) {
+        self.0.store(Arc::new(Picture {
+            nodes: Arc::new(all),
+            links: Arc::new(links),
+        }));
     }
 }
 
@@ -188,6 +224,11 @@ impl Running {
     /// The directory of rejected records that no node takes.
     pub fn rejected_place(&self) -> &Path {
         &self.rejected_place
+    }
+
+    /// Waits for the stop of the sources.
+    pub fn stopping(&self) -> Stop {
+        self.stop_sources.watch()
     }
 
     /// The nodes whose rejected records were kept in files because no node takes them, with their number.

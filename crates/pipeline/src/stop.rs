@@ -23,6 +23,11 @@ impl Stopper {
     pub fn stop(&self) {
         self.0.send_replace(true);
     }
+
+    /// Waits for this stop.
+    pub fn watch(&self) -> Stop {
+        Stop(self.0.subscribe())
+    }
 }
 
 impl Stop {

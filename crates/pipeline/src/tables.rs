@@ -5,7 +5,6 @@
 
 use std::{
     collections::BTreeMap,
-    fmt::Write,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
@@ -58,23 +57,13 @@ impl Tables {
             .collect()
     }
 
-    /// All of them in the Prometheus text format.
-    pub(crate) fn prometheus(&self, text: &mut String) {
-        let mut last = "";
-        for ((name, component), Content { label, rows }) in self.content().iter() {
-            if *name != last {
-                let _ = writeln!(text, "# TYPE millstream_{name} gauge");
-                last = name;
-            }
-            for (row, value) in rows {
-                let _ = write!(
-                    text,
-                    "millstream_{name}{{component=\"{component}\",{label}=\""
-                );
-                escape(row, text);
-                let _ = writeln!(text, "\"}} {value}");
-            }
-        }
+    /// (metric, component, label, rows) of all, sorted by metric and component.
+    pub(crate) fn all(&self) -> Vec<(&'static str, Arc<str>, &'static str, Rows)> {
+        let all = self.content();
+        let table = |((name, of), table): (&Key, &Content)| {
+            (*name, of.clone(), table.label, table.rows.clone())
+        };
+        all.iter().map(table).collect()
     }
 }
 
@@ -98,20 +87,6 @@ impl Table {
             true => all.remove(&self.key),
             false => all.insert(self.key.clone(), Content { label, rows }),
         };
-    }
-}
-
-/// Appends a label's value with the escapes of the format. Control characters except the newline become `?`: the format has
-/// no escape for them, and operators read metrics on terminals too.
-fn escape(value: &str, text: &mut String) {
-    for letter in value.chars() {
-        match letter {
-            '\\' => text.push_str("\\\\"),
-            '"' => text.push_str("\\\""),
-            '\n' => text.push_str("\\n"),
-            other if other.is_control() => text.push('?'),
-            other => text.push(other),
-        }
     }
 }
 
@@ -142,17 +117,5 @@ mod tests {
         assert_eq!((shown.len(), shown[0].1), (ROWS_MAX, 999));
         table.set(Vec::new());
         assert!(tables.of("web").is_empty());
-    }
-
-    #[test]
-    fn a_label_is_escaped() {
-        let tables = Tables::default();
-        let table = tables.table("file_lag_bytes", "path", &"web".into());
-        table.set(rows(&[("a\\b\"c\nd\u{1b}", 7)]));
-        let mut text = String::new();
-        tables.prometheus(&mut text);
-        let expected = "# TYPE millstream_file_lag_bytes gauge\n\
-                        millstream_file_lag_bytes{component=\"web\",path=\"a\\\\b\\\"c\\nd?\"} 7\n";
-        assert_eq!(text, expected);
     }
 }

@@ -10,11 +10,12 @@ use std::{
         atomic::{AtomicUsize, Ordering},
     },
     thread,
+    time::{Duration, Instant},
 };
 
 use tokio::{runtime, sync::mpsc, task::LocalSet};
 
-use crate::{guard::guarded, report::Reporter};
+use crate::{guard::guarded, meters::Meter, report::Reporter};
 
 /// Capacity of the queue of tasks to a thread; further senders wait.
 const SPAWN_QUEUE: usize = 4096;
@@ -36,6 +37,25 @@ pub async fn in_lane<T>(lane: usize, work: impl Future<Output = T>) -> T {
         let own = LANE.replace(lane);
         let polled = work.as_mut().poll(context);
         LANE.set(own);
+        polled
+    })
+    .await
+}
+
+/// Runs `work` and measures the time in which it is polled, in microseconds: of a task that never blocks its CPU time, of one that
+/// may block also its reads, writes and syncs. A rest below a microsecond is kept for the next poll.
+pub async fn busy<T>(meter: Meter, work: impl Future<Output = T>) -> T {
+    let mut work = pin!(work);
+    let mut rest = Duration::ZERO;
+    poll_fn(|context| {
+        let began = Instant::now();
+        let polled = work.as_mut().poll(context);
+        rest += began.elapsed();
+        let whole = u64::try_from(rest.as_micros()).unwrap_or(0);
+        if whole > 0 {
+            meter.add(whole);
+            rest -= Duration::from_micros(whole);
+        }
         polled
     })
     .await
@@ -94,7 +114,10 @@ impl Threads {
         let reporter = reporter.clone();
         let start: Start = Box::new(move || {
             Box::pin(async move {
-                if let Err(panic) = guarded(async move { start().await }).await {
+                // In a box, because `busy` and `guarded` would each hold the task twice: tasks of idle peers are to be small.
+                let work = Box::pin(async move { start().await });
+                let work = busy(reporter.busy().clone(), work);
+                if let Err(panic) = guarded(work).await {
                     reporter.error(
                         "panic",
                         format_args!(
@@ -138,6 +161,17 @@ where
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_task_is_busy_while_it_is_polled_and_not_while_it_waits() {
+        let runtime = runtime::Builder::new_current_thread().enable_time().build();
+        let meter = Meter::default();
+        runtime.unwrap().block_on(busy(meter.clone(), async {
+            thread::sleep(Duration::from_millis(20));
+            tokio::time::sleep(Duration::from_millis(500)).await;
+        }));
+        assert!((20_000..500_000).contains(&meter.get()), "{}", meter.get());
+    }
 
     #[test]
     fn work_in_another_lane_leaves_the_threads_own_alone() {

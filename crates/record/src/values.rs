@@ -32,6 +32,11 @@ impl Values {
         }
     }
 
+    /// Removes `name`.
+    pub fn remove(&mut self, name: &str) {
+        self.0.retain(|(other, _)| other != name);
+    }
+
     /// The value of `name`.
     pub fn get(&self, name: &str) -> Option<&str> {
         self.0

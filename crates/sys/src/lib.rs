@@ -7,6 +7,7 @@ pub mod checksum;
 pub mod datagrams;
 pub mod disk;
 pub mod fuse;
+pub mod inherited;
 pub mod private;
 pub mod random;
 pub mod unsent;

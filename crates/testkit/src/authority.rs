@@ -4,6 +4,7 @@ use std::{fs, path::Path};
 
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, KeyUsagePurpose,
+    date_time_ymd,
 };
 
 /// A root that signs server and client certificates.
@@ -38,9 +39,22 @@ impl Authority {
     /// # Panics
     /// If a file cannot be written, or a host is not a valid name.
     pub fn issue(&self, directory: &Path, name: &str, hosts: &[&str]) {
+        self.issue_until(directory, name, hosts, 4096);
+    }
+
+    /// As [`Authority::issue`], for a certificate that expired at the beginning of 2001.
+    ///
+    /// # Panics
+    /// As [`Authority::issue`].
+    pub fn issue_expired(&self, directory: &Path, name: &str, hosts: &[&str]) {
+        self.issue_until(directory, name, hosts, 2001);
+    }
+
+    fn issue_until(&self, directory: &Path, name: &str, hosts: &[&str], year: i32) {
         let hosts: Vec<_> = hosts.iter().map(|&host| host.to_owned()).collect();
         let mut params = CertificateParams::new(hosts).expect("names of hosts");
         params.distinguished_name.push(DnType::CommonName, name);
+        params.not_after = date_time_ymd(year, 1, 1);
         let key = KeyPair::generate().expect("the system gives random numbers");
         let signed = params.signed_by(&key, &self.0).expect("it is signed");
         let write = |ending: &str, text: String| {

@@ -22,7 +22,7 @@ fn packed(text: &str, batch: &Batch) -> f64 {
     let mut out = Vec::new();
     fastest(|| {
         out.clear();
-        remap.begin(batch);
+        remap.begin(batch, 0);
         let mut at = 0;
         while at < black_box(batch).body.len() {
             let outcome = remap.run(at, &mut out);

@@ -53,6 +53,12 @@ impl Program {
         match self.0 {}
     }
 
+    /// Whether it draws random values.
+    #[must_use]
+    pub fn draws(&self) -> bool {
+        match self.0 {}
+    }
+
     /// Whether it assigns the tag.
     #[must_use]
     pub fn sets_tag(&self) -> bool {
@@ -81,7 +87,7 @@ impl Remap {
     }
 
     /// Takes the next batch.
-    pub fn begin(&mut self, _batch: &Batch) {
+    pub fn begin(&mut self, _batch: &Batch, _place: u32) {
         match self.0 {}
     }
 

@@ -35,7 +35,7 @@ impl Predicate {
 
     /// Takes the next batch.
     pub fn begin(&mut self, batch: &Batch) {
-        self.record.begin(batch);
+        self.record.begin(batch, 0);
     }
 
     /// Lets go of the batch.

@@ -5,10 +5,7 @@
 
 use std::{
     ops::Range,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, atomic::Ordering},
 };
 
 use vrl::{
@@ -22,7 +19,9 @@ use vrl::{
 };
 
 use crate::{
-    Diagnostic, Options, convert, functions, metadata,
+    Diagnostic, Options, convert,
+    functions::{self, Calls},
+    metadata,
     plan::{self, Plan},
 };
 
@@ -37,6 +36,7 @@ pub struct Program {
     pub(crate) compiled: Compiled,
     pub(crate) plan: Plan,
     pub(crate) timezone: TimeZone,
+    draws: bool,
 }
 
 /// A condition: a program without assignments whose result is a boolean.
@@ -57,16 +57,17 @@ impl Program {
         text: &str,
         options: &Options,
     ) -> Result<(Self, Vec<Diagnostic>), Vec<Diagnostic>> {
-        let (result, unnests, timezone) = compile(text, options, false)?;
+        let (result, calls, timezone) = compile(text, options, false)?;
         let silent = format!("{text}\nnull");
         let compiled = match compile(&silent, options, false) {
             Ok((silent, ..)) => silent.program,
             Err(_) => result.program,
         };
         let program = Self {
-            plan: Plan::new(compiled.info(), unnests),
+            plan: Plan::new(compiled.info(), calls.unnests.load(Ordering::Relaxed)),
             compiled,
             timezone,
+            draws: calls.draws.load(Ordering::Relaxed),
         };
         Ok((program, convert::from_compiler(text, result.warnings)))
     }
@@ -76,6 +77,12 @@ impl Program {
     pub fn fields(&self) -> Option<Vec<&str>> {
         let fields = || self.plan.fields.iter().map(|name| name.as_str()).collect();
         (!self.plan.is_whole).then(fields)
+    }
+
+    /// Whether it draws random values, which depend on the place of a record ([`crate::Remap::begin`]).
+    #[must_use]
+    pub fn draws(&self) -> bool {
+        self.draws
     }
 
     /// Whether it assigns the tag, so that records can have another one afterwards.
@@ -94,7 +101,7 @@ impl Condition {
         text: &str,
         options: &Options,
     ) -> Result<(Self, Vec<Diagnostic>), Vec<Diagnostic>> {
-        let (result, unnests, timezone) = compile(text, options, true)?;
+        let (result, calls, timezone) = compile(text, options, true)?;
         let kind = result.program.final_type_info().result.kind().clone();
         if !kind.is_boolean() {
             return Err(vec![Diagnostic::error(
@@ -105,7 +112,7 @@ impl Condition {
             )]);
         }
         let condition = Self {
-            plan: Plan::new(result.program.info(), unnests),
+            plan: Plan::new(result.program.info(), calls.unnests.load(Ordering::Relaxed)),
             compiled: result.program,
             timezone,
         };
@@ -113,9 +120,9 @@ impl Condition {
     }
 }
 
-type Success = (CompilationResult, bool, TimeZone);
+type Success = (CompilationResult, Arc<Calls>, TimeZone);
 
-/// Compiles `text`; also returns whether it calls `unnest`.
+/// Compiles `text`; also returns the calls that its plan must know.
 fn compile(text: &str, options: &Options, read_only: bool) -> Result<Success, Vec<Diagnostic>> {
     let timezone = match TimeZone::parse(&options.timezone) {
         Some(zone @ TimeZone::Named(_)) => zone,
@@ -131,7 +138,7 @@ fn compile(text: &str, options: &Options, read_only: bool) -> Result<Success, Ve
     if let Some(problem) = too_large(text) {
         return Err(vec![problem]);
     }
-    let unnests = Arc::new(AtomicBool::new(false));
+    let calls = Arc::new(Calls::default());
     let mut config = CompileConfig::default();
     if read_only {
         config.set_read_only();
@@ -141,14 +148,14 @@ fn compile(text: &str, options: &Options, read_only: bool) -> Result<Success, Ve
         local: LocalEnv::default(),
         external: ExternalEnv::new_with_kind(Kind::object(Collection::any()), metadata::kind()),
     };
-    let functions = functions::all(&unnests);
+    let functions = functions::all(&calls);
     let result = compile_with_state(text, &functions, &state, config)
         .map_err(|list| convert::from_compiler(text, list))?;
     let unknown = unknown_values(text, &result.program);
     if !unknown.is_empty() {
         return Err(unknown);
     }
-    Ok((result, unnests.load(Ordering::Relaxed), timezone))
+    Ok((result, calls, timezone))
 }
 
 /// Errors for values of the batch that no source sets.

@@ -37,9 +37,11 @@ impl Remap {
         }
     }
 
-    /// Takes the next batch: its body, its values and its receive time, which is what `now()` returns.
-    pub fn begin(&mut self, batch: &Batch) {
-        self.record.begin(batch);
+    /// Takes the next batch: its body, its values and its receive time, which is what `now()` returns. Random values depend on
+    /// `place`, too: a program that draws some ([`Program::draws`]) gets each record alone, with its number among those that
+    /// were received together.
+    pub fn begin(&mut self, batch: &Batch, place: u32) {
+        self.record.begin(batch, place);
     }
 
     /// Lets go of the batch.

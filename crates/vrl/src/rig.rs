@@ -69,7 +69,7 @@ pub(crate) fn compile(text: &str) -> Program {
 /// Runs a program on the first record of a batch.
 pub(crate) fn run(text: &str, batch: &Batch) -> (Outcome, Vec<u8>, Remap) {
     let mut remap = Remap::new(&compile(text));
-    remap.begin(batch);
+    remap.begin(batch, 0);
     let mut out = Vec::new();
     let outcome = remap.run(0, &mut out);
     (outcome, out, remap)

@@ -49,6 +49,7 @@ pub(crate) struct Record {
     encoding: Encoding,
     tag: Tag,
     received: Time,
+    place: u32,
     pub layout: Layout,
     slots: Vec<Slot>,
     /// The record as a whole: in a plan that is whole, or after an assignment to the root.
@@ -71,6 +72,7 @@ impl Record {
             encoding: Encoding::Packed,
             tag: "".into(),
             received: Time(0),
+            place: 0,
             layout,
             slots,
             root: OnceCell::new(),
@@ -82,8 +84,9 @@ impl Record {
         }
     }
 
-    /// Takes the next batch.
-    pub fn begin(&mut self, batch: &Batch) {
+    /// Takes the next batch. `place` goes into the random values of its records.
+    pub fn begin(&mut self, batch: &Batch, place: u32) {
+        self.place = place;
         self.body = batch.body.clone();
         self.encoding = batch.encoding;
         self.tag = batch.tag.clone();
@@ -253,7 +256,9 @@ impl Target for Record {
                     let hash = Sha256::new().chain_update(times.as_flattened());
                     let tag = self.tag.as_str();
                     let hash = hash.chain_update(tag.len().to_be_bytes());
-                    let hash = hash.chain_update(tag);
+                    let hash = hash
+                        .chain_update(tag)
+                        .chain_update(self.place.to_be_bytes());
                     let record = self.layout.record(&self.body);
                     hash.chain_update(record).finalize().into()
                 };

@@ -194,7 +194,7 @@ impl FieldPath {
     }
 
     /// The names from the record down to the field; at least one.
-    pub(crate) fn parts(&self) -> &[Box<str>] {
+    pub fn parts(&self) -> &[Box<str>] {
         &self.parts
     }
 

@@ -1,9 +1,23 @@
 //! The gauges of a disk channel.
 
-use millstream_pipeline::{meters::Meter, node::ChannelContext, report::Reporter};
+use std::{
+    path::PathBuf,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use millstream_pipeline::{
+    meters::{Meter, Since},
+    node::ChannelContext,
+    report::Reporter,
+};
 use millstream_record::Time;
+use millstream_sys::disk::Disk;
 
 use super::log::{Log, Unclaimed};
+
+/// How often the file system is asked for its free space.
+const ASK_EVERY: Duration = Duration::from_secs(1);
 
 /// The gauges of one channel.
 pub(super) struct Gauges {
@@ -16,16 +30,32 @@ pub(super) struct Gauges {
     repeats: Meter,
     ids: Meter,
     evicted: Meter,
-    /// The backlog of each consumer, beside its other meters.
-    backlogs: Vec<(String, Meter)>,
+    free: Meter,
+    disk: Arc<dyn Disk>,
+    directory: PathBuf,
+    /// When the free space was asked for: a system call each time, so that is rare.
+    asked: Option<Instant>,
+    /// Backlog and age of each consumer, beside its other meters.
+    consumers: Vec<Behind>,
+}
+
+/// How far a consumer is behind.
+struct Behind {
+    name: String,
+    backlog: Meter,
+    age: Since,
 }
 
 impl Gauges {
-    pub(super) fn new(context: &ChannelContext, log: &Log) -> Self {
+    pub(super) fn new(context: &ChannelContext, log: &Log, disk: Arc<dyn Disk>) -> Self {
         let meters = &context.meters;
-        let backlogs = log.consumers().into_iter().map(|(name, _)| {
-            let meter = meters.beside(&name).gauge("backlog_bytes");
-            (name, meter)
+        let consumers = log.consumers().into_iter().map(|(name, _)| {
+            let meters = meters.beside(&name);
+            Behind {
+                name,
+                backlog: meters.gauge("backlog_bytes"),
+                age: meters.age("unsettled_age_seconds"),
+            }
         });
         Self {
             unclaimed: meters.counter("records_unclaimed"),
@@ -36,7 +66,23 @@ impl Gauges {
             repeats: meters.gauge("repeated_chunks"),
             ids: meters.gauge("remembered_ids"),
             evicted: meters.gauge("evicted_young_ids"),
-            backlogs: backlogs.collect(),
+            free: meters.gauge("disk_free_bytes"),
+            disk,
+            directory: context.directory.clone(),
+            asked: None,
+            consumers: consumers.collect(),
+        }
+    }
+
+    /// Asks for the free space of the file system, at most once in [`ASK_EVERY`].
+    fn set_free(&mut self) {
+        if self.asked.is_some_and(|asked| asked.elapsed() < ASK_EVERY) {
+            return;
+        }
+        self.asked = Some(Instant::now());
+        // A directory that is missing is reported as a condition.
+        if let Ok(space) = self.disk.space(&self.directory) {
+            self.free.set(space.free);
         }
     }
 
@@ -49,11 +95,17 @@ impl Gauges {
         self.repeats.set(log.repeats());
         self.ids.set(log.ids() as u64);
         self.evicted.set(log.evicted_young());
-        let mut most = 0;
-        for (name, backlog) in &self.backlogs {
+        self.set_free();
+        let (mut most, now) = (0, Time::now());
+        for Behind { name, backlog, age } in &self.consumers {
             let bytes = log.backlog_bytes(name);
             backlog.set(bytes);
             most = bytes.max(most);
+            age.set(log.oldest_of(name).map(|oldest| {
+                // The wall clock may have jumped back.
+                let nanoseconds = u64::try_from(now.0.saturating_sub(oldest.0));
+                Duration::from_nanos(nanoseconds.unwrap_or(0))
+            }));
         }
         self.backlog.set(most);
         if let Some(Unclaimed { records, tag }) = log.drain_unclaimed() {

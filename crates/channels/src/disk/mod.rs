@@ -30,11 +30,12 @@ use millstream_pipeline::{
 };
 use millstream_record::FileId;
 use millstream_sys::disk::{Disk, HostDisk};
+use tokio::sync::oneshot;
 
 use log::{ChannelId, Error, Log, Recovered, Sync, Watch};
 use loss_report::LossReport;
 use options::Config;
-use queue::Queue;
+use queue::{Forget, Queue};
 use reader::DiskReader;
 
 /// The entry in the list of channels.
@@ -171,6 +172,13 @@ impl Channel for DiskChannel {
         self.watch.file_mark(file)
     }
 
+    fn forget(&self, consumer: &str) -> oneshot::Receiver<Result<(), String>> {
+        let (answer, receiver) = oneshot::channel();
+        let consumer = consumer.to_owned();
+        self.queue.forget(Forget { consumer, answer });
+        receiver
+    }
+
     fn id(&self) -> Option<u128> {
         Some(self.id)
     }
@@ -273,8 +281,8 @@ fn report_start(
                 "consumer",
                 format_args!(
                     "no sink reads for the consumer {name}, which has settled up to {position}, and the channel holds everything \
-                     after that (to give it up, stop Millstream and run `millstream channel forget --consumer {name} {}`)",
-                    context.directory.display()
+                     after that (to give it up, run `millstream channel forget --running --consumer {name} {}`)",
+                    context.name
                 ),
             );
         }

@@ -14,7 +14,7 @@ use millstream_pipeline::{
     channel::{Group, Note},
     delivery::Token,
 };
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, oneshot};
 
 /// The most notes in the queue. They are small, and each connection sends one.
 const NOTES_MAX: usize = 100_000;
@@ -30,6 +30,12 @@ pub(super) enum Entry {
     Note(Note),
     /// Settled when everything before it is synced.
     Sync(Token),
+}
+
+/// Asks for a consumer to be forgotten.
+pub(super) struct Forget {
+    pub(super) consumer: String,
+    pub(super) answer: oneshot::Sender<Result<(), String>>,
 }
 
 /// The queue in front of the writer.
@@ -51,8 +57,10 @@ struct Waiting {
     closed: bool,
     /// The stop does not wait for space any more.
     given_up: bool,
-    /// A consumer has settled something.
+    /// A consumer has settled something, or is to be forgotten.
     poked: bool,
+    /// Consumers to forget.
+    forgets: Vec<Forget>,
     /// The writer has kept everything and ended, or has stopped with this error.
     ended: Option<Result<(), String>>,
 }
@@ -111,6 +119,21 @@ impl Queue {
             waiting.entries.push_back((Entry::Sync(token), 0));
             self.ready.notify_one();
         }
+    }
+
+    /// Asks the writer to forget a consumer, also while it waits for space. After it has stopped there is no answer.
+    pub(super) fn forget(&self, forget: Forget) {
+        let mut waiting = self.lock();
+        if waiting.ended.is_none() {
+            waiting.forgets.push(forget);
+            waiting.poked = true;
+            self.ready.notify_one();
+        }
+    }
+
+    /// The consumers to forget.
+    pub(super) fn take_forgets(&self) -> Vec<Forget> {
+        std::mem::take(&mut self.lock().forgets)
     }
 
     pub(super) fn close(&self) {
@@ -184,6 +207,7 @@ impl Queue {
         let mut waiting = self.lock();
         waiting.ended = Some(result);
         let dropped = std::mem::take(&mut waiting.entries);
+        waiting.forgets.clear();
         drop(waiting);
         self.set_full(false);
         self.room.close();

@@ -8,7 +8,7 @@
 use std::{
     collections::VecDeque,
     sync::Arc,
-    task::Waker,
+    task::{Wake, Waker},
     thread,
     time::{Duration, Instant},
 };
@@ -18,7 +18,7 @@ use millstream_pipeline::{
     condition::{Condition, Trouble},
     delivery::Token,
     failure::Failure,
-    meters::Meter,
+    meters::{Meter, histogram::Histogram},
     node::ChannelContext,
     report::Reporter,
 };
@@ -31,7 +31,7 @@ use super::{
     gauges::Gauges,
     keep_clock::KeepClock,
     log::{Error, Log, Watch},
-    queue::{Entry, Queue},
+    queue::{Entry, Forget, Queue, Work},
     segment_maker::SegmentMaker,
     skips::Skips,
 };
@@ -59,6 +59,14 @@ struct Writer {
     gone: Condition,
     records: Meter,
     bytes: Meter,
+    batches: Meter,
+    /// The commits.
+    commits: Histogram,
+    busy: Meter,
+    /// When the last work came.
+    began: Instant,
+    /// Waited for space since then.
+    waited: Duration,
     gauges: Gauges,
     skips: Skips,
 }
@@ -73,7 +81,7 @@ pub(super) fn start(
 ) -> Result<BoxFuture<'static, Result<(), Failure>>, Failure> {
     let writer = Writer {
         clock: KeepClock::new(log.keep_time(), Time::now()),
-        gauges: Gauges::new(context, &log),
+        gauges: Gauges::new(context, &log, disk.clone()),
         log,
         queue: Arc::clone(&queue),
         waiting: VecDeque::new(),
@@ -83,6 +91,11 @@ pub(super) fn start(
         gone: context.reporter.condition("gone"),
         records: context.meters.counter("records_received"),
         bytes: context.meters.counter("bytes_received"),
+        batches: context.meters.counter("batches_received"),
+        commits: context.meters.histogram("write_seconds"),
+        busy: context.meters.counter("busy_microseconds"),
+        began: Instant::now(),
+        waited: Duration::ZERO,
         skips: Skips::new(context, consumers),
     };
     let (done, finished) = oneshot::channel();
@@ -127,8 +140,7 @@ impl Writer {
         let waker = Waker::from(Arc::clone(&self.queue));
         self.measure();
         loop {
-            self.log.wake_on_settle(waker.clone());
-            let work = self.queue.next_work(COMMIT_BYTES, self.idle_time());
+            let work = self.next_work(&waker);
             self.wait_for_directory(work.closed)?;
             if work.poked {
                 self.log.drop_settled()?;
@@ -152,6 +164,17 @@ impl Writer {
                 return self.close();
             }
         }
+    }
+
+    /// Waits for work. The time since the work before came counts as busy, without the waits for space.
+    fn next_work(&mut self, waker: &Waker) -> Work {
+        let busy = self.began.elapsed().saturating_sub(self.waited);
+        self.busy
+            .add(u64::try_from(busy.as_micros()).unwrap_or(u64::MAX));
+        self.log.wake_on_settle(waker.clone());
+        let work = self.queue.next_work(COMMIT_BYTES, self.idle_time());
+        (self.began, self.waited) = (Instant::now(), Duration::ZERO);
+        work
     }
 
     /// How long to wait for work.
@@ -187,6 +210,7 @@ impl Writer {
         let bytes = batches.iter().map(|batch| batch.len() as u64).sum();
         self.records.add(records);
         self.bytes.add(bytes);
+        self.batches.add(batches.len() as u64);
         match self.log.append(batches, self.clock.now()) {
             Ok(seq) => self.waiting.push_back((seq, token)),
             // Its receipt fails. The sender has to make it smaller.
@@ -201,7 +225,7 @@ impl Writer {
     fn keep(&mut self, closed: bool) -> Result<bool, Error> {
         let started = Instant::now();
         loop {
-            let done = self.log.commit(self.clock.now());
+            let done = self.commit();
             let is_full = done.as_ref().is_err_and(Error::is_for_now);
             self.queue.set_full(is_full);
             if done.is_ok() && self.room.clear().is_some() {
@@ -223,10 +247,51 @@ impl Writer {
                 self.give_up(&error)?;
                 return Ok(false);
             }
-            self.log
-                .wake_on_settle(Waker::from(Arc::clone(&self.queue)));
-            self.queue.wait_for_settle(RETRY);
+            self.wait_for_space();
         }
+    }
+
+    /// Forgets the consumers that an operator names; what only they have not settled is dropped with the next commit.
+    fn forget(&mut self) {
+        for Forget { consumer, answer } in self.queue.take_forgets() {
+            let done = self.log.forget(&consumer).map_err(|error| {
+                let known: Vec<_> = self.log.unread().collect();
+                let others = match known.is_empty() {
+                    true => "every consumer has a sink".to_owned(),
+                    false => format!("without a sink are: {}", known.join(", ")),
+                };
+                format!("{error}; {others}")
+            });
+            if done.is_ok() {
+                // The writer drops the segments that only it held.
+                Arc::clone(&self.queue).wake();
+                let text = format_args!(
+                    "{consumer} is forgotten: what only it has not settled is dropped"
+                );
+                self.reporter.apart().info("forgotten", text);
+            }
+            // The request may have ended.
+            let _ = answer.send(done);
+        }
+    }
+
+    /// Writes and syncs what is staged.
+    fn commit(&mut self) -> Result<(), Error> {
+        let (began, has_more) = (Instant::now(), self.log.staged_bytes() > 0);
+        self.log.commit(self.clock.now())?;
+        if has_more {
+            self.commits.observe(began.elapsed());
+        }
+        Ok(())
+    }
+
+    /// Waits until a consumer settles something, or for a while.
+    fn wait_for_space(&mut self) {
+        let began = Instant::now();
+        self.log
+            .wake_on_settle(Waker::from(Arc::clone(&self.queue)));
+        self.queue.wait_for_settle(RETRY);
+        self.waited += began.elapsed();
     }
 
     /// Settles the tokens of everything that is kept by now.
@@ -312,7 +377,9 @@ impl Writer {
             .raise(Trouble::Blocked, format_args!("{error}{behind}"));
     }
 
+    /// Looks at everything that others see or ask for: after each commit, and while it waits for space.
     fn measure(&mut self) {
+        self.forget();
         self.gauges.set(&mut self.log, &self.reporter);
         self.skips.look(&self.log, self.clock.now());
     }

@@ -165,6 +165,18 @@ impl Channel for MemoryChannel {
         })
     }
 
+    fn fill(&self) -> Option<(u64, u64)> {
+        let fill = |lane: &Lane| {
+            let room = lane.room_bytes as u64;
+            let free = lane.room.available_permits() as u64;
+            (room.saturating_sub(free), room)
+        };
+        let fills = self.lanes.iter().map(fill);
+        Some(fills.fold((0, 0), |(used, limit), lane| {
+            (used + lane.0, limit + lane.1)
+        }))
+    }
+
     fn close(&self) {
         self.closed.store(true, Ordering::Release);
         self.lanes.iter().for_each(Lane::wake);

@@ -57,6 +57,16 @@ fn a_producer_waits_when_the_queue_is_full() {
 }
 
 #[test]
+fn its_fill_is_the_bytes_that_wait_in_all_lanes() {
+    let (channel, mut readers) = MemoryChannel::open(2, 10);
+    assert_eq!(channel.fill(), Some((0, 20)));
+    assert!(poll_put(&*channel, group(8).0));
+    assert_eq!(channel.fill(), Some((8, 20)));
+    next(&mut *readers[0]).unwrap();
+    assert_eq!(channel.fill(), Some((0, 20)));
+}
+
+#[test]
 fn a_batch_that_is_larger_than_the_queue_passes_alone() {
     let (channel, mut readers) = MemoryChannel::open(1, 10);
     assert!(poll_put(&*channel, group(1000).0));

@@ -18,13 +18,17 @@ use axum::{extract::connect_info::Connected, serve::IncomingStream};
 use millstream_net::{Timed, Times, interface_connections};
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
-    net::{TcpListener, TcpStream},
+    net::TcpListener,
     sync::oneshot,
     time::Instant,
 };
 
+use super::transport::{Names, Tls, Transport};
+
 /// Connections at a time: a dashboard, monitoring, a person. Fewer where the process may open few files.
 const CONNECTIONS_MAX: usize = 64;
+/// Connections that are left for monitoring and people while browsers hold all streams.
+const RESERVED: usize = 8;
 /// The time for a whole request head, and for the peer to take some bytes of an answer.
 const STEP_MAX: Duration = Duration::from_secs(10);
 /// An idle connection is closed after this time; monitoring asks more often.
@@ -34,18 +38,33 @@ const TIMES: Times = Times {
     idle: IDLE_MAX,
 };
 
+/// Connections at a time in this process.
+fn connections_max() -> usize {
+    CONNECTIONS_MAX.min(interface_connections())
+}
+
+/// Streams of events at a time. They make progress every second, so without a bound they would evict all others.
+pub fn streams_max() -> usize {
+    let most = connections_max();
+    most.saturating_sub(RESERVED).max(most / 2)
+}
+
 /// An address of the interface.
 pub struct Listener {
     listener: TcpListener,
     places: Places,
+    tls: Option<Arc<Tls>>,
 }
 
 impl Listener {
-    /// Binds the address.
-    pub async fn bind(address: &str) -> io::Result<Self> {
+    /// Binds the address. `tls` is for an address that other machines can reach.
+    pub async fn bind(address: &str, tls: Option<Arc<Tls>>) -> io::Result<Self> {
+        let listener = TcpListener::bind(address).await?;
+        let is_local = listener.local_addr()?.ip().is_loopback();
         Ok(Self {
-            listener: TcpListener::bind(address).await?,
+            listener,
             places: Places::default(),
+            tls: tls.filter(|_| !is_local),
         })
     }
 }
@@ -56,9 +75,17 @@ impl axum::serve::Listener for Listener {
 
     async fn accept(&mut self) -> (Connection, SocketAddr) {
         let (stream, peer) = axum::serve::Listener::accept(&mut self.listener).await;
+        let (stream, names) = match &self.tls {
+            None => (Transport::Plain(stream), None),
+            Some(tls) => {
+                let names = Names::default();
+                (tls.accept(stream, &names), Some(names))
+            }
+        };
         let connection = Connection {
             stream: Timed::new(stream, TIMES, STEP_MAX),
             place: self.places.take(),
+            names,
         };
         (connection, peer)
     }
@@ -68,13 +95,34 @@ impl axum::serve::Listener for Listener {
     }
 }
 
-/// The address that a request comes from.
-#[derive(Clone, Copy)]
-pub struct Peer(pub SocketAddr);
+/// The other end of a connection.
+#[derive(Clone)]
+pub struct Peer {
+    /// Its address.
+    pub address: SocketAddr,
+    /// The names in its certificate; `None` without TLS.
+    pub certificate: Option<Names>,
+}
+
+impl Peer {
+    /// The names in the certificate that it has presented.
+    pub fn names(&self) -> &[String] {
+        let names = self.certificate.as_ref().and_then(|names| names.get());
+        names.map_or(&[], Vec::as_slice)
+    }
+
+    /// Whether the connection is under TLS.
+    pub fn is_secured(&self) -> bool {
+        self.certificate.is_some()
+    }
+}
 
 impl Connected<IncomingStream<'_, Listener>> for Peer {
     fn connect_info(stream: IncomingStream<'_, Listener>) -> Self {
-        Self(*stream.remote_addr())
+        Self {
+            address: *stream.remote_addr(),
+            certificate: stream.io().names.clone(),
+        }
     }
 }
 
@@ -91,9 +139,8 @@ struct Open {
 impl Places {
     /// Takes a place for a new connection; evicts the connection without progress for the longest time if there is none.
     fn take(&self) -> Place {
-        let most = CONNECTIONS_MAX.min(interface_connections());
         let mut open = self.lock();
-        if open.connections.len() >= most {
+        if open.connections.len() >= connections_max() {
             let oldest = open
                 .connections
                 .iter()
@@ -147,8 +194,10 @@ impl Drop for Place {
 
 /// One connection. Reads and writes fail when the deadline of its step has passed or its place was taken.
 pub struct Connection {
-    stream: Timed<TcpStream>,
+    stream: Timed<Transport>,
     place: Place,
+    /// The names in the client's certificate; `None` without TLS.
+    names: Option<Names>,
 }
 
 impl Connection {

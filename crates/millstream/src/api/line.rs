@@ -6,7 +6,7 @@ use serde_json::Value;
 pub fn of(status: &Value) -> String {
     let none = Vec::new();
     let mut nodes: Vec<&Value> = status["nodes"].as_array().unwrap_or(&none).iter().collect();
-    let order = ["source", "channel", "sink"];
+    let order = ["source", "processor", "channel", "sink"];
     nodes.sort_by_key(|node| order.iter().position(|section| node["section"] == *section));
     let health = match status["healthy"] {
         Value::Bool(true) => "healthy",

@@ -1,44 +1,84 @@
-//! The interface for people and monitoring, over HTTP/1.1: `/health`, `/metrics`, `/status`, and `POST /reload`.
+//! The interface for people and monitoring, over HTTP/1.1: the dashboard at `/`, `/health`, `/ready`, `/live`, `/metrics`, `/status`,
+//! `/events`, `/history/NODE`, `/nodes/NODE`, and `POST /reload`.
 //!
-//! A peer on this machine may see and do everything; a peer elsewhere sees only the pages that `api.open` names, because there are no
-//! tokens yet. Connections are bounded, and idle ones are closed. It runs on the main thread, so it takes no time
-//! from the data threads.
+//! A peer on this machine may see and do everything; a peer elsewhere needs a token or a certificate for all but the pages that `api.open`
+//! names (`access.rs`). Each change leaves a line in the log (`audit.rs`). Connections are bounded, and idle ones are closed. It runs on
+//! the main thread, so it takes no time from the data threads.
 
+mod access;
+mod audit;
+mod channels;
 mod connection;
+mod events;
+mod flow;
+mod graphite;
+mod health;
+mod history;
 mod host;
 mod line;
+mod metrics;
+mod openapi;
+mod page;
+mod process;
+mod query;
+mod rejected;
+mod replay;
+mod stalled;
+mod tap;
+mod transport;
 mod view;
+mod watch;
 
-use std::{net::SocketAddr, sync::Arc, time::Instant};
+use std::{
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Instant,
+};
 
 use axum::{
     Router,
-    extract::{ConnectInfo, Request, State},
-    http::{HeaderMap, StatusCode, header},
+    extract::{ConnectInfo, Path, Request, State},
+    http::{HeaderValue, Method, StatusCode, header},
     middleware::{self, Next},
     response::{IntoResponse, Response},
     routing::{get, post},
 };
-use millstream_config::{Api, ApiEndpoint};
+use millstream_config::{Api, Settings};
+use millstream_net::ServerTls;
 use millstream_pipeline::{
     failure::Failure,
     meters::Meters,
+    report::Reporter,
     running::{Nodes, Running},
 };
 use millstream_record::Pool;
+use serde_json::Value;
 
-use crate::reload::{Report, Requests};
+use crate::{
+    described::Descriptions,
+    redact::Redaction,
+    reload::{Report, Requests},
+};
+use access::{Access, Denied};
+use audit::Said;
 use connection::{Listener, Peer};
-use host::Hosts;
+use events::Events;
+use graphite::Pushes;
+use history::History;
+use transport::Tls;
 
-/// The format of `/metrics`.
-const PROMETHEUS: &str = "text/plain; version=0.0.4; charset=utf-8";
+pub use line::of as line;
+
+pub use graphite::Pusher;
 
 /// Bound listeners that do not answer yet.
 pub struct Bound {
     listeners: Vec<Listener>,
-    open: Vec<ApiEndpoint>,
-    hosts: Hosts,
+    access: Access,
+    redaction: Redaction,
+    reporter: Reporter,
 }
 
 /// The state that the pages show.
@@ -47,12 +87,33 @@ pub struct Shown {
     meters: Meters,
     pool: Pool,
     started: Instant,
-    open: Vec<ApiEndpoint>,
-    hosts: Hosts,
+    access: Access,
+    redaction: Redaction,
+    reporter: Reporter,
     reloads: Requests,
+    draining: AtomicBool,
+    pushes: Pushes,
+    descriptions: Descriptions,
+    history: Mutex<History>,
+    events: Events,
+    rejected: rejected::Kept,
+    replays: replay::Replays,
 }
 
 impl Shown {
+    /// From now on the process is about to end.
+    pub fn drain(&self) {
+        self.draining.store(true, Ordering::Relaxed);
+    }
+
+    fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::Relaxed)
+    }
+
+    fn history(&self) -> MutexGuard<'_, History> {
+        self.history.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// The status as one line for the log.
     pub fn line(&self) -> String {
         line::of(&view::status(self))
@@ -61,10 +122,17 @@ impl Shown {
 
 /// Binds the addresses. An address in use ends the start if the configuration names it (`chosen`); the default address only
 /// costs a warning and the interface. `machine` is the configured name of this machine.
-pub async fn bind(api: &Api, chosen: bool, machine: &str) -> Result<Bound, Failure> {
+pub async fn bind(
+    api: &Api,
+    tls: Option<ServerTls>,
+    chosen: bool,
+    machine: &str,
+) -> Result<Bound, Failure> {
+    let reporter = Reporter::new("api");
+    let tls = tls.map(|tls| Tls::new(tls, reporter.clone()));
     let mut listeners = Vec::new();
     for address in &*api.listen {
-        match Listener::bind(address).await {
+        match Listener::bind(address, tls.clone()).await {
             Ok(listener) => listeners.push(listener),
             Err(error) if chosen => {
                 return Err(Failure::us(format!(
@@ -78,23 +146,47 @@ pub async fn bind(api: &Api, chosen: bool, machine: &str) -> Result<Bound, Failu
     }
     Ok(Bound {
         listeners,
-        open: api.open.clone(),
-        hosts: Hosts::new(machine, &api.hosts),
+        access: Access::new(api, machine),
+        redaction: Redaction::new(&api.redact),
+        reporter,
     })
 }
 
 impl Bound {
     /// Answers from now on until the process ends. The returned value gives the program the same views.
-    pub fn serve(self, running: &Running, reloads: Requests) -> Arc<Shown> {
+    pub fn serve(
+        self,
+        running: &Running,
+        reloads: Requests,
+        descriptions: Descriptions,
+        settings: &Settings,
+    ) -> Arc<Shown> {
         let shown = Arc::new(Shown {
             nodes: running.nodes.clone(),
             meters: running.meters.clone(),
             pool: running.pool.clone(),
             started: Instant::now(),
-            open: self.open,
-            hosts: self.hosts,
+            access: self.access,
+            redaction: self.redaction,
+            reporter: self.reporter,
             reloads,
+            draining: AtomicBool::new(false),
+            pushes: Pushes::new(settings.graphite.as_ref()),
+            descriptions,
+            history: Mutex::default(),
+            events: Events::new(connection::streams_max()),
+            rejected: rejected::Kept::new(running.rejected_place()),
+            replays: replay::Replays::new(running.stopping()),
         });
+        let limit = settings.health.stalled.as_duration();
+        tokio::spawn(stalled::watch(
+            shown.nodes.clone(),
+            shown.meters.clone(),
+            limit,
+        ));
+        if !self.listeners.is_empty() {
+            tokio::spawn(watch::watch(shown.clone()));
+        }
         for listener in self.listeners {
             let pages = pages(shown.clone()).into_make_service_with_connect_info::<Peer>();
             // It never ends: failures to accept are waited out.
@@ -106,73 +198,114 @@ impl Bound {
 
 fn pages(shown: Arc<Shown>) -> Router {
     Router::new()
-        .route(
-            "/",
-            get(async || "/health\n/metrics\n/status\nPOST /reload\n"),
-        )
-        .route("/health", get(health))
-        .route("/metrics", get(metrics))
+        .route("/", get(page::root))
+        .route("/assets/{name}", get(page::file))
+        .route("/events", get(events))
+        .route("/history/{node}", get(history))
+        .route("/nodes/{node}", get(node))
+        .route("/health", get(health::get_health))
+        .route("/ready", get(health::get_ready))
+        .route("/live", get(health::get_live))
+        .route("/metrics", get(metrics::get_metrics))
         .route("/status", get(status))
         .route("/reload", post(reload))
+        .route("/openapi.json", get(openapi::openapi))
+        .route("/tap/{node}", get(tap::tap))
+        .route("/rejected", get(rejected::nodes))
+        .route("/rejected/{node}", get(rejected::records))
+        .route("/channels/{name}/forget", post(channels::forget))
+        .route(
+            "/rejected/{node}/replay",
+            get(replay::state).post(replay::begin),
+        )
         .layer(middleware::from_fn_with_state(shown.clone(), admit))
+        .layer(middleware::from_fn(page::protect))
         .with_state(shown)
 }
 
-/// Refuses foreign `Host` headers, and peers that may not see the page.
+/// Refuses what a caller may not see or do, and logs each change.
 async fn admit(
     State(shown): State<Arc<Shown>>,
-    ConnectInfo(Peer(peer)): ConnectInfo<Peer>,
+    ConnectInfo(peer): ConnectInfo<Peer>,
     request: Request,
     next: Next,
 ) -> Response {
-    if let Err(host) = shown.hosts.admit(request.headers()) {
-        let why = format!(
-            "the interface does not answer to the host {host:?}; `api: {{ hosts: [{host:?}] }}` adds a name\n"
-        );
-        return (StatusCode::MISDIRECTED_REQUEST, why).into_response();
+    let (head, body) = request.into_parts();
+    match shown.access.admit(&peer, &head) {
+        Err(denied) => {
+            let target = head.uri.path();
+            audit::refused(&shown.reporter, peer.address, &head.method, target, &denied);
+            denied.into_response()
+        }
+        Ok(caller) if matches!(head.method, Method::GET | Method::HEAD) => {
+            let mut request = Request::from_parts(head, body);
+            request.extensions_mut().insert(caller);
+            next.run(request).await
+        }
+        Ok(caller) => {
+            let (method, target) = (head.method.clone(), head.uri.to_string());
+            let mut request = Request::from_parts(head, body);
+            request.extensions_mut().insert(caller.clone());
+            let answer = next.run(request).await;
+            let said = answer.extensions().get::<Said>();
+            let said = said.map_or("", |said| &said.0);
+            let change = (&method, &*target);
+            audit::changed(&shown.reporter, &caller, change, answer.status(), said);
+            answer
+        }
     }
-    let page = match request.uri().path() {
-        "/health" => Some(ApiEndpoint::Health),
-        "/metrics" => Some(ApiEndpoint::Metrics),
-        _ => None,
-    };
-    let is_open = page.is_some_and(|page| shown.open.contains(&page));
-    if is_here(peer) || is_open {
-        return next.run(request).await;
+}
+
+impl IntoResponse for Denied {
+    fn into_response(self) -> Response {
+        let mut answer = (self.code, format!("{}\n", self.why)).into_response();
+        if self.code == StatusCode::UNAUTHORIZED {
+            let headers = answer.headers_mut();
+            let bearer = HeaderValue::from_static("Bearer realm=\"Millstream\"");
+            headers.append(header::WWW_AUTHENTICATE, bearer);
+            if self.asks {
+                let basic =
+                    "Basic realm=\"Millstream: the password is a token\", charset=\"UTF-8\"";
+                headers.append(header::WWW_AUTHENTICATE, HeaderValue::from_static(basic));
+            }
+        }
+        answer
     }
-    let why = "only for this machine: there are no tokens yet; `api: { open: [health, metrics] }` opens those two\n";
-    (StatusCode::FORBIDDEN, why).into_response()
-}
-
-/// Whether a peer is on this machine.
-fn is_here(peer: SocketAddr) -> bool {
-    peer.ip().to_canonical().is_loopback()
-}
-
-async fn health(State(shown): State<Arc<Shown>>) -> Response {
-    let (healthy, page) = view::health(&shown.nodes.now());
-    let code = match healthy {
-        true => StatusCode::OK,
-        false => StatusCode::SERVICE_UNAVAILABLE,
-    };
-    (code, axum::Json(page)).into_response()
-}
-
-async fn metrics(State(shown): State<Arc<Shown>>) -> Response {
-    let text = shown.meters.prometheus();
-    ([(header::CONTENT_TYPE, PROMETHEUS)], text).into_response()
 }
 
 async fn status(State(shown): State<Arc<Shown>>) -> Response {
     axum::Json(view::status(&shown)).into_response()
 }
 
-/// Reloads the configuration. A page of another site that a browser shows may not ask for it.
-async fn reload(State(shown): State<Arc<Shown>>, headers: HeaderMap) -> Response {
-    if headers.contains_key(header::ORIGIN) {
-        let why = "not for a page of a browser; use `millstream reload`\n";
-        return (StatusCode::FORBIDDEN, why).into_response();
+/// The status every second.
+async fn events(State(shown): State<Arc<Shown>>) -> Response {
+    shown.events.stream(|| view::status(&shown).to_string())
+}
+
+/// The last hour of a node.
+async fn history(State(shown): State<Arc<Shown>>, Path(node): Path<String>) -> Response {
+    let page = shown.history().of(&node);
+    found(&node, page)
+}
+
+/// The options and promises of a node.
+async fn node(State(shown): State<Arc<Shown>>, Path(node): Path<String>) -> Response {
+    found(&node, shown.descriptions.of(&node))
+}
+
+/// The page about a node, if there is such a node.
+fn found(node: &str, page: Option<Value>) -> Response {
+    match page {
+        Some(page) => axum::Json(page).into_response(),
+        None => {
+            let why = format!("no node is called {node:?}; /status names them all\n");
+            (StatusCode::NOT_FOUND, why).into_response()
+        }
     }
+}
+
+/// Reloads the configuration.
+async fn reload(State(shown): State<Arc<Shown>>) -> Response {
     let Some(report) = shown.reloads.reload().await else {
         let why = "too many reloads at once, or Millstream is about to end\n";
         return (StatusCode::SERVICE_UNAVAILABLE, why).into_response();

@@ -1,100 +1,20 @@
-//! The contents of `/health` and `/status`, as JSON.
+//! The content of `/status`, as JSON.
 
-use std::{cmp::Reverse, time::Duration};
-
-use jiff::{Timestamp, Unit};
-use millstream_pipeline::{
-    condition::{Held, Trouble},
-    running::NodeStatus,
-    supervise::NodeState,
-    tables::Rows,
-};
+use jiff::Timestamp;
+use millstream_pipeline::{running::NodeStatus, tables::Rows};
 use serde_json::{Map, Value, json};
 
-use super::Shown;
-
-/// A node that is blocked or retrying for this long is unhealthy; before that only `/status` shows it. A server that restarts is
-/// back within this time.
-const UNHEALTHY_AFTER: Duration = Duration::from_secs(10);
-
-/// A node with its state and conditions.
-struct View<'a> {
-    node: &'a NodeStatus,
-    state: &'static str,
-    /// Its conditions, the worst first; none while it works.
-    held: Vec<Held>,
-}
-
-impl<'a> View<'a> {
-    fn new(node: &'a NodeStatus, all: &[NodeStatus]) -> Self {
-        let mut held = node.reporter.conditions();
-        held.extend(back_pressure(node, all));
-        held.sort_by_key(|held| Reverse((held.trouble, held.age)));
-        // Equal reports of several tasks of a node are shown once.
-        let mut told = Vec::new();
-        held.retain(|held| {
-            let is_new = !told.contains(&held.why);
-            told.push(held.why.clone());
-            is_new
-        });
-        let state = match (node.state(), held.first()) {
-            (NodeState::Failed(why), _) => {
-                let failed = Held {
-                    trouble: Trouble::Retrying,
-                    why,
-                    age: Duration::ZERO,
-                };
-                held.insert(0, failed);
-                "failed"
-            }
-            (NodeState::Ended, _) => {
-                held.clear();
-                "ended"
-            }
-            (NodeState::Running, None) => "running",
-            (NodeState::Running, Some(held)) => word(held.trouble),
-        };
-        Self { node, state, held }
-    }
-
-    fn is_healthy(&self) -> bool {
-        let lasts = |held: &Held| held.trouble == Trouble::Losing || held.age >= UNHEALTHY_AFTER;
-        self.state != "failed" && !self.held.iter().any(lasts)
-    }
-
-    /// Node and state; `why` and `since` only if something is wrong.
-    fn summary(&self) -> Value {
-        let mut shown = json!({ "node": &*self.node.name, "state": self.state });
-        self.tell(&mut shown);
-        shown
-    }
-
-    fn tell(&self, shown: &mut Value) {
-        if let Some(held) = self.held.first() {
-            shown["why"] = json!(held.why);
-            if self.state != "failed" {
-                shown["since"] = json!(since(held));
-                shown["seconds"] = json!(held.age.as_secs());
-            }
-        }
-    }
-}
-
-/// Whether every node works, and those that do not.
-pub fn health(nodes: &[NodeStatus]) -> (bool, Value) {
-    let views = nodes.iter().map(|node| View::new(node, nodes));
-    let failing: Vec<Value> = views
-        .filter(|view| !view.is_healthy())
-        .map(|view| view.summary())
-        .collect();
-    let healthy = failing.is_empty();
-    (healthy, json!({ "healthy": healthy, "failing": failing }))
-}
+use super::{
+    Shown,
+    flow::edges,
+    health::{View, health, since, word},
+};
 
 /// The full status.
 pub fn status(shown: &Shown) -> Value {
     let (meters, tables) = (shown.meters.snapshot(), shown.meters.tables());
     let nodes = shown.nodes.now();
+    let history = shown.history();
     let node = |node: &NodeStatus| {
         let view = View::new(node, &nodes);
         let own = meters.iter().filter(|(name, _, _)| *name == node.name);
@@ -104,6 +24,12 @@ pub fn status(shown: &Shown) -> Value {
         let mut shown = json!({
             "name": &*node.name, "section": node.section, "type": node.kind, "state": view.state, "meters": own,
         });
+        if let Some(now) = history.now(&node.name) {
+            shown["now"] = now;
+        }
+        if let Some((used, most)) = node.consumer.as_ref().and_then(|it| it.fill()) {
+            shown["queue"] = json!({ "used_bytes": used, "max_bytes": most });
+        }
         let tables = shown_tables(tables.of(&node.name));
         if !tables.is_empty() {
             shown["tables"] = Value::Object(tables);
@@ -125,6 +51,7 @@ pub fn status(shown: &Shown) -> Value {
         "healthy": health(&nodes).0,
         "memory": { "used_bytes": shown.pool.taken_bytes(), "max_bytes": shown.pool.bytes_max() },
         "nodes": nodes.iter().map(node).collect::<Vec<_>>(),
+        "edges": edges(&shown.nodes.links(), |node| history.rates(node)),
     })
 }
 
@@ -135,32 +62,4 @@ fn shown_tables(tables: Vec<(&'static str, &'static str, Rows)>) -> Map<String, 
         (name.to_owned(), rows.into_iter().map(row).collect())
     };
     tables.into_iter().map(table).collect()
-}
-
-/// A node that fills a blocked channel is blocked itself.
-fn back_pressure(node: &NodeStatus, all: &[NodeStatus]) -> Vec<Held> {
-    let channels = all.iter().filter(|other| node.fills.contains(&other.name));
-    let blocked = channels.flat_map(|channel| {
-        let held = channel.reporter.conditions().into_iter();
-        let blocked = held.filter(|held| held.trouble == Trouble::Blocked);
-        blocked.map(|held| Held {
-            why: format!("the channel {} takes no more: {}", channel.name, held.why),
-            ..held
-        })
-    });
-    blocked.collect()
-}
-
-fn word(trouble: Trouble) -> &'static str {
-    match trouble {
-        Trouble::Blocked => "blocked",
-        Trouble::Retrying => "retrying",
-        Trouble::Losing => "losing",
-    }
-}
-
-/// When a condition began, as RFC 3339 in UTC.
-fn since(held: &Held) -> String {
-    let began = Timestamp::now().checked_sub(held.age).unwrap_or_default();
-    began.round(Unit::Second).unwrap_or(began).to_string()
 }

@@ -1,11 +1,22 @@
 //! The running instance that a command talks to.
 
-use std::path::PathBuf;
+use std::{fs, io::Read, net::SocketAddr, path::PathBuf};
 
 use clap::Args;
+use millstream_config::{Api, Secret};
+use millstream_net::client_config;
 use serde_json::Value;
 
-use crate::{client, config, exit, page};
+use crate::{
+    client::{Answer, Client},
+    config, exit, page,
+};
+
+/// The variable of the environment that holds a token.
+const TOKEN: &str = "MILLSTREAM_TOKEN";
+
+/// The longest text of a refusal.
+const REFUSAL_MAX: u64 = 64 << 10;
 
 /// The running instance, by its configuration or address.
 #[derive(Args)]
@@ -13,63 +24,233 @@ pub struct Instance {
     /// Configuration files and directories of the instance; only `api.listen` is taken from them.
     #[arg(default_value = "/etc/millstream")]
     config: Vec<PathBuf>,
-    /// The address of the instance, instead of the configured one.
-    #[arg(long, value_name = "ADDRESS:PORT")]
+    #[command(flatten)]
+    remote: Remote,
+}
+
+/// An instance on another machine.
+#[derive(Args)]
+pub struct Remote {
+    /// The address of the instance, instead of the configured one: `ADDRESS:PORT`, or a URL (`https://HOST:PORT`).
+    #[arg(long, visible_alias = "url", value_name = "URL")]
     api: Option<String>,
+    /// The file with the token of the instance. Default: the environment variable MILLSTREAM_TOKEN.
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
+    /// The roots of the instance's certificate. Default: those of the system.
+    #[arg(long, value_name = "FILE")]
+    ca: Option<PathBuf>,
+    /// The client certificate to present.
+    #[arg(long, value_name = "FILE", requires = "key")]
+    cert: Option<PathBuf>,
+    /// The key of the client certificate.
+    #[arg(long, value_name = "FILE", requires = "cert")]
+    key: Option<PathBuf>,
+}
+
+/// Where an instance listens.
+#[derive(Debug, PartialEq, Eq)]
+struct Place {
+    address: String,
+    is_secured: bool,
 }
 
 impl Instance {
-    /// Its address, or the exit code of the complaint.
-    pub fn address(&self) -> Result<String, u8> {
-        if let Some(api) = &self.api {
-            let address = api.trim_start_matches("http://").trim_end_matches('/');
-            return Ok(address.to_owned());
-        }
-        let is_default = self.config == [PathBuf::from("/etc/millstream")];
-        if is_default && !self.config[0].exists() {
-            return Ok(millstream_config::Api::default().listen[0].clone());
-        }
-        let api = config::api(&self.config).map_err(|problems| config::complain(&problems))?;
-        let first = api.listen.first().cloned();
-        first.ok_or_else(|| {
-            let text = "`api.listen` is empty there: the instance cannot be asked";
-            page::complain(text, exit::FAILED)
+    /// A client of it, or the exit code of the complaint.
+    pub fn client(&self) -> Result<Client, u8> {
+        self.remote.client(&self.config)
+    }
+}
+
+impl Remote {
+    /// A client of the instance with this configuration, or the exit code of the complaint.
+    pub fn client(&self, config: &[PathBuf]) -> Result<Client, u8> {
+        let place = match &self.api {
+            Some(api) => Place::of(api),
+            None => configured(config)?,
+        };
+        let fail = |text: String| page::complain(&text, exit::FAILED);
+        let tls = match place.is_secured {
+            true => {
+                let own = self.cert.clone().zip(self.key.clone());
+                Some(client_config(self.ca.clone(), own, true).map_err(fail)?)
+            }
+            false => None,
+        };
+        Ok(Client {
+            address: place.address,
+            tls,
+            token: self.token().map_err(fail)?,
         })
     }
 
-    /// A page of it, as JSON.
-    pub fn get(&self, address: &str, path: &str) -> Result<Value, String> {
-        match self.ask(address, "GET", path)? {
-            (200, body) => parse(address, &body),
-            (code, body) => Err(format!("{address} answers {code}: {}", body.trim())),
+    fn token(&self) -> Result<Option<Secret>, String> {
+        let text = match &self.token_file {
+            Some(file) => Some(fs::read_to_string(file).map_err(|error| {
+                format!("cannot read the token in {}: {error}", file.display())
+            })?),
+            None => std::env::var(TOKEN).ok(),
+        };
+        let text = text.map(|text| text.trim().to_owned());
+        match text.filter(|text| !text.is_empty()) {
+            Some(text) if text.chars().any(char::is_control) => {
+                Err("the token has more than one line".to_owned())
+            }
+            text => Ok(text.map(Secret::new)),
+        }
+    }
+}
+
+/// The address of the instance with this configuration.
+fn configured(config: &[PathBuf]) -> Result<Place, u8> {
+    let is_default = config == [PathBuf::from("/etc/millstream")];
+    let api = match is_default && !config[0].exists() {
+        true => Api::default(),
+        false => config::api(config).map_err(|problems| config::complain(&problems))?,
+    };
+    Place::first(&api).ok_or_else(|| {
+        let text = "`api.listen` is empty there: the instance cannot be asked";
+        page::complain(text, exit::FAILED)
+    })
+}
+
+impl Place {
+    /// Of a URL or an address.
+    fn of(url: &str) -> Self {
+        let (is_secured, rest) = match url.strip_prefix("https://") {
+            Some(rest) => (true, rest),
+            None => (false, url.strip_prefix("http://").unwrap_or(url)),
+        };
+        let address = rest.trim_end_matches('/');
+        let has_port = address
+            .rsplit_once(':')
+            .is_some_and(|(_, port)| port.bytes().all(|byte| byte.is_ascii_digit()));
+        let address = match (has_port, is_secured) {
+            (true, _) => address.to_owned(),
+            (false, true) => format!("{address}:443"),
+            (false, false) => format!("{address}:8687"),
+        };
+        Self {
+            address,
+            is_secured,
+        }
+    }
+
+    /// The first address on loopback, otherwise the first one.
+    fn first(api: &Api) -> Option<Self> {
+        let is_local = |address: &&String| {
+            let socket = address.parse::<SocketAddr>();
+            address.starts_with("localhost:") || socket.is_ok_and(|it| it.ip().is_loopback())
+        };
+        let mut all = api.listen.iter();
+        let local = all.clone().find(is_local);
+        let is_secured = local.is_none() && api.tls.is_some();
+        // An instance that listens on all addresses is reached on loopback.
+        let address = local.or_else(|| all.next())?;
+        let address = address
+            .replace("0.0.0.0:", "127.0.0.1:")
+            .replace("[::]:", "[::1]:");
+        Some(Self {
+            address,
+            is_secured,
+        })
+    }
+}
+
+impl Client {
+    /// A page of the instance, as JSON.
+    pub fn get(&self, path: &str) -> Result<Value, String> {
+        match self.ask("GET", path)? {
+            (200, body) => self.parse(&body),
+            (code, body) => Err(self.refused(code, &body)),
         }
     }
 
     /// The answer to a POST without a body, as JSON, whether it succeeded or not.
-    pub fn post(&self, address: &str, path: &str) -> Result<Value, String> {
-        match self.ask(address, "POST", path)? {
-            (200 | 422, body) => parse(address, &body),
-            (404 | 405, _) => Err(format!(
-                "the instance at {address} is of a version that cannot do this"
-            )),
-            (code, body) => Err(format!("{address} answers {code}: {}", body.trim())),
+    pub fn post(&self, path: &str) -> Result<Value, String> {
+        match self.ask("POST", path)? {
+            (200 | 202 | 409 | 422, body) => self.parse(&body),
+            (code, body) => Err(self.refused(code, &body)),
         }
     }
 
-    fn ask(&self, address: &str, method: &str, path: &str) -> Result<(u16, String), String> {
-        // An instance that listens on all addresses is reached on loopback.
-        let address = address
-            .replace("0.0.0.0:", "127.0.0.1:")
-            .replace("[::]:", "[::1]:");
-        client::request(&address, method, path).map_err(|error| {
-            format!(
-                "no instance answers at {address}: {error}; is `millstream run` running, and is this its `api.listen`?"
-            )
-        })
+    /// The answer to a GET, to be read as it comes.
+    pub fn stream(&self, path: &str) -> Result<Answer, String> {
+        let answer = self.open("GET", path).map_err(|error| self.lost(&error))?;
+        match answer.code {
+            200 => Ok(answer),
+            code => {
+                let mut body = String::new();
+                let _ = answer.body.take(REFUSAL_MAX).read_to_string(&mut body);
+                Err(self.refused(code, &body))
+            }
+        }
+    }
+
+    fn ask(&self, method: &str, path: &str) -> Result<(u16, String), String> {
+        self.request(method, path)
+            .map_err(|error| self.lost(&error))
+    }
+
+    fn lost(&self, error: &std::io::Error) -> String {
+        format!(
+            "no instance answers at {self}: {error}; is `millstream run` running, and is this its `api.listen`?"
+        )
+    }
+
+    fn refused(&self, code: u16, body: &str) -> String {
+        match code {
+            404 | 405 if body.trim().is_empty() => {
+                format!("the instance at {self} is of a version that cannot do this")
+            }
+            _ => format!("{self} answers {code}: {}", body.trim()),
+        }
+    }
+
+    fn parse(&self, body: &str) -> Result<Value, String> {
+        serde_json::from_str(body)
+            .map_err(|error| format!("{self} answers, but not as Millstream does: {error}"))
     }
 }
 
-fn parse(address: &str, body: &str) -> Result<Value, String> {
-    serde_json::from_str(body)
-        .map_err(|error| format!("{address} answers, but not as Millstream does: {error}"))
+#[cfg(test)]
+mod tests {
+    use millstream_config::Node;
+
+    use super::*;
+
+    #[test]
+    fn a_url_names_host_port_and_encryption() {
+        for (url, address, is_secured) in [
+            ("127.0.0.1:1", "127.0.0.1:1", false),
+            ("http://agg:1/", "agg:1", false),
+            ("https://agg:1", "agg:1", true),
+            ("https://agg", "agg:443", true),
+            ("agg", "agg:8687", false),
+            ("[::1]:1", "[::1]:1", false),
+        ] {
+            let place = Place {
+                address: address.to_owned(),
+                is_secured,
+            };
+            assert_eq!(Place::of(url), place, "{url}");
+        }
+    }
+
+    #[test]
+    fn the_address_on_loopback_is_preferred() {
+        for (api, address, is_secured) in [
+            (
+                "{ listen: [\"10.0.0.1:1\", \"127.0.0.1:2\"], tls: mesh }",
+                "127.0.0.1:2",
+                false,
+            ),
+            ("{ listen: \"0.0.0.0:1\" }", "127.0.0.1:1", false),
+            ("{ listen: \"[::]:1\", tls: mesh }", "[::1]:1", true),
+        ] {
+            let api: Api = Node::parse("t", api).unwrap().read().unwrap();
+            let place = Place::first(&api).unwrap();
+            assert_eq!((&*place.address, place.is_secured), (address, is_secured));
+        }
+    }
 }

@@ -10,4 +10,6 @@ pub mod reload;
 pub mod run;
 pub mod schema;
 pub mod status;
+pub mod tap;
 pub mod test;
+pub mod top;

@@ -34,8 +34,8 @@ pub struct Reload {
 impl Reload {
     /// Reloads; returns the exit code.
     pub fn execute(self) -> u8 {
-        let answer = self.instance.address().and_then(|address| {
-            let answer = self.instance.post(&address, "/reload");
+        let answer = self.instance.client().and_then(|client| {
+            let answer = client.post("/reload");
             answer.map_err(|text| page::complain(&text, exit::FAILED))
         });
         let answer = match answer {

@@ -4,6 +4,7 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use clap::Args;
 use millstream_channels::memory::MemoryChannel;
+use millstream_net::handover;
 use millstream_pipeline::{
     failure::Failure,
     launch::{Launch, launch},
@@ -14,11 +15,14 @@ use rustix::process::{Resource, getrlimit, setrlimit};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::{
-    api::{self, Shown},
-    clock, config, exit, log, page,
+    api::{self, Pusher, Shown},
+    clock, config,
+    described::Descriptions,
+    exit, log, page,
     progress::Progress,
     reload::Reload,
     systemd,
+    upgrade::Upgrade,
 };
 
 /// The time reserved at the end of the drain, at most a quarter of it, for closing the channels: two syncs each.
@@ -36,7 +40,8 @@ With `--once`, records that were rejected and that no node takes (`inputs: [\"*.
 kept in data_dir/rejected, and `millstream rejected cat` shows them.
 
 Signals: SIGTERM and SIGINT drain (a second one ends it at once). SIGUSR1 logs a line with the state of every node.
-SIGHUP reads the configuration again, as `millstream reload` does.
+SIGHUP reads the configuration again, as `millstream reload` does. SIGUSR2 replaces the program by the one that is now in its
+file: that one checks the configuration, this one drains, and the addresses stay open.
 
 A stop never waits longer than `--drain`. Records in a disk channel stay there for the next start. Records that wait in front
 of a full one were not accepted; senders that wait for an answer send them again.
@@ -58,6 +63,7 @@ pub struct Run {
 impl Run {
     /// Runs; returns the exit code.
     pub fn execute(self) -> u8 {
+        handover::inherit();
         let loaded = match config::read(&self.config) {
             Ok(loaded) => loaded,
             Err(problems) => return config::complain(&problems),
@@ -68,8 +74,16 @@ impl Run {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build();
+        let upgrade = Upgrade::new(&self.config);
         match runtime {
-            Ok(runtime) => runtime.block_on(self.run(loaded)),
+            Ok(runtime) => {
+                let (code, end) = runtime.block_on(self.run(loaded, &upgrade));
+                drop(runtime);
+                match end {
+                    Some(Asked::Upgrade) => upgrade.execute(),
+                    Some(Asked::Stop) | None => code,
+                }
+            }
             Err(error) => {
                 tracing::error!("cannot start a runtime: {error}");
                 exit::FAILED
@@ -77,18 +91,28 @@ impl Run {
         }
     }
 
-    async fn run(&self, loaded: config::Loaded) -> u8 {
-        let (mut running, mut events) = match self.start(loaded).await {
+    /// The exit code, and what asked for the end, if the input did not end.
+    async fn run(&self, loaded: config::Loaded, upgrade: &Upgrade) -> (u8, Option<Asked>) {
+        let (mut running, mut events) = match self.start(loaded, upgrade).await {
             Ok(started) => started,
             Err(failure) => {
                 // The configuration is valid, but something it names is missing, perhaps temporarily.
                 tracing::error!("{failure}");
-                return exit::FAILED;
+                return (exit::FAILED, None);
             }
         };
         tracing::info!("started {} nodes", running.nodes.now().len());
+        for address in handover::close_rest() {
+            tracing::warn!(
+                "no source listens at {address}, which this process was started with: it is closed"
+            );
+        }
         systemd::notify("READY=1");
-        match self.until_ended(&mut running, &mut events).await {
+        let (ended, asked) = self.until_ended(&mut running, &mut events).await;
+        if let Some(pusher) = events.pusher.take() {
+            pusher.finish().await;
+        }
+        let code = match ended {
             Some(failures) if failures.is_empty() => self.drained(&running),
             // The failed node has logged the reason.
             Some(_) => exit::FAILED,
@@ -99,7 +123,8 @@ impl Run {
                 );
                 exit::FAILED
             }
-        }
+        };
+        (code, asked)
     }
 
     /// The exit code after everything was settled. Lost records, and rejected records that a job (`--once`) leaves in
@@ -131,10 +156,15 @@ impl Run {
     }
 
     /// Starts signal handling first, so that no signal ends the process from here on; then the addresses; then the pipeline.
-    async fn start(&self, loaded: config::Loaded) -> Result<(Running, Events), Failure> {
+    async fn start(
+        &self,
+        loaded: config::Loaded,
+        upgrade: &Upgrade,
+    ) -> Result<(Running, Events), Failure> {
         let signals = Signals::new()?;
         let bound = api::bind(
             &loaded.settings.api,
+            loaded.api_tls,
             loaded.api_is_chosen,
             &loaded.settings.host,
         )
@@ -144,48 +174,70 @@ impl Run {
             open_memory: MemoryChannel::open,
             meters: Meters::default(),
         };
+        let descriptions = Descriptions::new(&loaded.plan, &loaded.entries);
         let (running, reloader) = launch(loaded.plan, start).await?;
-        let (reload, requests) =
-            Reload::new(&self.config, loaded.entries, loaded.settings, reloader);
+        let (reload, requests) = Reload::new(
+            &self.config,
+            loaded.entries,
+            loaded.settings.clone(),
+            reloader,
+            descriptions.clone(),
+        );
+        let shown = bound.serve(&running, requests, descriptions, &loaded.settings);
         let events = Events {
             signals,
-            shown: bound.serve(&running, requests),
+            pusher: Pusher::start(shown.clone()),
+            shown,
             reload,
+            upgrade: upgrade.clone(),
+            once: self.once,
         };
         Ok((running, events))
     }
 
-    /// The failures at the end; `None` if the drain deadline passed.
+    /// The failures at the end, `None` if the drain deadline passed; and what asked for the end.
     async fn until_ended(
         &self,
         running: &mut Running,
         events: &mut Events,
-    ) -> Option<Vec<Failure>> {
+    ) -> (Option<Vec<Failure>>, Option<Asked>) {
         let mut progress = Progress::new(self.once, &running.meters);
-        tokio::select! {
-            failures = running.ended() => return Some(failures),
-            () = events.ask_to_end(false) => {}
-            () = progress.show() => {}
-            () = clock::watch() => {}
-        }
+        let asked = tokio::select! {
+            failures = running.ended() => return (Some(failures), None),
+            asked = events.ask_to_end(false) => asked,
+            () = progress.show() => Asked::Stop,
+            () = clock::watch() => Asked::Stop,
+        };
         drop(progress);
-        systemd::notify("STOPPING=1");
+        events.shown.drain();
+        match asked {
+            Asked::Stop => systemd::notify("STOPPING=1"),
+            Asked::Upgrade => {
+                handover::keep();
+                systemd::notify("RELOADING=1");
+            }
+        }
         tracing::info!(
             "draining for at most {} s; a second signal ends it at once",
             self.drain.as_secs()
         );
         running.stop();
+        (self.drain(running, events).await, Some(asked))
+    }
+
+    /// Waits for the end of everything after the stop; `None` if the drain deadline passed.
+    async fn drain(&self, running: &mut Running, events: &mut Events) -> Option<Vec<Failure>> {
         let close = CLOSE.min(self.drain / 4);
         tokio::select! {
             failures = running.ended() => return Some(failures),
             () = tokio::time::sleep(self.drain - close) => {}
-            () = events.ask_to_end(true) => return None,
+            _ = events.ask_to_end(true) => return None,
         }
         running.give_up_waiting();
         tokio::select! {
             failures = running.ended() => return Some(failures),
             () = tokio::time::sleep(close) => {}
-            () = events.ask_to_end(true) => return None,
+            _ = events.ask_to_end(true) => return None,
         }
         running.is_all_kept().await.then(Vec::new)
     }
@@ -197,6 +249,7 @@ struct Signals {
     int: Signal,
     hup: Signal,
     usr1: Signal,
+    usr2: Signal,
 }
 
 impl Signals {
@@ -209,6 +262,7 @@ impl Signals {
             int: listen(SignalKind::interrupt())?,
             hup: listen(SignalKind::hangup())?,
             usr1: listen(SignalKind::user_defined1())?,
+            usr2: listen(SignalKind::user_defined2())?,
         })
     }
 }
@@ -217,22 +271,40 @@ impl Signals {
 struct Events {
     signals: Signals,
     shown: Arc<Shown>,
+    pusher: Option<Pusher>,
     reload: Reload,
+    upgrade: Upgrade,
+    once: bool,
+}
+
+/// A request of an operator to end.
+#[derive(Clone, Copy)]
+enum Asked {
+    Stop,
+    /// The program in the file is to run in place of this one.
+    Upgrade,
 }
 
 impl Events {
     /// Returns when a signal asks the process to end; handles all others. `stopping`: the pipeline drains.
-    async fn ask_to_end(&mut self, stopping: bool) {
+    async fn ask_to_end(&mut self, stopping: bool) -> Asked {
         let Self {
             signals,
             shown,
             reload,
+            upgrade,
+            once,
+            pusher: _,
         } = self;
         loop {
             tokio::select! {
-                _ = signals.term.recv() => return,
-                _ = signals.int.recv() => return,
+                _ = signals.term.recv() => return Asked::Stop,
+                _ = signals.int.recv() => return Asked::Stop,
                 _ = signals.usr1.recv() => tracing::info!("{}", shown.line()),
+                _ = signals.usr2.recv(), if !stopping && !*once => match upgrade.check().await {
+                    Ok(()) => return Asked::Upgrade,
+                    Err(why) => tracing::error!("not upgraded, everything runs as before: {why}"),
+                },
                 _ = signals.hup.recv() => drop(reload.reload(stopping)),
                 () = reload.answer(stopping) => {}
             }

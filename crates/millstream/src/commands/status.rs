@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::instance::Instance;
 use crate::{
-    exit,
+    api, exit,
     page::{self, columns, paragraph},
 };
 
@@ -21,6 +21,8 @@ Examples:
   millstream status                          the instance of /etc/millstream
   millstream status --api 127.0.0.1:8687     the one that listens there
   millstream status --json | jq .nodes
+  millstream status --line                   one line, as SIGUSR1 logs it
+  millstream status --url https://agg-1:8688 --token-file ops.token
 
 The columns: IN and OUT count records since the start, without those that are read again after a failure and those that are
 rejected; PENDING are records that are not kept or settled yet; REJECTED could not be decoded or were refused permanently.
@@ -37,17 +39,20 @@ pub struct Status {
     /// Print the response of `/status`.
     #[arg(long)]
     json: bool,
+    /// Print one line: whether it is healthy, and each node with its state and records.
+    #[arg(long, conflicts_with = "json")]
+    line: bool,
 }
 
 impl Status {
     /// Prints the status; returns the exit code.
     pub fn execute(self) -> u8 {
-        let address = match self.instance.address() {
-            Ok(address) => address,
+        let client = match self.instance.client() {
+            Ok(client) => client,
             Err(code) => return code,
         };
-        let ask = || self.instance.get(&address, "/status");
-        let asked = match self.json {
+        let ask = || client.get("/status");
+        let asked = match self.json || self.line {
             true => ask().map(|one| (one, None)),
             false => ask().and_then(|first| {
                 sleep(RATE_TIME);
@@ -55,6 +60,10 @@ impl Status {
             }),
         };
         match asked {
+            Ok((now, None)) if self.line => {
+                page::print(&format!("{}\n", api::line(&now)));
+                code(&now)
+            }
             Ok((now, None)) => {
                 page::print(&format!("{now:#}\n"));
                 code(&now)

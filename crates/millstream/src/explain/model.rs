@@ -177,7 +177,8 @@ impl Explained {
         explained
     }
 
-    fn place(&self, name: &str) -> Option<usize> {
+    /// The place of a node.
+    pub fn place(&self, name: &str) -> Option<usize> {
         self.nodes.iter().position(|node| node.name == name)
     }
 
@@ -224,14 +225,21 @@ impl Explained {
                     guarantee,
                 });
             }
-            for channel in &source.kept_by {
-                let kept = self.keeps.iter().find(|keeps| keeps.node == *channel);
-                let kept = kept.map_or(Guarantee::ExactlyOnce, |keeps| keeps.promise.guarantee);
-                for sink in self.consumers(*channel) {
-                    let exit = exit(sink, true);
-                    let entry = source.promise.guarantee.min(kept);
+            let mut open: Vec<_> = (source.kept_by.iter().rev())
+                .map(|channel| (vec![source.node, *channel], source.promise.guarantee))
+                .collect();
+            while let Some((nodes, entry)) = open.pop() {
+                let channel = nodes[nodes.len() - 1];
+                let kept = self.keeps.iter().find(|keeps| keeps.node == channel);
+                let entry = kept.map_or(entry, |keeps| entry.min(keeps.promise.guarantee));
+                for node in self.consumers(channel) {
+                    let nodes = [&nodes[..], &[node]].concat();
+                    if node < places.sinks {
+                        open.push((nodes, entry));
+                        continue;
+                    }
+                    let exit = exit(node, true);
                     let guarantee = entry.min(exit.guarantee);
-                    let nodes = vec![source.node, *channel, sink];
                     paths.push(Path {
                         nodes,
                         exit,
@@ -342,10 +350,21 @@ fn edges(plan: &Plan, places: &Places) -> Vec<Edge> {
             add(from, Port::Rejected, places.of(route.to), &route.tags);
         }
     }
+    for (at, channel) in plan.channels.iter().enumerate() {
+        if let Some(input) = &channel.input {
+            let from = places.channels + input.channel;
+            add(from, Port::Records, places.channels + at, &input.tags);
+        }
+    }
     for (at, sink) in plan.sinks.iter().enumerate() {
         let own = places.sinks + at;
-        if let Input::Channel { channel, tags } = &sink.input {
-            add(places.channels + channel, Port::Records, own, tags);
+        if let Input::Channel(input) = &sink.input {
+            add(
+                places.channels + input.channel,
+                Port::Records,
+                own,
+                &input.tags,
+            );
         }
         for route in &sink.rejects {
             add(own, Port::Rejected, places.of(route.to), &route.tags);

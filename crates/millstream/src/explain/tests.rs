@@ -8,7 +8,10 @@ use millstream_pipeline::{
         ChannelConfig, ChannelContext, LocalFuture, Opened, Placement, Sink, SinkContext,
         Source as SourceNode, SourceContext,
     },
-    plan::{ChannelPlan, Input, Link, Plan, Route, RunSettings, SinkPlan, SourcePlan, Target},
+    plan::{
+        ChannelInput, ChannelPlan, Input, Link, Plan, Route, RunSettings, SinkPlan, SourcePlan,
+        Target,
+    },
     promise::{Guarantee, Promise},
     tags::TagFilter,
 };
@@ -111,7 +114,7 @@ fn tags() -> Option<TagFilter> {
 }
 
 fn plan() -> Plan {
-    let behind = |tags| Input::Channel { channel: 0, tags };
+    let behind = |tags| Input::Channel(ChannelInput { channel: 0, tags });
     let mut fleet = source("fleet", "forward", to(Target::Channel(0)));
     fleet.rejects = to(Target::Sink(2));
     Plan {
@@ -124,6 +127,7 @@ fn plan() -> Plan {
             name: "buffer".into(),
             kind: "disk",
             config: Box::new(Fake(Guarantee::ExactlyOnce)),
+            input: None,
             chain: None,
             consumers: vec!["archive".into(), "next".into()],
         }],
@@ -149,6 +153,32 @@ fn plan() -> Plan {
             rejected: RejectedLimits::default(),
         },
     }
+}
+
+#[test]
+fn a_path_leads_through_a_channel_behind_a_channel() {
+    let mut plan = plan();
+    plan.channels.push(ChannelPlan {
+        name: "second".into(),
+        kind: "disk",
+        config: Box::new(Fake(Guarantee::AtLeastOnce)),
+        input: Some(ChannelInput {
+            channel: 0,
+            tags: None,
+        }),
+        chain: None,
+        consumers: vec!["archive".into()],
+    });
+    plan.sinks[0].input = Input::Channel(ChannelInput {
+        channel: 1,
+        tags: None,
+    });
+    let explained = Explained::new(&plan);
+    let paths = explained.paths.iter();
+    let mut found = paths.map(|path| (explained.names(&path.nodes).join(" "), path.guarantee));
+    let weakest = Guarantee::AtLeastOnce;
+    let expected = ("fleet buffer second archive".to_owned(), weakest);
+    assert!(found.any(|path| path == expected));
 }
 
 #[test]

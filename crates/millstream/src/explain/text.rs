@@ -85,16 +85,10 @@ fn processors(explained: &Explained) -> String {
             0 => "leads to no channel and no sink: it never runs".to_owned(),
             1 => format!("runs in front of {}", explained.names(consumers)[0]),
             times => {
-                let reads_channel = |edge: &super::Edge| {
-                    let from = explained.nodes[edge.from].kind;
-                    consumers.contains(&edge.to) && from == Kind::Channel
-                };
-                let once = match explained.ends.iter().any(reads_channel) {
-                    true => "In front of the disk channel it would run once",
-                    false => "A disk channel behind it would let it run once",
-                };
                 let names = list(&explained.names(consumers));
-                format!("runs {times} times: in front of each of {names}. {once}")
+                format!(
+                    "runs {times} times: in front of each of {names}. A disk channel behind it would let it run once"
+                )
             }
         };
         if let Some(tasks) = &processor.tasks {
@@ -248,7 +242,8 @@ fn answers(explained: &Explained) -> String {
     columns(2, &rows.collect::<Vec<_>>(), &[])
 }
 
-fn answer(explained: &Explained, source: &Source) -> String {
+/// When a source answers its peers.
+pub fn answer(explained: &Explained, source: &Source) -> String {
     let (kept, settled) = (
         list(&explained.names(&source.kept_by)),
         list(&explained.names(&source.settled_by)),

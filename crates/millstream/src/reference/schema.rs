@@ -16,7 +16,11 @@ pub fn whole() -> Value {
     let mut defs = Map::new();
     let mut root = schemars::schema_for!(Settings).to_value();
     settle(&mut root, "#/$defs/settings/$defs/");
-    let own = root["$defs"].take();
+    let mut own = root["$defs"].take();
+    if let Some(tls) = own.pointer_mut("/Api/properties/tls") {
+        tls["type"] = json!(["string", "object", "null"]);
+        tls["anyOf"] = json!([{ "type": ["string", "null"] }, { "$ref": "#/$defs/tls" }]);
+    }
     defs.insert("settings".to_owned(), json!({ "$defs": own }));
     let mut properties = root["properties"].take();
     for section in Section::ALL {

@@ -82,11 +82,16 @@ pub fn changed_settings(new: &Settings, running: &Settings) -> Vec<Waiting> {
         Ok(Json::Object(fields)) => fields,
         _ => serde_json::Map::new(),
     };
+    let api_differs = new.api != running.api;
     let (new, running) = (fields(new), fields(running));
     let names = new
         .keys()
         .chain(running.keys().filter(|name| !new.contains_key(*name)));
-    let differs = |name: &&String| *name != "timezone" && new.get(*name) != running.get(*name);
+    // A token is `***` in the fields.
+    let differs = |name: &&String| {
+        let differs = new.get(*name) != running.get(*name);
+        *name != "timezone" && (differs || *name == "api" && api_differs)
+    };
     let waiting = |name: &String| Waiting {
         what: name.as_str().into(),
         why: "the setting has changed",

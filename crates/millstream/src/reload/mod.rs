@@ -1,5 +1,6 @@
 //! Reads the configuration again and turns the running pipeline to its processors: SIGHUP and `millstream reload`.
 
+mod fingerprint;
 mod merge;
 #[cfg(test)]
 mod tests;
@@ -11,22 +12,41 @@ use millstream_pipeline::{
     failure::Failure,
     layout::Entry,
     reload::{Change, Outcome, Reloader},
+    replay::Replay,
 };
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::{
     config::{self, Loaded},
+    described::Descriptions,
     page, systemd,
 };
+use fingerprint::Fingerprint;
 use merge::{Merged, Waiting, changed_settings, merge};
 
 /// Requests of the interface that wait at the same time; further ones are refused.
 const REQUESTS: usize = 16;
 
-/// Asks for a reload, over the interface.
+/// Asks for a reload or a replay, over the interface.
 #[derive(Clone)]
-pub struct Requests(mpsc::Sender<oneshot::Sender<Report>>);
+pub struct Requests {
+    sender: mpsc::Sender<Request>,
+    running: Fingerprint,
+}
+
+/// A request of the interface.
+enum Request {
+    /// Reload.
+    Reload(oneshot::Sender<Report>),
+    /// Replay what this node has rejected.
+    Replay(String, oneshot::Sender<Result<Replay, String>>),
+    /// Forget a consumer of a channel.
+    Forget(String, String, oneshot::Sender<Option<Forgotten>>),
+}
+
+/// Resolves when a consumer is forgotten.
+type Forgotten = oneshot::Receiver<Result<(), String>>;
 
 /// Reloads the pipeline of a configuration.
 pub struct Reload {
@@ -35,7 +55,9 @@ pub struct Reload {
     entries: Vec<Entry>,
     settings: Settings,
     reloader: Reloader,
-    requests: mpsc::Receiver<oneshot::Sender<Report>>,
+    requests: mpsc::Receiver<Request>,
+    running: Fingerprint,
+    descriptions: Descriptions,
 }
 
 /// The result of a reload.
@@ -60,8 +82,29 @@ impl Requests {
     /// Reloads; `None` if the process is not able to.
     pub async fn reload(&self) -> Option<Report> {
         let (answer, report) = oneshot::channel();
-        self.0.try_send(answer).ok()?;
+        self.sender.try_send(Request::Reload(answer)).ok()?;
         report.await.ok()
+    }
+
+    /// The fingerprint of the configuration that runs.
+    pub fn fingerprint(&self) -> String {
+        self.running.get()
+    }
+
+    /// Asks a channel to forget a consumer; `None` if the process is not able to, or no such channel runs.
+    pub async fn forget(&self, channel: &str, consumer: &str) -> Option<Result<(), String>> {
+        let (answer, asked) = oneshot::channel();
+        let request = Request::Forget(channel.to_owned(), consumer.to_owned(), answer);
+        self.sender.try_send(request).ok()?;
+        asked.await.ok()??.await.ok()
+    }
+
+    /// A replay of what a node has rejected, or why there can be none; `None` if the process is not able to.
+    pub async fn replay(&self, node: &str) -> Option<Result<Replay, String>> {
+        let (answer, replay) = oneshot::channel();
+        let request = Request::Replay(node.to_owned(), answer);
+        self.sender.try_send(request).ok()?;
+        replay.await.ok()
     }
 }
 
@@ -72,16 +115,21 @@ impl Reload {
         entries: Vec<Entry>,
         settings: Settings,
         reloader: Reloader,
+        descriptions: Descriptions,
     ) -> (Self, Requests) {
         let (sender, requests) = mpsc::channel(REQUESTS);
+        let running = Fingerprint::default();
+        running.set(&settings, &entries);
         let reload = Self {
+            running: running.clone(),
             paths: paths.to_vec(),
             entries,
             settings,
             reloader,
             requests,
+            descriptions,
         };
-        (reload, Requests(sender))
+        (reload, Requests { sender, running })
     }
 
     /// Waits for a request of the interface and answers it. `stopping`: the pipeline drains.
@@ -90,7 +138,17 @@ impl Reload {
             return std::future::pending().await;
         };
         // A client that has gone away gets no answer.
-        let _ = request.send(self.reload(stopping));
+        match request {
+            Request::Reload(answer) => drop(answer.send(self.reload(stopping))),
+            Request::Replay(_, answer) if stopping => {
+                let why = "Millstream drains and stops".to_owned();
+                drop(answer.send(Err(why)));
+            }
+            Request::Forget(channel, consumer, answer) => {
+                drop(answer.send(self.reloader.forget_consumer(&channel, &consumer)));
+            }
+            Request::Replay(node, answer) => drop(answer.send(self.reloader.replay(&node))),
+        }
     }
 
     /// Reads the configuration again and turns to it; logs the result. `stopping`: the pipeline drains.
@@ -131,7 +189,9 @@ impl Reload {
         };
         match self.reloader.reload(&plan) {
             Ok(changes) => {
+                self.descriptions.replace(&plan, &entries);
                 self.entries = entries;
+                self.running.set(&self.settings, &self.entries);
                 Report::Applied {
                     changes,
                     waiting,

@@ -153,3 +153,16 @@ fn settings_that_differ_are_named() {
     let names: Vec<_> = changed.iter().map(|waiting| &*waiting.what).collect();
     assert_eq!(names, ["host"]);
 }
+
+#[test]
+fn another_token_is_a_changed_setting_although_it_prints_the_same() {
+    let settings = |token: &str| {
+        let text = format!("{RUNNING}api: {{ tokens: [{{ name: ops, token: {token} }}] }}");
+        read(&text).settings
+    };
+    let (old, new) = (settings("0123456789abcdef"), settings("fedcba9876543210"));
+    assert_eq!(changed_settings(&old, &old), []);
+    let changed = changed_settings(&new, &old);
+    let names: Vec<_> = changed.iter().map(|waiting| &*waiting.what).collect();
+    assert_eq!(names, ["data_dir", "api"]);
+}

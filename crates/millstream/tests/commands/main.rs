@@ -11,5 +11,6 @@ mod cases;
 mod channel;
 mod command_line;
 mod cookbook;
+mod monitoring;
 #[path = "../program/mod.rs"]
 mod program;

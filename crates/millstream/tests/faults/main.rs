@@ -25,3 +25,4 @@ mod program;
 mod reload;
 mod restarts;
 mod slow_disk;
+mod upgrades;

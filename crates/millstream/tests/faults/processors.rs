@@ -63,6 +63,29 @@ fn nothing_is_lost_or_doubled_through_processors_when_sender_and_receiver_are_ki
     storm(receiver, records, "30000", kills);
 }
 
+/// A channel behind a channel, with processors in front of both, between them, and behind them.
+fn two_channels(directory: &Path, port: u16) -> String {
+    let place = directory.display();
+    format!(
+        "data_dir: {place}/data\napi: {{ listen: [] }}\nthreads: 2\n\
+         sources:\n  in: {{ type: forward, listen: \"tcp://127.0.0.1:{port}\" }}\n\
+         {CHAINS}\
+         \x20 last: {{ type: parse, inputs: [behind], as: regex, pattern: '^(?<message>.*)$', parallelism: 2 }}\n\
+         channels:\n\
+         \x20 behind: {{ type: disk, inputs: [parts.some, parts.rest], size_max: 1GiB }}\n\
+         \x20 kept: {{ type: disk, inputs: [halves.some, halves.rest], size_max: 1GiB }}\n\
+         sinks:\n\
+         \x20 out: {{ type: file, inputs: [last], format: raw, path: \"{place}/out/{{tag}}.log\" }}\n"
+    )
+}
+
+#[test]
+fn nothing_is_lost_or_doubled_through_a_channel_behind_a_channel_when_sender_and_receiver_are_killed()
+ {
+    let (records, kills) = (in_storm(800_000, 4_000_000), in_storm(40, 250));
+    storm(two_channels, records, "30000", kills);
+}
+
 #[test]
 fn nothing_is_lost_or_doubled_through_external_programs_when_sender_and_receiver_are_killed() {
     let (records, kills) = (in_storm(300_000, 2_000_000), in_storm(20, 150));

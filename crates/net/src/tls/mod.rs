@@ -5,11 +5,13 @@
 
 mod client;
 mod files;
+mod names;
 mod options;
 mod reloading;
 mod server;
 
 pub use client::{ClientTls, client_config};
+pub(crate) use names::names;
 pub use options::{Block, ClientAuth, MinVersion, Tls};
 pub use server::ServerTls;
 

@@ -15,7 +15,7 @@ mod task;
 mod tests;
 mod workers;
 
-use std::sync::Arc;
+use std::{borrow::Cow, sync::Arc};
 
 use bytes::Bytes;
 use millstream_record::Batch;
@@ -36,6 +36,8 @@ use crate::{
     output::{Made, Use},
     partition::Dealer,
     plan::{ChainNode, ChainPlan, ChainPort, Hop, Step},
+    replay,
+    taps::{self, Point},
 };
 
 /// A chain with its tasks. It belongs to one thread at a time.
@@ -86,10 +88,12 @@ impl NodeContext {
 pub(crate) struct ProcessorMeters {
     received: Meter,
     received_bytes: Meter,
+    batches: Meter,
     sent: Meter,
     filtered: Meter,
     failed: Meter,
     busy: Meter,
+    tap: Point,
 }
 
 impl ProcessorMeters {
@@ -97,16 +101,19 @@ impl ProcessorMeters {
         Self {
             received: meters.counter("records_received"),
             received_bytes: meters.counter("bytes_received"),
+            batches: meters.counter("batches_received"),
             sent: meters.counter("records_sent"),
             filtered: meters.counter("records_filtered"),
             failed: meters.counter("records_failed"),
             busy: meters.counter("busy_microseconds"),
+            tap: meters.tap(),
         }
     }
 
     fn count(&self, batch: &Batch, all: &[Made]) {
         self.received.add(u64::from(batch.count));
         self.received_bytes.add(batch.len() as u64);
+        self.batches.add(1);
         for made in all {
             self.sent.add(made.counts.sent);
             self.filtered.add(made.counts.filtered);
@@ -139,9 +146,10 @@ impl Chain {
         let nodes = plan.nodes.iter().zip(contexts).zip(workers);
         let nodes = nodes.map(|((node, context), workers)| Node::new(node, context, workers));
         let nodes = nodes.collect::<Result<Vec<_>, Failure>>()?;
+        let uses_places = plan.nodes.iter().any(|node| node.processor.uses_places());
         Ok(Self {
             waiting: nodes.iter().map(|_| Vec::new()).collect(),
-            is_numbered: ways_meet(&plan),
+            is_numbered: ways_meet(&plan) || uses_places,
             is_whole: false,
             plan,
             nodes,
@@ -176,11 +184,14 @@ impl Chain {
             true => (0..batch.count).collect(),
             false => [].into(),
         };
-        let piece = Piece {
-            batch: batch.clone(),
-            numbers,
+        let (batch, hops) = match replay::address(batch) {
+            None => (batch.clone(), Cow::Borrowed(&plan.entries[entry][..])),
+            Some(node) => {
+                let hops = plan.input_of(node).into_iter().collect::<Vec<_>>();
+                (replay::unaddressed(batch.clone()), Cow::Owned(hops))
+            }
         };
-        self.pass(&plan.entries[entry], piece, &mut ends);
+        self.pass(&hops, Piece { batch, numbers }, &mut ends);
         for (at, node) in plan.nodes.iter().enumerate() {
             let waiting = std::mem::take(&mut self.waiting[at]);
             for piece in self.in_order(waiting) {
@@ -193,6 +204,7 @@ impl Chain {
                 for (number, port) in node.ports.iter().enumerate() {
                     for made in &mut all {
                         for piece in pieces(made, number) {
+                            show(&plan, at, number, &self.nodes[at], &piece.batch);
                             self.pass(&port.hops, piece, &mut ends);
                         }
                     }
@@ -263,6 +275,25 @@ impl Node {
             self.context.meters.count(&piece.batch, &made);
         }
         Ok(made)
+    }
+}
+
+/// Shows a batch to those who look at the processor: each chain that leads through it may bring the same one.
+#[inline]
+fn show(plan: &Arc<ChainPlan>, at: usize, port: usize, node: &Node, batch: &Batch) {
+    let tap = &node.context.meters.tap;
+    if tap.is_watched() {
+        let plan_node = &plan.nodes[at];
+        let names = plan_node.processor.ports();
+        let names = names.iter().enumerate().map(|(number, name)| {
+            let is_here = plan_node.joined(number) == port;
+            is_here.then_some(match &**name {
+                "" => taps::OUT,
+                name => name,
+            })
+        });
+        let names: Vec<_> = names.flatten().collect();
+        tap.show(&names.join("+"), Arc::as_ptr(plan).addr(), batch);
     }
 }
 

@@ -121,7 +121,7 @@ impl ChainChannel {
             token,
             entry: Entry::default(),
         };
-        self.channel().put(group).await;
+        self.feed.put(group).await;
     }
 }
 

@@ -27,6 +27,8 @@ use crate::{
     delivery::Receipt,
     failure::Failure,
     outlet::Outlet,
+    replay,
+    tags::TagFilter,
 };
 
 /// The fewest batches that are in a chain with threads at the same time. With four of them, two threads wait neither for the consumer
@@ -38,6 +40,8 @@ const AHEAD: usize = 2;
 /// Reads a channel through a chain, or directly while no processor is in front of the sink.
 pub(crate) struct ChainReader {
     reader: Box<dyn Reader>,
+    /// The tags that the consumer takes while it reads directly. A chain has a filter for each of its steps.
+    tags: Option<TagFilter>,
     swap: Arc<Swap>,
     /// The chains of a durable channel's positions that may be read again, in order. The last one is the present one.
     stages: VecDeque<Stage>,
@@ -50,6 +54,8 @@ pub(crate) struct ChainReader {
     /// The most of them: one, if all work is done here.
     flights_max: usize,
     ready: VecDeque<Delivered>,
+    /// The sink, for which batches of a replay may be.
+    sink: Arc<str>,
 }
 
 /// A chain from a position on.
@@ -111,10 +117,11 @@ enum Flight {
 }
 
 impl ChainReader {
-    /// A reader whose batches pass through the chains that `swap` gives it.
-    pub(crate) fn new(reader: Box<dyn Reader>, swap: Arc<Swap>) -> Self {
+    /// A reader whose batches pass through the chains that `swap` gives it. `tags` are those that the consumer takes.
+    pub(crate) fn new(reader: Box<dyn Reader>, tags: Option<TagFilter>, swap: Arc<Swap>) -> Self {
         Self {
             reader,
+            tags,
             swap,
             stages: VecDeque::new(),
             read: None,
@@ -122,6 +129,31 @@ impl ChainReader {
             flights: VecDeque::new(),
             flights_max: 1,
             ready: VecDeque::new(),
+            sink: "".into(),
+        }
+    }
+
+    /// The reader of this sink.
+    pub(crate) fn of_sink(self, sink: &Arc<str>) -> Self {
+        let sink = sink.clone();
+        Self { sink, ..self }
+    }
+
+    /// A batch that was read, with the maker of its chain; `None` if it passes through none. A batch of a replay is for one node: for this sink
+    /// it passes no chain, and for processors that are not here it is empty.
+    fn route(&self, mut delivered: Delivered) -> (Delivered, Option<Arc<ChainMaker>>) {
+        let maker = self.maker_of(&delivered);
+        match (replay::address(&delivered.batch), maker) {
+            (Some(node), _) if *node == *self.sink => {
+                delivered.batch = replay::unaddressed(delivered.batch);
+                (delivered, None)
+            }
+            (Some(_), None) => {
+                delivered.batch = emptied(delivered.batch);
+                (delivered, None)
+            }
+            (None, None) => (self.taken(delivered), None),
+            (_, maker) => (delivered, maker),
         }
     }
 
@@ -148,6 +180,18 @@ impl ChainReader {
         }
         let holds = |stage: &&Stage| stage.after < delivered.position;
         self.stages.iter().rev().find(holds)?.maker.clone()
+    }
+
+    /// A batch that passes through no chain. One with another tag is left without records, so that it is settled.
+    fn taken(&self, delivered: Delivered) -> Delivered {
+        let tag = delivered.batch.tag.as_str();
+        match self.tags.as_ref().is_none_or(|tags| tags.takes(tag)) {
+            true => delivered,
+            false => Delivered {
+                batch: emptied(delivered.batch),
+                ..delivered
+            },
+        }
     }
 
     /// Starts a delivered batch on its way through a chain of `maker`.
@@ -189,9 +233,9 @@ impl ChainReader {
             return Poll::Ready(Ok(None));
         };
         self.read = self.read.max(delivered.position);
-        match self.maker_of(&delivered) {
-            None => Poll::Ready(Ok(Some(delivered))),
-            Some(maker) => {
+        match self.route(delivered) {
+            (delivered, None) => Poll::Ready(Ok(Some(delivered))),
+            (delivered, Some(maker)) => {
                 self.begin(&maker, delivered)?;
                 self.poll_chains(context)
             }
@@ -216,9 +260,9 @@ impl ChainReader {
             match self.reader.poll_next(context)? {
                 Poll::Ready(Some(delivered)) => {
                     self.read = self.read.max(delivered.position);
-                    match self.maker_of(&delivered) {
-                        Some(maker) => self.begin(&maker, delivered)?,
-                        None => {
+                    match self.route(delivered) {
+                        (delivered, Some(maker)) => self.begin(&maker, delivered)?,
+                        (delivered, None) => {
                             let landed = Flight::Landed(Ok([delivered].into()));
                             self.flights.push_back(landed);
                         }

@@ -17,8 +17,11 @@ use std::{
 use millstream_record::{Batch, Position};
 use tokio::time::{Instant, Sleep, sleep_until};
 
+mod clocks;
 #[cfg(test)]
 mod tests;
+
+use clocks::{Clocks, Stamps};
 
 use crate::{
     channel::{Bounds, Delivered, Reader},
@@ -29,7 +32,7 @@ use crate::{
     outlet::Outlet,
     reject,
     stop::Stop,
-    tags::TagFilter,
+    taps::{self, Point},
 };
 
 /// A checkpoint comes when this many bytes have come since the last one.
@@ -54,6 +57,7 @@ pub struct Checkpoint {
     rejected: Vec<Receipt>,
     records: u64,
     rejected_records: u64,
+    stamps: Stamps,
 }
 
 impl Checkpoint {
@@ -76,7 +80,6 @@ pub struct Inlet {
     rejects: Outlet,
     node: Arc<str>,
     stop: Stop,
-    tags: Option<TagFilter>,
     /// The next checkpoint, as it collects what it will settle.
     next: Checkpoint,
     next_bytes: usize,
@@ -91,8 +94,11 @@ pub struct Inlet {
     failing: Option<Arc<Condition>>,
     received: Meter,
     received_bytes: Meter,
+    batches: Meter,
     settled: Meter,
     delivered: Meter,
+    clocks: Clocks,
+    tap: Point,
 }
 
 impl Inlet {
@@ -112,7 +118,6 @@ impl Inlet {
             rejects,
             node: node.into(),
             stop,
-            tags: None,
             next: Checkpoint::empty(),
             next_bytes: 0,
             awaited: false,
@@ -123,16 +128,12 @@ impl Inlet {
             failing: None,
             received: meters.counter("records_received"),
             received_bytes: meters.counter("bytes_received"),
+            batches: meters.counter("batches_received"),
             settled: meters.counter("records_settled"),
             delivered: meters.counter("records_delivered"),
+            clocks: Clocks::new(meters),
+            tap: meters.tap(),
         }
-    }
-
-    /// Takes only batches with these tags; the others are settled with the next checkpoint.
-    #[must_use]
-    pub fn with_tags(mut self, tags: Option<TagFilter>) -> Self {
-        self.tags = tags;
-        self
     }
 
     /// Settling clears this condition: the consumer works again.
@@ -150,6 +151,7 @@ impl Inlet {
     /// Batches that were taken and not settled fail (memory) or are read again (durable).
     pub fn resume(&mut self, after: Option<Position>) -> Result<(), Failure> {
         self.next = Checkpoint::empty();
+        self.clocks.start_over();
         self.next_bytes = 0;
         self.awaited = false;
         self.is_within = false;
@@ -184,6 +186,11 @@ impl Inlet {
             Item::Checkpoint(checkpoint) => Some(checkpoint),
             Item::Batch(..) => None,
         }
+    }
+
+    /// Whether more batches follow that the same position became.
+    pub(crate) fn is_within(&self) -> bool {
+        self.is_within
     }
 
     /// Whether the channel is nearly full, so that a sink that holds back checkpoints should settle them soon.
@@ -236,12 +243,12 @@ impl Inlet {
         Poll::Ready(Ok(self.checkpoint()))
     }
 
-    /// Counts a batch into the next checkpoint; None if this consumer does not take its tag, and for a batch without records, which
-    /// only moves the position.
+    /// Counts a batch into the next checkpoint; None for a batch without records, which only moves the position.
     fn count(&mut self, delivered: Delivered) -> Option<Item> {
         let (batch, position) = (delivered.batch, delivered.position);
         if self.due.is_none() {
-            self.due = Some(Box::pin(sleep_until(Instant::now() + CHECKPOINT_AGE)));
+            let now = self.clocks.begin(&mut self.next.stamps, batch.received);
+            self.due = Some(Box::pin(sleep_until(now + CHECKPOINT_AGE)));
         }
         // A batch with an empty body has to be settled, too.
         self.next_bytes += batch.len().max(1);
@@ -256,19 +263,18 @@ impl Inlet {
             self.next.position = position.or(self.next.position);
             self.counted = self.counted.max(position);
         }
-        if batch.count == 0 || !self.takes(batch.tag.as_str()) {
+        if batch.count == 0 {
             return None;
         }
         if is_new {
             self.received.add(u64::from(batch.count));
             self.received_bytes.add(batch.len() as u64);
+            self.batches.add(1);
         }
+        self.tap.see(taps::IN, std::slice::from_ref(&batch));
         self.next.records += u64::from(batch.count);
+        self.next.stamps.add(batch.received);
         Some(Item::Batch(batch, position))
-    }
-
-    fn takes(&self, tag: &str) -> bool {
-        self.tags.as_ref().is_none_or(|tags| tags.takes(tag))
     }
 
     /// Whether a checkpoint comes although the reader has more.
@@ -282,7 +288,8 @@ impl Inlet {
             return None;
         }
         (self.next_bytes, self.awaited, self.due) = (0, false, None);
-        let next = std::mem::replace(&mut self.next, Checkpoint::empty());
+        let mut next = std::mem::replace(&mut self.next, Checkpoint::empty());
+        next.stamps.made = Some(Instant::now());
         Some(Item::Checkpoint(next))
     }
 
@@ -294,6 +301,7 @@ impl Inlet {
         }
         checkpoint.tokens.into_iter().for_each(Token::settle);
         self.settled.add(checkpoint.records);
+        self.clocks.settle(&checkpoint.stamps);
         let delivered = checkpoint
             .records
             .saturating_sub(checkpoint.rejected_records);
@@ -341,6 +349,7 @@ impl Checkpoint {
             rejected: Vec::new(),
             records: 0,
             rejected_records: 0,
+            stamps: Stamps::default(),
         }
     }
 }

@@ -267,22 +267,6 @@ fn a_consumer_that_restarts_at_the_end_gets_again_what_it_had_not_settled() {
 }
 
 #[test]
-fn batches_with_other_tags_are_skipped_but_settled() {
-    run(async {
-        let (other, receipt) = memory("other", 5, true);
-        let (mine, _kept) = memory("mine", 5, true);
-        let filter = TagFilter::new(["mine"]).unwrap();
-        let mut inlet = fixture(vec![other, mine], false, None)
-            .inlet
-            .with_tags(Some(filter));
-        assert_eq!(next_batch(&mut inlet).await.tag.as_str(), "mine");
-        let checkpoint = next_checkpoint(&mut inlet).await;
-        inlet.settle(checkpoint).await.unwrap();
-        assert_eq!(receipt.await, Ok(()));
-    });
-}
-
-#[test]
 fn a_stop_ends_a_durable_inlet_after_a_last_checkpoint() {
     run(async {
         let mut fixture = fixture(vec![durable(1, 3), durable(2, 3)], false, Some(7));

@@ -12,8 +12,8 @@ use crate::{
     node::Build,
     partition::Tasks,
     plan::{
-        ChainNode, ChainPlan, ChainPort, ChannelPlan, Hop, Input, Link, Plan, ProcessorPlan, Route,
-        RunSettings, SinkPlan, SourcePlan, Step, Target,
+        ChainNode, ChainPlan, ChainPort, ChannelInput, ChannelPlan, Hop, Input, Link, Plan,
+        ProcessorPlan, Route, RunSettings, SinkPlan, SourcePlan, Step, Target, pump_of,
     },
     processor::Processor,
 };
@@ -60,19 +60,29 @@ pub fn assemble(
             }),
             Some(Built::Channel(config)) if config.memory_bytes().is_none() => {
                 let readers = chained.takers.get(&(at, Exit::MAIN)).into_iter().flatten();
-                let consumers = readers
-                    .map(|taker| Consumer {
-                        name: entries[taker.node].name.clone(),
+                let (pumps, sinks): (Vec<_>, Vec<_>) =
+                    readers.partition(|taker| is_channel(entries, taker.node));
+                let consumer = |taker: &Taker| {
+                    let name = &entries[taker.node].name;
+                    Consumer {
+                        name: match is_channel(entries, taker.node) {
+                            true => pump_of(name),
+                            false => name.clone(),
+                        },
                         behind: behind(&inputs[taker.node]),
                         tags: taker.tags.clone(),
-                    })
-                    .collect();
+                    }
+                };
                 plan.channels.push(ChannelPlan {
                     name,
                     kind,
                     config,
+                    input: match input {
+                        Input::Channel(input) => Some(input),
+                        Input::Memory { .. } => None,
+                    },
                     chain,
-                    consumers,
+                    consumers: pumps.into_iter().chain(sinks).map(consumer).collect(),
                 });
             }
             Some(Built::Sink(sink)) => plan.sinks.push(SinkPlan {
@@ -152,23 +162,23 @@ impl<'a> Wires<'a> {
         .collect()
     }
 
-    /// The input of a sink.
-    fn input(&self, sink: usize, queue_bytes: usize) -> Input {
+    /// The input of a channel or sink.
+    fn input(&self, consumer: usize, queue_bytes: usize) -> Input {
         let behind = self.chained.takers.iter().find_map(|((node, _), all)| {
             let taker = all
                 .iter()
-                .find(|taker| taker.node == sink && is_channel(self.entries, *node))?;
+                .find(|taker| taker.node == consumer && is_channel(self.entries, *node))?;
             let Target::Channel(channel) = self.targets[*node] else {
                 return None;
             };
-            Some(Input::Channel {
+            Some(Input::Channel(ChannelInput {
                 channel,
                 tags: taker.tags.clone(),
-            })
+            }))
         });
         behind.unwrap_or(Input::Memory {
             queue_bytes,
-            tasks: self.tasks(sink),
+            tasks: self.tasks(consumer),
         })
     }
 

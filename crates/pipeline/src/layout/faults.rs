@@ -36,20 +36,18 @@ pub fn check_graph(
             .iter()
             .filter(|node| is_channel(entries, **node))
             .count();
-        if channels > 0 && is_channel(entries, at) {
-            let message = format!(
-                "`{}` is a channel and cannot take from another channel",
-                entry.name
-            );
-            problems.push(
-                Problem::new(&own.place, message).help("let it take from the sources themselves"),
-            );
-        } else if channels > 0 && feeds.len() > 1 {
+        if channels > 0 && feeds.len() > 1 {
             let message = format!(
                 "`{}` takes from a disk channel and from another node",
                 entry.name
             );
-            let help = "a sink has one position: let it take from one channel that takes from all, or use two sinks";
+            let kind = match is_channel(entries, at) {
+                true => "channel",
+                false => "sink",
+            };
+            let help = format!(
+                "a {kind} has one position: let it take from one channel that takes from all, or use two {kind}s"
+            );
             problems.push(Problem::new(&own.place, message).help(help));
         }
         if let Some((_, place)) = own.behind.as_ref().filter(|_| channels == 0) {
@@ -251,10 +249,7 @@ pub fn unrepeatable(entries: &[Entry], built: &[Option<Built>], chained: &Chaine
         };
         let consumers = entries.iter().zip(&chained.chains);
         let consumers = consumers.filter(|(_, chain)| has_it(chain));
-        let names: Vec<_> = consumers
-            .clone()
-            .map(|(to, _)| format!("`{}`", to.name))
-            .collect();
+        let names: Vec<_> = consumers.map(|(to, _)| format!("`{}`", to.name)).collect();
         if names.len() < 2 {
             return None;
         }
@@ -263,20 +258,10 @@ pub fn unrepeatable(entries: &[Entry], built: &[Option<Built>], chained: &Chaine
             entry.name,
             names.join(", ")
         );
-        // A channel behind a channel is not possible.
-        let reads_channel = |(_, chain): (&Entry, &Option<ChainLayout>)| {
-            let ports = chain.iter().flat_map(|chain| &chain.entries);
-            ports
-                .into_iter()
-                .any(|(node, _)| is_channel(entries, *node))
-        };
-        let help = match consumers.clone().any(reads_channel) {
-            true => format!("run `{}` in front of the disk channel", entry.name),
-            false => format!(
-                "put a disk channel behind `{}`, and let them take from that",
-                entry.name
-            ),
-        };
+        let help = format!(
+            "put a disk channel behind `{}`, and let them take from that",
+            entry.name
+        );
         Some(Problem::warning(&entry.place, message).help(help))
     };
     entries.iter().enumerate().filter_map(warning).collect()

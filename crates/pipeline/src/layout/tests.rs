@@ -11,7 +11,7 @@ use crate::{
     inlet::Inlet,
     node::{ChannelContext, Checked, LocalFuture, Opened, Placement, SinkContext, SourceContext},
     partition::Partition,
-    plan::{Input, Step, Target},
+    plan::{ChannelInput, Input, Step, Target},
     processor::Task,
     promise::{Guarantee, Promise},
 };
@@ -184,7 +184,7 @@ fn processors_are_in_the_chain_of_every_consumer_that_they_lead_to() {
     assert_eq!(names(&plan.sinks[1].chain), ["parse", "route"]);
     assert!(matches!(
         plan.sinks[0].input,
-        Input::Channel { channel: 0, .. }
+        Input::Channel(ChannelInput { channel: 0, .. })
     ));
     let targets: Vec<_> = plan.sources[0]
         .routes
@@ -209,6 +209,44 @@ fn processors_are_in_the_chain_of_every_consumer_that_they_lead_to() {
 }
 
 #[test]
+fn a_channel_may_read_one_other_channel_through_processors() {
+    let plan = plan(
+        "source in: {}
+         channel first: { inputs: in }
+         sink one: { inputs: first }
+         processor parse: { inputs: first }
+         channel second: { inputs: parse, tags: 'a.*' }
+         sink two: { inputs: second }",
+    );
+    let [first, second] = &plan.channels[..] else {
+        panic!("two channels");
+    };
+    let names = first.consumers.iter().map(|consumer| &*consumer.name);
+    assert_eq!(names.collect::<Vec<_>>(), ["second.input", "one"]);
+    assert!(first.input.is_none());
+    assert_eq!(second.input.as_ref().map(|input| input.channel), Some(0));
+    assert_eq!(second.chain.as_ref().unwrap().nodes.len(), 1);
+    let links = plan.running_links();
+    let way = |link: &crate::plan::Link| format!("{} {}", link.from, link.to);
+    let links: Vec<_> = links.iter().map(way).collect();
+    let expected = [
+        "in first",
+        "first one",
+        "first parse",
+        "parse second.input",
+        "second two",
+        "second.input second",
+    ];
+    assert_eq!(links, expected);
+    let both = "source in: {}
+         source other: {}
+         channel first: { inputs: in }
+         channel second: { inputs: [first, other] }
+         sink out: { inputs: second }";
+    assert!(problem(both).contains("`second` takes from a disk channel and from another node"));
+}
+
+#[test]
 fn a_circle_is_an_error_with_its_way() {
     let circle = "source in: {}
          processor a: { inputs: [in, c.again] }
@@ -219,6 +257,8 @@ fn a_circle_is_an_error_with_its_way() {
     let rejected =
         "source in: {}\n processor a: { inputs: [in, a.rejected] }\n sink out: { inputs: a }";
     assert!(problem(rejected).contains("what `a` rejects comes back to it"));
+    let channels = "channel a: { inputs: b }\n channel b: { inputs: a }\n sink out: { inputs: a }";
+    assert!(problem(channels).contains("records go round in a circle: `a` -> `b` -> `a`"));
 }
 
 #[test]

@@ -44,6 +44,11 @@ impl RejectedFile {
         Ok(Self { file, at: 0 })
     }
 
+    /// How many bytes of the file were read.
+    pub fn bytes_read(&self) -> u64 {
+        self.at
+    }
+
     /// Passes all whole records to `each`, until that fails; then returns the number of bytes behind the last one: a part of
     /// a record that a kill has left there, or that is just being written. `each` gets `None` for a value that is not a
     /// rejected record.
@@ -56,7 +61,7 @@ impl RejectedFile {
     }
 
     /// Passes all whole values to `each`; returns how many bytes they take and how many follow them.
-    pub(super) fn values<E: From<io::Error>>(
+    pub(crate) fn values<E: From<io::Error>>(
         &mut self,
         mut each: impl FnMut(&[u8]) -> Result<(), E>,
     ) -> Result<(u64, u64), E> {

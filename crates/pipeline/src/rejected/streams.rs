@@ -159,6 +159,53 @@ impl Streams {
         Ok(torn)
     }
 
+    /// Renames the files with whole records; returns them and those that were renamed before, the oldest first.
+    pub(super) fn set_aside(&mut self) -> io::Result<Vec<PathBuf>> {
+        let mut files = match self.files() {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+            files => files?,
+        };
+        files.sort_by_key(|file| file.age);
+        let mut aside = Vec::new();
+        for Found { path, bytes, .. } in files {
+            let name = path
+                .file_name()
+                .map(|name| name.to_string_lossy().into_owned());
+            let name = name.unwrap_or_default();
+            if name.contains(".replay-") {
+                aside.push(path);
+            } else if bytes > 0 && !name.contains(".torn-") {
+                aside.push(self.put_aside(&path, "replay")?);
+            }
+        }
+        Ok(aside)
+    }
+
+    /// Removes a file whose records were sent again, after those that were not are kept as new ones. With a part of a record at its end it is
+    /// renamed.
+    pub(super) fn finish(
+        &mut self,
+        path: &Path,
+        left: &[Vec<u8>],
+        is_torn: bool,
+    ) -> io::Result<()> {
+        if !left.is_empty() {
+            let records: Vec<_> = left.iter().map(Vec::as_slice).collect();
+            let node = self.node.clone();
+            self.append(&node, &records)?;
+        }
+        if is_torn {
+            return self.put_aside(path, "torn").map(drop);
+        }
+        match self.disk.remove(path) {
+            // An operator has moved it away.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            removed => removed?,
+        }
+        self.has_new_names = true;
+        self.sync_names()
+    }
+
     fn open(&mut self, path: &Path) -> io::Result<Arc<dyn File>> {
         match self.disk.open(path, Open::Write) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {

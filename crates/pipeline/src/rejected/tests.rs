@@ -195,7 +195,7 @@ fn a_share_that_is_nearly_full_is_a_condition_and_a_full_one_waits_for_space() {
     let from = body(None, b"");
     let rejected = || reject::batch("in", &from, [&b"a"[..]], "why");
     let bytes = rejected().body.len() as u64;
-    let store = RejectedStore::open(
+    let (store, _) = RejectedStore::open(
         directory.path().to_owned(),
         "in",
         limits(bytes * 10, bytes * 10, WhenRejectedFull::Wait),

@@ -105,6 +105,10 @@ impl Processor for Remapper {
         self.program.sets_tag()
     }
 
+    fn uses_places(&self) -> bool {
+        self.program.draws()
+    }
+
     fn warnings(&self) -> &[Problem] {
         &self.warnings
     }
@@ -143,7 +147,7 @@ struct Ran {
 
 impl Task for Remapping {
     fn process(&mut self, batch: &Batch, out: &mut Out<'_>) -> Result<(), Failure> {
-        self.remap.begin(batch);
+        self.remap.begin(batch, out.place());
         self.is_packed = batch.encoding == Encoding::Packed;
         self.head = None;
         let mut next = self.run(batch, 0);

@@ -2,7 +2,7 @@
 //!
 //! `keep -> [settle]`
 
-use millstream_pipeline::delivery::Receipt;
+use millstream_pipeline::{delivery::Receipt, meters::Meter};
 use millstream_wire::forward::{write_ack, write_json_ack};
 
 use crate::connection::{Answer, Answers};
@@ -16,22 +16,29 @@ pub(super) struct Acks {
     asked: bool,
     /// Whether one has ever come.
     identified: bool,
+    /// The open connections that have sent one.
+    connections: Meter,
 }
 
 impl Acks {
-    pub(super) fn new(answers: Answers) -> Self {
+    /// `connections` counts those whose peer asks for acks.
+    pub(super) fn new(answers: Answers, connections: Meter) -> Self {
         Self {
             answers,
             json: false,
             asked: false,
             identified: false,
+            connections,
         }
     }
 
     /// A frame has come, with the id of a chunk if its sender waits for an ack.
     pub(super) fn note(&mut self, chunk: Option<&[u8]>) {
         self.asked |= chunk.is_some();
-        self.identified |= chunk.is_some();
+        if chunk.is_some() && !self.identified {
+            self.identified = true;
+            self.connections.add(1);
+        }
     }
 
     /// Whether the peer has ever sent the id of a chunk.
@@ -79,6 +86,14 @@ impl Acks {
     }
 }
 
+impl Drop for Acks {
+    fn drop(&mut self) {
+        if self.identified {
+            self.connections.sub(1);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -87,13 +102,17 @@ mod tests {
     #[tokio::test]
     async fn a_peer_waits_from_its_first_chunk_id_until_the_ack_is_written() {
         let (answers, _answering) = answers();
-        let mut acks = Acks::new(answers);
+        let connections = Meter::default();
+        let mut acks = Acks::new(answers, connections.clone());
         acks.note(None);
         assert!(!acks.is_awaited() && !acks.is_identified());
         acks.note(Some(b"\xa11"));
         assert!(acks.is_awaited() && acks.is_identified());
+        assert_eq!(connections.get(), 1);
         assert!(!acks.is_awaited() && !acks.are_due());
         acks.answer(Vec::new(), Some(b"\xa11")).await;
         assert!(acks.are_due() && acks.is_awaited());
+        drop(acks);
+        assert_eq!(connections.get(), 0);
     }
 }

@@ -57,7 +57,12 @@ pub(super) async fn serve(mut connection: Connection, service: Arc<Service>) {
         input: Input::new(service.clone(), early),
         incoming: None,
         peer: peer.clone(),
-        out: Outgoing::new(service.clone(), number, values, Acks::new(answers)),
+        out: Outgoing::new(
+            service.clone(),
+            number,
+            values,
+            Acks::new(answers, meters.connections_acked.clone()),
+        ),
     };
     let last = {
         let mut answering = pin!(answering.run(&mut writer, patience, &meters.chunks_acked));

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use millstream_pipeline::{delivery::Receipt, reject};
+use millstream_pipeline::{delivery::Receipt, reject, replay::ADDRESS};
 use millstream_record::{Batch, Buffer, ChunkOrigin, Claim, Encoding, Origin, Tag, Time, Values};
 use millstream_sys::checksum::crc32c;
 use millstream_wire::forward::{Frame, Options};
@@ -147,6 +147,8 @@ impl Outgoing {
     /// The values that another Millstream has sent, with those of this connection that it lacks; `peer` is always this one.
     fn add_to(&self, values: &Values) -> Arc<Values> {
         let mut values = values.clone();
+        // A peer addresses no node.
+        values.remove(ADDRESS);
         for (name, text) in self.values.iter() {
             if name == "peer" || values.get(name).is_none() {
                 values.set(name, text);

@@ -51,6 +51,7 @@ impl Service {
 /// The counters of the source, beside those of its outlets.
 pub(super) struct ForwardMeters {
     pub(super) bytes_received: Meter,
+    pub(super) connections_acked: Meter,
     pub(super) chunks_acked: Meter,
     pub(super) chunks_refused: Meter,
     pub(super) connections_refused: Meter,
@@ -63,6 +64,7 @@ impl ForwardMeters {
     fn new(meters: &NodeMeters) -> Self {
         Self {
             bytes_received: meters.counter("bytes_received"),
+            connections_acked: meters.gauge("connections_acked"),
             chunks_acked: meters.counter("chunks_acked"),
             chunks_refused: meters.counter("chunks_refused"),
             connections_refused: meters.counter("connections_refused"),

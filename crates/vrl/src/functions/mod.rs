@@ -20,11 +20,20 @@ use vrl::{
     stdlib,
 };
 
-/// All functions that a program may name. `unnests` becomes true when one compiles `unnest`.
-pub(crate) fn all(unnests: &Arc<AtomicBool>) -> Vec<Box<dyn Function>> {
+/// The calls in a program that its plan must know.
+#[derive(Debug, Default)]
+pub(crate) struct Calls {
+    /// It calls `unnest`, which reads the root without naming it.
+    pub unnests: AtomicBool,
+    /// It draws random values.
+    pub draws: AtomicBool,
+}
+
+/// All functions that a program may name. `calls` are those of the program that is compiled with them.
+pub(crate) fn all(calls: &Arc<Calls>) -> Vec<Box<dyn Function>> {
     let mut all: Vec<Box<dyn Function>> = stdlib::all()
         .into_iter()
-        .map(|original| treat(original, unnests))
+        .map(|original| treat(original, calls))
         .collect();
     let missing = refused::ABSENT.iter().filter(|absent| {
         stdlib::all()
@@ -35,12 +44,12 @@ pub(crate) fn all(unnests: &Arc<AtomicBool>) -> Vec<Box<dyn Function>> {
     all
 }
 
-fn treat(original: Box<dyn Function>, unnests: &Arc<AtomicBool>) -> Box<dyn Function> {
+fn treat(original: Box<dyn Function>, calls: &Arc<Calls>) -> Box<dyn Function> {
     let name = original.identifier();
     let treatment = if name == "unnest" {
-        Treatment::Note(Arc::clone(unnests))
+        Treatment::Unnest(Arc::clone(calls))
     } else if let Some(replacement) = replaced::of(name) {
-        Treatment::Replace(replacement)
+        Treatment::Replace(replacement, Arc::clone(calls))
     } else if let Some(check) = bounded::check_of(name) {
         Treatment::Guard(check)
     } else if let Some(why) = refused::of(name) {
@@ -57,10 +66,10 @@ fn treat(original: Box<dyn Function>, unnests: &Arc<AtomicBool>) -> Box<dyn Func
 /// The treatment of a function of the crate.
 #[derive(Debug)]
 enum Treatment {
-    /// It is compiled as it is; the flag becomes true.
-    Note(Arc<AtomicBool>),
+    /// It is compiled as it is, and noted.
+    Unnest(Arc<Calls>),
     /// Its checks and types stay, and its work is replaced.
-    Replace(&'static replaced::Replacement),
+    Replace(&'static replaced::Replacement, Arc<Calls>),
     /// Its argument is checked before it works.
     Guard(bounded::Check),
     /// It is refused.
@@ -122,11 +131,12 @@ impl Function for Treated {
         arguments: ArgumentList,
     ) -> Compiled {
         match &self.treatment {
-            Treatment::Note(flag) => {
-                flag.store(true, Ordering::Relaxed);
+            Treatment::Unnest(calls) => {
+                calls.unnests.store(true, Ordering::Relaxed);
                 self.original.compile(state, context, arguments)
             }
-            Treatment::Replace(replacement) => {
+            Treatment::Replace(replacement, calls) => {
+                calls.draws.fetch_or(replacement.draws(), Ordering::Relaxed);
                 let inner = self.original.compile(state, context, arguments.clone())?;
                 Ok(replacement.expression(inner, &arguments))
             }

@@ -1,8 +1,8 @@
 //! Functions of time and chance, made repeatable: a record that is read again gives the same values.
 //!
 //! `now()` is the receive time of the batch, which a durable channel keeps. Random values are SHA-256 over that time, the
-//! tag, the event time and the bytes of the record, and the number of values drawn before: over nothing that depends on
-//! where a batch ends. So equal records that were received together have equal values.
+//! tag, the event time and the bytes of the record, its place among the records that were received with it, and the number
+//! of values drawn before. So equal records have different values.
 
 use bytes::Bytes;
 use vrl::{

@@ -113,6 +113,11 @@ pub(super) fn of(name: &str) -> Option<&'static Replacement> {
 }
 
 impl Replacement {
+    /// Whether it draws random values.
+    pub(super) fn draws(&self) -> bool {
+        self.name.starts_with("random_") || self.name.starts_with("uuid_")
+    }
+
     /// `inner` is the original, for its types.
     pub(super) fn expression(
         &'static self,

@@ -1,6 +1,6 @@
 //! Errors and warnings: their place, their text, and what is refused.
 
-use std::sync::{Arc, atomic::AtomicBool};
+use std::sync::Arc;
 
 use crate::{Condition, Diagnostic, Options, Program, functions};
 
@@ -139,7 +139,7 @@ fn functions_that_are_not_pure_are_refused_with_reason_and_alternative() {
 
 #[test]
 fn every_function_that_the_language_documents_is_there_or_refused() {
-    let all = functions::all(&Arc::new(AtomicBool::new(false)));
+    let all = functions::all(&Arc::default());
     let mut names: Vec<&str> = all.iter().map(|one| one.identifier()).collect();
     let count = names.len();
     names.sort_unstable();

@@ -1,6 +1,6 @@
 //! Every example that the functions of the crate carry, by projection and with the full tree.
 
-use std::sync::{Arc, atomic::AtomicBool};
+use std::sync::Arc;
 
 use vrl::value::Value;
 
@@ -77,7 +77,7 @@ fn compare(source: &str, input: Option<&str>) -> bool {
 fn examples_do_the_same_by_projection_and_with_the_full_tree() {
     let mut compiled = 0;
     let mut refused = Vec::new();
-    for function in functions::all(&Arc::new(AtomicBool::new(false))) {
+    for function in functions::all(&Arc::default()) {
         // Random values come from the record alone in one of the two.
         let name = function.identifier();
         if name.starts_with("random_") || name.starts_with("uuid_v") {
@@ -124,7 +124,7 @@ fn examples_do_the_same_by_projection_and_with_the_full_tree() {
 #[test]
 fn examples_have_the_results_that_they_state() {
     let mut checked = 0;
-    for function in functions::all(&Arc::new(AtomicBool::new(false))) {
+    for function in functions::all(&Arc::default()) {
         for example in function.examples() {
             let (Ok(wanted), true) = (example.result, example.deterministic) else {
                 continue;

@@ -170,7 +170,7 @@ fn nothing_of_a_record_is_left_for_the_next_one() {
     let batch = batch(Encoding::Packed, body, 2);
     let program = "if .set == true { %tag = \"other\"; x = 5; . = {\"a\": 1} }\n.y = x\n.t = %tag";
     let mut remap = Remap::new(&compile(&format!("x = null\n{program}")));
-    remap.begin(&batch);
+    remap.begin(&batch, 0);
     let mut out = Vec::new();
     assert_eq!(remap.run(0, &mut out), Outcome::Written(1));
     assert_eq!(remap.moved().unwrap().tag.as_deref(), Some("other"));
@@ -186,7 +186,7 @@ fn nothing_of_a_record_is_left_for_the_next_one() {
     );
     // Variables of the last record as well.
     let mut remap = Remap::new(&compile("if .set == true { y = 1; .z = y }"));
-    remap.begin(&batch);
+    remap.begin(&batch, 0);
     assert_eq!(remap.run(0, &mut out), Outcome::Written(1));
     assert_eq!(remap.run(first, &mut out), Outcome::Unchanged);
     remap.end();
@@ -197,7 +197,7 @@ fn nothing_of_a_record_is_left_for_the_next_one() {
 fn lines_are_records_with_a_message() {
     let lines = batch(Encoding::Lines, b"GET /\nrest".to_vec(), 2);
     let mut remap = Remap::new(&compile(".n = length(string!(.message))"));
-    remap.begin(&lines);
+    remap.begin(&lines, 0);
     let mut out = Vec::new();
     assert_eq!(remap.run(0, &mut out), Outcome::Written(1));
     assert_eq!(remap.next(), 6);

@@ -15,7 +15,7 @@ fn drawn(json: &str) -> Vec<String> {
 fn drawn_from(batch: &Batch) -> Vec<String> {
     let program = ".a = uuid_v4(); .b = uuid_v7(); .c = random_int(-5, 9223372036854775807); .d = random_float(0.0, 1.0); .e = encode_base16(random_bytes(40)); .f = uuid_v4()\n.g = random_bool()";
     let mut remap = Remap::new(&compile(program));
-    remap.begin(batch);
+    remap.begin(batch, 0);
     let mut out = Vec::new();
     let outcome = remap.run(0, &mut out);
     assert_eq!(outcome, Outcome::Written(1));
@@ -106,19 +106,24 @@ fn now_and_the_year_of_syslog_are_those_of_the_batch() {
 }
 
 #[test]
-fn the_bounds_of_batches_change_no_random_value() {
+fn the_bounds_of_batches_change_no_random_value_and_places_do() {
     let (batch, single) = (one(r#"{"n":1}"#), one(r#"{"n":2}"#));
     let mut both = batch.clone();
     both.body = [&batch.body[..], &single.body[..]].concat().into();
     both.count = 2;
     let mut remap = Remap::new(&compile(".id = uuid_v4()"));
-    remap.begin(&both);
+    remap.begin(&both, 7);
     let (mut together, mut alone) = (Vec::new(), Vec::new());
     remap.run(0, &mut together);
     remap.run(remap.next(), &mut together);
     for one in [batch, single] {
-        remap.begin(&one);
+        remap.begin(&one, 7);
         remap.run(0, &mut alone);
     }
     assert_eq!(records(&together), records(&alone));
+    let mut elsewhere = Vec::new();
+    remap.begin(&both, 8);
+    remap.run(0, &mut elsewhere);
+    assert_ne!(records(&elsewhere)[0], records(&alone)[0]);
+    assert!(compile(".id = uuid_v7()").draws() && !compile(".t = now()").draws());
 }

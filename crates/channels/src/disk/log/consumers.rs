@@ -154,8 +154,9 @@ pub(super) fn cursor_name(consumer: &str) -> String {
 
 fn check_name(name: &str) -> Result<(), Error> {
     let good =
-        |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"_-".contains(&byte);
-    if name.is_empty() || name.len() > NAME_BYTES_MAX || !name.bytes().all(good) {
+        |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"_-.".contains(&byte);
+    let is_hidden = name.is_empty() || name.starts_with('.');
+    if is_hidden || name.len() > NAME_BYTES_MAX || !name.bytes().all(good) {
         return Err(Error::Name(name.to_owned()));
     }
     Ok(())
@@ -186,6 +187,9 @@ mod tests {
         consumers.forget("slow", &directory).unwrap();
         let (lowest, highest) = consumers.range().unwrap();
         assert_eq!((lowest.seq, highest.seq, consumers.attached()), (9, 9, 1));
-        assert!(create_cursor(&directory, "../x", Position::default()).is_err());
+        for name in ["", "../x", "..", ".x", "a/b"] {
+            assert!(create_cursor(&directory, name, Position::default()).is_err());
+        }
+        assert!(create_cursor(&directory, "kept.input", Position::default()).is_ok());
     }
 }

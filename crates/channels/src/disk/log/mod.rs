@@ -364,6 +364,15 @@ impl Log {
         self.index.lock().consumers.forget(name, &self.directory)
     }
 
+    /// The consumers that no sink reads for.
+    pub fn unread(&self) -> impl Iterator<Item = String> {
+        let published = self.index.lock();
+        let consumers = published.consumers.iter();
+        let unread = consumers.filter(|(_, consumer)| consumer.reader_at.is_none());
+        let names: Vec<_> = unread.map(|(name, _)| name.clone()).collect();
+        names.into_iter()
+    }
+
     /// All consumers and what they have settled.
     pub fn consumers(&self) -> Vec<(String, Position)> {
         let published = self.index.lock();
@@ -390,6 +399,18 @@ impl Log {
         let published = self.index.lock();
         let (lowest, _) = published.consumers.range()?;
         published.oldest_received(lowest)
+    }
+
+    /// When the oldest batch was received that this consumer has not settled, at the earliest; `None` if there is none, and while it
+    /// has taken batches that it has not settled: it knows their age exactly.
+    pub fn oldest_of(&self, name: &str) -> Option<Time> {
+        let published = self.index.lock();
+        let consumer = published.consumers.get(name)?;
+        let has_taken = consumer.reader_at > Some(consumer.position);
+        match has_taken {
+            true => None,
+            false => published.oldest_received(consumer.position),
+        }
     }
 
     /// Everything that was skipped for a consumer since the start.

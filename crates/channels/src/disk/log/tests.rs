@@ -154,6 +154,23 @@ fn unsettled_batches_are_read_again_after_a_restart_and_settled_segments_are_reu
 }
 
 #[test]
+fn the_age_of_a_backlog_is_known_until_its_consumer_takes_it() {
+    let disk = SimulatedDisk::new(1);
+    let mut log = open(&disk);
+    let mut sink = reader(&log, Behind::default());
+    assert_eq!(log.oldest_of("sink"), None);
+    keep(&mut log, 0..10).unwrap();
+    let oldest = log.oldest_of("sink").unwrap();
+    assert!(oldest <= at(0), "{oldest:?}");
+    // From here on the consumer knows the age of its oldest batch, and the segment only knows when it began.
+    assert_eq!(drain(&mut sink).0.len(), 10);
+    assert_eq!(log.oldest_of("sink"), None);
+    sink.commit(sink.position()).unwrap();
+    assert_eq!(log.oldest_of("sink"), None);
+    assert_eq!(log.oldest_of("other"), None);
+}
+
+#[test]
 fn a_full_channel_waits_for_its_consumer() {
     let disk = SimulatedDisk::new(1);
     let mut log = open(&disk);

@@ -1,17 +1,21 @@
 //! `millstream channel forget`: removes a consumer, so that the channel holds nothing for it.
 
-use std::{path::Path, sync::Arc};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use clap::Args;
 use millstream_channels::disk::log::{Error, inspect};
 use millstream_sys::disk::HostDisk;
 
 use super::{At, Trouble};
-use crate::{exit, page};
+use crate::{commands::instance::Remote, exit, page};
 
 /// Remove a consumer whose sink is no longer configured: the next start drops records that only it has not settled.
 ///
-/// To keep those records, run `skip --to end` for it first. The channel must not be in use.
+/// To keep those records, run `skip --to end` for it first. The channel must not be in use, unless `--running` asks its instance to do it
+/// now.
 ///
 /// The channel remembers which sinks read it after its last start. To forget one of those needs `--force`, or one start
 /// without the sink in the configuration. A sink that returns afterwards begins at the oldest batch that is still there.
@@ -30,6 +34,19 @@ pub struct Forget {
     /// Forget it even if a sink of that name read the channel after its last start.
     #[arg(long)]
     force: bool,
+    /// Ask the running instance: PATH is then the name of the channel.
+    #[arg(long, conflicts_with_all = ["force", "accept_loss"])]
+    running: bool,
+    /// Configuration files and directories of the instance; only `api.listen` is taken from them.
+    #[arg(
+        long,
+        requires = "running",
+        value_name = "FILE",
+        default_value = "/etc/millstream"
+    )]
+    config: Vec<PathBuf>,
+    #[command(flatten)]
+    remote: Remote,
     /// Accept the losses that `verify` shows: the next start is healthy again.
     #[arg(long)]
     accept_loss: bool,
@@ -41,6 +58,9 @@ impl Forget {
         let Some(consumer) = &self.consumer else {
             return accept_loss(&self.at.path);
         };
+        if self.running {
+            return Ok(self.ask(consumer));
+        }
         self.at.open()?;
         inspect::forget(&HostDisk, &self.at.path, consumer, self.force).map_err(|error| {
             match error {
@@ -53,6 +73,33 @@ impl Forget {
         Ok(page::print(&format!(
             "{consumer} is forgotten: what only it has not settled goes at the next start\n"
         )))
+    }
+}
+
+impl Forget {
+    /// Asks the running instance; returns the exit code.
+    fn ask(&self, consumer: &str) -> u8 {
+        let client = match self.remote.client(&self.config) {
+            Ok(client) => client,
+            Err(code) => return code,
+        };
+        let channel: String = self
+            .at
+            .path
+            .to_string_lossy()
+            .chars()
+            .map(page::coded)
+            .collect();
+        let name: String = consumer.chars().map(page::coded).collect();
+        match client.post(&format!("/channels/{channel}/forget?consumer={name}")) {
+            Ok(answer) => match answer["why"].as_str() {
+                None => page::print(&format!(
+                    "{consumer} is forgotten: what only it has not settled is dropped\n"
+                )),
+                Some(why) => page::complain(why, exit::FAILED),
+            },
+            Err(text) => page::complain(&text, exit::FAILED),
+        }
     }
 }
 

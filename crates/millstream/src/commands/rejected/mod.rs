@@ -1,7 +1,8 @@
-//! `millstream rejected`: shows rejected records that no node takes.
+//! `millstream rejected`: shows rejected records that no node takes, and sends them again.
 
 mod cat;
 mod ls;
+mod replay;
 
 use std::{
     io,
@@ -19,14 +20,15 @@ use crate::{config, exit, page};
 /// Show rejected records: how many there are and why, and the records themselves.
 ///
 /// Records that cannot be decoded, or that a destination refuses, leave a node by its port NAME.rejected. If no node takes that
-/// port (`inputs: ["*.rejected"]`), they are kept in DATA_DIR/rejected. Both commands read that directory, also while an
-/// instance writes to it.
+/// port (`inputs: ["*.rejected"]`), they are kept in DATA_DIR/rejected. `ls` and `cat` read that directory, also while an
+/// instance writes to it; `replay` makes a running instance send the records again.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
   millstream rejected ls                               of the instance of /etc/millstream
   millstream rejected ls --data-dir /var/lib/millstream
   millstream rejected cat --node bus --limit 10 millstream.yaml
+  millstream rejected replay json                      after the cause was removed
   millstream rejected cat | jq -r 'select(.node == \"in\") | .record'
 
 A node keeps as many as `rejected.node_max` allows, and of each peer as many as `rejected.peer_max` allows. To remove records that are
@@ -42,6 +44,7 @@ pub struct Rejected {
 enum Command {
     Ls(ls::Ls),
     Cat(cat::Cat),
+    Replay(replay::Replay),
 }
 
 impl Rejected {
@@ -50,6 +53,7 @@ impl Rejected {
         match self.command {
             Command::Ls(ls) => ls.execute(),
             Command::Cat(cat) => cat.execute(),
+            Command::Replay(replay) => replay.execute(),
         }
     }
 }

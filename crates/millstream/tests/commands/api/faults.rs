@@ -25,12 +25,12 @@ fn mend<T: 'static>(mend: impl FnOnce() -> T + 'static) -> Mend {
 }
 
 /// One fault of the table.
-struct Fault {
-    name: &'static str,
+pub struct Fault {
+    pub name: &'static str,
     /// The node that reports the fault: its name, its state, and words of the reason.
-    node: &'static str,
-    state: &'static str,
-    why: &'static str,
+    pub node: &'static str,
+    pub state: &'static str,
+    pub why: &'static str,
     /// Causes the fault. Returns the configuration after `data_dir` and `api`, and the repair.
     make: fn(&Path) -> (String, Mend),
 }
@@ -88,6 +88,16 @@ fn forward_with_a_wrong_ca(place: &Path) -> (String, Mend) {
     (forward(port, ", tls: { ca: root.pem }"), mend)
 }
 
+fn forward_with_an_expired_certificate(place: &Path) -> (String, Mend) {
+    let port = free_port();
+    let expired = ", tls: { cert: server-expired.pem, key: server-expired.key }";
+    let receiver = Receiver::start(port, expired);
+    let root = receiver.place().join("root.pem");
+    fs::copy(root, place.join("root.pem")).unwrap();
+    let mend = mend(move || receiver.restart(", tls: { cert: server.pem, key: server.key }"));
+    (forward(port, ", tls: { ca: root.pem }"), mend)
+}
+
 fn forward_without_tls(_: &Path) -> (String, Mend) {
     let port = free_port();
     let receiver = Receiver::start(port, ", tls: { cert: server.pem, key: server.key }");
@@ -102,6 +112,25 @@ fn http_answers(code: u16) -> (String, Mend) {
 
 fn http_404(_: &Path) -> (String, Mend) {
     http_answers(404)
+}
+
+fn http_401(_: &Path) -> (String, Mend) {
+    http_answers(401)
+}
+
+/// It takes requests and does not answer, and the sink would wait for five minutes: only the lack of progress shows it.
+fn http_silent(_: &Path) -> (String, Mend) {
+    let port = free_port();
+    let silent = peers::listen(port);
+    let config = numbers_into(&format!(
+        "type: http, url: \"http://127.0.0.1:{port}/in\", retry: {{ first: 100ms, max: 300ms, timeout: 5m }}"
+    ));
+    let mend = mend(move || {
+        // Its end resets the connections that wait in it.
+        drop(silent);
+        Server::start(port, 200)
+    });
+    (format!("health: {{ stalled: 3s }}\n{config}"), mend)
 }
 
 fn http_503(_: &Path) -> (String, Mend) {
@@ -191,7 +220,7 @@ fn kafka_refused(_: &Path) -> (String, Mend) {
     (numbers_into(&sink), mend(|| {}))
 }
 
-const FAULTS: [Fault; 15] = [
+pub const FAULTS: [Fault; 18] = [
     Fault {
         name: "forward: refused",
         node: "out",
@@ -221,11 +250,32 @@ const FAULTS: [Fault; 15] = [
         make: forward_with_a_wrong_ca,
     },
     Fault {
+        name: "forward: expired certificate",
+        node: "out",
+        state: "retrying",
+        why: "certificate expired",
+        make: forward_with_an_expired_certificate,
+    },
+    Fault {
         name: "forward: plain text against TLS",
         node: "out",
         state: "retrying",
         why: "is disconnected",
         make: forward_without_tls,
+    },
+    Fault {
+        name: "http: 401",
+        node: "out",
+        state: "retrying",
+        why: "401 Unauthorized",
+        make: http_401,
+    },
+    Fault {
+        name: "http: no answer",
+        node: "out",
+        state: "blocked",
+        why: "nothing has moved",
+        make: http_silent,
     },
     Fault {
         name: "http: 404",
@@ -313,6 +363,7 @@ fn check(fault: &Fault) {
     let told = instance.wait_for(|node| node["state"] == fault.state && instance.tells_why(node));
     let since = told["since"].as_str().unwrap();
     assert!(since.starts_with("20") && since.ends_with('Z'), "{told:#}");
+    instance.agrees(fault.state, false);
     // The log has at most one line of a kind in ten seconds, and the first one may have named another reason.
     wait_until(&format!("{}: the log gives the reason", fault.name), || {
         program.log().contains(fault.why)
@@ -340,6 +391,7 @@ fn check(fault: &Fault) {
     }
     instance.wait_for(|node| node["state"] == "running");
     instance.wait_for_health("200");
+    instance.agrees("running", true);
     wait_until(&format!("{}: `status` exits with 0", fault.name), || {
         instance.status().status.code() == Some(0)
     });
@@ -384,6 +436,30 @@ impl Instance<'_> {
             );
             thread::sleep(std::time::Duration::from_millis(50));
         }
+    }
+
+    /// Waits until `/ready` and the metrics say the same as `/status`.
+    fn agrees(&self, state: &str, is_ready: bool) {
+        let node = self.fault.node;
+        let code = if is_ready { "200" } else { "503" };
+        let named = format!("\"node\":\"{node}\"");
+        wait_until(
+            &format!("{}: /ready answers {code}", self.fault.name),
+            || {
+                let page = get_here(self.api, "/ready");
+                page.starts_with(&format!("HTTP/1.1 {code}")) && page.contains(&named) != is_ready
+            },
+        );
+        let state = format!("millstream_node_state{{component=\"{node}\",state=\"{state}\"}} 1\n");
+        let ready = format!("millstream_ready {}\n", u8::from(is_ready));
+        wait_until(
+            &format!("{}: the metrics have {state}", self.fault.name),
+            || {
+                let page = get_here(self.api, "/metrics");
+                page.contains(&state) && page.contains(&ready)
+            },
+        );
+        assert!(get_here(self.api, "/live").starts_with("HTTP/1.1 200"));
     }
 
     /// Waits until `/health` answers with this code.

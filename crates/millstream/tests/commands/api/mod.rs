@@ -1,8 +1,15 @@
 //! The HTTP interface and `millstream status`: its answers, who may see them, and an address that is in use.
 
+mod access;
+mod dashboard;
 mod faults;
+mod forget;
+mod matrix;
 mod peers;
+mod probes;
 mod reload;
+mod replay;
+mod taps;
 
 use std::{
     fs,

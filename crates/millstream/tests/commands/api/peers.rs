@@ -32,7 +32,9 @@ impl Receiver {
         for (root, name) in [("root", "server"), ("other-root", "other")] {
             let authority = Authority::new(root);
             authority.write_root(directory.path(), root);
-            authority.issue(directory.path(), name, &["localhost", "127.0.0.1"]);
+            let hosts = ["localhost", "127.0.0.1"];
+            authority.issue(directory.path(), name, &hosts);
+            authority.issue_expired(directory.path(), &format!("{name}-expired"), &hosts);
         }
         let program = Self::run(directory.path(), port, options);
         Self {
@@ -166,7 +168,7 @@ pub fn swallow(port: u16) {
 }
 
 /// Binds a port whose last owner may still be closing it.
-fn listen(port: u16) -> TcpListener {
+pub fn listen(port: u16) -> TcpListener {
     loop {
         match TcpListener::bind(("127.0.0.1", port)) {
             Ok(listener) => return listener,

@@ -186,8 +186,20 @@ fn unusable_settings_are_reported_at_their_place() {
     for part in [
         "c.yaml:1:11: error: no time zone is called `Mars/Olympus`",
         "c.yaml:2:7: error: a host's name",
-        "there are no tokens yet",
+        "nothing is for them",
         "`nowhere` is no address and port",
+    ] {
+        assert!(text.contains(part), "no `{part}` in {text}");
+    }
+    let path = write(
+        directory.path(),
+        "graphite: { endpoint: \"g\", prefix: a..b, interval: 10ms }\n",
+    );
+    let text = errors(&millstream(&["check", path.to_str().unwrap()]));
+    for part in [
+        "c.yaml:1:23: error: `g` is no host and port",
+        "`a..b` is no path of Graphite",
+        "the interval is shorter than 1 s",
     ] {
         assert!(text.contains(part), "no `{part}` in {text}");
     }

@@ -93,6 +93,33 @@ impl Task for Divide {
     }
 }
 
+/// Sends each record by a tag that is its place.
+struct ByPlace;
+
+impl Processor for ByPlace {
+    fn uses_places(&self) -> bool {
+        true
+    }
+    fn task(&self) -> Result<Box<dyn Task>, Failure> {
+        Ok(Box::new(Self))
+    }
+}
+
+impl Task for ByPlace {
+    fn process(&mut self, batch: &Batch, out: &mut Out<'_>) -> Result<(), Failure> {
+        let head = Head {
+            tag: out.place().to_string().as_str().into(),
+            values: batch.values.clone(),
+        };
+        let entry = |buffer: &mut Vec<u8>| {
+            buffer.extend_from_slice(b"\x92\x00\x80");
+            Ok::<_, ()>(1)
+        };
+        out.append(MAIN, Some(&head), entry).unwrap();
+        Ok(())
+    }
+}
+
 fn batch(tag: &str, text: &str) -> Batch {
     Batch {
         tag: tag.into(),
@@ -266,7 +293,7 @@ fn through(
     let swap = Arc::new(Swap::default());
     let next = Next::new(Some(maker(plan, contexts)));
     swap.post(next.unwrap());
-    ChainReader::new(Box::new(reader), swap)
+    ChainReader::new(Box::new(reader), None, swap)
 }
 
 fn read(reader: &mut ChainReader) -> Result<Option<Delivered>, Failure> {
@@ -507,6 +534,28 @@ fn simple_with(tasks: usize) -> Arc<ChainPlan> {
 }
 
 #[test]
+fn records_know_their_places_with_any_number_of_tasks() {
+    // The first processor leaves out the line with the place 1.
+    let batch = batch("t", &format!("a\n-\n{}", "a\n".repeat(20_000)));
+    for tasks in [1, 2, 5] {
+        let mut plan = Arc::into_inner(simple()).unwrap();
+        plan.nodes[0].ports[0].hops = vec![hop(Step::Node(1), None)];
+        let end = vec![vec![hop(Step::End, None)]];
+        plan.nodes.push(node("second", Arc::new(ByPlace), end));
+        plan.nodes[1].tasks.count = Some(tasks);
+        let (mut both, _) = contexts(&Meters::default());
+        both.push(both[0].reporting(true));
+        let mut chain = maker(Arc::new(plan), both).make().unwrap();
+        let fed = block_on(chain.feed(0, &batch)).unwrap();
+        let tags = fed.batches.iter().map(|batch| batch.tag.as_str());
+        let mut places: Vec<u32> = tags.map(|tag| tag.parse().unwrap()).collect();
+        places.sort_unstable();
+        let expected = (0..20_002).filter(|place| *place != 1);
+        assert!(places.into_iter().eq(expected), "{tasks} tasks");
+    }
+}
+
+#[test]
 fn several_batches_are_on_the_threads_and_positions_stay_in_order() {
     let all: Vec<_> = (0..200)
         .map(|n| batch("t", &format!("{n}\n-\n2\n")))
@@ -629,7 +678,7 @@ fn a_reload_turns_the_reader_to_the_new_chain_and_positions_of_the_old_one_keep_
     let post = |next| swap.post(Next::new(next).unwrap());
     let old = maker(simple(), first);
     post(Some(old.clone()));
-    let mut reader = ChainReader::new(Box::new(reader), swap.clone());
+    let mut reader = ChainReader::new(Box::new(reader), None, swap.clone());
     assert_eq!(read_count(&mut reader), (1, 1));
     assert_eq!(read_count(&mut reader), (2, 1));
     post(Some(maker(passing(), second)));
@@ -647,6 +696,38 @@ fn a_reload_turns_the_reader_to_the_new_chain_and_positions_of_the_old_one_keep_
 }
 
 #[test]
+fn the_tags_of_a_consumer_do_not_apply_to_records_that_its_processors_gave_another_tag() {
+    // The node takes `t`, and gives the tag `two` to some of its records.
+    let read_all = |next: Option<Arc<ChainMaker>>| {
+        let all = vec![batch("t", "a\n2\n"), batch("other", "a\n")];
+        let reader = FakeReader { all, next: 0 };
+        let swap = Arc::new(Swap::default());
+        swap.post(Next::new(next).unwrap());
+        let tags = TagFilter::new(["t"]).unwrap();
+        let mut reader = ChainReader::new(Box::new(reader), Some(tags), swap);
+        let mut seen = Vec::new();
+        while let Some(delivered) = read(&mut reader).unwrap() {
+            let tag = delivered.batch.tag.as_str().to_owned();
+            seen.push((tag, delivered.batch.count));
+        }
+        seen
+    };
+    let mut plan = Arc::into_inner(simple()).unwrap();
+    plan.entries = vec![vec![hop(Step::Node(0), Some("t"))]];
+    let (contexts, _) = contexts(&Meters::default());
+    let through = read_all(Some(maker(Arc::new(plan), contexts)));
+    let expected = [("t", 1), ("two", 2), ("other", 0)];
+    assert_eq!(
+        through,
+        expected.map(|(tag, count)| (tag.to_owned(), count))
+    );
+    // Without a processor a batch with another tag is left without records, so that it is settled.
+    let direct = read_all(None);
+    let expected = [("t", 2), ("other", 0)];
+    assert_eq!(direct, expected.map(|(tag, count)| (tag.to_owned(), count)));
+}
+
+#[test]
 fn a_batch_that_waited_in_memory_passes_through_the_chain_it_was_sent_to() {
     let (first, _) = contexts(&Meters::default());
     let (second, _) = contexts(&Meters::default());
@@ -661,7 +742,7 @@ fn a_batch_that_waited_in_memory_passes_through_the_chain_it_was_sent_to() {
     let waiting = [None, Some(&old), Some(&new), Some(&old), Some(&new), None];
     let reader = Queue(waiting.map(delivered).into());
     let swap = Arc::new(Swap::default());
-    let mut reader = ChainReader::new(Box::new(reader), swap.clone());
+    let mut reader = ChainReader::new(Box::new(reader), None, swap.clone());
     swap.post(Next::new(Some(new.clone())).unwrap());
     let counts = std::iter::from_fn(|| read(&mut reader).unwrap());
     let counts: Vec<_> = counts.map(|delivered| delivered.batch.count).collect();

@@ -1,0 +1,82 @@
+//! The text of a node's options that is the same for equal configurations, without places, comments and secrets.
+
+use std::fmt::Write;
+
+use crate::node::{Node, Value};
+use crate::secret::HIDDEN;
+use crate::secret_names::is_secret_name;
+
+impl Node {
+    /// Appends the value as a text: equal values give equal texts, whatever their file and their order of names. A secret is `***`, so
+    /// that a hash of the text says nothing about it.
+    pub fn canonical(&self, out: &mut String) {
+        // Writing to a text cannot fail.
+        let _ = match &self.value {
+            Value::Null => write!(out, "null"),
+            Value::Bool(value) => write!(out, "{value}"),
+            Value::Integer(value) => write!(out, "{value}"),
+            Value::Float(value) => write!(out, "{value:?}"),
+            Value::Text(text) => write!(out, "{text:?}"),
+            Value::Invalid => write!(out, "?"),
+            Value::List(nodes) => {
+                out.push('[');
+                for node in nodes {
+                    node.canonical(out);
+                    out.push(',');
+                }
+                write!(out, "]")
+            }
+            Value::Map(map) => {
+                let mut entries: Vec<_> = map.entries.iter().collect();
+                entries.sort_by(|a, b| a.0.text.cmp(&b.0.text));
+                out.push('{');
+                for (key, node) in entries {
+                    let _ = write!(out, "{:?}:", key.text);
+                    match is_secret_name(&key.text) {
+                        true => out.push_str(HIDDEN),
+                        false => node.canonical(out),
+                    }
+                    out.push(',');
+                }
+                write!(out, "}}")
+            }
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(yaml: &str) -> String {
+        let mut out = String::new();
+        Node::parse("t", yaml).unwrap().canonical(&mut out);
+        out
+    }
+
+    #[test]
+    fn places_and_order_do_not_matter_and_values_do() {
+        let one = text("{ a: 1, b: [x, 'y, z', 1.5, null], c: { d: true } }");
+        let same = "# a comment\nc:\n  d: true\nb: [x, \"y, z\", 1.5, ~]\na: 1\n";
+        assert_eq!(one, text(same));
+        for other in [
+            "{ a: 2, b: [x, 'y, z', 1.5, null], c: { d: true } }",
+            "{ a: 1, b: [x, y, z, 1.5, null], c: { d: true } }",
+            "{ a: \"1\", b: [x, 'y, z', 1.5, null], c: { d: true } }",
+        ] {
+            assert_ne!(one, text(other));
+        }
+    }
+
+    #[test]
+    fn secrets_are_left_out() {
+        let one = text("{ auth: { shared_key: abc, users: { alice: xyz } }, token: t1 }");
+        for secret in ["abc", "xyz", "alice", "t1"] {
+            assert!(!one.contains(secret), "{one}");
+        }
+        assert_eq!(
+            one,
+            text("{ token: t2, auth: { shared_key: 1, users: {} } }")
+        );
+    }
+}

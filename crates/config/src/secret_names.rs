@@ -1,0 +1,58 @@
+//! Names of secrets: of options whose values are masked, and of variables that a user chose.
+
+/// Names of options whose value is always masked, also as the end of a longer name (`db_password`).
+pub(crate) const SECRET_WORDS: [&str; 7] = [
+    "password",
+    "passphrase",
+    "shared_key",
+    "secret",
+    "secret_key",
+    "token",
+    "bearer",
+];
+
+/// The option whose value is a map of names to passwords.
+pub(crate) const SECRET_BLOCK: &str = "users";
+
+/// Whether a variable's name suggests that its value is secret.
+pub(crate) fn names_secret(name: &str) -> bool {
+    let name = name.to_ascii_uppercase();
+    ["KEY", "PASS", "SECRET", "TOKEN", "CREDENTIAL", "AUTH"]
+        .iter()
+        .any(|word| name.contains(word))
+}
+
+/// Whether the name of an option, or of an entry that a user chose (an environment variable, an HTTP header), suggests that its value is
+/// secret.
+#[must_use]
+pub fn is_secret_name(name: &str) -> bool {
+    let lower = name.to_ascii_lowercase();
+    let of_option = SECRET_WORDS.iter().any(|word| lower.ends_with(word)) || lower == SECRET_BLOCK;
+    // Options are lower_snake nouns of ours, among them `key`: a template, or a path. Variables and headers are not.
+    let is_foreign = name.contains(|c: char| c.is_ascii_uppercase() || c == '-');
+    of_option || lower == "cookie" || lower == "authorization" || (is_foreign && names_secret(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_secrets_are_recognised() {
+        for secret in [
+            "password",
+            "shared_key",
+            "db_password",
+            "users",
+            "authorization",
+            "X-Api-Key",
+            "API_TOKEN",
+            "Authorization",
+        ] {
+            assert!(is_secret_name(secret), "{secret}");
+        }
+        for shown in ["key", "path", "tag", "ca", "Content-Type", "HOME"] {
+            assert!(!is_secret_name(shown), "{shown}");
+        }
+    }
+}

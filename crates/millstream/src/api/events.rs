@@ -1,0 +1,173 @@
+//! `/events`: the status as server-sent events, one a second, computed once for all browsers.
+//!
+//! Nothing is computed while no browser reads. The number of streams is bounded below the number of connections, so browsers never keep
+//! monitoring out. Each event extends the deadline of its connection; a browser that does not read is closed by that deadline, and misses
+//! events instead of queueing them.
+
+use std::{
+    convert::Infallible,
+    future::Future,
+    pin::Pin,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+    task::{Context, Poll},
+    time::{Duration, Instant},
+};
+
+use axum::{
+    body::{Body, Bytes},
+    http::{StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use futures_core::Stream;
+use tokio::sync::watch;
+
+/// A new browser gets the last event if it is not older.
+const FRESH: Duration = Duration::from_secs(1);
+
+/// The events, and who reads them.
+pub struct Events {
+    sender: watch::Sender<Bytes>,
+    /// When the last event was made.
+    made: Mutex<Option<Instant>>,
+    open: Arc<AtomicUsize>,
+    most: usize,
+}
+
+impl Events {
+    /// Without browsers yet. `most`: streams at a time.
+    pub fn new(most: usize) -> Self {
+        Self {
+            sender: watch::Sender::new(Bytes::new()),
+            made: Mutex::default(),
+            open: Arc::default(),
+            most,
+        }
+    }
+
+    /// Sends an event to all browsers; does not make it if there are none.
+    pub fn send(&self, make: impl FnOnce() -> String) {
+        if self.open.load(Ordering::Relaxed) > 0 {
+            self.make(make);
+        }
+    }
+
+    fn make(&self, make: impl FnOnce() -> String) {
+        let event = format!("event: status\ndata: {}\n\n", make());
+        self.sender.send_replace(event.into());
+        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        *made = Some(Instant::now());
+    }
+
+    /// A stream that begins with an event of now.
+    pub fn stream(&self, make: impl FnOnce() -> String) -> Response {
+        let Some(place) = self.place() else {
+            let why = "too many open pages: close some, or ask for /status\n";
+            // An idle connection would take the place of a stream.
+            let head = [(header::RETRY_AFTER, "10"), (header::CONNECTION, "close")];
+            return (StatusCode::SERVICE_UNAVAILABLE, head, why).into_response();
+        };
+        let made = *self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        if made.is_none_or(|made| made.elapsed() >= FRESH) {
+            self.make(make);
+        }
+        let mut events = self.sender.subscribe();
+        events.mark_changed();
+        let headers = [
+            (header::CONTENT_TYPE, "text/event-stream"),
+            (header::CACHE_CONTROL, "no-store"),
+        ];
+        let updates = Updates {
+            next: Box::pin(next(events)),
+            _place: place,
+        };
+        (headers, Body::from_stream(updates)).into_response()
+    }
+
+    /// A place for one more stream.
+    fn place(&self) -> Option<Place> {
+        let taken = self.open.fetch_add(1, Ordering::Relaxed);
+        // Dropping it gives it back.
+        let place = Place(self.open.clone());
+        (taken < self.most).then_some(place)
+    }
+}
+
+struct Place(Arc<AtomicUsize>);
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+type Next = Pin<Box<dyn Future<Output = Option<(Bytes, watch::Receiver<Bytes>)>> + Send>>;
+
+async fn next(mut events: watch::Receiver<Bytes>) -> Option<(Bytes, watch::Receiver<Bytes>)> {
+    events.changed().await.ok()?;
+    let event = events.borrow_and_update().clone();
+    Some((event, events))
+}
+
+/// The events of one browser. It ends with the process.
+struct Updates {
+    next: Next,
+    _place: Place,
+}
+
+impl Stream for Updates {
+    type Item = Result<Bytes, Infallible>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        match self.next.as_mut().poll(context) {
+            Poll::Ready(Some((event, events))) => {
+                self.next = Box::pin(next(events));
+                Poll::Ready(Some(Ok(event)))
+            }
+            Poll::Ready(None) => Poll::Ready(None),
+            Poll::Pending => Poll::Pending,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+
+    use super::*;
+
+    async fn first(response: Response) -> String {
+        let mut stream = response.into_body().into_data_stream();
+        let event = poll_fn(|context| Pin::new(&mut stream).poll_next(context)).await;
+        String::from_utf8(event.unwrap().unwrap().to_vec()).unwrap()
+    }
+
+    #[tokio::test]
+    async fn an_event_is_made_once_for_all_browsers_and_never_for_none() {
+        let (events, made) = (Events::new(50), AtomicUsize::new(0));
+        let make = || (made.fetch_add(1, Ordering::Relaxed) + 1).to_string();
+        events.send(make);
+        assert_eq!(made.load(Ordering::Relaxed), 0);
+        let open: Vec<_> = (0..50).map(|_| events.stream(make)).collect();
+        assert_eq!(made.load(Ordering::Relaxed), 1);
+        events.send(make);
+        for response in open {
+            assert_eq!(first(response).await, "event: status\ndata: 2\n\n");
+        }
+        events.send(make);
+        assert_eq!(made.load(Ordering::Relaxed), 2);
+    }
+
+    #[tokio::test]
+    async fn streams_are_bounded_and_a_closed_one_gives_its_place_back() {
+        let events = Events::new(2);
+        let make = String::new;
+        let open = [events.stream(make), events.stream(make)];
+        let refused = events.stream(make);
+        assert_eq!(refused.status(), StatusCode::SERVICE_UNAVAILABLE);
+        drop(open);
+        assert_eq!(events.stream(make).status(), StatusCode::OK);
+    }
+}

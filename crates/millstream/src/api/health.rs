@@ -1,0 +1,228 @@
+//! `/health`, `/ready` and `/live`, as Kubernetes' probes expect them, and the state of each node.
+//!
+//! `/live` fails only when the process does not answer, so a restart can help. `/ready` fails at once when any node does not run or
+//! nothing moves. `/health` fails when that lasts.
+
+use std::{cmp::Reverse, sync::Arc, time::Duration};
+
+use axum::{
+    extract::State,
+    http::{StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use jiff::{Timestamp, Unit};
+use millstream_pipeline::{
+    condition::{Held, Trouble},
+    running::NodeStatus,
+    supervise::NodeState,
+};
+use serde_json::{Value, json};
+
+use super::Shown;
+
+/// The states of a node.
+pub(super) const STATES: [&str; 6] = [
+    "running", "ended", "blocked", "retrying", "losing", "failed",
+];
+
+/// A node that is blocked or retrying for this long is unhealthy; before that only `/status` shows it. A server that restarts is
+/// back within this time.
+const UNHEALTHY_AFTER: Duration = Duration::from_secs(10);
+
+/// A node with its state and conditions.
+pub(super) struct View<'a> {
+    /// The node.
+    pub(super) node: &'a NodeStatus,
+    /// One of [`STATES`].
+    pub(super) state: &'static str,
+    /// Its conditions, the worst first; none while it works.
+    pub(super) held: Vec<Held>,
+}
+
+impl<'a> View<'a> {
+    pub(super) fn new(node: &'a NodeStatus, all: &[NodeStatus]) -> Self {
+        let mut held = node.reporter.conditions();
+        held.extend(back_pressure(node, all));
+        held.sort_by_key(|held| Reverse((held.trouble, held.age)));
+        // Equal reports of several tasks of a node are shown once.
+        let mut told = Vec::new();
+        held.retain(|held| {
+            let is_new = !told.contains(&held.why);
+            told.push(held.why.clone());
+            is_new
+        });
+        let state = match (node.state(), held.first()) {
+            (NodeState::Failed(why), _) => {
+                let failed = Held {
+                    trouble: Trouble::Retrying,
+                    why,
+                    age: Duration::ZERO,
+                };
+                held.insert(0, failed);
+                "failed"
+            }
+            (NodeState::Ended, _) => {
+                held.clear();
+                "ended"
+            }
+            (NodeState::Running, None) => "running",
+            (NodeState::Running, Some(held)) => word(held.trouble),
+        };
+        Self { node, state, held }
+    }
+
+    pub(super) fn is_healthy(&self) -> bool {
+        let lasts = |held: &Held| held.trouble == Trouble::Losing || held.age >= UNHEALTHY_AFTER;
+        self.state != "failed" && !self.held.iter().any(lasts)
+    }
+
+    fn is_ready(&self) -> bool {
+        matches!(self.state, "running" | "ended")
+    }
+
+    /// Node and state; `why` and `since` only if something is wrong.
+    fn summary(&self) -> Value {
+        let mut shown = json!({ "node": &*self.node.name, "state": self.state });
+        self.tell(&mut shown);
+        shown
+    }
+
+    pub(super) fn tell(&self, shown: &mut Value) {
+        if let Some(held) = self.held.first() {
+            shown["why"] = json!(held.why);
+            if self.state != "failed" {
+                shown["since"] = json!(since(held));
+                shown["seconds"] = json!(held.age.as_secs());
+            }
+        }
+    }
+}
+
+/// The views of all nodes.
+pub(super) fn views(nodes: &[NodeStatus]) -> Vec<View<'_>> {
+    nodes.iter().map(|node| View::new(node, nodes)).collect()
+}
+
+/// Whether every node works, and those that do not.
+pub(super) fn health(nodes: &[NodeStatus]) -> (bool, Value) {
+    failing("healthy", views(nodes).iter().filter(|it| !it.is_healthy()))
+}
+
+/// Whether every node runs and moves what waits for it, and those that do not. `draining`: the process ends.
+pub(super) fn ready(nodes: &[NodeStatus], draining: bool) -> (bool, Value) {
+    let (ready, mut page) = failing("ready", views(nodes).iter().filter(|it| !it.is_ready()));
+    if draining {
+        page["ready"] = json!(false);
+        page["why"] = json!("Millstream drains and stops");
+    }
+    (ready && !draining, page)
+}
+
+fn failing<'a>(word: &str, nodes: impl Iterator<Item = &'a View<'a>>) -> (bool, Value) {
+    let failing: Vec<Value> = nodes.map(View::summary).collect();
+    let is_good = failing.is_empty();
+    (is_good, json!({ (word): is_good, "failing": failing }))
+}
+
+/// 200 unless a node has not worked for a while.
+pub(super) async fn get_health(State(shown): State<Arc<Shown>>) -> Response {
+    answer(health(&shown.nodes.now()))
+}
+
+/// 200 while every node runs and makes progress.
+pub(super) async fn get_ready(State(shown): State<Arc<Shown>>) -> Response {
+    answer(ready(&shown.nodes.now(), shown.is_draining()))
+}
+
+/// 200 as long as the process answers.
+pub(super) async fn get_live() -> Response {
+    answer((true, json!({ "live": true })))
+}
+
+fn answer((is_good, page): (bool, Value)) -> Response {
+    let code = match is_good {
+        true => StatusCode::OK,
+        false => StatusCode::SERVICE_UNAVAILABLE,
+    };
+    // A probe wants the present; no proxy may answer in our place.
+    let fresh = [(header::CACHE_CONTROL, "no-store")];
+    (code, fresh, axum::Json(page)).into_response()
+}
+
+/// A node that fills a blocked channel is blocked itself.
+fn back_pressure(node: &NodeStatus, all: &[NodeStatus]) -> Vec<Held> {
+    let channels = all.iter().filter(|other| node.fills.contains(&other.name));
+    let blocked = channels.flat_map(|channel| {
+        let held = channel.reporter.conditions().into_iter();
+        let blocked = held.filter(|held| held.trouble == Trouble::Blocked);
+        blocked.map(|held| Held {
+            why: format!("the channel {} takes no more: {}", channel.name, held.why),
+            ..held
+        })
+    });
+    blocked.collect()
+}
+
+/// The state of a node with such a condition.
+pub(super) fn word(trouble: Trouble) -> &'static str {
+    match trouble {
+        Trouble::Blocked => "blocked",
+        Trouble::Retrying => "retrying",
+        Trouble::Losing => "losing",
+    }
+}
+
+/// When a condition began, as RFC 3339 in UTC.
+pub(super) fn since(held: &Held) -> String {
+    let began = Timestamp::now().checked_sub(held.age).unwrap_or_default();
+    began.round(Unit::Second).unwrap_or(began).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use millstream_pipeline::{report::Reporter, supervise::StateCell};
+
+    use super::*;
+
+    fn node(name: &str) -> NodeStatus {
+        NodeStatus {
+            name: name.into(),
+            section: "sink",
+            kind: "file",
+            states: vec![StateCell::new()],
+            reporter: Reporter::new(name),
+            fills: Vec::new(),
+            consumer: None,
+        }
+    }
+
+    #[test]
+    fn a_node_in_trouble_is_not_ready_at_once_and_unhealthy_when_it_lasts() {
+        let nodes = [node("good"), node("bad")];
+        assert!(health(&nodes).0 && ready(&nodes, false).0);
+        let condition = nodes[1].reporter.condition("server");
+        condition.raise(Trouble::Retrying, "refused");
+        assert!(health(&nodes).0);
+        let (is_ready, page) = ready(&nodes, false);
+        assert!(!is_ready);
+        assert_eq!(page["failing"][0]["node"], "bad");
+        assert_eq!(page["failing"][0]["why"], "refused");
+        condition.clear();
+        assert!(ready(&nodes, false).0);
+        let Some(long_ago) = std::time::Instant::now().checked_sub(UNHEALTHY_AFTER) else {
+            return;
+        };
+        condition.raise_since(Trouble::Blocked, long_ago, "stalled");
+        let (is_healthy, page) = health(&nodes);
+        assert!(!is_healthy);
+        assert_eq!(page["failing"][0]["state"], "blocked");
+    }
+
+    #[test]
+    fn an_instance_that_drains_is_not_ready_and_still_healthy() {
+        let nodes = [node("good")];
+        let (is_ready, page) = ready(&nodes, true);
+        assert!(!is_ready && page["ready"] == false, "{page}");
+        assert!(health(&nodes).0);
+    }
+}

@@ -1,0 +1,510 @@
+//! The last hour of each node, in memory of a fixed size: every second of five minutes, and every ten seconds of an hour.
+//!
+//! One sample of all nodes is taken each second on the main thread, from the meters that exist anyway. The rates that `/status` and
+//! `/events` show are those of the last sample.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use jiff::Timestamp;
+use serde_json::{Map, Value, json};
+
+use super::flow::Rates;
+
+/// The time between two samples.
+pub const STEP: Duration = Duration::from_secs(1);
+/// Samples of each second.
+const FINE_MAX: usize = 300;
+/// Seconds in a coarse sample.
+const COARSE_SECONDS: usize = 10;
+/// Coarse samples.
+const COARSE_MAX: usize = 360;
+/// Nodes with a history; a node takes 24 kB.
+const NODES_MAX: usize = 512;
+/// Changes of a node's state that are remembered.
+const CHANGES_MAX: usize = 20;
+
+/// The names of the series. Rates are per second.
+const SERIES: [&str; 9] = [
+    "records_received",
+    "records_sent",
+    "bytes",
+    "errors",
+    "busy",
+    "waiting_bytes",
+    "waiting_records",
+    "behind_seconds",
+    "latency_seconds",
+];
+const RECEIVED: usize = 0;
+const SENT: usize = 1;
+const BYTES: usize = 2;
+const ERRORS: usize = 3;
+const BUSY: usize = 4;
+const WAITING_BYTES: usize = 5;
+const WAITING_RECORDS: usize = 6;
+const BEHIND: usize = 7;
+const LATENCY: usize = 8;
+
+/// The number of series that are rates of counters; they stand first.
+const COUNTERS: usize = 5;
+
+/// One sample: NaN where the node has no such meter.
+type Sample = [f32; SERIES.len()];
+
+/// The meters of a failure that an operator wants to see; their sum is the series `errors`.
+const FAILURES: [&str; 12] = [
+    "records_rejected",
+    "records_failed",
+    "records_dropped",
+    "records_given_up",
+    "chunks_refused",
+    "requests_refused",
+    "calls_refused",
+    "connections_refused",
+    "connections_failed",
+    "handshakes_failed",
+    "requests_resent",
+    "read_errors",
+];
+
+/// The meters of a node at one time.
+#[derive(Clone, Copy, Default)]
+pub struct Reading {
+    counters: [Option<u64>; COUNTERS],
+    rejected: Option<u64>,
+    waiting_bytes: Option<u64>,
+    waiting_records: Option<u64>,
+    behind: Option<f32>,
+    /// `behind` is a bound: a channel knows the age of what it has in memory, and otherwise when the segment began.
+    is_bound: bool,
+    /// The number of batches that were timed, and the sum of their times.
+    latency: Option<(u64, Duration)>,
+}
+
+impl Reading {
+    /// Takes a meter of the node. `now` is the wall clock's time in seconds.
+    pub fn take(&mut self, meter: &str, value: u64, now: i64) {
+        match meter {
+            "records_received" => self.counters[RECEIVED] = Some(value),
+            "records_sent" => self.counters[SENT] = Some(value),
+            // Of a sink: what left it.
+            "records_settled" => self.counters[SENT] = Some(value),
+            "bytes_received" => self.counters[BYTES] = Some(value),
+            "bytes_sent" if self.counters[BYTES].is_none() => self.counters[BYTES] = Some(value),
+            "busy_microseconds" => self.counters[BUSY] = Some(value),
+            "backlog_bytes" | "lag_bytes" => self.waiting_bytes = Some(value),
+            "pending_records" => self.waiting_records = Some(value),
+            // In flight in front of a source or in its memory; what the node measures itself is more exact.
+            "pending_bytes" if self.waiting_bytes.is_none() => self.waiting_bytes = Some(value),
+            "behind_seconds" => self.behind = Some(value as f32),
+            "oldest_record_timestamp_seconds" => {
+                let since = u64::try_from(now).unwrap_or(0).saturating_sub(value);
+                let age = if value == 0 { 0 } else { since };
+                self.behind = Some(age as f32);
+                self.is_bound = true;
+            }
+            _ => {}
+        }
+        if meter == "records_rejected" {
+            self.rejected = Some(value);
+        }
+        if FAILURES.contains(&meter) {
+            let sum = self.counters[ERRORS].unwrap_or(0);
+            self.counters[ERRORS] = Some(sum.saturating_add(value));
+        }
+    }
+
+    /// Takes the times of batches: until their ack at a source, from the source to their end at a sink, otherwise of a write.
+    pub fn time(&mut self, meter: &str, count: u64, sum: Duration) {
+        let is_whole_way = matches!(meter, "ack_seconds" | "end_to_end_seconds");
+        if is_whole_way || self.latency.is_none() {
+            self.latency = Some((count, sum));
+        }
+    }
+
+    /// The meters of a node of this section: only a source's records in flight are its own.
+    pub fn of(mut self, section: &str) -> Self {
+        if section != "source" {
+            self.waiting_records = None;
+        }
+        self
+    }
+
+    /// The sample since an earlier reading.
+    fn since(&self, before: &Self, seconds: f32) -> Sample {
+        let rate = |now: Option<u64>, before: Option<u64>| match (now, before) {
+            (Some(now), before) => now.saturating_sub(before.unwrap_or(0)) as f32 / seconds,
+            (None, _) => f32::NAN,
+        };
+        let mut sample = [f32::NAN; SERIES.len()];
+        let counters = self.counters.iter().zip(before.counters);
+        for (value, (now, before)) in sample.iter_mut().zip(counters) {
+            *value = rate(*now, before);
+        }
+        // Microseconds in each second: as a share of one CPU.
+        sample[BUSY] /= 1e6;
+        sample[WAITING_BYTES] = self.waiting_bytes.map_or(f32::NAN, |it| it as f32);
+        sample[WAITING_RECORDS] = self.waiting_records.map_or(f32::NAN, |it| it as f32);
+        sample[BEHIND] = self.behind.unwrap_or(f32::NAN);
+        if let Some((count, sum)) = self.latency {
+            let (earlier, earlier_sum) = before.latency.unwrap_or_default();
+            let batches = count.saturating_sub(earlier) as f32;
+            // 0 / 0 is NaN: without batches there is no latency.
+            sample[LATENCY] = sum.saturating_sub(earlier_sum).as_secs_f32() / batches;
+        }
+        sample
+    }
+}
+
+/// A node at the time of a sample.
+pub struct Seen<'a> {
+    /// Its name.
+    pub name: Arc<str>,
+    /// Its meters.
+    pub reading: Reading,
+    /// Its state as a word.
+    pub state: &'static str,
+    /// The reason for a state other than `running` and `ended`.
+    pub why: Option<&'a str>,
+}
+
+/// A change of a node's state.
+struct Change {
+    time: i64,
+    state: &'static str,
+    why: Option<String>,
+}
+
+struct OfNode {
+    /// The sample that added it, or the last one that saw it.
+    seen: u64,
+    before: Reading,
+    now: Sample,
+    rejected: Option<f64>,
+    fine: VecDeque<Sample>,
+    coarse: VecDeque<Sample>,
+    changes: VecDeque<Change>,
+}
+
+/// The history of all nodes.
+#[derive(Default)]
+pub struct History {
+    nodes: HashMap<Arc<str>, OfNode>,
+    /// The number of samples so far.
+    samples: u64,
+    last: Option<Instant>,
+    /// When the last sample was taken, by the wall clock.
+    time: i64,
+}
+
+impl History {
+    /// Takes a sample of all nodes. Nodes that are missing exist no more.
+    pub fn sample<'a>(&mut self, all: impl Iterator<Item = Seen<'a>>, now: Instant) {
+        let seconds = self.last.map(|last| (now - last).as_secs_f32());
+        (self.last, self.time) = (Some(now), Timestamp::now().as_second());
+        self.samples += 1;
+        for seen in all {
+            if self.nodes.len() < NODES_MAX || self.nodes.contains_key(&seen.name) {
+                let new = || OfNode::new(&seen.reading);
+                let node = self.nodes.entry(seen.name.clone()).or_insert_with(new);
+                node.sample(&seen, seconds, self.samples, self.time);
+            }
+        }
+        self.nodes.retain(|_, node| node.seen == self.samples);
+    }
+
+    /// The rates of a node in the last second, for the edges.
+    pub fn rates(&self, node: &str) -> Rates {
+        let Some(node) = self.nodes.get(node) else {
+            return Rates::default();
+        };
+        let rate = |at: usize| (!node.now[at].is_nan()).then(|| f64::from(node.now[at]));
+        Rates {
+            received: rate(RECEIVED),
+            sent: rate(SENT),
+            rejected: node.rejected,
+        }
+    }
+
+    /// The last sample of a node as a map of the series that it has.
+    pub fn now(&self, node: &str) -> Option<Value> {
+        let node = self.nodes.get(node)?;
+        let series = SERIES.iter().zip(node.now);
+        let shown = series.filter(|(_, value)| !value.is_nan());
+        let shown: Map<_, _> = shown
+            .map(|(name, value)| ((*name).to_owned(), number(value)))
+            .collect();
+        Some(Value::Object(shown))
+    }
+
+    /// The last hour of a node.
+    pub fn of(&self, name: &str) -> Option<Value> {
+        let node = self.nodes.get(name)?;
+        let changes = node
+            .changes
+            .iter()
+            .map(|change| json!({ "time": change.time, "state": change.state, "why": change.why }));
+        Some(json!({
+            "node": name,
+            "time": self.time,
+            "fine": series(&node.fine, 1),
+            "coarse": series(&node.coarse, COARSE_SECONDS),
+            "changes": changes.collect::<Vec<_>>(),
+        }))
+    }
+}
+
+impl OfNode {
+    fn new(reading: &Reading) -> Self {
+        Self {
+            seen: 0,
+            before: *reading,
+            now: [f32::NAN; SERIES.len()],
+            rejected: None,
+            fine: VecDeque::with_capacity(FINE_MAX),
+            coarse: VecDeque::with_capacity(COARSE_MAX),
+            changes: VecDeque::new(),
+        }
+    }
+
+    /// The time in which the bytes came that wait now; `None` if that is longer than the samples of each second reach back.
+    fn age(&self) -> Option<f32> {
+        let mut waiting = self.now[WAITING_BYTES];
+        let earlier = self.fine.iter().rev().map(|sample| sample[BYTES]);
+        for (seconds, bytes) in std::iter::once(self.now[BYTES]).chain(earlier).enumerate() {
+            if waiting <= 0.0 {
+                return Some(seconds as f32);
+            }
+            waiting -= bytes;
+        }
+        None
+    }
+
+    /// `seconds`: since the sample before; `None` for the first one.
+    fn sample(&mut self, seen: &Seen<'_>, seconds: Option<f32>, samples: u64, time: i64) {
+        self.seen = samples;
+        // A node that restarted under the same name may count from 0 again.
+        let seconds = seconds.unwrap_or(1.0).max(0.001);
+        self.now = seen.reading.since(&self.before, seconds);
+        if let (true, Some(age)) = (seen.reading.is_bound, self.age()) {
+            self.now[BEHIND] = self.now[BEHIND].min(age);
+        }
+        let rejected = seen.reading.rejected.map(|now| {
+            let before = self.before.rejected.unwrap_or(0);
+            now.saturating_sub(before) as f64 / f64::from(seconds)
+        });
+        (self.rejected, self.before) = (rejected, seen.reading);
+        push(&mut self.fine, self.now, FINE_MAX);
+        if samples.is_multiple_of(COARSE_SECONDS as u64) {
+            let last = self.fine.iter().rev().take(COARSE_SECONDS);
+            push(&mut self.coarse, mean(last), COARSE_MAX);
+        }
+        let last = self.changes.back();
+        let is_new = match last {
+            Some(last) => last.state != seen.state || last.why.as_deref() != seen.why,
+            None => true,
+        };
+        if is_new {
+            let change = Change {
+                time,
+                state: seen.state,
+                why: seen.why.map(str::to_owned),
+            };
+            // The reason of a state often carries a count or a time; only the last one of each state is of interest.
+            if last.is_some_and(|last| last.state == seen.state) {
+                let began = self.changes.pop_back().map_or(time, |last| last.time);
+                self.changes.push_back(Change {
+                    time: began,
+                    ..change
+                });
+            } else {
+                push(&mut self.changes, change, CHANGES_MAX);
+            }
+        }
+    }
+}
+
+fn push<T>(all: &mut VecDeque<T>, one: T, most: usize) {
+    if all.len() == most {
+        all.pop_front();
+    }
+    all.push_back(one);
+}
+
+/// The mean of samples, in each series of those that have it.
+fn mean<'a>(samples: impl Iterator<Item = &'a Sample>) -> Sample {
+    let (mut sums, mut counts) = ([0.0; SERIES.len()], [0.0; SERIES.len()]);
+    for sample in samples {
+        for (at, value) in sample.iter().enumerate().filter(|(_, it)| !it.is_nan()) {
+            sums[at] += value;
+            counts[at] += 1.0;
+        }
+    }
+    // 0 / 0 is NaN.
+    std::array::from_fn(|at| sums[at] / counts[at])
+}
+
+/// The series that have a value, the oldest first.
+fn series(samples: &VecDeque<Sample>, seconds: usize) -> Value {
+    let mut shown = json!({ "seconds": seconds, "samples": samples.len() });
+    for (at, name) in SERIES.iter().enumerate() {
+        if samples.iter().any(|sample| !sample[at].is_nan()) {
+            shown[*name] = samples.iter().map(|sample| number(sample[at])).collect();
+        }
+    }
+    shown
+}
+
+/// A number with at most three decimals, without a point if it is whole; `null` for NaN.
+fn number(value: f32) -> Value {
+    let rounded = (f64::from(value) * 1000.0).round() / 1000.0;
+    match rounded {
+        _ if value.is_nan() => Value::Null,
+        whole if whole.fract() == 0.0 && whole.abs() < 9e15 => json!(whole as i64),
+        part => json!(part),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A history of a node `out` whose counter of received records has these values, one second apart.
+    fn history(values: &[u64]) -> History {
+        let (mut history, start) = (History::default(), Instant::now());
+        for (second, value) in values.iter().enumerate() {
+            let mut reading = Reading::default();
+            reading.take("records_received", *value, 0);
+            let seen = Seen {
+                name: "out".into(),
+                reading,
+                state: "running",
+                why: None,
+            };
+            let now = start + Duration::from_secs(second as u64);
+            history.sample([seen].into_iter(), now);
+        }
+        history
+    }
+
+    #[test]
+    fn counters_become_rates_of_each_second() {
+        let history = history(&[5, 5, 25, 26]);
+        assert_eq!(history.rates("out").received, Some(1.0));
+        assert_eq!(
+            history.now("out").unwrap(),
+            json!({ "records_received": 1 })
+        );
+        let page = history.of("out").unwrap();
+        assert_eq!(page["fine"]["records_received"], json!([0, 0, 20, 1]));
+        assert_eq!(page["fine"]["seconds"], 1);
+        assert!(page["fine"].get("bytes").is_none(), "{page}");
+        assert_eq!(history.of("other"), None);
+    }
+
+    #[test]
+    fn an_hour_is_kept_in_a_bounded_number_of_samples() {
+        let values: Vec<u64> = (0..4000).map(|second| second * 10).collect();
+        let history = history(&values);
+        let page = history.of("out").unwrap();
+        assert_eq!(
+            page["fine"]["records_received"].as_array().unwrap().len(),
+            FINE_MAX
+        );
+        let coarse = page["coarse"]["records_received"].as_array().unwrap();
+        assert_eq!(coarse.len(), COARSE_MAX);
+        assert!(coarse.iter().all(|rate| *rate == 10), "{coarse:?}");
+    }
+
+    #[test]
+    fn a_node_that_is_gone_is_forgotten_and_a_flood_of_nodes_has_a_bound() {
+        let mut history = history(&[1, 2]);
+        let many = (0..NODES_MAX + 10).map(|at| Seen {
+            name: at.to_string().into(),
+            reading: Reading::default(),
+            state: "running",
+            why: None,
+        });
+        history.sample(many, Instant::now());
+        assert!(history.nodes.len() <= NODES_MAX);
+        assert_eq!(history.of("out"), None);
+    }
+
+    #[test]
+    fn changes_of_state_are_remembered_with_their_last_reason() {
+        let (mut history, start) = (History::default(), Instant::now());
+        let states = [
+            ("running", None),
+            ("retrying", Some("refused, next attempt in 1 s")),
+            ("retrying", Some("refused, next attempt in 2 s")),
+            ("running", None),
+        ];
+        for (second, (state, why)) in states.into_iter().enumerate() {
+            let seen = Seen {
+                name: "out".into(),
+                reading: Reading::default(),
+                state,
+                why,
+            };
+            history.sample(
+                [seen].into_iter(),
+                start + Duration::from_secs(second as u64),
+            );
+        }
+        let page = history.of("out").unwrap();
+        let states = page["changes"].as_array().unwrap().iter();
+        let states: Vec<_> = states
+            .map(|it| (it["state"].clone(), it["why"].clone()))
+            .collect();
+        assert_eq!(states.len(), 3, "{states:?}");
+        assert_eq!(states[1].1, "refused, next attempt in 2 s");
+    }
+
+    #[test]
+    fn the_age_of_a_backlog_is_the_time_in_which_it_came() {
+        let (mut history, start) = (History::default(), Instant::now());
+        for second in 0..20 {
+            let mut reading = Reading::default();
+            reading.take("bytes_received", second * 100, 1_000);
+            reading.take("backlog_bytes", 250, 1_000);
+            reading.take("oldest_record_timestamp_seconds", 10, 1_000);
+            let seen = Seen {
+                name: "buffer".into(),
+                reading,
+                state: "running",
+                why: None,
+            };
+            history.sample([seen].into_iter(), start + Duration::from_secs(second));
+        }
+        assert_eq!(history.now("buffer").unwrap()["behind_seconds"], 3);
+    }
+
+    #[test]
+    fn the_latency_is_the_mean_of_the_batches_of_a_second() {
+        let mut before = Reading::default();
+        before.time("write_seconds", 10, Duration::from_secs(1));
+        let mut now = before;
+        assert!(now.since(&before, 1.0)[LATENCY].is_nan());
+        now.time("end_to_end_seconds", 14, Duration::from_secs(3));
+        now.time("write_seconds", 99, Duration::from_secs(99));
+        assert_eq!(now.since(&before, 1.0)[LATENCY], 0.5);
+    }
+
+    #[test]
+    fn ages_and_errors_come_from_the_meters_that_a_node_has() {
+        let mut reading = Reading::default();
+        reading.take("oldest_record_timestamp_seconds", 70, 100);
+        reading.take("backlog_bytes", 5, 100);
+        reading.take("records_rejected", 2, 100);
+        reading.take("read_errors", 3, 100);
+        let sample = reading.since(&Reading::default(), 1.0);
+        assert_eq!(sample[BEHIND], 30.0);
+        assert_eq!(sample[WAITING_BYTES], 5.0);
+        assert_eq!(sample[ERRORS], 5.0);
+        assert!(sample[RECEIVED].is_nan());
+    }
+}

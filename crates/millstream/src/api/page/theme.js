@@ -1,0 +1,8 @@
+// Applies the chosen colours before anything is drawn.
+"use strict";
+try {
+  const chosen = localStorage.getItem("millstream-theme");
+  if (chosen === "light" || chosen === "dark") document.documentElement.dataset.theme = chosen;
+} catch {
+  // Storage is off: the system's colours hold.
+}

@@ -1,0 +1,88 @@
+//! The numbers in the query of a request: `?records=10&seconds=5`.
+
+use axum::http::Uri;
+
+/// The numbers of a query, each with its name, or what is wrong with it. `known` are the names, each with its default and its limit.
+pub fn numbers<const N: usize>(
+    uri: &Uri,
+    known: [(&str, u64, u64); N],
+) -> Result<[u64; N], String> {
+    let mut values = known.map(|(_, default, _)| default);
+    for pair in uri.query().unwrap_or_default().split('&') {
+        if pair.is_empty() {
+            continue;
+        }
+        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+        let at = known.iter().position(|(other, ..)| *other == name);
+        let Some(at) = at else {
+            let names: Vec<_> = known.iter().map(|(name, ..)| *name).collect();
+            let names = names.join(", ");
+            return Err(format!("there is no {name:?} here; there are: {names}\n"));
+        };
+        let most = known[at].2;
+        values[at] = match value.parse() {
+            Ok(number) if (1..=most).contains(&number) => number,
+            _ => return Err(format!("{name:?} takes a number from 1 to {most}\n")),
+        };
+    }
+    Ok(values)
+}
+
+/// The name of a node in a query, which is its only field.
+pub fn name(uri: &Uri, field: &str) -> Result<String, String> {
+    let query = uri.query().unwrap_or_default();
+    let value = query
+        .strip_prefix(field)
+        .and_then(|rest| rest.strip_prefix('='));
+    let is_name = |text: &&str| {
+        let letters = text.bytes();
+        let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
+        !text.is_empty() && letters.into_iter().all(fits)
+    };
+    match value.filter(is_name) {
+        Some(value) => Ok(value.to_owned()),
+        None => Err(format!("it needs `?{field}=NAME`\n")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(query: &'static str) -> Result<[u64; 2], String> {
+        let uri = Uri::from_static(query);
+        numbers(&uri, [("records", 100, 1000), ("seconds", 5, 10)])
+    }
+
+    #[test]
+    fn a_name_has_letters_digits_and_dashes() {
+        let read = |text| name(&Uri::from_static(text), "consumer");
+        assert_eq!(read("/x?consumer=a_b-1"), Ok("a_b-1".to_owned()));
+        for wrong in [
+            "/x",
+            "/x?consumer=",
+            "/x?consumer",
+            "/x?other=a",
+            "/x?consumer=a&b=c",
+            "/x?consumer=%2e",
+        ] {
+            assert!(read(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn known_numbers_within_their_limits_are_read() {
+        assert_eq!(read("/tap/in"), Ok([100, 5]));
+        assert_eq!(read("/tap/in?seconds=10&records=1"), Ok([1, 10]));
+        for wrong in [
+            "/tap/in?x=1",
+            "/tap/in?records",
+            "/tap/in?records=0",
+            "/tap/in?records=-1",
+            "/tap/in?records=1001",
+            "/tap/in?records=99999999999999999999",
+        ] {
+            assert!(read(wrong).is_err(), "{wrong}");
+        }
+    }
+}

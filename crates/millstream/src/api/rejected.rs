@@ -1,0 +1,288 @@
+//! `GET /rejected` and `GET /rejected/{node}`: the rejected records in `data_dir/rejected`.
+//!
+//! The files may be large, so one request at a time reads them, on a thread for blocking work, and of each file no more than
+//! [`READ_BYTES_MAX`]. The list of nodes is kept for [`FRESH`].
+
+use std::{
+    collections::BTreeMap,
+    io,
+    path::{Path as FilePath, PathBuf},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use axum::{
+    extract::{Path, State},
+    http::{StatusCode, Uri, header},
+    response::{IntoResponse, Response},
+};
+use millstream_pipeline::rejected::RejectedFile;
+use millstream_record::Time;
+use serde_json::{Value, json};
+use tokio::sync::Mutex;
+
+use super::{Shown, query};
+use crate::{
+    redact::Redaction,
+    rejects::{line, stamp},
+};
+
+/// The most bytes of a file that are read to count its records.
+const READ_BYTES_MAX: u64 = 64 << 20;
+/// How long the list of nodes is kept.
+const FRESH: Duration = Duration::from_secs(2);
+/// The records in an answer: by default and at most.
+const RECORDS: (u64, u64) = (20, 1000);
+/// The largest answer in bytes, beside its last record.
+const ANSWER_BYTES: usize = 4 << 20;
+
+/// The directory of rejected records, read by one request at a time.
+pub struct Kept {
+    directory: PathBuf,
+    list: Mutex<Option<(Instant, Value)>>,
+}
+
+impl Kept {
+    /// The directory.
+    pub fn new(directory: &FilePath) -> Self {
+        Self {
+            directory: directory.to_owned(),
+            list: Mutex::default(),
+        }
+    }
+}
+
+/// The nodes with rejected records: how many, their bytes, the oldest and the newest.
+pub async fn nodes(State(shown): State<Arc<Shown>>) -> Response {
+    let kept = &shown.rejected;
+    let mut list = kept.list.lock().await;
+    if let Some((read, list)) = &*list
+        && read.elapsed() < FRESH
+    {
+        return axum::Json(list).into_response();
+    }
+    let directory = kept.directory.clone();
+    let read = tokio::task::spawn_blocking(move || summary(&directory)).await;
+    match read {
+        Ok(Ok(new)) => {
+            let answer = axum::Json(&new).into_response();
+            *list = Some((Instant::now(), new));
+            answer
+        }
+        Ok(Err(error)) => unreadable(&kept.directory, &error),
+        Err(error) => unreadable(&kept.directory, &io::Error::other(error)),
+    }
+}
+
+/// Rejected records of one node. `?records=N&from=K`: N of them, from the Kth on (1: the oldest that is kept).
+pub async fn records(
+    State(shown): State<Arc<Shown>>,
+    Path(node): Path<String>,
+    uri: Uri,
+) -> Response {
+    let known = [
+        ("records", RECORDS.0, RECORDS.1),
+        ("from", 1, u64::from(u32::MAX)),
+    ];
+    let [most, from] = match query::numbers(&uri, known) {
+        Ok(numbers) => numbers,
+        Err(why) => return (StatusCode::BAD_REQUEST, why).into_response(),
+    };
+    let kept = &shown.rejected;
+    // One request at a time reads.
+    let _turn = kept.list.lock().await;
+    let (directory, redaction) = (kept.directory.clone(), shown.redaction.clone());
+    let read =
+        tokio::task::spawn_blocking(move || page(&directory, &node, (from, most), &redaction));
+    match read.await {
+        Ok(Ok(page)) => ([(header::CONTENT_TYPE, "application/json")], page).into_response(),
+        Ok(Err(error)) => unreadable(&kept.directory, &error),
+        Err(error) => unreadable(&kept.directory, &io::Error::other(error)),
+    }
+}
+
+fn unreadable(directory: &FilePath, error: &io::Error) -> Response {
+    let why = format!("cannot read {}: {error}\n", directory.display());
+    (StatusCode::INTERNAL_SERVER_ERROR, why).into_response()
+}
+
+/// The rejected records of a node.
+#[derive(Default)]
+struct Sum {
+    records: u64,
+    /// Some files were too long to count all of their records.
+    is_estimate: bool,
+    bytes: u64,
+    files: u64,
+    span: Option<(Time, Time)>,
+}
+
+/// The node that a file is of.
+fn node_of(path: &FilePath) -> Option<&str> {
+    path.file_name()?.to_str()?.split('.').next()
+}
+
+fn summary(directory: &FilePath) -> io::Result<Value> {
+    let mut sums: BTreeMap<String, Sum> = BTreeMap::new();
+    for path in RejectedFile::all(directory)? {
+        let Some(node) = node_of(&path) else { continue };
+        let mut file = match RejectedFile::open(&path) {
+            // Moved away after the directory was listed.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            file => file?,
+        };
+        let length = std::fs::metadata(&path).map_or(0, |found| found.len());
+        let sum = sums.entry(node.to_owned()).or_default();
+        let (mut records, mut bytes) = (0_u64, 0_u64);
+        let read = file.read(|rejected| {
+            let Some(rejected) = rejected else {
+                return Ok(());
+            };
+            records += 1;
+            bytes += rejected.message.len() as u64;
+            let time = rejected.time;
+            let (first, last) = sum.span.unwrap_or((time, time));
+            sum.span = Some((first.min(time), last.max(time)));
+            match bytes < READ_BYTES_MAX {
+                true => Ok(()),
+                false => Err(io::Error::from(io::ErrorKind::FileTooLarge)),
+            }
+        });
+        match read {
+            Err(error) if error.kind() == io::ErrorKind::FileTooLarge => {
+                sum.is_estimate = true;
+                let share = u128::from(records) * u128::from(length);
+                let all = share / u128::from(file.bytes_read().max(1));
+                records = u64::try_from(all).unwrap_or(u64::MAX);
+            }
+            read => _ = read?,
+        }
+        sum.records += records;
+        sum.bytes += length;
+        sum.files += 1;
+    }
+    let node = |(node, sum): (String, Sum)| {
+        json!({
+            "node": node, "records": sum.records, "is_estimate": sum.is_estimate, "bytes": sum.bytes, "files": sum.files,
+            "oldest": sum.span.map(|(first, _)| stamp(first)), "newest": sum.span.map(|(_, last)| stamp(last)),
+        })
+    };
+    Ok(json!({ "nodes": sums.into_iter().map(node).collect::<Vec<_>>() }))
+}
+
+/// The records of a node from the one with this number on, as JSON.
+fn page(
+    directory: &FilePath,
+    node: &str,
+    (from, most): (u64, u64),
+    redaction: &Redaction,
+) -> io::Result<String> {
+    let (mut number, mut more, mut bytes) = (0, false, 0);
+    let mut lines = Vec::new();
+    for path in RejectedFile::all(directory)? {
+        if node_of(&path) != Some(node) || more {
+            continue;
+        }
+        let mut file = match RejectedFile::open(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            file => file?,
+        };
+        let read = file.read(|rejected| {
+            let Some(rejected) = rejected else {
+                return Ok(());
+            };
+            number += 1;
+            if number < from {
+                return Ok(());
+            }
+            if lines.len() as u64 == most || bytes > ANSWER_BYTES {
+                more = true;
+                return Err(io::Error::from(io::ErrorKind::FileTooLarge));
+            }
+            let line = line(&rejected, redaction);
+            bytes += line.len();
+            lines.push(line);
+            Ok(())
+        });
+        match read {
+            Err(error) if error.kind() == io::ErrorKind::FileTooLarge => {}
+            read => _ = read?,
+        }
+    }
+    let node = Value::from(node);
+    Ok(format!(
+        "{{\"node\":{node},\"from\":{from},\"records\":[{}],\"more\":{more}}}",
+        lines.join(",")
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use millstream_pipeline::reject;
+    use millstream_record::{Batch, Encoding};
+
+    use super::*;
+
+    fn write(directory: &FilePath, name: &str, node: &str, count: usize) {
+        let from = Batch {
+            tag: "web".into(),
+            encoding: Encoding::Lines,
+            plain: false,
+            body: Default::default(),
+            count: 0,
+            received: Time(1_700_000_000_000_000_000),
+            values: Arc::default(),
+            origins: Vec::new(),
+        };
+        let texts: Vec<_> = (0..count)
+            .map(|n| format!("{{\"n\":{n},\"password\":\"x\"}}"))
+            .collect();
+        let records = texts.iter().map(String::as_bytes);
+        let batch = reject::batch(node, &from, records, "why");
+        std::fs::write(directory.join(name), batch.body).unwrap();
+    }
+
+    #[test]
+    fn records_are_counted_by_node_and_shown_in_pages() {
+        let directory = tempfile::tempdir().unwrap();
+        let place = directory.path();
+        assert_eq!(
+            summary(&place.join("none")).unwrap(),
+            json!({ "nodes": [] })
+        );
+        write(place, "bus.msgpack", "bus", 3);
+        write(place, "bus.peer-10_0_0_1.msgpack", "bus", 2);
+        write(place, "busy.msgpack", "busy", 1);
+        std::fs::write(place.join("other.txt"), "no records").unwrap();
+        let list = summary(place).unwrap();
+        let row = &list["nodes"][0];
+        assert_eq!(
+            (&row["node"], &row["records"], &row["files"]),
+            (&json!("bus"), &json!(5), &json!(2))
+        );
+        assert_eq!(row["oldest"], "2023-11-14T22:13:20Z");
+        assert_eq!(list["nodes"].as_array().unwrap().len(), 2);
+
+        let redaction = Redaction::new(&[".password".to_owned()]);
+        let page = |from, most| -> Value {
+            serde_json::from_str(&page(place, "bus", (from, most), &redaction).unwrap()).unwrap()
+        };
+        let whole = page(1, 100);
+        assert_eq!(whole["records"].as_array().unwrap().len(), 5);
+        assert_eq!(
+            (&whole["more"], &whole["node"]),
+            (&json!(false), &json!("bus"))
+        );
+        assert!(!whole.to_string().contains("\\\"x\\\""), "{whole}");
+        let part = page(2, 2);
+        assert_eq!(
+            part["records"][0]["record"],
+            "{\"n\":1,\"password\":\"***\"}"
+        );
+        assert_eq!(
+            (part["records"].as_array().unwrap().len(), &part["more"]),
+            (2, &json!(true))
+        );
+        assert_eq!(page(9, 2)["records"], json!([]));
+    }
+}

@@ -1,0 +1,256 @@
+//! Notices nodes that hang: something waits for them, they report no fault, and nothing moves.
+//!
+//! Most faults raise a condition where they happen. This is for the rest: a server that takes bytes and never answers, a file system
+//! that hangs, a fault of ours.
+
+use std::{
+    collections::BTreeMap,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use millstream_pipeline::{
+    condition::{Condition, Trouble},
+    meters::Meters,
+    running::{NodeStatus, Nodes},
+};
+
+/// How often it looks.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// The meters that grow while a sink moves something.
+const MOVES: [&str; 7] = [
+    "records_received",
+    "records_settled",
+    "records_skipped",
+    "bytes_written",
+    "bytes_published",
+    "chunks_acked",
+    "requests_sent",
+];
+
+/// Raises a condition of each node for which something has waited for `limit` without any progress. 0: never.
+pub(super) async fn watch(nodes: Nodes, meters: Meters, limit: Duration) {
+    if limit.is_zero() {
+        return;
+    }
+    let mut marks = Marks::default();
+    loop {
+        tokio::time::sleep(LOOK_EVERY).await;
+        marks.look(&nodes.now(), &meters, limit, Instant::now());
+    }
+}
+
+/// The last progress of each node.
+#[derive(Default)]
+struct Marks(BTreeMap<Arc<str>, Mark>);
+
+struct Mark {
+    /// It differs after every progress.
+    progress: Vec<u64>,
+    since: Instant,
+    condition: Condition,
+}
+
+/// The work that waits for a node.
+struct Wait {
+    /// As the beginning of a sentence.
+    what: String,
+    progress: Vec<u64>,
+    /// The time that it may take without a fault.
+    patience: Duration,
+}
+
+impl Marks {
+    fn look(&mut self, nodes: &[NodeStatus], meters: &Meters, limit: Duration, now: Instant) {
+        let values = Values::new(meters);
+        self.0
+            .retain(|name, _| nodes.iter().any(|node| node.name == *name));
+        for node in nodes {
+            let wait = match node.section {
+                "sink" => values.at_sink(node),
+                "channel" => values.at_channel(node, nodes),
+                _ => None,
+            };
+            let Some(wait) = wait else {
+                self.0.remove(&node.name);
+                continue;
+            };
+            let mark = self.0.entry(node.name.clone()).or_insert_with(|| Mark {
+                progress: Vec::new(),
+                since: now,
+                condition: node.reporter.condition("stalled"),
+            });
+            mark.note(&wait, node, limit, now);
+        }
+    }
+}
+
+impl Mark {
+    fn note(&mut self, wait: &Wait, node: &NodeStatus, limit: Duration, now: Instant) {
+        if self.progress != wait.progress {
+            self.progress.clone_from(&wait.progress);
+            self.since = now;
+            self.condition.clear();
+            return;
+        }
+        let limit = limit + wait.patience;
+        // A node that reports a fault has said why nothing moves.
+        let is_known = self.condition.holds() || !node.reporter.conditions().is_empty();
+        if !is_known && now.duration_since(self.since) >= limit {
+            let text = format_args!(
+                "{}, and nothing has moved for {} s although no fault is reported: look at its destination, and at the disk",
+                wait.what,
+                limit.as_secs()
+            );
+            self.condition
+                .raise_since(Trouble::Blocked, self.since, text);
+        }
+    }
+}
+
+/// The meters of one look.
+struct Values(BTreeMap<(Arc<str>, &'static str), u64>);
+
+impl Values {
+    fn new(meters: &Meters) -> Self {
+        let all = meters.snapshot().into_iter();
+        Self(
+            all.map(|(node, name, value)| ((node, name), value))
+                .collect(),
+        )
+    }
+
+    fn get(&self, node: &Arc<str>, name: &'static str) -> u64 {
+        self.0.get(&(node.clone(), name)).copied().unwrap_or(0)
+    }
+
+    /// The work that waits for a sink: bytes in its channel or its memory, or batches that it has taken.
+    fn at_sink(&self, node: &NodeStatus) -> Option<Wait> {
+        let consumer = node.consumer.as_ref()?;
+        let queued = consumer.fill().map_or(0, |(used, _)| used);
+        let bytes = queued + self.get(&node.name, "backlog_bytes");
+        let age = self.get(&node.name, "unsettled_age_seconds");
+        let what = match (bytes, age) {
+            (0, 0) => return None,
+            (0, age) => format!("a batch has waited for {age} s"),
+            (bytes, _) => format!("{bytes} bytes wait"),
+        };
+        let progress = MOVES.iter().map(|name| self.get(&node.name, name));
+        Some(Wait {
+            what,
+            progress: progress.collect(),
+            patience: consumer.settles_within.unwrap_or_default(),
+        })
+    }
+
+    /// The work that waits for a channel: records that sources have sent and that it has not kept. A source that also feeds a sink through
+    /// memory may wait for that one.
+    fn at_channel(&self, channel: &NodeStatus, nodes: &[NodeStatus]) -> Option<Wait> {
+        let is_queued = |node: &NodeStatus| {
+            let queue = node.consumer.as_ref().is_some_and(|it| it.queue.is_some());
+            queue && self.at_sink(node).is_some()
+        };
+        if nodes.iter().any(is_queued) {
+            return None;
+        }
+        let sources = nodes.iter().filter(|node| node.section == "source");
+        let sources = sources.filter(|node| node.fills.contains(&channel.name));
+        let pending = sources.map(|node| self.get(&node.name, "pending_records"));
+        let records: u64 = pending.sum();
+        if records == 0 {
+            return None;
+        }
+        let received = self.get(&channel.name, "records_received");
+        Some(Wait {
+            what: format!("{records} records wait to be kept"),
+            progress: vec![records, received],
+            patience: Duration::ZERO,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use millstream_pipeline::{report::Reporter, running::ConsumerStatus, supervise::StateCell};
+
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_secs(60);
+
+    fn node(name: &str, section: &'static str, fills: &[&str]) -> NodeStatus {
+        NodeStatus {
+            name: name.into(),
+            section,
+            kind: "test",
+            states: vec![StateCell::new()],
+            reporter: Reporter::new(name),
+            fills: fills.iter().map(|name| (*name).into()).collect(),
+            consumer: (section == "sink").then(|| ConsumerStatus {
+                queue: None,
+                settles_within: Some(Duration::from_secs(5)),
+            }),
+        }
+    }
+
+    #[test]
+    fn a_sink_for_which_bytes_wait_without_progress_is_stalled_until_something_moves() {
+        let (meters, mut marks) = (Meters::default(), Marks::default());
+        let nodes = [node("out", "sink", &[])];
+        let own = meters.of("out");
+        let start = Instant::now();
+        let mut look = |seconds| {
+            let now = start + Duration::from_secs(seconds);
+            marks.look(&nodes, &meters, LIMIT, now);
+            nodes[0].reporter.conditions().pop().map(|held| held.why)
+        };
+        assert_eq!(look(0), None);
+        own.gauge("backlog_bytes").set(77);
+        own.counter("records_settled").add(1);
+        assert_eq!(look(10), None);
+        assert_eq!(look(74), None);
+        let why = look(75).unwrap();
+        assert!(
+            why.contains("77 bytes wait") && why.contains("65 s"),
+            "{why}"
+        );
+        assert!(look(76).is_some());
+        own.counter("records_settled").add(1);
+        assert_eq!(look(77), None);
+        assert_eq!(look(141), None);
+        assert!(look(142).is_some());
+        own.gauge("backlog_bytes").set(0);
+        assert_eq!(look(143), None);
+    }
+
+    #[test]
+    fn a_sink_that_reports_a_fault_is_not_reported_twice() {
+        let (meters, mut marks) = (Meters::default(), Marks::default());
+        let nodes = [node("out", "sink", &[])];
+        meters.of("out").gauge("backlog_bytes").set(77);
+        let fault = nodes[0].reporter.condition("server");
+        fault.raise(Trouble::Retrying, "refused");
+        let start = Instant::now();
+        for seconds in 0..100 {
+            let now = start + Duration::from_secs(seconds);
+            marks.look(&nodes, &meters, LIMIT, now);
+        }
+        assert_eq!(nodes[0].reporter.conditions().len(), 1);
+    }
+
+    #[test]
+    fn a_channel_that_keeps_nothing_is_stalled() {
+        let (meters, mut marks) = (Meters::default(), Marks::default());
+        let nodes = [
+            node("in", "source", &["buffer"]),
+            node("buffer", "channel", &[]),
+        ];
+        meters.of("in").gauge("pending_records").set(5);
+        let start = Instant::now();
+        marks.look(&nodes, &meters, LIMIT, start);
+        marks.look(&nodes, &meters, LIMIT, start + LIMIT);
+        assert!(nodes[0].reporter.conditions().is_empty());
+        let held = nodes[1].reporter.conditions();
+        assert!(held[0].why.contains("5 records wait"), "{}", held[0].why);
+    }
+}

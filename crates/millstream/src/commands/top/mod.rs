@@ -1,0 +1,169 @@
+//! `millstream top`: nodes with their rates and backlogs, refreshed each second in a terminal.
+
+mod screen;
+mod table;
+
+use std::{
+    io::{IsTerminal, stdin, stdout},
+    path::PathBuf,
+    time::{Duration, Instant},
+};
+
+use clap::Args;
+use serde_json::Value;
+
+use super::instance::Remote;
+use crate::{client::Client, config, exit, page};
+use screen::{Key, Screen};
+use table::{Size, View};
+
+/// The default interval between two samples.
+const INTERVAL: &str = "1s";
+
+/// Show nodes, rates, backlogs and errors of the running instance, refreshed each second.
+#[derive(Args)]
+#[command(after_help = "\
+Examples:
+  millstream top                               the instance of /etc/millstream
+  millstream top --url https://agg-1:8688 --token-file ops.token
+  millstream top | cat                         one table, without a terminal
+
+The columns: REC/S and BYTES/S are what leaves a source and reaches another node; WAITING are records that are not kept or settled yet
+or, for a channel and a sink that reads it, bytes that are not delivered; FULL is how full a channel is; LAG is the age of its oldest record;
+ERRORS are records that were rejected or could not be processed.
+
+Keys: arrows, j, k scroll; q and Ctrl-C end it.
+
+Exit codes: 0 done, 1 no instance answers, 78 wrong configuration")]
+pub struct Top {
+    /// Configuration files and directories of the instance; only `api.listen` is taken from them.
+    #[arg(default_value = "/etc/millstream")]
+    config: Vec<PathBuf>,
+    #[command(flatten)]
+    remote: Remote,
+    /// The time between two samples.
+    #[arg(long, default_value = INTERVAL, value_parser = interval)]
+    interval: Duration,
+}
+
+fn interval(text: &str) -> Result<Duration, String> {
+    let interval = config::period(text)?;
+    match interval >= Duration::from_millis(100) {
+        true => Ok(interval),
+        false => Err("must be at least 100ms".to_owned()),
+    }
+}
+
+/// A status and when it was asked for.
+#[derive(Clone)]
+struct Shot {
+    status: Value,
+    time: Instant,
+}
+
+impl Shot {
+    fn take(client: &Client) -> Result<Self, String> {
+        let time = Instant::now();
+        client.get("/status").map(|status| Self { status, time })
+    }
+}
+
+impl Top {
+    /// Shows the nodes; returns the exit code.
+    pub fn execute(self) -> u8 {
+        let client = match self.remote.client(&self.config) {
+            Ok(client) => client,
+            Err(code) => return code,
+        };
+        let first = match Shot::take(&client) {
+            Ok(first) => first,
+            Err(text) => return page::complain(&text, exit::FAILED),
+        };
+        match stdin().is_terminal() && stdout().is_terminal() {
+            true => self.watch(client, first),
+            false => self.once(&client, &first),
+        }
+    }
+
+    fn once(&self, client: &Client, before: &Shot) -> u8 {
+        std::thread::sleep(self.interval);
+        match Shot::take(client) {
+            Ok(now) => {
+                let lines = view(before, &now).lines(Size::UNBOUNDED, 0);
+                let plain = lines
+                    .iter()
+                    .map(|line| line.trim_start_matches(['\t', '\x07']));
+                let plain: Vec<_> = plain.collect();
+                page::print(&(plain.join("\n") + "\n"))
+            }
+            Err(text) => page::complain(&text, exit::FAILED),
+        }
+    }
+
+    /// Refreshes the screen until a key or a signal ends it.
+    fn watch(&self, client: Client, first: Shot) -> u8 {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build();
+        let ended = runtime.and_then(|runtime| {
+            runtime.block_on(async {
+                let mut screen = Screen::open()?;
+                watch(&mut screen, client, first, self.interval).await
+            })
+        });
+        match ended {
+            Ok(()) => exit::DRAINED,
+            Err(error) => page::complain(
+                &format!("the terminal cannot be used: {error}"),
+                exit::FAILED,
+            ),
+        }
+    }
+}
+
+fn view<'a>(before: &'a Shot, now: &'a Shot) -> View<'a> {
+    View {
+        before: &before.status,
+        now: &now.status,
+        time: now.time.duration_since(before.time),
+    }
+}
+
+async fn watch(
+    screen: &mut Screen,
+    client: Client,
+    first: Shot,
+    interval: Duration,
+) -> std::io::Result<()> {
+    let (mut before, mut now, mut trouble) = (first.clone(), first, None);
+    let mut scrolled = 0_usize;
+    let mut ticks = tokio::time::interval(interval);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        let size = screen.size();
+        let mut lines = view(&before, &now).lines(size, scrolled);
+        if let Some(trouble) = &trouble {
+            lines.insert(0, format!("\x07{trouble}"));
+        }
+        screen.draw(&lines, size)?;
+        tokio::select! {
+            _ = ticks.tick() => {
+                let client = client.clone();
+                let shot = tokio::task::spawn_blocking(move || Shot::take(&client)).await;
+                match shot.map_err(|error| error.to_string()).flatten() {
+                    Ok(new) => {
+                        before = std::mem::replace(&mut now, new);
+                        trouble = None;
+                    }
+                    Err(text) => trouble = Some(text),
+                }
+            }
+            key = screen.key() => match key {
+                Key::End => return Ok(()),
+                Key::Up => scrolled = scrolled.saturating_sub(1),
+                Key::Down => scrolled = (scrolled + 1).min(view(&before, &now).rows().saturating_sub(1)),
+                Key::Other => {}
+            },
+        }
+    }
+}

@@ -1,0 +1,265 @@
+//! Rejected records are sent again: through a processor, through a sink beside others, and with a kill in between.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    io::{BufRead, BufReader, Read, Write},
+    net::{TcpListener, TcpStream},
+    path::Path,
+    process::Command,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+};
+
+use super::get_here;
+use crate::program::{Program, free_port, wait_until};
+
+fn millstream(arguments: &[&str]) -> (Option<i32>, String) {
+    let output = Command::new(env!("CARGO_BIN_EXE_millstream"))
+        .args(arguments)
+        .output()
+        .unwrap();
+    let text = [output.stdout, output.stderr].concat();
+    (output.status.code(), String::from_utf8(text).unwrap())
+}
+
+fn replay(node: &str, api: u16) -> (Option<i32>, String) {
+    millstream(&[
+        "rejected",
+        "replay",
+        node,
+        "--api",
+        &format!("127.0.0.1:{api}"),
+    ])
+}
+
+/// How often each line of an output is there.
+fn lines(path: &Path) -> BTreeMap<String, usize> {
+    let mut all = BTreeMap::new();
+    for line in fs::read_to_string(path).unwrap_or_default().lines() {
+        *all.entry(line.to_owned()).or_default() += 1;
+    }
+    all
+}
+
+/// Lines of logfmt in front of a processor that parses them `how`, in front of a disk channel or of a sink.
+fn config(place: &Path, api: u16, how: &str, is_durable: bool) -> String {
+    let (channel, from) = match is_durable {
+        true => (
+            "channels:\n  kept: { type: disk, inputs: [read], size_max: 256MiB }\n",
+            "kept",
+        ),
+        false => ("", "read"),
+    };
+    format!(
+        "data_dir: {0}/data\napi: {{ listen: \"127.0.0.1:{api}\" }}\n\
+         sources:\n  web: {{ type: tail, paths: [\"{0}/in.log\"], start: beginning }}\n\
+         processors:\n  read: {{ type: parse, inputs: [web], field: .message, as: {how}, on_error: reject }}\n{channel}\
+         sinks:\n  out: {{ type: file, inputs: [{from}], path: \"{0}/out.log\", format: template, template: \"{{.n}}\\n\" }}\n",
+        place.display()
+    )
+}
+
+fn write_lines(place: &Path, count: usize) {
+    let text: String = (0..count)
+        .map(|n| format!("n={n} text=\"a line of a program\"\n"))
+        .collect();
+    fs::write(place.join("in.log"), text).unwrap();
+}
+
+#[test]
+fn records_that_a_processor_rejected_pass_it_after_it_was_mended() {
+    for is_durable in [false, true] {
+        let directory = tempfile::tempdir().unwrap();
+        let (place, api) = (directory.path(), free_port());
+        write_lines(place, 300);
+        let broken = config(place, api, "json", is_durable);
+        let program = Program::start(place, &broken).listens(api);
+        wait_until("all are rejected", || {
+            get_here(api, "/rejected").contains("\"records\":300")
+        });
+        // While it is not mended, they are rejected again, as often as they are sent.
+        let (code, text) = replay("read", api);
+        assert_eq!(code, Some(0), "{text}");
+        assert!(text.contains("300 records of read"), "{text}");
+        wait_until("they are rejected again", || {
+            get_here(api, "/rejected").contains("\"records\":300")
+        });
+        let file = place.join("millstream.yaml");
+        fs::write(&file, config(place, api, "logfmt", is_durable)).unwrap();
+        let (code, text) = millstream(&["reload", "--api", &format!("127.0.0.1:{api}")]);
+        assert_eq!(code, Some(0), "{text}");
+        let (code, text) = replay("read", api);
+        assert_eq!(code, Some(0), "{text}");
+        wait_until("all are in the output", || {
+            lines(&place.join("out.log")).len() == 300
+        });
+        assert!(
+            lines(&place.join("out.log"))
+                .values()
+                .all(|times| *times == 1)
+        );
+        wait_until("nothing is left", || {
+            get_here(api, "/rejected").ends_with("{\"nodes\":[]}")
+        });
+        let log = program.log();
+        assert!(
+            log.contains("POST /rejected/read/replay: 200: replay \"done\": 300 records settled"),
+            "{log}"
+        );
+        let (code, text) = replay("web", api);
+        assert_eq!(code, Some(1));
+        assert!(text.contains("web has no input"), "{text}");
+        let (code, _) = replay("other", api);
+        assert_eq!(code, Some(1));
+        assert_eq!(program.stop(), Some(0));
+    }
+}
+
+#[test]
+fn a_kill_in_the_middle_of_a_replay_loses_nothing() {
+    const RECORDS: usize = 100_000;
+    let directory = tempfile::tempdir().unwrap();
+    let (place, api) = (directory.path(), free_port());
+    write_lines(place, RECORDS);
+    let broken = config(place, api, "json", true);
+    let program = Program::start(place, &broken).listens(api);
+    let all = format!("\"records\":{RECORDS}");
+    wait_until("all are rejected", || {
+        get_here(api, "/rejected").contains(&all)
+    });
+    assert_eq!(program.stop(), Some(0));
+    let mended = config(place, api, "logfmt", true);
+    let mut program = Program::start(place, &mended).listens(api);
+    let mut cut = 0;
+    for _ in 0..3 {
+        let before = lines(&place.join("out.log")).len();
+        let asking = thread::spawn(move || replay("read", api));
+        wait_until("some are sent", || {
+            asking.is_finished() || lines(&place.join("out.log")).len() > before
+        });
+        program.kill();
+        cut += usize::from(asking.join().unwrap().0 != Some(0));
+        program = Program::start(place, &mended).listens(api);
+    }
+    println!("{cut} of 3 replays were cut");
+    let (code, text) = replay("read", api);
+    assert_eq!(code, Some(0), "{text}");
+    wait_until("all are in the output", || {
+        lines(&place.join("out.log")).len() == RECORDS
+    });
+    wait_until("nothing is left", || {
+        get_here(api, "/rejected").ends_with("{\"nodes\":[]}")
+    });
+    assert_eq!(program.stop(), Some(0));
+}
+
+/// Answers each request with 400 or 200, and keeps the bodies that it took.
+fn serve(listener: TcpListener, takes: Arc<AtomicBool>, into: Arc<std::sync::Mutex<String>>) {
+    for stream in listener.incoming() {
+        let (takes, into) = (takes.clone(), into.clone());
+        thread::spawn(move || answer(&stream.unwrap(), &takes, &into));
+    }
+}
+
+fn answer(stream: &TcpStream, takes: &AtomicBool, into: &std::sync::Mutex<String>) {
+    let mut reader = BufReader::new(stream);
+    loop {
+        let mut length = 0;
+        loop {
+            let mut line = String::new();
+            if reader.read_line(&mut line).unwrap_or(0) == 0 {
+                return;
+            }
+            let line = line.to_ascii_lowercase();
+            if let Some(value) = line.strip_prefix("content-length:") {
+                length = value.trim().parse().unwrap();
+            }
+            if line == "\r\n" {
+                break;
+            }
+        }
+        let mut body = vec![0; length];
+        reader.read_exact(&mut body).unwrap();
+        let code = match takes.load(Ordering::SeqCst) {
+            true => {
+                into.lock()
+                    .unwrap()
+                    .push_str(&String::from_utf8(body).unwrap());
+                "200 OK"
+            }
+            false => "400 Bad Request",
+        };
+        let answer = format!("HTTP/1.1 {code}\r\nContent-Length: 0\r\n\r\n");
+        if (&mut &*stream).write_all(answer.as_bytes()).is_err() {
+            return;
+        }
+    }
+}
+
+#[test]
+fn records_that_a_sink_rejected_are_sent_to_it_alone() {
+    for is_durable in [true, false] {
+        let directory = tempfile::tempdir().unwrap();
+        let (place, api) = (directory.path(), free_port());
+        write_lines(place, 50);
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}/in", listener.local_addr().unwrap());
+        let (takes, taken) = (Arc::new(AtomicBool::new(false)), Arc::default());
+        let (of_server, into) = (takes.clone(), Arc::clone(&taken));
+        thread::spawn(move || serve(listener, of_server, into));
+        let (channel, from) = match is_durable {
+            true => (
+                "channels:\n  kept: { type: disk, inputs: [web], size_max: 64MiB }\n",
+                "kept",
+            ),
+            false => ("", "web"),
+        };
+        // Both sinks read the same records, one of them through a processor.
+        let config = format!(
+            "data_dir: {0}/data\napi: {{ listen: \"127.0.0.1:{api}\" }}\n\
+             sources:\n  web: {{ type: tail, paths: [\"{0}/in.log\"], start: beginning }}\n\
+             processors:\n  read: {{ type: parse, inputs: [{from}], field: .message, as: logfmt }}\n{channel}\
+             sinks:\n  on: {{ type: http, inputs: [read], url: \"{url}\" }}\n  \
+             out: {{ type: file, inputs: [{from}], path: \"{0}/out.log\", format: raw }}\n",
+            place.display()
+        );
+        let program = Program::start(place, &config).listens(api);
+        wait_until("all are rejected", || {
+            get_here(api, "/rejected").contains("\"records\":50")
+        });
+        takes.store(true, Ordering::SeqCst);
+        let (code, text) = replay("on", api);
+        assert_eq!(code, Some(0), "{text}");
+        let count = || {
+            let taken: std::sync::MutexGuard<'_, String> = taken.lock().unwrap();
+            taken.matches("\"n\":").count()
+        };
+        wait_until("the server has all", || count() == 50);
+        wait_until("nothing is left", || {
+            get_here(api, "/rejected").ends_with("{\"nodes\":[]}")
+        });
+        // A new line passes both, so nothing was held up or repeated.
+        let mut file = fs::File::options()
+            .append(true)
+            .open(place.join("in.log"))
+            .unwrap();
+        file.write_all(b"n=50 text=last\n").unwrap();
+        wait_until("both go on", || {
+            count() == 51 && lines(&place.join("out.log")).len() == 51
+        });
+        assert!(
+            lines(&place.join("out.log"))
+                .values()
+                .all(|times| *times == 1)
+        );
+        assert!(
+            !taken.lock().unwrap().contains("replay"),
+            "the address is not a field"
+        );
+        assert_eq!(program.stop(), Some(0));
+    }
+}

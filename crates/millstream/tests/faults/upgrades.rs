@@ -1,0 +1,170 @@
+//! The program replaces itself while senders are at work, and is started with the sockets of systemd: no sender is refused, nothing is lost.
+
+use std::{
+    fs,
+    net::{TcpStream, UdpSocket},
+    os::unix::net::UnixStream,
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::{self, JoinHandle, sleep},
+    time::Duration,
+};
+
+use crate::program::{
+    Program, free_port,
+    victim::{Generator, Random, generate, in_storm, settle, verify},
+    wait_until,
+};
+
+/// The longest pause between two upgrades.
+const PAUSE_MS_MAX: u64 = 700;
+
+/// Connects again and again until its end.
+struct Prober {
+    ended: Arc<AtomicBool>,
+    /// Gives the number of connections, and why the first one was refused.
+    thread: JoinHandle<(u64, Option<String>)>,
+}
+
+impl Prober {
+    fn start(port: u16, path: PathBuf) -> Self {
+        let ended = Arc::new(AtomicBool::new(false));
+        let until = ended.clone();
+        let thread = thread::spawn(move || {
+            let (mut count, mut refused) = (0, None);
+            while !until.load(Ordering::Relaxed) && refused.is_none() {
+                let tcp = TcpStream::connect(("127.0.0.1", port)).err();
+                let unix = UnixStream::connect(&path).err();
+                refused = tcp.or(unix).map(|error| error.to_string());
+                count += 2;
+                sleep(Duration::from_millis(2));
+            }
+            (count, refused)
+        });
+        Self { ended, thread }
+    }
+
+    /// Ends it.
+    fn end(self) -> (u64, Option<String>) {
+        self.ended.store(true, Ordering::Relaxed);
+        self.thread.join().unwrap()
+    }
+}
+
+fn starts(program: &Program) -> usize {
+    program.log().matches("INFO started ").count()
+}
+
+#[test]
+fn an_upgrade_under_load_refuses_no_sender_and_loses_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path();
+    let (port, datagrams) = (free_port(), free_port());
+    let path = place.join("in.sock");
+    let config = format!(
+        "data_dir: {0}/data\napi: {{ listen: [] }}\nthreads: 2\n\
+         sources:\n\
+         \x20 in: {{ type: forward, listen: [\"tcp://127.0.0.1:{port}\", \"unix://{1}\"] }}\n\
+         \x20 udp: {{ type: syslog, listen: \"udp://127.0.0.1:{datagrams}\" }}\n\
+         channels:\n  kept: {{ type: disk, inputs: [in], size_max: 1GiB }}\n\
+         sinks:\n\
+         \x20 out: {{ type: file, inputs: [kept], format: raw, path: \"{0}/out/{{tag}}.log\" }}\n\
+         \x20 udp_out: {{ type: file, inputs: [udp], format: raw, path: \"{0}/udp.log\" }}\n",
+        place.display(),
+        path.display()
+    );
+    let program = Program::start(place, &config).listens(port);
+    wait_until("it has started", || starts(&program) == 1);
+    let process = program.id();
+    let (records, upgrades) = (in_storm(300_000, 3_000_000), in_storm(8, 60));
+    let generator = Generator::start(&generate(place, port, &records.to_string(), "50000"));
+    let prober = Prober::start(port, path);
+    let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let (mut random, mut sent) = (Random::new(), 0);
+    let mut send = |milliseconds: u64| {
+        for _ in 0..milliseconds / 5 {
+            let message = format!("<13>Nov 21 06:40:30 h a: {sent}");
+            sender
+                .send_to(message.as_bytes(), ("127.0.0.1", datagrams))
+                .unwrap();
+            sent += 1;
+            sleep(Duration::from_millis(5));
+        }
+    };
+    for upgrade in 1..=upgrades {
+        send(random.below(PAUSE_MS_MAX));
+        if upgrade == 3 {
+            // A configuration that the new program refuses changes nothing.
+            fs::write(place.join("millstream.yaml"), "sources: []\n").unwrap();
+            program.signal("USR2");
+            wait_until("it refuses", || program.log().contains("not upgraded"));
+            fs::write(place.join("millstream.yaml"), &config).unwrap();
+        }
+        program.signal("USR2");
+        let started = usize::try_from(upgrade).unwrap() + 1;
+        wait_until("the new program has started", || {
+            send(10);
+            starts(&program) == started
+        });
+    }
+    assert_eq!(program.id(), process);
+    let (connections, refused) = prober.end();
+    assert_eq!(refused, None, "after {connections} connections");
+    generator.finish();
+    settle(&place.join("out"));
+    let numbers = || -> Vec<u64> {
+        let text = fs::read_to_string(place.join("udp.log")).unwrap_or_default();
+        text.lines().filter_map(|line| line.parse().ok()).collect()
+    };
+    wait_until("all datagrams have arrived", || {
+        numbers().len() as u64 >= sent
+    });
+    assert_eq!(program.stop(), Some(0));
+    assert_eq!(numbers(), (0..sent).collect::<Vec<_>>());
+    verify(&place.join("out"), &place.join("ledger"));
+}
+
+/// Opens a socket as systemd does, and starts the rest of the command line with it.
+const ACTIVATE: &str = "\
+import os, socket, sys
+listener = socket.socket()
+listener.bind(('127.0.0.1', int(sys.argv[1])))
+listener.listen(64)
+other = socket.socket()
+other.bind(('127.0.0.1', 0))
+other.listen(1)
+os.dup2(other.fileno(), 14)
+os.dup2(listener.fileno(), 3)
+os.dup2(14, 4)
+os.environ.update(LISTEN_FDS='2', LISTEN_PID=str(os.getpid()))
+os.execv(sys.argv[2], sys.argv[2:])
+";
+
+#[test]
+fn a_source_listens_at_the_socket_that_systemd_has_opened() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path();
+    let port = free_port();
+    let config = format!(
+        "data_dir: {0}/data\napi: {{ listen: [] }}\n\
+         sources:\n  in: {{ type: forward, listen: \"tcp://127.0.0.1:{port}\" }}\n\
+         channels:\n  kept: {{ type: disk, inputs: [in], size_max: 1GiB }}\n\
+         sinks:\n  out: {{ type: file, inputs: [kept], format: raw, path: \"{0}/out/{{tag}}.log\" }}\n",
+        place.display()
+    );
+    let number = port.to_string();
+    let shell = ["python3", "-c", ACTIVATE, &number];
+    let program = Program::start_after(place, &config, &shell).listens(port);
+    Generator::start(&generate(place, port, "5000", "50000")).finish();
+    settle(&place.join("out"));
+    let log = program.log();
+    assert!(log.contains("no source listens at 127.0.0.1:"), "{log}");
+    // The socket is the one of systemd also after an upgrade.
+    program.signal("USR2");
+    wait_until("the new program has started", || starts(&program) == 2);
+    assert_eq!(program.stop(), Some(0));
+    verify(&place.join("out"), &place.join("ledger"));
+}

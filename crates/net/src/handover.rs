@@ -1,0 +1,194 @@
+//! Listening sockets that outlive the process: systemd opens some before it starts (sd_listen_fds(3)), and a process that upgrades itself gives
+//! its own to the next program.
+//!
+//! A source binds as always. If the process was started with a socket at the address, the source gets that one. So connections and
+//! datagrams that arrive in between wait in the socket, and no sender is refused.
+
+use std::{
+    env,
+    os::fd::{AsFd, AsRawFd, OwnedFd, RawFd},
+    path::Path,
+    process,
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+};
+
+use millstream_sys::inherited;
+use rustix::io::{FdFlags, fcntl_setfd};
+use socket2::{SockAddr, Socket, Type};
+
+/// Names the process and the numbers of the sockets that a Millstream before it has left: `PID:N,N`.
+const VARIABLE: &str = "MILLSTREAM_LISTENERS";
+/// The number of the first socket of systemd.
+const SYSTEMD_FIRST: RawFd = 3;
+
+static SOCKETS: Mutex<Sockets> = Mutex::new(Sockets {
+    inherited: Vec::new(),
+    live: Vec::new(),
+    kept: Vec::new(),
+});
+
+struct Sockets {
+    /// The process was started with these, and no source has taken them yet.
+    inherited: Vec<Socket>,
+    /// Those that sources listen at.
+    live: Vec<Weak<OwnedFd>>,
+    /// For the next program.
+    kept: Vec<Arc<OwnedFd>>,
+}
+
+fn sockets() -> MutexGuard<'static, Sockets> {
+    SOCKETS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Holds a second handle of a listening socket, for as long as its source listens.
+#[derive(Debug)]
+pub(crate) struct Live {
+    _handle: Option<Arc<OwnedFd>>,
+}
+
+impl Live {
+    /// Registers a socket. One that cannot be duplicated closes with this program.
+    pub(crate) fn of(socket: impl AsFd) -> Self {
+        let handle = socket.as_fd().try_clone_to_owned().ok().map(Arc::new);
+        let mut sockets = sockets();
+        sockets.live.retain(|live| live.strong_count() > 0);
+        sockets.live.extend(handle.as_ref().map(Arc::downgrade));
+        Self { _handle: handle }
+    }
+}
+
+/// Takes over the sockets that the process was started with. To be called once, before anything is opened.
+pub fn inherit() {
+    let found = from_systemd().chain(from_before()).filter_map(|number| {
+        let socket = Socket::from(inherited::adopt(number).ok()?);
+        socket.local_addr().is_ok().then_some(socket)
+    });
+    let found: Vec<_> = found.collect();
+    sockets().inherited = found;
+}
+
+/// The numbers in `LISTEN_FDS`, if systemd means this process.
+fn from_systemd() -> impl Iterator<Item = RawFd> {
+    let count: RawFd = match named("LISTEN_PID") == Some(process::id()) {
+        true => named("LISTEN_FDS").unwrap_or(0),
+        false => 0,
+    };
+    SYSTEMD_FIRST..SYSTEMD_FIRST.saturating_add(count)
+}
+
+fn named<T: std::str::FromStr>(variable: &str) -> Option<T> {
+    env::var(variable).ok()?.parse().ok()
+}
+
+/// The numbers in [`VARIABLE`], if the program before ran as this process.
+fn from_before() -> impl Iterator<Item = RawFd> {
+    let value = env::var(VARIABLE).unwrap_or_default();
+    let (process, numbers) = value.split_once(':').unwrap_or_default();
+    let numbers = match process.parse() == Ok(process::id()) {
+        true => numbers,
+        false => "",
+    };
+    let numbers: Vec<_> = numbers.split(',').flat_map(str::parse).collect();
+    numbers.into_iter()
+}
+
+/// The inherited socket of this type at an address, if there is one.
+pub(crate) fn take(kind: Type, address: &SockAddr) -> Option<Socket> {
+    let mut sockets = sockets();
+    let is_it = |socket: &Socket| {
+        let is_same = socket.local_addr().is_ok_and(|own| is_same(&own, address));
+        is_same && socket.r#type().is_ok_and(|own| own == kind)
+    };
+    let at = sockets.inherited.iter().position(is_it)?;
+    Some(sockets.inherited.swap_remove(at))
+}
+
+fn is_same(one: &SockAddr, other: &SockAddr) -> bool {
+    match (one.as_socket(), one.as_pathname()) {
+        (Some(address), _) => other.as_socket() == Some(address),
+        (None, Some(path)) => other.as_pathname() == Some(path),
+        (None, None) => false,
+    }
+}
+
+/// Closes the inherited sockets that no source has taken; returns their addresses.
+#[must_use]
+pub fn close_rest() -> Vec<String> {
+    let rest = std::mem::take(&mut sockets().inherited);
+    let name = |socket: &Socket| {
+        let address = socket.local_addr().ok()?;
+        let path = || address.as_pathname().map(|path| path.display().to_string());
+        let inet = address.as_socket().map(|address| address.to_string());
+        inet.or_else(path)
+    };
+    rest.iter().filter_map(name).collect()
+}
+
+/// Keeps the sockets at which sources listen now for the next program, also when the sources have ended.
+pub fn keep() {
+    let mut sockets = sockets();
+    sockets.kept = sockets.live.iter().filter_map(Weak::upgrade).collect();
+}
+
+/// Whether the next program listens at the path of a unix socket.
+pub(crate) fn keeps(path: &Path) -> bool {
+    sockets().kept.iter().any(|kept| {
+        let address = socket2::SockRef::from(&**kept).local_addr();
+        address.is_ok_and(|address| address.as_pathname() == Some(path))
+    })
+}
+
+/// Leaves the kept sockets open for the program that replaces this one in the same process. Returns the environment variable that
+/// names them, and its value.
+#[must_use]
+pub fn hand_over() -> (&'static str, String) {
+    let sockets = sockets();
+    let left = sockets.kept.iter().filter_map(|kept| {
+        fcntl_setfd(kept.as_fd(), FdFlags::empty()).ok()?;
+        Some(kept.as_raw_fd().to_string())
+    });
+    let numbers: Vec<_> = left.collect();
+    (VARIABLE, format!("{}:{}", process::id(), numbers.join(",")))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, UdpSocket};
+
+    use super::*;
+
+    #[test]
+    fn a_source_gets_the_inherited_socket_of_its_type_at_its_address() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let datagrams = UdpSocket::bind(address).unwrap();
+        let number = datagrams.as_raw_fd();
+        sockets()
+            .inherited
+            .extend([listener.into(), datagrams.into()]);
+        let elsewhere = "127.0.0.1:1".parse::<std::net::SocketAddr>().unwrap();
+        assert!(take(Type::STREAM, &elsewhere.into()).is_none());
+        let taken = take(Type::DGRAM, &address.into()).unwrap();
+        assert_eq!(taken.as_raw_fd(), number);
+        assert!(take(Type::DGRAM, &address.into()).is_none());
+        assert!(close_rest().contains(&address.to_string()));
+        assert!(take(Type::STREAM, &address.into()).is_none());
+    }
+
+    #[test]
+    fn a_live_socket_is_kept_when_its_source_ends_and_others_are_not() {
+        let directory = tempfile::tempdir().unwrap();
+        let paths = ["ended", "kept"].map(|name| directory.path().join(name));
+        let bind = |path: &Path| std::os::unix::net::UnixListener::bind(path).unwrap();
+        drop(Live::of(bind(&paths[0])));
+        let live = Live::of(bind(&paths[1]));
+        keep();
+        drop(live);
+        assert!(!keeps(&paths[0]) && keeps(&paths[1]));
+        let (_, value) = hand_over();
+        assert!(value.starts_with(&format!("{}:", process::id())), "{value}");
+        assert!(std::os::unix::net::UnixStream::connect(&paths[1]).is_ok());
+        sockets().kept.clear();
+        assert!(std::os::unix::net::UnixStream::connect(&paths[1]).is_err());
+    }
+}

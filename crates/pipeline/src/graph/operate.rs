@@ -1,0 +1,111 @@
+//! Requests of operators to a running graph: the ways of a replay, from files of rejected records to the input of the node that rejected them,
+//! and consumers to forget.
+
+use std::sync::{Arc, Weak};
+
+use super::{Consumer, Graph, Present, has_ended};
+use tokio::sync::oneshot;
+
+use crate::{
+    channel::Entry,
+    meters::Meters,
+    outlet::{Edge, Feed, Outlet},
+    rejected,
+    replay::Replay,
+};
+
+/// A way to a channel, past the chain in front of it.
+fn edge(feed: Option<Arc<Feed>>, name: &str) -> Result<Edge, String> {
+    let feed = feed.ok_or_else(|| has_ended(name).message)?;
+    Ok(Edge::to(feed))
+}
+
+impl Consumer {
+    /// Whether its chain leads through this processor.
+    fn leads_through(&self, node: &str) -> bool {
+        let nodes = self.chain.iter().flat_map(|present| &present.plan.nodes);
+        nodes.into_iter().any(|it| *it.name == *node)
+    }
+
+    fn past_chain(&self) -> Result<Edge, String> {
+        edge(self.feed.as_ref().and_then(Weak::upgrade), &self.name)
+    }
+
+    /// A way into its chain. Its reader does not read a durable channel.
+    fn at_chain(&self) -> Result<Edge, String> {
+        if let Some(front) = self.chain.iter().find_map(|present| present.front.as_ref()) {
+            return edge(front.upgrade(), &self.name);
+        }
+        let maker = |present: &Present| present.maker.upgrade();
+        let edge = self.past_chain()?;
+        Ok(Edge {
+            entry: Entry {
+                number: 0,
+                chain: self.chain.as_ref().and_then(maker).map(|maker| maker as _),
+            },
+            ..edge
+        })
+    }
+}
+
+impl Graph {
+    /// A replay of what `node` has rejected. `inputs` are the sinks, each with the durable channel that it reads.
+    pub(crate) fn replay<'a>(
+        &mut self,
+        node: &Arc<str>,
+        inputs: impl Iterator<Item = (&'a Arc<str>, Option<&'a Arc<str>>)> + Clone,
+    ) -> Result<Replay, String> {
+        let (mut edges, mut channels, mut is_addressed) = (Vec::new(), Vec::new(), true);
+        for consumer in self.channels.iter().chain(&self.sinks) {
+            let is_own = consumer.name == *node;
+            if !is_own && !consumer.leads_through(node) {
+                continue;
+            }
+            let mut inputs = inputs.clone();
+            let input = inputs.find(|(sink, _)| **sink == consumer.name);
+            match input.and_then(|(_, channel)| channel) {
+                // All sinks that read it see the batch.
+                Some(channel) if channels.contains(&channel) => {}
+                Some(channel) => channels.push(channel),
+                None if is_own => {
+                    is_addressed = false;
+                    edges.push(consumer.past_chain()?);
+                }
+                None => edges.push(consumer.at_chain()?),
+            }
+        }
+        for channel in channels {
+            let found = self.channels.iter().find(|it| it.name == *channel);
+            let found = found.ok_or_else(|| has_ended(channel).message)?;
+            edges.push(found.past_chain()?);
+        }
+        if edges.is_empty() {
+            return Err(format!(
+                "{node} has no input: it is a source, or not in the running configuration; `millstream rejected cat --node {node}` shows its records"
+            ));
+        }
+        let files = self.files_of(node);
+        // The meters of the node count what arrives there.
+        let outlet = Outlet::new(edges, &Meters::default().of(node), false);
+        Ok(Replay::new(node, outlet, is_addressed, files))
+    }
+
+    /// Asks a durable channel to forget a consumer; `None` if no channel of that name runs.
+    pub(crate) fn forget_consumer(
+        &self,
+        channel: &str,
+        consumer: &str,
+    ) -> Option<oneshot::Receiver<Result<(), String>>> {
+        let mut channels = self.channels.iter();
+        let found = channels.find(|it| *it.name == *channel)?;
+        let feed = found.feed.as_ref().and_then(Weak::upgrade)?;
+        Some(feed.channel().forget(consumer))
+    }
+
+    /// The files of what a node has rejected.
+    fn files_of(&mut self, node: &Arc<str>) -> rejected::Aside {
+        let directory = rejected::directory(&self.data_dir);
+        self.store(node, directory);
+        self.stores[node].1.clone()
+    }
+}

@@ -1,0 +1,93 @@
+//! Ages: how long something has waited, by a clock that never jumps. The age grows while its owner hangs, because it is computed when
+//! it is read.
+
+use std::{
+    sync::{
+        Arc, LazyLock, Mutex, PoisonError, Weak,
+        atomic::{AtomicI64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+/// The start of the clock.
+static START: LazyLock<Instant> = LazyLock::new(Instant::now);
+/// Nothing waits.
+const NOTHING: i64 = i64::MAX;
+
+/// One task's part of an age: since when something waits, in milliseconds from the start of the clock.
+#[derive(Clone, Debug)]
+pub struct Since(Arc<AtomicI64>);
+
+impl Default for Since {
+    fn default() -> Self {
+        Self(Arc::new(AtomicI64::new(NOTHING)))
+    }
+}
+
+impl Since {
+    /// Something has waited for this time by now; `None`: nothing waits.
+    pub fn set(&self, age: Option<Duration>) {
+        let since = age.map_or(NOTHING, |age| milliseconds() - whole(age));
+        self.0.store(since, Ordering::Relaxed);
+    }
+}
+
+/// The time of the clock.
+fn milliseconds() -> i64 {
+    whole(START.elapsed())
+}
+
+fn whole(time: Duration) -> i64 {
+    // Half of the range: a difference never overflows.
+    i64::try_from(time.as_millis()).map_or(i64::MAX / 2, |it| it.min(i64::MAX / 2))
+}
+
+/// The oldest of several tasks. Clones share it. A task that has ended counts no more.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Ages(Arc<Mutex<Vec<Weak<AtomicI64>>>>);
+
+impl Ages {
+    /// One task more.
+    pub(crate) fn add(&self) -> Since {
+        // Starts the clock before anything is measured with it.
+        LazyLock::force(&START);
+        let since = Since::default();
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|since| since.strong_count() > 0);
+        all.push(Arc::downgrade(&since.0));
+        since
+    }
+
+    /// The age of what has waited for the longest time.
+    pub(crate) fn oldest(&self) -> Duration {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let since = all.iter().filter_map(Weak::upgrade);
+        let since = since.map(|since| since.load(Ordering::Relaxed));
+        let oldest = since.min().filter(|since| *since != NOTHING);
+        let age = oldest.map_or(0, |since| milliseconds().saturating_sub(since));
+        Duration::from_millis(u64::try_from(age).unwrap_or(0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_oldest_task_counts_until_it_ends() {
+        let ages = Ages::default();
+        let (old, young) = (ages.add(), ages.add());
+        assert_eq!(ages.oldest(), Duration::ZERO);
+        // It began before the clock.
+        let day = Duration::from_secs(24 * 3600);
+        old.set(Some(day));
+        young.set(Some(Duration::from_secs(60)));
+        assert!(ages.oldest() >= day);
+        drop(old);
+        assert!((60..3600).contains(&ages.oldest().as_secs()));
+        young.set(Some(Duration::MAX));
+        assert!(ages.oldest() > day);
+        young.set(None);
+        assert_eq!(ages.oldest(), Duration::ZERO);
+    }
+}

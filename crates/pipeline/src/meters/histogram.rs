@@ -1,0 +1,120 @@
+//! Histograms of latencies: fixed buckets, each an atomic that is touched once per batch.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+/// The upper bounds of the buckets; one more bucket holds everything above. From a batch in memory to a destination that answers
+/// after minutes.
+pub const BOUNDS: [Duration; 16] = [
+    Duration::from_millis(1),
+    Duration::from_millis(2),
+    Duration::from_millis(5),
+    Duration::from_millis(10),
+    Duration::from_millis(25),
+    Duration::from_millis(50),
+    Duration::from_millis(100),
+    Duration::from_millis(250),
+    Duration::from_millis(500),
+    Duration::from_secs(1),
+    Duration::from_millis(2500),
+    Duration::from_secs(5),
+    Duration::from_secs(10),
+    Duration::from_secs(30),
+    Duration::from_secs(60),
+    Duration::from_secs(300),
+];
+
+const BUCKETS: usize = BOUNDS.len() + 1;
+
+/// Durations, counted by length. Clones share it.
+#[derive(Clone, Debug, Default)]
+pub struct Histogram(Arc<Buckets>);
+
+#[derive(Debug, Default)]
+struct Buckets {
+    counts: [AtomicU64; BUCKETS],
+    nanoseconds: AtomicU64,
+}
+
+/// The content of a histogram when it was read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reading {
+    /// The number of durations in each bucket: up to the bound of the same index, and above the last one.
+    pub counts: [u64; BUCKETS],
+    /// All durations together.
+    pub sum: Duration,
+}
+
+impl Histogram {
+    /// Counts one duration. A bound belongs to its bucket.
+    pub fn observe(&self, duration: Duration) {
+        let bucket = BOUNDS.partition_point(|bound| *bound < duration);
+        self.0.counts[bucket].fetch_add(1, Ordering::Relaxed);
+        let nanoseconds = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+        self.0.nanoseconds.fetch_add(nanoseconds, Ordering::Relaxed);
+    }
+
+    /// Everything that was counted.
+    pub fn read(&self) -> Reading {
+        let mut counts = [0; BUCKETS];
+        for (count, bucket) in counts.iter_mut().zip(&self.0.counts) {
+            *count = bucket.load(Ordering::Relaxed);
+        }
+        Reading {
+            counts,
+            sum: Duration::from_nanos(self.0.nanoseconds.load(Ordering::Relaxed)),
+        }
+    }
+}
+
+impl Reading {
+    /// The number of durations.
+    pub fn count(&self) -> u64 {
+        self.counts.iter().sum()
+    }
+
+    /// The bound of the bucket that holds this share of all durations, for `status`; `None` if there are none, or if it is above all
+    /// bounds.
+    pub fn quantile(&self, share: f64) -> Option<Duration> {
+        let rank = share * self.count() as f64;
+        let mut sum = 0;
+        for (bound, count) in BOUNDS.iter().zip(self.counts) {
+            sum += count;
+            if sum > 0 && sum as f64 >= rank {
+                return Some(*bound);
+            }
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_duration_is_counted_in_the_bucket_that_its_bound_closes() {
+        let histogram = Histogram::default();
+        assert_eq!(histogram.read().quantile(0.5), None);
+        for milliseconds in [0, 1, 2, 3, 600_000] {
+            histogram.observe(Duration::from_millis(milliseconds));
+        }
+        let reading = histogram.clone().read();
+        assert_eq!(reading.counts[..4], [2, 1, 1, 0]);
+        assert_eq!(reading.counts[BUCKETS - 1], 1);
+        assert_eq!(reading.count(), 5);
+        assert_eq!(reading.sum, Duration::from_millis(600_006));
+        assert_eq!(reading.quantile(0.5), Some(Duration::from_millis(2)));
+        assert_eq!(reading.quantile(1.0), None);
+    }
+
+    #[test]
+    fn bounds_grow() {
+        assert!(BOUNDS.windows(2).all(|pair| pair[0] < pair[1]));
+    }
+}

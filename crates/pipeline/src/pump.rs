@@ -1,0 +1,214 @@
+//! Moves batches from one durable channel into another one.
+//!
+//! `read -> decode -> send -> keep -> [read back] -> process -> [keep] -> read back -> encode -> write -> settle`
+//!
+//! A pump reads the first channel as a sink does, with a cursor and the chain of the second channel. Everything that a position became is one
+//! group, and its origin is the position. So the second channel keeps all of it or nothing, knows up to which position it has
+//! the first one, and recognizes what a pump that was killed brings again.
+
+use std::{collections::VecDeque, sync::Arc};
+
+use millstream_record::{Batch, FileId, FileOrigin, Origin, Position};
+
+use crate::{
+    delivery::Receipt,
+    failure::Failure,
+    inlet::{Checkpoint, Inlet, Item},
+    node::{LocalFuture, Placement, Sink, SinkContext},
+    outlet::Outlet,
+    promise::{Guarantee, Promise},
+};
+
+/// Bits of the sequence number in the offset of an origin; the epoch has the others. A channel that keeps 100,000 frames a second
+/// uses them up in five years, and restarts uncleanly a million times before the epochs end.
+const SEQ_BITS: u32 = 44;
+
+/// The sink that fills a channel from another one.
+pub(crate) struct Pump {
+    /// Leads to the second channel alone. It closes that when the pump has ended.
+    outlet: Outlet,
+}
+
+impl Pump {
+    /// A pump into the channel behind `outlet`.
+    pub(crate) fn new(outlet: Outlet) -> Arc<Self> {
+        Arc::new(Self { outlet })
+    }
+
+    async fn pump(&self, inlet: &mut Inlet) -> Result<(), Failure> {
+        let places = Places::of(inlet.channel_id().unwrap_or_default());
+        let marks = self.outlet.file_marks(places.0);
+        let kept = marks.into_iter().max().map(Places::position);
+        // Positions that became nothing are settled only at the cursor.
+        inlet.resume(kept.max(inlet.settled()))?;
+        let (mut group, mut flights) = (Vec::new(), VecDeque::new());
+        loop {
+            settle(&mut flights, inlet).await?;
+            let item = tokio::select! {
+                biased;
+                item = inlet.next() => item?,
+                kept = front(&mut flights) => {
+                    kept?;
+                    continue;
+                }
+            };
+            match item {
+                Some(Item::Batch(batch, position)) => {
+                    group.push(places.mark(batch, position)?);
+                    if !inlet.is_within() {
+                        let group = std::mem::take(&mut group);
+                        let receipt = self.outlet.send_group(group, false).await;
+                        flights.push_back(Flight::Group(receipt));
+                    }
+                }
+                Some(Item::Checkpoint(checkpoint)) => {
+                    flights.push_back(Flight::Checkpoint(checkpoint));
+                }
+                None => break,
+            }
+        }
+        while !flights.is_empty() {
+            front(&mut flights).await?;
+            settle(&mut flights, inlet).await?;
+        }
+        Ok(())
+    }
+}
+
+impl Sink for Pump {
+    fn placement(&self) -> Placement {
+        Placement::OwnThread
+    }
+
+    fn run<'a>(
+        &'a self,
+        inlet: &'a mut Inlet,
+        _context: SinkContext,
+    ) -> LocalFuture<'a, Result<(), Failure>> {
+        Box::pin(self.pump(inlet))
+    }
+
+    fn promise(&self, _durable: bool) -> Promise {
+        let condition = "the channel behind it recognizes positions that it has kept";
+        Promise::new(Guarantee::ExactlyOnce, condition)
+    }
+}
+
+/// An item on its way into the second channel.
+enum Flight {
+    /// Resolves when a group is kept.
+    Group(Receipt),
+    /// Everything in front of it is kept when it is the first one.
+    Checkpoint(Checkpoint),
+}
+
+/// Removes the groups that are kept, and settles the checkpoints behind them.
+async fn settle(flights: &mut VecDeque<Flight>, inlet: &mut Inlet) -> Result<(), Failure> {
+    while let Some(first) = flights.pop_front() {
+        match first {
+            Flight::Checkpoint(checkpoint) => inlet.settle(checkpoint).await?,
+            Flight::Group(receipt) => match receipt.try_outcome() {
+                Some(outcome) => outcome.map_err(|_| unkept())?,
+                None => {
+                    flights.push_front(Flight::Group(receipt));
+                    break;
+                }
+            },
+        }
+    }
+    Ok(())
+}
+
+/// Waits until the first group is kept; forever if there is none.
+async fn front(flights: &mut VecDeque<Flight>) -> Result<(), Failure> {
+    match flights.front_mut() {
+        Some(Flight::Group(receipt)) => receipt.await.map_err(|_| unkept()),
+        Some(Flight::Checkpoint(_)) => Ok(()),
+        None => std::future::pending().await,
+    }
+}
+
+fn unkept() -> Failure {
+    Failure::us("the channel did not keep a batch; it is read again")
+}
+
+/// The positions of a channel as places in a file, which the channel behind it knows.
+struct Places(FileId);
+
+impl Places {
+    /// Those of the channel with this id.
+    fn of(channel: u128) -> Self {
+        let halves = [channel >> 64, channel];
+        let [device, inode] = halves.map(|half| half as u64);
+        Self(FileId {
+            device,
+            inode,
+            // The files with the latest birth stay when a channel has seen too many files.
+            birth: i64::MAX,
+            head: u64::from_be_bytes(*b"position"),
+        })
+    }
+
+    /// The batch with its position as its origin.
+    fn mark(&self, batch: Batch, position: Option<Position>) -> Result<Batch, Failure> {
+        let begin = position.and_then(Self::offset).ok_or_else(|| {
+            Failure::us("the channel has used up all its positions; drain it, remove its directory")
+        })?;
+        let origin = FileOrigin {
+            file: self.0,
+            begin,
+            next: begin + 1,
+        };
+        Ok(Batch {
+            origins: vec![Origin::File(origin)],
+            ..batch
+        })
+    }
+
+    /// A position as an offset, in the same order.
+    fn offset(Position { epoch, seq }: Position) -> Option<u64> {
+        let is_exact = seq >> SEQ_BITS == 0 && u64::from(epoch) < u64::MAX >> SEQ_BITS;
+        is_exact.then_some(u64::from(epoch) << SEQ_BITS | seq)
+    }
+
+    /// The last position in front of an offset.
+    fn position(next: u64) -> Position {
+        let offset = next.saturating_sub(1);
+        Position {
+            epoch: u32::try_from(offset >> SEQ_BITS).unwrap_or(u32::MAX),
+            seq: offset & ((1 << SEQ_BITS) - 1),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn offsets_have_the_order_of_positions_and_say_up_to_which_one_a_channel_is_read() {
+        let position = |epoch, seq| Position { epoch, seq };
+        let all = [
+            position(0, 1),
+            position(1, 0),
+            position(1, (1 << SEQ_BITS) - 1),
+            position(2, 7),
+            position((1 << 20) - 2, 9),
+        ];
+        let offsets: Vec<_> = all.map(Places::offset).into_iter().flatten().collect();
+        assert_eq!(offsets.len(), all.len());
+        assert!(offsets.is_sorted());
+        for (offset, position) in offsets.into_iter().zip(all) {
+            assert_eq!(Places::position(offset + 1), position);
+        }
+        assert_eq!(Places::offset(position(1, 1 << SEQ_BITS)), None);
+        assert_eq!(Places::offset(position(1 << 20, 1)), None);
+    }
+
+    #[test]
+    fn two_channels_have_two_files() {
+        let (first, second) = (Places::of(1 << 64), Places::of(1));
+        assert_ne!(first.0, second.0);
+        assert_eq!((first.0.device, first.0.inode), (1, 0));
+    }
+}

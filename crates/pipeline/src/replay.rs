@@ -1,0 +1,324 @@
+//! Sends rejected records again, through the input of the node that rejected them.
+//!
+//! The files of the node are renamed first, so that nothing is appended to them. Their records are sent in order, and a file is removed when
+//! each of its records is settled or, where a durable channel follows, kept. A crash or a failure before that leaves the file as it
+//! is, and the next replay sends all of its records again: a replay repeats at most, and loses nothing. Records that the node rejects again are
+//! appended to its files as new ones.
+//!
+//! A processor may be in the chains of several consumers, and a sink may share a durable channel with others. So batches carry the name of the
+//! node ([`ADDRESS`]): each chain takes them to this processor, a sink of this name takes them past its chain, and for everybody else they
+//! are empty.
+
+use std::{
+    io,
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use bytes::Bytes;
+use millstream_record::{Batch, Encoding, Time, Values};
+use millstream_wire::msgpack::{entry_head, skip};
+use tokio::sync::mpsc;
+
+use crate::{
+    outlet::Outlet,
+    reject::Rejected,
+    rejected::{Aside, RejectedFile},
+    stop::Stop,
+};
+
+/// The value that holds the name of the node that a batch is for. No peer may set it.
+pub const ADDRESS: &str = "replay.to";
+/// The most bytes of records in a batch.
+const BATCH_BYTES_MAX: usize = 256 << 10;
+/// The parts of a file that are read ahead.
+const AHEAD: usize = 2;
+
+/// A replay of one node that has not begun.
+pub struct Replay {
+    node: Arc<str>,
+    outlet: Outlet,
+    /// Batches carry their address.
+    is_addressed: bool,
+    files: Aside,
+}
+
+/// How far a replay is. Clones share it.
+#[derive(Clone, Debug, Default)]
+pub struct Progress(Arc<Counts>);
+
+#[derive(Debug, Default)]
+struct Counts {
+    settled: AtomicU64,
+    left: AtomicU64,
+}
+
+impl Progress {
+    /// Records that are settled or kept.
+    pub fn settled(&self) -> u64 {
+        self.0.settled.load(Ordering::Relaxed)
+    }
+
+    /// Records that cannot be sent again and stay.
+    pub fn left(&self) -> u64 {
+        self.0.left.load(Ordering::Relaxed)
+    }
+}
+
+/// The node that a batch is for, if it is for only one.
+#[inline]
+pub(crate) fn address(batch: &Batch) -> Option<&str> {
+    batch.values.get(ADDRESS)
+}
+
+/// The batch without its address.
+pub(crate) fn unaddressed(mut batch: Batch) -> Batch {
+    Arc::make_mut(&mut batch.values).remove(ADDRESS);
+    batch
+}
+
+/// A part of a file.
+enum Part {
+    Batch(Batch),
+    /// A value that cannot be sent again.
+    Left(Vec<u8>),
+}
+
+impl Replay {
+    /// A replay of what `node` has rejected, through `outlet`.
+    pub(crate) fn new(node: &Arc<str>, outlet: Outlet, is_addressed: bool, files: Aside) -> Self {
+        Self {
+            node: node.clone(),
+            outlet,
+            is_addressed,
+            files,
+        }
+    }
+
+    /// Sends all records that were rejected before it began. Returns when all are settled, or why the rest stays. Ends at a stop of the sources,
+    /// because it keeps the channels behind it open.
+    pub async fn run(self, mut stop: Stop, progress: &Progress) -> Result<(), String> {
+        let files = self.files.clone();
+        let _turn = files
+            .begin()
+            .ok_or_else(|| format!("a replay of {} runs already", self.node))?;
+        let paths = blocking(move || files.set_aside()).await?;
+        for path in paths {
+            tokio::select! {
+                sent = self.send(&path, progress) => sent?,
+                () = stop.stopped() => {
+                    return Err("Millstream stops; the rest stays for the next replay".to_owned());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends the records of one file and removes it.
+    async fn send(&self, path: &Path, progress: &Progress) -> Result<(), String> {
+        let (sender, mut parts) = mpsc::channel(AHEAD);
+        let (from, address) = (
+            path.to_owned(),
+            self.is_addressed.then(|| self.node.clone()),
+        );
+        let reading = tokio::task::spawn_blocking(move || read(&from, address.as_ref(), &sender));
+        let mut left = Vec::new();
+        while let Some(part) = parts.recv().await {
+            match part {
+                Part::Batch(batch) => {
+                    let records = u64::from(batch.count);
+                    let receipt = self.outlet.send(batch, true).await;
+                    receipt.await.map_err(|_| {
+                        let path = path.display();
+                        format!("a batch was dropped before it was settled; {path} stays, replay it again")
+                    })?;
+                    progress.0.settled.fetch_add(records, Ordering::Relaxed);
+                }
+                Part::Left(record) => {
+                    progress.0.left.fetch_add(1, Ordering::Relaxed);
+                    left.push(record);
+                }
+            }
+        }
+        let read = reading.await.map_err(io::Error::other).flatten();
+        let partial = read.map_err(|error| format!("cannot read {}: {error}", path.display()))?;
+        let (files, path) = (self.files.clone(), path.to_owned());
+        blocking(move || files.finish(&path, &left, partial > 0)).await
+    }
+}
+
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> io::Result<T> + Send + 'static,
+) -> Result<T, String> {
+    let done = tokio::task::spawn_blocking(work).await;
+    let done = done.map_err(io::Error::other).flatten();
+    done.map_err(|error| format!("the files of rejected records: {error}"))
+}
+
+/// Reads a file into parts. Returns the number of bytes behind its last whole record.
+fn read(path: &Path, address: Option<&Arc<str>>, parts: &mpsc::Sender<Part>) -> io::Result<u64> {
+    let send = |part| {
+        parts
+            .blocking_send(part)
+            .map_err(|_| io::Error::from(io::ErrorKind::Interrupted))
+    };
+    let mut gather = Gather::default();
+    let mut file = RejectedFile::open(path)?;
+    let (_, partial) = file.values(|value| {
+        let record = Rejected::read(value);
+        let record = record.and_then(|record| Some((form(record.message)?, record)));
+        let Some((encoding, record)) = record else {
+            return send(Part::Left(value.to_vec()));
+        };
+        match gather.add(&record, encoding, address) {
+            Some(full) => send(Part::Batch(full)),
+            None => Ok::<_, io::Error>(()),
+        }
+    })?;
+    match gather.take() {
+        Some(rest) => send(Part::Batch(rest)).map(|()| partial),
+        None => Ok(partial),
+    }
+}
+
+/// The encoding that the original bytes of a record had; `None` if they were no record.
+fn form(message: &[u8]) -> Option<Encoding> {
+    if let Ok(head) = entry_head(message, 0) {
+        let mut open = 1;
+        let end = skip(message, head.record, &mut open);
+        if open == 0 && end == Ok(message.len()) {
+            return Some(Encoding::Packed);
+        }
+    }
+    let line = message.strip_suffix(b"\n").unwrap_or(message);
+    (!line.contains(&b'\n')).then_some(Encoding::Lines)
+}
+
+/// Gathers records of the same kind in a batch.
+#[derive(Default)]
+struct Gather {
+    batch: Option<Batch>,
+    body: Vec<u8>,
+}
+
+impl Gather {
+    /// Adds a record. Returns the batch before it, if it is full or of another kind.
+    fn add(
+        &mut self,
+        record: &Rejected<'_>,
+        encoding: Encoding,
+        address: Option<&Arc<str>>,
+    ) -> Option<Batch> {
+        let is_like = |batch: &Batch| {
+            let values = batch.values.iter().filter(|(name, _)| *name != ADDRESS);
+            batch.tag.as_str() == record.tag
+                && batch.encoding == encoding
+                && batch.received == record.time
+                && values.eq(record.values.iter().copied())
+        };
+        let fits = self.batch.as_ref().is_some_and(is_like) && self.body.len() < BATCH_BYTES_MAX;
+        let full = match fits {
+            true => None,
+            false => self.take(),
+        };
+        let batch = self
+            .batch
+            .get_or_insert_with(|| empty(record, encoding, address));
+        batch.count += 1;
+        self.body.extend_from_slice(record.message);
+        if encoding == Encoding::Lines && !record.message.ends_with(b"\n") {
+            self.body.push(b'\n');
+        }
+        full
+    }
+
+    fn take(&mut self) -> Option<Batch> {
+        let body = Bytes::from(std::mem::take(&mut self.body));
+        let batch = self.batch.take()?;
+        Some(Batch { body, ..batch })
+    }
+}
+
+fn empty(record: &Rejected<'_>, encoding: Encoding, address: Option<&Arc<str>>) -> Batch {
+    let mut values = Values::new();
+    for (name, value) in &record.values {
+        values.set(name, *value);
+    }
+    if let Some(node) = address {
+        values.set(ADDRESS, &**node);
+    }
+    Batch {
+        tag: record.tag.into(),
+        encoding,
+        plain: false,
+        body: Bytes::new(),
+        count: 0,
+        received: Time(record.time.0),
+        values: Arc::new(values),
+        origins: Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record<'a>(tag: &'a str, message: &'a [u8]) -> Rejected<'a> {
+        Rejected {
+            time: Time(7),
+            node: "n",
+            reason: "why",
+            tag,
+            values: vec![("peer", "p")],
+            message,
+        }
+    }
+
+    #[test]
+    fn original_bytes_are_lines_or_entries_or_stay() {
+        let entry = b"\x92\xce\x60\x00\x00\x00\x81\xa1n\x01";
+        assert_eq!(form(entry), Some(Encoding::Packed));
+        assert_eq!(form(b"a line\n"), Some(Encoding::Lines));
+        assert_eq!(form(b"a line"), Some(Encoding::Lines));
+        assert_eq!(form(b""), Some(Encoding::Lines));
+        assert_eq!(form(b"two\nlines\n"), None);
+        assert_eq!(form(&entry[..5]), Some(Encoding::Lines));
+        assert_eq!(form(b"\x92\x00\x81\x0a\x0a\x00"), None);
+    }
+
+    #[test]
+    fn records_of_one_kind_share_a_batch_with_their_address() {
+        let mut gather = Gather::default();
+        let node: Arc<str> = "n".into();
+        let mut add = |tag, message| {
+            let record = record(tag, message);
+            gather.add(&record, Encoding::Lines, Some(&node))
+        };
+        assert!(add("a", b"1\n").is_none());
+        assert!(add("a", b"2").is_none());
+        let first = add("b", b"3").unwrap();
+        assert_eq!((&first.body[..], first.count), (&b"1\n2\n"[..], 2));
+        assert_eq!((first.tag.as_str(), first.received), ("a", Time(7)));
+        assert_eq!(address(&first), Some("n"));
+        let bare = unaddressed(first);
+        assert_eq!((address(&bare), bare.values.get("peer")), (None, Some("p")));
+        assert_eq!(gather.take().unwrap().count, 1);
+        assert!(gather.take().is_none());
+    }
+
+    #[test]
+    fn a_batch_has_a_bound() {
+        let mut gather = Gather::default();
+        let long = vec![b'x'; BATCH_BYTES_MAX];
+        assert!(
+            gather
+                .add(&record("a", &long), Encoding::Lines, None)
+                .is_none()
+        );
+        let full = gather.add(&record("a", b"y"), Encoding::Lines, None);
+        assert_eq!(full.unwrap().count, 1);
+    }
+}
