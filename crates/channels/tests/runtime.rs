@@ -161,6 +161,7 @@ impl Sink for Keeper {
 
 async fn start(directory: &Path, sources: Vec<Numbers>, sink: Arc<Keeper>) -> Running {
     let source = |(at, source): (usize, Numbers)| SourcePlan {
+        options: "".into(),
         name: format!("source-{at}").into(),
         kind: "numbers",
         source: Box::new(source),
@@ -177,6 +178,7 @@ async fn start(directory: &Path, sources: Vec<Numbers>, sink: Arc<Keeper>) -> Ru
         sources: sources.into_iter().enumerate().map(source).collect(),
         channels: Vec::new(),
         sinks: vec![SinkPlan {
+            options: "".into(),
             chain: None,
             name: "sink".into(),
             kind: "keeper",

@@ -24,16 +24,15 @@ type Nodes = BTreeMap<Arc<str>, Value>;
 impl Descriptions {
     /// The descriptions of the nodes of a plan.
     pub fn new(plan: &Plan, entries: &[Entry]) -> Self {
-        let all = Self::default();
-        all.replace(plan, entries);
-        all
-    }
-
-    /// Describes the nodes of another plan.
-    pub fn replace(&self, plan: &Plan, entries: &[Entry]) {
         let explained = Explained::new(plan);
         let node = |entry: &Entry| (entry.name.clone(), node(&explained, entry));
-        let nodes = entries.iter().map(node).collect();
+        Self(Arc::new(RwLock::new(entries.iter().map(node).collect())))
+    }
+
+    /// Takes over the descriptions of another plan.
+    pub fn replace(&self, other: Self) {
+        let mut other = other.0.write().unwrap_or_else(PoisonError::into_inner);
+        let nodes = std::mem::take(&mut *other);
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = nodes;
     }
 

@@ -29,7 +29,7 @@ const BACKLOG: i32 = 1024;
 pub(crate) struct Bound {
     pub(crate) listen: Listen,
     pub(crate) socket: BoundSocket,
-    _live: Live,
+    live: Live,
 }
 
 #[derive(Debug)]
@@ -38,6 +38,25 @@ pub(crate) enum BoundSocket {
     Unix(UnixListener, PathBuf),
     Udp(UdpSocket),
     Unixgram(UnixDatagram, PathBuf),
+}
+
+/// A UDP socket beside a listener, non-blocking and not watched.
+#[derive(Debug)]
+pub struct Beside {
+    /// The socket.
+    pub socket: UdpSocket,
+    _live: Live,
+}
+
+impl Beside {
+    /// Binds an address for the source of this name.
+    pub fn bind(source: &str, address: SocketAddr) -> io::Result<Self> {
+        let socket = bind_inet(source, &address.to_string(), Type::DGRAM)?;
+        Ok(Self {
+            _live: Live::of(source, &socket),
+            socket: socket.into(),
+        })
+    }
 }
 
 /// A bound datagram socket, non-blocking and not watched. The source reads it.
@@ -50,15 +69,16 @@ pub enum Datagrams {
 }
 
 impl Bound {
-    pub(crate) fn new(listen: &Listen) -> Result<Self, Failure> {
+    /// Binds an address for the source of this name.
+    pub(crate) fn new(source: &str, listen: &Listen) -> Result<Self, Failure> {
         let failed = |error: io::Error| {
             let advice = advice(listen, &error);
             Failure::config(format!("cannot listen at {listen}: {error}{advice}"))
         };
-        let socket = bind(listen).map_err(failed)?;
+        let socket = bind(source, listen).map_err(failed)?;
         Ok(Self {
             listen: listen.clone(),
-            _live: Live::of(&socket),
+            live: Live::of(source, &socket),
             socket,
         })
     }
@@ -84,7 +104,7 @@ impl Bound {
 impl Drop for Bound {
     fn drop(&mut self) {
         if let BoundSocket::Unix(_, path) | BoundSocket::Unixgram(_, path) = &self.socket
-            && !handover::keeps(path)
+            && !handover::keeps(path, &self.live)
         {
             // It may already be gone.
             let _ = std::fs::remove_file(path);
@@ -103,18 +123,18 @@ impl AsFd for BoundSocket {
     }
 }
 
-fn bind(listen: &Listen) -> io::Result<BoundSocket> {
+fn bind(source: &str, listen: &Listen) -> io::Result<BoundSocket> {
     Ok(match (&listen.at, listen.scheme) {
         (At::Host(host, port), scheme) => {
             let address = format!("{host}:{}", port.unwrap_or_default());
             match scheme {
-                Scheme::Udp => BoundSocket::Udp(bind_inet(&address, Type::DGRAM)?.into()),
-                _ => BoundSocket::Tcp(bind_inet(&address, Type::STREAM)?.into()),
+                Scheme::Udp => BoundSocket::Udp(bind_inet(source, &address, Type::DGRAM)?.into()),
+                _ => BoundSocket::Tcp(bind_inet(source, &address, Type::STREAM)?.into()),
             }
         }
         (At::Path(path), Scheme::Unixgram) => {
             let taken = || UnixDatagram::unbound()?.connect(path);
-            let socket = match handover::take(Type::DGRAM, &SockAddr::unix(path)?) {
+            let socket = match handover::take(source, Type::DGRAM, &SockAddr::unix(path)?) {
                 Some(socket) => socket.into(),
                 None => bind_path(path, || UnixDatagram::bind(path), taken)?,
             };
@@ -123,11 +143,11 @@ fn bind(listen: &Listen) -> io::Result<BoundSocket> {
         }
         (At::Path(path), _) => {
             let taken = || UnixStream::connect(path).map(|_| ());
-            let listener: UnixListener = match handover::take(Type::STREAM, &SockAddr::unix(path)?)
-            {
-                Some(socket) => socket.into(),
-                None => bind_path(path, || UnixListener::bind(path), taken)?,
-            };
+            let listener: UnixListener =
+                match handover::take(source, Type::STREAM, &SockAddr::unix(path)?) {
+                    Some(socket) => socket.into(),
+                    None => bind_path(path, || UnixListener::bind(path), taken)?,
+                };
             listener.set_nonblocking(true)?;
             BoundSocket::Unix(listener, path.clone())
         }
@@ -135,11 +155,11 @@ fn bind(listen: &Listen) -> io::Result<BoundSocket> {
 }
 
 /// Binds the first address that can be bound.
-fn bind_inet(address: &str, kind: Type) -> io::Result<Socket> {
+fn bind_inet(source: &str, address: &str, kind: Type) -> io::Result<Socket> {
     let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
     for address in address.to_socket_addrs()? {
         let bind = || {
-            if let Some(socket) = handover::take(kind, &address.into()) {
+            if let Some(socket) = handover::take(source, kind, &address.into()) {
                 socket.set_nonblocking(true)?;
                 return Ok(socket);
             }
@@ -190,7 +210,7 @@ fn advice(listen: &Listen, error: &io::Error) -> &'static str {
             "; another process listens on it, or it is not a socket: stop that process, or choose another path"
         }
         io::ErrorKind::AddrInUse => {
-            "; another process listens there (`ss -lntup` shows which): stop it, or choose another port"
+            "; another source or process listens there (`ss -lntup` shows which process): stop it, or choose another port"
         }
         io::ErrorKind::AddrNotAvailable => {
             "; this machine does not have this address: 0.0.0.0 means all of its addresses"

@@ -1,8 +1,9 @@
 //! Listening sockets that outlive the process: systemd opens some before it starts (sd_listen_fds(3)), and a process that upgrades itself gives
 //! its own to the next program.
 //!
-//! A source binds as always. If the process was started with a socket at the address, the source gets that one. So connections and
-//! datagrams that arrive in between wait in the socket, and no sender is refused.
+//! A source binds as always. If the process was started with a socket at the address, the source gets that one. So does a source that
+//! follows one of its name at a reload: it gets the socket that this one still listens at. Connections and datagrams that arrive in between
+//! wait in the socket, and no sender is refused.
 
 use std::{
     env,
@@ -14,7 +15,7 @@ use std::{
 
 use millstream_sys::inherited;
 use rustix::io::{FdFlags, fcntl_setfd};
-use socket2::{SockAddr, Socket, Type};
+use socket2::{SockAddr, SockRef, Socket, Type};
 
 /// Names the process and the numbers of the sockets that a Millstream before it has left: `PID:N,N`.
 const VARIABLE: &str = "MILLSTREAM_LISTENERS";
@@ -30,8 +31,8 @@ static SOCKETS: Mutex<Sockets> = Mutex::new(Sockets {
 struct Sockets {
     /// The process was started with these, and no source has taken them yet.
     inherited: Vec<Socket>,
-    /// Those that sources listen at.
-    live: Vec<Weak<OwnedFd>>,
+    /// Those that sources listen at, each with the name of its source.
+    live: Vec<(String, Weak<OwnedFd>)>,
     /// For the next program.
     kept: Vec<Arc<OwnedFd>>,
 }
@@ -43,17 +44,20 @@ fn sockets() -> MutexGuard<'static, Sockets> {
 /// Holds a second handle of a listening socket, for as long as its source listens.
 #[derive(Debug)]
 pub(crate) struct Live {
-    _handle: Option<Arc<OwnedFd>>,
+    handle: Option<Arc<OwnedFd>>,
 }
 
 impl Live {
-    /// Registers a socket. One that cannot be duplicated closes with this program.
-    pub(crate) fn of(socket: impl AsFd) -> Self {
+    /// Registers a socket of this source. One that cannot be duplicated closes with this program.
+    pub(crate) fn of(source: &str, socket: impl AsFd) -> Self {
         let handle = socket.as_fd().try_clone_to_owned().ok().map(Arc::new);
         let mut sockets = sockets();
-        sockets.live.retain(|live| live.strong_count() > 0);
-        sockets.live.extend(handle.as_ref().map(Arc::downgrade));
-        Self { _handle: handle }
+        sockets.live.retain(|(_, live)| live.strong_count() > 0);
+        let live = handle.as_ref().map(Arc::downgrade);
+        sockets
+            .live
+            .extend(live.map(|live| (source.to_owned(), live)));
+        Self { handle }
     }
 }
 
@@ -92,15 +96,21 @@ fn from_before() -> impl Iterator<Item = RawFd> {
     numbers.into_iter()
 }
 
-/// The inherited socket of this type at an address, if there is one.
-pub(crate) fn take(kind: Type, address: &SockAddr) -> Option<Socket> {
+/// The socket of this type at an address that the process was started with, or that the source of this name listens at.
+pub(crate) fn take(source: &str, kind: Type, address: &SockAddr) -> Option<Socket> {
     let mut sockets = sockets();
-    let is_it = |socket: &Socket| {
+    let is_it = |socket: SockRef<'_>| {
         let is_same = socket.local_addr().is_ok_and(|own| is_same(&own, address));
         is_same && socket.r#type().is_ok_and(|own| own == kind)
     };
-    let at = sockets.inherited.iter().position(is_it)?;
-    Some(sockets.inherited.swap_remove(at))
+    let mut inherited = sockets.inherited.iter();
+    if let Some(at) = inherited.position(|socket| is_it(SockRef::from(socket))) {
+        return Some(sockets.inherited.swap_remove(at));
+    }
+    let own = sockets.live.iter().filter(|(name, _)| name == source);
+    let own = own.filter_map(|(_, live)| live.upgrade());
+    let mut found = own.filter(|live| is_it(SockRef::from(&**live)));
+    found.next()?.try_clone().ok().map(Socket::from)
 }
 
 fn is_same(one: &SockAddr, other: &SockAddr) -> bool {
@@ -127,15 +137,23 @@ pub fn close_rest() -> Vec<String> {
 /// Keeps the sockets at which sources listen now for the next program, also when the sources have ended.
 pub fn keep() {
     let mut sockets = sockets();
-    sockets.kept = sockets.live.iter().filter_map(Weak::upgrade).collect();
+    let live = sockets.live.iter();
+    sockets.kept = live.filter_map(|(_, live)| live.upgrade()).collect();
 }
 
-/// Whether the next program listens at the path of a unix socket.
-pub(crate) fn keeps(path: &Path) -> bool {
-    sockets().kept.iter().any(|kept| {
-        let address = socket2::SockRef::from(&**kept).local_addr();
+/// Whether the path of a unix socket stays when `live` closes: the next program or the next source listens there.
+pub(crate) fn keeps(path: &Path, live: &Live) -> bool {
+    let sockets = sockets();
+    let is_there = |socket: &Arc<OwnedFd>| {
+        let address = SockRef::from(&**socket).local_addr();
         address.is_ok_and(|address| address.as_pathname() == Some(path))
-    })
+    };
+    let is_other = |socket: &Arc<OwnedFd>| {
+        let own = live.handle.as_ref();
+        own.is_none_or(|own| !Arc::ptr_eq(own, socket))
+    };
+    let others = sockets.live.iter().filter_map(|(_, live)| live.upgrade());
+    sockets.kept.iter().any(is_there) || others.filter(is_other).any(|other| is_there(&other))
 }
 
 /// Leaves the kept sockets open for the program that replaces this one in the same process. Returns the environment variable that
@@ -167,12 +185,28 @@ mod tests {
             .inherited
             .extend([listener.into(), datagrams.into()]);
         let elsewhere = "127.0.0.1:1".parse::<std::net::SocketAddr>().unwrap();
-        assert!(take(Type::STREAM, &elsewhere.into()).is_none());
-        let taken = take(Type::DGRAM, &address.into()).unwrap();
+        assert!(take("in", Type::STREAM, &elsewhere.into()).is_none());
+        let taken = take("in", Type::DGRAM, &address.into()).unwrap();
         assert_eq!(taken.as_raw_fd(), number);
-        assert!(take(Type::DGRAM, &address.into()).is_none());
+        assert!(take("in", Type::DGRAM, &address.into()).is_none());
         assert!(close_rest().contains(&address.to_string()));
-        assert!(take(Type::STREAM, &address.into()).is_none());
+        assert!(take("in", Type::STREAM, &address.into()).is_none());
+    }
+
+    #[test]
+    fn the_next_source_of_a_name_gets_the_socket_and_its_path_stays() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("socket");
+        let first = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        let live = Live::of("next", &first);
+        let address = SockAddr::unix(&path).unwrap();
+        assert!(take("another", Type::STREAM, &address).is_none());
+        let second = take("next", Type::STREAM, &address).unwrap();
+        let follows = Live::of("next", &second);
+        assert!(keeps(&path, &live));
+        drop((live, first));
+        assert!(!keeps(&path, &follows));
+        assert!(std::os::unix::net::UnixStream::connect(&path).is_ok());
     }
 
     #[test]
@@ -180,11 +214,13 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let paths = ["ended", "kept"].map(|name| directory.path().join(name));
         let bind = |path: &Path| std::os::unix::net::UnixListener::bind(path).unwrap();
-        drop(Live::of(bind(&paths[0])));
-        let live = Live::of(bind(&paths[1]));
+        let ended = Live::of("in", bind(&paths[0]));
+        assert!(!keeps(&paths[0], &ended));
+        drop(ended);
+        let live = Live::of("in", bind(&paths[1]));
         keep();
+        assert!(!keeps(&paths[0], &live) && keeps(&paths[1], &live));
         drop(live);
-        assert!(!keeps(&paths[0]) && keeps(&paths[1]));
         let (_, value) = hand_over();
         assert!(value.starts_with(&format!("{}:", process::id())), "{value}");
         assert!(std::os::unix::net::UnixStream::connect(&paths[1]).is_ok());

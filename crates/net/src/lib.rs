@@ -77,7 +77,7 @@ mod tls;
 #[cfg(test)]
 mod tests;
 
-pub use bind::Datagrams;
+pub use bind::{Beside, Datagrams};
 pub use connection::{Connection, Peer};
 pub use descriptors::interface_connections;
 pub use dial::{Remote, connect, connect_each, open};

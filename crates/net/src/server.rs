@@ -61,7 +61,7 @@ impl Server {
     /// Binds every address. A failure names the address and says what to do.
     pub fn bind(&mut self, reporter: &Reporter) -> Result<(), Failure> {
         for listen in &self.listens {
-            let bound = Bound::new(listen)?;
+            let bound = Bound::new(reporter.node(), listen)?;
             let tls = if self.tls.is_some() && is_stream(&bound) {
                 " with TLS"
             } else {

@@ -167,6 +167,23 @@ pub trait Channel: Send + Sync {
             .find(|(id, _)| id == file)
             .map(|(_, next)| next)
     }
+    /// A reader for a consumer that has none: for a new one, or after the reader before was dropped. There is no answer if the channel
+    /// ends.
+    fn attach(&self, _consumer: Consumer) -> oneshot::Receiver<Result<Box<dyn Reader>, String>> {
+        let (answer, receiver) = oneshot::channel();
+        let _ = answer.send(Err("it keeps nothing for consumers".to_owned()));
+        receiver
+    }
+    /// About how many bytes it keeps that this consumer has not settled.
+    fn unsettled_bytes(&self, _consumer: &str) -> u64 {
+        0
+    }
+    /// Changes its options to those of another configuration of its type ([`ChannelConfig::options`]). False: only a restart can.
+    ///
+    /// [`ChannelConfig::options`]: crate::node::ChannelConfig::options
+    fn change(&self, _options: Box<dyn Any + Send>) -> bool {
+        false
+    }
     /// Removes a consumer that no sink reads for, and gives up what only this consumer has not settled. The answer says why it cannot be
     /// done; there is none if the channel ends.
     fn forget(&self, _consumer: &str) -> oneshot::Receiver<Result<(), String>> {

@@ -74,8 +74,16 @@ struct Present {
     front: Option<Weak<Feed>>,
 }
 
+/// Consumers that join a graph. One that has the name of a running consumer takes its place.
+#[derive(Default)]
+pub(crate) struct Joining {
+    pub(crate) channels: Vec<Consumer>,
+    pub(crate) sinks: Vec<Consumer>,
+}
+
 /// The parts of a plan that do not run yet.
 pub(crate) struct Draft {
+    joining: Joining,
     channels: Vec<Drafted>,
     sinks: Vec<Drafted>,
     /// The destinations of each port; those of sources come last, so that everything is connected when the first batch takes a new way.
@@ -201,9 +209,10 @@ impl Draft {
         routes.iter().filter_map(edge).collect()
     }
 
-    /// The node whose records would be kept by durable channels alone, or no longer, if there is one.
-    pub(crate) fn changes_durability(&self) -> Option<&str> {
-        let mut sources = self.wires.iter().filter(|(port, ..)| !port.is_rejected);
+    /// The source whose records would be kept by durable channels alone, or no longer, if there is one. `runs`: whether a node runs now.
+    pub(crate) fn changes_durability(&self, runs: impl Fn(&str) -> bool) -> Option<&str> {
+        let ports = self.wires.iter();
+        let mut sources = ports.filter(|(port, ..)| !port.is_rejected && runs(&port.node));
         let changes = sources.find(|(_, outlet, wires)| outlet.is_durable() != wires.is_durable());
         changes.map(|(port, ..)| &*port.node)
     }
@@ -238,20 +247,17 @@ impl Graph {
         }
     }
 
-    /// Adds a durable channel, before any batch.
-    pub(crate) fn add_channel(&mut self, channel: Consumer) {
-        self.channels.push(channel);
-    }
-
-    /// Adds a sink, before any batch.
-    pub(crate) fn add_sink(&mut self, sink: Consumer) {
-        self.sinks.push(sink);
-    }
-
-    /// Opens the ports of all nodes, without destinations. A node that does not take its own when it starts does not run.
-    pub(crate) fn open_ports(&mut self, plan: &Plan) -> Vec<Outlet> {
+    /// Opens the ports of the nodes that start, without destinations if they are new. A node that does not take its own when it starts does not
+    /// run.
+    pub(crate) fn open_ports(
+        &mut self,
+        plan: &Plan,
+        starts: impl Fn(&Arc<str>) -> bool + Copy,
+    ) -> Vec<Outlet> {
         let sources = plan.sources.iter().map(|source| &source.name);
+        let sources = sources.filter(|name| starts(name));
         let sinks = plan.sinks.iter().map(|sink| &sink.name);
+        let sinks = sinks.filter(|name| starts(name));
         let mut all: Vec<_> = sources
             .clone()
             .map(|name| self.outlet(name, false))
@@ -260,8 +266,8 @@ impl Graph {
         all
     }
 
-    /// Builds what `plan` needs beside what runs. Its channels and sinks must be those of the graph.
-    pub(crate) fn draft(&mut self, plan: &Plan) -> Result<Draft, Failure> {
+    /// Builds what `plan` needs beside what runs. Its channels and sinks must be those of the graph, or be among `joining`.
+    pub(crate) fn draft(&mut self, plan: &Plan, joining: Joining) -> Result<Draft, Failure> {
         let mut contexts = Vec::new();
         for processor in &plan.processors {
             let rejects = self.outlet(&processor.name, true);
@@ -272,8 +278,9 @@ impl Graph {
         let channels = channels.map(|channel| (&channel.name, &channel.chain));
         let sinks = plan.sinks.iter().map(|sink| (&sink.name, &sink.chain));
         let mut draft = Draft {
-            channels: self.chains(&self.channels, channels, &contexts)?,
-            sinks: self.chains(&self.sinks, sinks, &contexts)?,
+            channels: self.chains((&joining.channels, &self.channels), channels, &contexts)?,
+            sinks: self.chains((&joining.sinks, &self.sinks), sinks, &contexts)?,
+            joining,
             wires: Vec::new(),
         };
         let sources = plan.sources.iter();
@@ -303,12 +310,13 @@ impl Graph {
     /// The chains of consumers, which are given with their names.
     fn chains<'a>(
         &self,
-        running: &[Consumer],
+        (joining, running): (&[Consumer], &[Consumer]),
         all: impl Iterator<Item = (&'a Arc<str>, &'a Option<Arc<ChainPlan>>)>,
         contexts: &[NodeContext],
     ) -> Result<Vec<Drafted>, Failure> {
         let drafted = |(name, plan): (&Arc<str>, &Option<Arc<ChainPlan>>)| {
-            let consumer = running.iter().find(|consumer| consumer.name == *name);
+            let mut known = joining.iter().chain(running);
+            let consumer = known.find(|consumer| consumer.name == *name);
             let consumer = consumer.ok_or_else(|| has_ended(name))?;
             match consumer.kept(plan.as_ref()) {
                 // It receives no more batches, whatever its chain would be.
@@ -383,6 +391,12 @@ impl Graph {
         reporter.clone()
     }
 
+    /// The reporter of a node that has one.
+    pub(crate) fn known_reporter(&self, node: &Arc<str>) -> Reporter {
+        let known = self.reporters.get(node);
+        known.cloned().unwrap_or_else(|| Reporter::new(node))
+    }
+
     /// The destinations of `NAME.rejected`: the nodes that take it, otherwise files.
     fn reject_wires(&mut self, node: &Arc<str>, mut edges: Vec<Edge>) -> Wires {
         let mut to = format!("by the port {node}.rejected");
@@ -414,32 +428,48 @@ impl Graph {
     }
 
     /// Turns to a draft. The ports that it returns close unless their nodes hold them.
-    pub(crate) fn apply(&mut self, draft: Draft, plan: &Plan) -> Vec<Outlet> {
+    pub(crate) fn apply(&mut self, draft: Draft) -> Vec<Outlet> {
         let connect = |(_, outlet, wires): (Port, Outlet, Wires)| {
             outlet.rewire(wires);
             outlet
         };
         let ports = draft.wires.into_iter().map(connect).collect();
-        let channels = plan.channels.iter().map(|channel| &channel.name);
-        turn(&mut self.channels, channels.zip(draft.channels));
-        let sinks = plan.sinks.iter().map(|sink| &sink.name);
-        turn(&mut self.sinks, sinks.zip(draft.sinks));
+        let Joining { channels, sinks } = draft.joining;
+        join(&mut self.channels, channels);
+        join(&mut self.sinks, sinks);
+        turn(&mut self.channels, draft.channels);
+        turn(&mut self.sinks, draft.sinks);
         ports
     }
 
-    /// Forgets a processor that no chain leads through any more.
-    pub(crate) fn forget(&mut self, processor: &Arc<str>) {
-        self.ports.retain(|port, _| port.node != *processor);
-        self.stores.remove(processor);
-        self.reporters.remove(processor);
-        self.meters.forget(processor);
+    /// Forgets a node that is not in the graph any more.
+    pub(crate) fn forget(&mut self, node: &Arc<str>) {
+        self.ports.retain(|port, _| port.node != *node);
+        self.stores.remove(node);
+        self.reporters.remove(node);
+        self.meters.forget(node);
+    }
+
+    /// The way into a running channel; `None` if it has ended.
+    pub(crate) fn channel(&self, name: &str) -> Option<Arc<Feed>> {
+        let mut channels = self.channels.iter();
+        let found = channels.find(|it| *it.name == *name)?;
+        found.feed.as_ref().and_then(Weak::upgrade)
     }
 }
 
-/// Turns consumers to their drafts, which are given with their names.
-fn turn<'a>(consumers: &mut [Consumer], drafts: impl Iterator<Item = (&'a Arc<str>, Drafted)>) {
-    for (name, drafted) in drafts {
-        let Some(consumer) = consumers.iter_mut().find(|it| it.name == *name) else {
+/// Adds the consumers that join. Each takes the place of the one of its name.
+fn join(consumers: &mut Vec<Consumer>, joining: Vec<Consumer>) {
+    consumers.retain(|it| joining.iter().all(|other| other.name != it.name));
+    consumers.extend(joining);
+}
+
+/// Turns consumers to their drafts, and forgets those that have none.
+fn turn(consumers: &mut Vec<Consumer>, drafts: Vec<Drafted>) {
+    consumers.retain(|it| drafts.iter().any(|draft| draft.name == it.name));
+    for drafted in drafts {
+        let found = consumers.iter_mut().find(|it| it.name == drafted.name);
+        let Some(consumer) = found else {
             continue;
         };
         for (swap, next) in drafted.nexts {

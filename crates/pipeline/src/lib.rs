@@ -29,6 +29,8 @@ pub mod reload;
 pub mod replay;
 pub mod report;
 pub mod running;
+mod seat;
+mod start;
 pub mod state;
 pub mod stop;
 pub mod supervise;

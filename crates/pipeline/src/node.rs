@@ -1,6 +1,6 @@
 //! The contract of sources, channels and sinks, and what the runtime gives them. Processors have theirs in `processor`.
 
-use std::{future::Future, path::PathBuf, pin::Pin, sync::Arc, time::Duration};
+use std::{any::Any, future::Future, path::PathBuf, pin::Pin, sync::Arc, time::Duration};
 
 use millstream_config::{Node, Problem};
 use millstream_record::Pool;
@@ -24,7 +24,8 @@ pub type LocalFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
 /// A producer of batches.
 pub trait Source: Send {
     /// Acquires listeners, directories and other resources before anything runs. A failure ends the start, except that a failure of
-    /// the source's own state ([`Failure::state`]) only leaves this source out. Called once.
+    /// the source's own state ([`Failure::state`]) only leaves this source out. Called once, and at a reload while the source before still
+    /// runs, whose listeners it takes over.
     fn bind(&mut self, context: &SourceContext) -> Result<(), Failure>;
     /// Reads until the inputs end or `context.stop` is requested, then waits for the receipts that its peers wait for, and
     /// returns. Called again after a failure or a panic (`self` keeps what `bind` acquired). Runs on a data thread and must not
@@ -35,6 +36,10 @@ pub trait Source: Send {
     fn values(&self) -> &'static [&'static str];
     /// Its promise to its peers. `durable`: a disk channel follows directly.
     fn promise(&self, durable: bool) -> Promise;
+    /// Whether another source of its name can follow it while Millstream runs. Otherwise a reload that changes its options is refused.
+    fn is_replaceable(&self) -> bool {
+        true
+    }
     /// The largest message of a peer that it accepts (`limits.frame`), for `check`. `None`: it has no peers.
     fn message_bytes_max(&self) -> Option<usize> {
         None
@@ -163,6 +168,10 @@ pub trait ChannelConfig: Send {
     }
     /// Its promise for the batches that it has kept.
     fn promise(&self) -> Promise;
+    /// Its options, for a channel of this type that runs ([`Channel::change`]).
+    fn options(&self) -> Box<dyn Any + Send> {
+        Box::new(())
+    }
 }
 
 /// One component, as its directory describes it: the entry in the list of its crate.

@@ -113,6 +113,8 @@ pub struct SourcePlan {
     pub kind: &'static str,
     /// The built source.
     pub source: Box<dyn Source>,
+    /// Its type and options as a text, without its connections: equal for sources that do the same.
+    pub options: Arc<str>,
     /// The consumers of `NAME`.
     pub routes: Vec<Route>,
     /// The consumers of `NAME.rejected`. Without any, rejected records are kept in `data_dir/rejected`.
@@ -238,6 +240,8 @@ pub struct ChannelPlan {
     pub kind: &'static str,
     /// The built channel.
     pub config: Box<dyn ChannelConfig>,
+    /// Its type and options as a text, without its connections: equal for channels that do the same.
+    pub options: Arc<str>,
     /// The durable channel that it reads; `None`: its inputs put their batches into it.
     pub input: Option<ChannelInput>,
     /// The processors in front of it, if there are any.
@@ -266,6 +270,8 @@ pub struct SinkPlan {
     pub kind: &'static str,
     /// The built sink.
     pub sink: Arc<dyn Sink>,
+    /// Its type and options as a text, without its connections: equal for sinks that do the same.
+    pub options: Arc<str>,
     /// Its input.
     pub input: Input,
     /// The processors in front of it, if there are any.

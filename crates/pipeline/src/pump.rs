@@ -6,7 +6,7 @@
 //! group, and its origin is the position. So the second channel keeps all of it or nothing, knows up to which position it has
 //! the first one, and recognizes what a pump that was killed brings again.
 
-use std::{collections::VecDeque, sync::Arc};
+use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use millstream_record::{Batch, FileId, FileOrigin, Origin, Position};
 
@@ -17,6 +17,7 @@ use crate::{
     node::{LocalFuture, Placement, Sink, SinkContext},
     outlet::Outlet,
     promise::{Guarantee, Promise},
+    stop::Stop,
 };
 
 /// Bits of the sequence number in the offset of an origin; the epoch has the others. A channel that keeps 100,000 frames a second
@@ -35,7 +36,7 @@ impl Pump {
         Arc::new(Self { outlet })
     }
 
-    async fn pump(&self, inlet: &mut Inlet) -> Result<(), Failure> {
+    async fn pump(&self, inlet: &mut Inlet, stop: Stop) -> Result<(), Failure> {
         let places = Places::of(inlet.channel_id().unwrap_or_default());
         let marks = self.outlet.file_marks(places.0);
         let kept = marks.into_iter().max().map(Places::position);
@@ -57,7 +58,11 @@ impl Pump {
                     group.push(places.mark(batch, position)?);
                     if !inlet.is_within() {
                         let group = std::mem::take(&mut group);
-                        let receipt = self.outlet.send_group(group, false).await;
+                        let receipt = tokio::select! {
+                            biased;
+                            receipt = self.outlet.send_group(group, false) => receipt,
+                            () = self.is_stuck(stop.clone()) => return Ok(()),
+                        };
                         flights.push_back(Flight::Group(receipt));
                     }
                 }
@@ -68,10 +73,20 @@ impl Pump {
             }
         }
         while !flights.is_empty() {
-            front(&mut flights).await?;
+            tokio::select! {
+                biased;
+                kept = front(&mut flights) => kept?,
+                () = self.is_stuck(stop.clone()) => return Ok(()),
+            }
             settle(&mut flights, inlet).await?;
         }
         Ok(())
+    }
+
+    /// Returns at a stop while there is no room in the second channel: the first one keeps everything for the next start.
+    async fn is_stuck(&self, mut stop: Stop) {
+        stop.stopped().await;
+        self.outlet.is_full_after(Duration::ZERO).await;
     }
 }
 
@@ -83,9 +98,9 @@ impl Sink for Pump {
     fn run<'a>(
         &'a self,
         inlet: &'a mut Inlet,
-        _context: SinkContext,
+        context: SinkContext,
     ) -> LocalFuture<'a, Result<(), Failure>> {
-        Box::pin(self.pump(inlet))
+        Box::pin(self.pump(inlet, context.stop))
     }
 
     fn promise(&self, _durable: bool) -> Promise {

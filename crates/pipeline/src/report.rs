@@ -53,6 +53,11 @@ impl Reporter {
         Self { busy, ..self }
     }
 
+    /// The name of the node.
+    pub fn node(&self) -> &str {
+        &self.node
+    }
+
     /// The meter of the time in which the node's tasks work, in microseconds.
     pub fn busy(&self) -> &Meter {
         &self.busy

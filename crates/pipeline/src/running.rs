@@ -18,10 +18,14 @@ use crate::{
     meters::Meters,
     plan::Link,
     report::Reporter,
-    stop::{Stop, Stopper},
+    start::Started,
+    stop::{Stop, Stopper, stop},
     supervise::{End, NodeState, StateCell},
     threads::Threads,
 };
+
+/// The time that the task of a channel which is closed may take to say so.
+const AT_ONCE: Duration = Duration::from_millis(100);
 
 /// A node as `status` shows it.
 #[derive(Clone)]
@@ -40,6 +44,8 @@ pub struct NodeStatus {
     pub fills: Vec<Arc<str>>,
     /// Only of a sink.
     pub consumer: Option<ConsumerStatus>,
+    /// It is not in the configuration any more and ends.
+    pub is_leaving: bool,
 }
 
 /// The input of a sink, and its patience.
@@ -75,26 +81,26 @@ impl NodeStatus {
 }
 
 /// All nodes and the connections between them. Clones share them; a reload adds and removes some.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub struct Nodes(Arc<ArcSwap<Picture>>);
 
 /// The nodes and connections between two reloads.
+#[derive(Default)]
 struct Picture {
     nodes: Arc<Vec<NodeStatus>>,
     links: Arc<Vec<Link>>,
 }
 
 impl Nodes {
-    pub(crate) fn new(all: Vec<NodeStatus>, links: Vec<Link>) -> Self {
-        Self(Arc::new(ArcSwap::from_pointee(Picture {
-            nodes: Arc::new(all),
-            links: Arc::new(links),
-        })))
-    }
-
     /// The nodes of now.
     pub fn now(&self) -> Arc<Vec<NodeStatus>> {
-        self.0.load().nodes.clone()
+        let nodes = self.0.load().nodes.clone();
+        let has_left = |node: &NodeStatus| node.is_leaving && node.state() == NodeState::Ended;
+        if !nodes.iter().any(has_left) {
+            return nodes;
+        }
+        let left = nodes.iter().filter(|node| !has_left(node));
+        Arc::new(left.cloned().collect())
     }
 
     /// The connections of now, as the configuration has them.
@@ -110,6 +116,37 @@ impl Nodes {
     }
 }
 
+/// A durable channel that was opened. Only its feeds and its task keep it, so nothing is left of one that a reload has removed.
+pub(crate) struct Open {
+    channel: Weak<dyn Channel>,
+    /// Returns when it is closed.
+    pub(crate) ended: Stop,
+    /// Returns when it is closed and everything in it is kept.
+    finished: BoxFuture<'static, Result<(), Failure>>,
+}
+
+impl Open {
+    /// A channel, and the future that returns when it is closed and everything in it is kept.
+    pub(crate) fn new(
+        channel: Arc<dyn Channel>,
+        finished: BoxFuture<'static, Result<(), Failure>>,
+    ) -> Self {
+        let weak = Arc::downgrade(&channel);
+        let (running, ended) = stop();
+        let task = tokio::spawn(async move {
+            let finished = finished.await;
+            drop((channel, running));
+            finished
+        });
+        let died = |error| Err(Failure::us(format!("the task of a channel died: {error}")));
+        Self {
+            channel: weak,
+            ended,
+            finished: Box::pin(async move { task.await.unwrap_or_else(died) }),
+        }
+    }
+}
+
 /// A running pipeline.
 pub struct Running {
     /// All nodes.
@@ -119,12 +156,8 @@ pub struct Running {
     /// The memory of all batches.
     pub pool: Pool,
     pub(crate) ends: mpsc::Receiver<(bool, End)>,
-    pub(crate) sources_left: usize,
-    pub(crate) sinks_left: usize,
-    pub(crate) channels: Vec<BoxFuture<'static, Result<(), Failure>>>,
-    pub(crate) gates: Vec<Arc<dyn Channel>>,
-    /// Sources whose senders cannot send again.
-    pub(crate) unanswering: Vec<Arc<str>>,
+    pub(crate) started: Arc<Started>,
+    pub(crate) channels: Vec<Open>,
     /// Records that they had dropped before the stop.
     pub(crate) dropped_before: u64,
     pub(crate) stop_sources: Stopper,
@@ -152,7 +185,7 @@ impl Running {
 
     /// A durable channel's content can wait for the next start, but only once nothing new arrives.
     fn let_sinks_stop(&self) {
-        if self.stopping && self.sources_left == 0 {
+        if self.stopping && self.started.sources() == 0 {
             self.stop_sinks.stop();
         }
     }
@@ -162,15 +195,11 @@ impl Running {
     /// this returns only after [`Running::stop`] or with `--once`, because a restart would find the same state. The future can be
     /// dropped and called again.
     pub async fn ended(&mut self) -> Vec<Failure> {
-        while self.sources_left + self.sinks_left > 0 {
+        while self.started.all() > 0 {
             let Some((is_source, end)) = self.ends.recv().await else {
                 break;
             };
-            if is_source {
-                self.sources_left -= 1;
-            } else {
-                self.sinks_left -= 1;
-            }
+            self.started.end(is_source);
             if let Err(failure) = end {
                 if failure.who != Who::State {
                     self.stop();
@@ -182,8 +211,9 @@ impl Running {
         if !self.failures.is_empty() && !self.once && !self.stopping {
             std::future::pending::<()>().await;
         }
+        self.see_channels();
         while let Some(channel) = self.channels.last_mut() {
-            let finished = channel.await;
+            let finished = (&mut channel.finished).await;
             self.channels.pop();
             self.failures.extend(finished.err());
         }
@@ -193,19 +223,28 @@ impl Running {
     /// The drain deadline has passed: every durable channel keeps what it has room for, drops what was not acknowledged, and
     /// closes. [`Running::ended`] may then return, because sources wait no longer.
     pub fn give_up_waiting(&mut self) {
-        self.gates.iter().for_each(|gate| gate.give_up_waiting());
+        self.see_channels();
+        let channels = self.channels.iter();
+        let channels = channels.filter_map(|open| open.channel.upgrade());
+        channels.for_each(|channel| channel.give_up_waiting());
+    }
+
+    fn see_channels(&mut self) {
+        self.channels.extend(self.started.take_channels());
     }
 
     /// After [`Running::ended`] did not return in time: whether everything that was accepted is kept by closed durable
     /// channels, so that the nodes that hang lose nothing.
     pub async fn is_all_kept(&mut self) -> bool {
+        self.see_channels();
+        let has_channels = !self.channels.is_empty();
         while let Some(channel) = self.channels.last_mut() {
-            match tokio::time::timeout(Duration::ZERO, channel).await {
+            match tokio::time::timeout(AT_ONCE, &mut channel.finished).await {
                 Ok(Ok(())) => drop(self.channels.pop()),
                 _ => return false,
             }
         }
-        !self.gates.is_empty() && self.pending_records() == 0 && self.failures.is_empty()
+        has_channels && self.pending_records() == 0 && self.failures.is_empty()
     }
 
     /// Records that were read and dropped since the stop and that their senders cannot send again.
@@ -216,7 +255,7 @@ impl Running {
     fn dropped(&self) -> u64 {
         let meters = self.meters.snapshot();
         let lost = meters.iter().filter(|(node, name, _)| {
-            *name == "records_dropped" && self.unanswering.contains(node)
+            *name == "records_dropped" && self.started.is_unanswering(node)
         });
         lost.map(|(_, _, records)| records).sum()
     }

@@ -1,6 +1,6 @@
 //! A stop signal that every task can wait for.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::watch;
 
@@ -10,23 +10,45 @@ pub struct Stop(watch::Receiver<bool>);
 
 /// Sends the stop.
 #[derive(Clone, Debug)]
-pub struct Stopper(Arc<watch::Sender<bool>>);
+pub struct Stopper(Arc<Sender>);
+
+#[derive(Debug)]
+struct Sender {
+    stopped: watch::Sender<bool>,
+    parts: Mutex<Vec<Stopper>>,
+}
 
 /// A stop that was not requested yet.
 pub fn stop() -> (Stopper, Stop) {
-    let (sender, receiver) = watch::channel(false);
-    (Stopper(Arc::new(sender)), Stop(receiver))
+    let (stopped, receiver) = watch::channel(false);
+    let parts = Mutex::default();
+    (Stopper(Arc::new(Sender { stopped, parts })), Stop(receiver))
 }
 
 impl Stopper {
-    /// Stops every task that waits for it.
+    /// Stops every task that waits for it, and all parts.
     pub fn stop(&self) {
-        self.0.send_replace(true);
+        self.0.stopped.send_replace(true);
+        let parts = self.0.parts.lock().unwrap_or_else(PoisonError::into_inner);
+        parts.iter().for_each(Self::stop);
     }
 
     /// Waits for this stop.
     pub fn watch(&self) -> Stop {
-        Stop(self.0.subscribe())
+        Stop(self.0.stopped.subscribe())
+    }
+
+    /// A stop that this one includes, and that can also be requested alone.
+    pub fn part(&self) -> (Stopper, Stop) {
+        let (stopper, stop) = stop();
+        let mut parts = self.0.parts.lock().unwrap_or_else(PoisonError::into_inner);
+        // Nothing waits for a part of a node that has ended.
+        parts.retain(|part| part.0.stopped.receiver_count() > 0);
+        parts.push(stopper.clone());
+        if *self.0.stopped.borrow() {
+            stopper.stop();
+        }
+        (stopper, stop)
     }
 }
 
@@ -36,8 +58,30 @@ impl Stop {
         *self.0.borrow()
     }
 
+    /// Whether nothing holds its sender any more.
+    pub(crate) fn is_over(&self) -> bool {
+        self.0.has_changed().is_err()
+    }
+
     /// Returns when the stop is requested, or when its sender is gone.
     pub async fn stopped(&mut self) {
         let _ = self.0.wait_for(|stopped| *stopped).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_stops_alone_and_with_the_whole() {
+        let (whole, all) = stop();
+        let ((first, one), (_second, two)) = (whole.part(), whole.part());
+        first.stop();
+        assert!(one.is_stopped() && !two.is_stopped() && !all.is_stopped());
+        drop(one);
+        whole.stop();
+        assert!(two.is_stopped() && all.is_stopped());
+        assert!(whole.part().1.is_stopped());
     }
 }

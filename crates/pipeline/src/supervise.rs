@@ -1,4 +1,5 @@
-//! Restarts nodes after a failure or a panic, with back-off. Batches that a node leaves unsettled never count as done.
+//! Restarts nodes after a failure or a panic, with back-off, and lets the next node run when a reload has replaced one. Batches that a node
+//! leaves unsettled never count as done.
 
 #[cfg(test)]
 mod tests;
@@ -19,6 +20,7 @@ use crate::{
     inlet::Inlet,
     node::{Sink, SinkContext, Source, SourceContext},
     report::Reporter,
+    seat::Seat,
     stop::Stop,
 };
 
@@ -63,6 +65,11 @@ impl StateCell {
         Self(Arc::new(Mutex::new(NodeState::Failed(why.to_owned()))))
     }
 
+    /// The node will not run, for this reason.
+    pub(crate) fn fail(&self, failure: &Failure) {
+        self.set(NodeState::Failed(failure.message.clone()));
+    }
+
     fn set(&self, state: NodeState) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = state;
     }
@@ -77,12 +84,26 @@ impl Default for StateCell {
 /// The end of a node: in order, or with the failure that keeps it from running again.
 pub type End = Result<(), Failure>;
 
-/// Runs a source until it ends.
-pub async fn source(mut source: Box<dyn Source>, context: SourceContext, state: StateCell) -> End {
+/// Runs a source until it ends, and the one that follows it in its seat.
+pub(crate) async fn source(
+    mut source: Box<dyn Source>,
+    seat: Seat<Box<dyn Source>>,
+    mut context: SourceContext,
+    state: StateCell,
+) -> End {
     let mut retry = Retry::new(&context.reporter, state, context.stop.clone());
     loop {
         let run = guarded(source.run(context.clone()));
-        let ended = retry.watch(run).await;
+        let ended = tokio::select! {
+            biased;
+            ended = retry.watch(run) => ended,
+            () = seat.overstayed(context.stop.clone()) => Ok(Ok(())),
+        };
+        if let Some((next, stop)) = seat.next() {
+            (source, context.stop) = (next, stop);
+            retry.begin_turn(&context.stop);
+            continue;
+        }
         if let Some(end) = retry.after(ended.map_err(|panic| panic.0)).await {
             return end;
         }
@@ -95,18 +116,30 @@ pub async fn source(mut source: Box<dyn Source>, context: SourceContext, state: 
 }
 
 /// Runs a sink until its inlet ends, or, behind a durable channel, until it fails after the stop: unsettled batches are there at
-/// the next start. The inlet stays the same across restarts, so that no queued batch is lost.
-pub async fn sink(
-    sink: Arc<dyn Sink>,
+/// the next start. Then the sink that follows it in its seat. The inlet stays the same across restarts and sinks, so that no queued batch
+/// is lost.
+pub(crate) async fn sink(
+    mut sink: Arc<dyn Sink>,
+    seat: Seat<Arc<dyn Sink>>,
     inlet: &mut Inlet,
-    context: SinkContext,
+    mut context: SinkContext,
     state: StateCell,
 ) -> End {
     let mut retry = Retry::new(&context.reporter, state, context.stop.clone());
     inlet.clears(retry.failing.clone());
     loop {
+        inlet.begin_turn(&context.stop, seat.call());
         let run = guarded(sink.run(inlet, context.clone()));
-        let ended = retry.watch(run).await;
+        let ended = tokio::select! {
+            biased;
+            ended = retry.watch(run) => ended,
+            () = seat.overstayed(context.stop.clone()) => Ok(Ok(())),
+        };
+        if let Some((next, stop)) = seat.next() {
+            (sink, context.stop) = (next, stop);
+            retry.begin_turn(&context.stop);
+            continue;
+        }
         if let Some(end) = retry.after(ended.map_err(|panic| panic.0)).await {
             return end;
         }
@@ -137,6 +170,12 @@ impl Retry {
             wait: WAIT_FIRST,
             started: Instant::now(),
         }
+    }
+
+    /// Another node runs now.
+    fn begin_turn(&mut self, stop: &Stop) {
+        self.failing.clear();
+        (self.stop, self.wait, self.started) = (stop.clone(), WAIT_FIRST, Instant::now());
     }
 
     /// Waits for the end of a run.

@@ -46,17 +46,22 @@ struct Behind {
     age: Since,
 }
 
+impl Behind {
+    fn new(context: &ChannelContext, name: String) -> Self {
+        let meters = context.meters.beside(&name);
+        Self {
+            name,
+            backlog: meters.gauge("backlog_bytes"),
+            age: meters.age("unsettled_age_seconds"),
+        }
+    }
+}
+
 impl Gauges {
     pub(super) fn new(context: &ChannelContext, log: &Log, disk: Arc<dyn Disk>) -> Self {
         let meters = &context.meters;
-        let consumers = log.consumers().into_iter().map(|(name, _)| {
-            let meters = meters.beside(&name);
-            Behind {
-                name,
-                backlog: meters.gauge("backlog_bytes"),
-                age: meters.age("unsettled_age_seconds"),
-            }
-        });
+        let consumers = log.consumers().into_iter();
+        let consumers = consumers.map(|(name, _)| Behind::new(context, name));
         Self {
             unclaimed: meters.counter("records_unclaimed"),
             used: meters.gauge("used_bytes"),
@@ -72,6 +77,21 @@ impl Gauges {
             asked: None,
             consumers: consumers.collect(),
         }
+    }
+
+    /// Adds a consumer, unless it has gauges.
+    pub(super) fn attach(&mut self, context: &ChannelContext, consumer: &str) {
+        if self.consumers.iter().all(|it| it.name != consumer) {
+            let behind = Behind::new(context, consumer.to_owned());
+            self.consumers.push(behind);
+        }
+    }
+
+    /// Removes a consumer.
+    pub(super) fn forget(&mut self, consumer: &str) {
+        let gone = self.consumers.iter().filter(|it| it.name == consumer);
+        gone.for_each(|behind| behind.backlog.set(0));
+        self.consumers.retain(|it| it.name != consumer);
     }
 
     /// Asks for the free space of the file system, at most once in [`ASK_EVERY`].

@@ -18,7 +18,7 @@ mod skips;
 mod tests;
 mod writer;
 
-use std::{path::Path, sync::Arc};
+use std::{any::Any, path::Path, sync::Arc};
 
 use millstream_config::{Node, Problem};
 use millstream_pipeline::{
@@ -35,7 +35,7 @@ use tokio::sync::oneshot;
 use log::{ChannelId, Error, Log, Recovered, Sync, Watch};
 use loss_report::LossReport;
 use options::Config;
-use queue::{Forget, Queue};
+use queue::{Queue, Request};
 use reader::DiskReader;
 
 /// The entry in the list of channels.
@@ -63,6 +63,10 @@ impl ChannelConfig for Config {
 
     fn disk_bytes(&self) -> u64 {
         self.options().size_max
+    }
+
+    fn options(&self) -> Box<dyn Any + Send> {
+        Box::new(self.clone())
     }
 
     fn promise(&self) -> Promise {
@@ -110,7 +114,6 @@ fn open(
             reader,
             Arc::clone(&queue),
             context.reporter.clone(),
-            config.options().size_max,
             Arc::clone(&missing),
         )));
     }
@@ -119,10 +122,10 @@ fn open(
     let channel = DiskChannel {
         queue: Arc::clone(&queue),
         watch,
-        _missing: missing,
+        _missing: missing.clone(),
         id: u128::from_be_bytes(log.id().0),
     };
-    let finished = writer::start(log, disk, queue, &context, consumers)?;
+    let finished = writer::start(log, (disk, queue, missing), context, consumers)?;
     Ok(Opened {
         channel: Arc::new(channel),
         readers,
@@ -172,10 +175,28 @@ impl Channel for DiskChannel {
         self.watch.file_mark(file)
     }
 
+    fn attach(
+        &self,
+        consumer: Consumer,
+    ) -> oneshot::Receiver<Result<Box<dyn channel::Reader>, String>> {
+        let (answer, receiver) = oneshot::channel();
+        self.queue.request(Request::Attach(consumer, answer));
+        receiver
+    }
+
+    fn unsettled_bytes(&self, consumer: &str) -> u64 {
+        self.watch.backlog_bytes(consumer)
+    }
+
+    fn change(&self, options: Box<dyn Any + Send>) -> bool {
+        let config = options.downcast::<Config>();
+        config.is_ok_and(|config| self.queue.request(Request::Change(*config)))
+    }
+
     fn forget(&self, consumer: &str) -> oneshot::Receiver<Result<(), String>> {
         let (answer, receiver) = oneshot::channel();
         let consumer = consumer.to_owned();
-        self.queue.forget(Forget { consumer, answer });
+        self.queue.request(Request::Forget(consumer, answer));
         receiver
     }
 

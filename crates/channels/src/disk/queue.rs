@@ -4,17 +4,19 @@ use std::{
     collections::VecDeque,
     sync::{
         Arc, Condvar, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     task::Wake,
     time::Duration,
 };
 
 use millstream_pipeline::{
-    channel::{Group, Note},
+    channel::{Consumer, Group, Note, Reader},
     delivery::Token,
 };
 use tokio::sync::{Semaphore, oneshot};
+
+use super::options::Config;
 
 /// The most notes in the queue. They are small, and each connection sends one.
 const NOTES_MAX: usize = 100_000;
@@ -32,16 +34,23 @@ pub(super) enum Entry {
     Sync(Token),
 }
 
-/// Asks for a consumer to be forgotten.
-pub(super) struct Forget {
-    pub(super) consumer: String,
-    pub(super) answer: oneshot::Sender<Result<(), String>>,
+/// Asks the writer for a change.
+pub(super) enum Request {
+    /// Forget the consumer of this name.
+    Forget(String, Answer<()>),
+    /// Attach a reader for a consumer.
+    Attach(Consumer, Answer<Box<dyn Reader>>),
+    /// Use these options.
+    Change(Config),
 }
+
+/// Takes the answer to a request.
+pub(super) type Answer<T> = oneshot::Sender<Result<T, String>>;
 
 /// The queue in front of the writer.
 pub(super) struct Queue {
     room: Semaphore,
-    room_bytes: usize,
+    room_bytes: AtomicUsize,
     waiting: Mutex<Waiting>,
     ready: Condvar,
     /// There is no space in the log for what left the queue.
@@ -57,10 +66,9 @@ struct Waiting {
     closed: bool,
     /// The stop does not wait for space any more.
     given_up: bool,
-    /// A consumer has settled something, or is to be forgotten.
+    /// A consumer has settled something, or there is a request.
     poked: bool,
-    /// Consumers to forget.
-    forgets: Vec<Forget>,
+    requests: Vec<Request>,
     /// The writer has kept everything and ended, or has stopped with this error.
     ended: Option<Result<(), String>>,
 }
@@ -76,10 +84,10 @@ pub(super) struct Work {
 
 impl Queue {
     pub(super) fn new(bytes_max: usize) -> Self {
-        let room_bytes = bytes_max.clamp(1, Semaphore::MAX_PERMITS.min(u32::MAX as usize));
+        let room_bytes = room_bytes(bytes_max);
         Self {
             room: Semaphore::new(room_bytes),
-            room_bytes,
+            room_bytes: room_bytes.into(),
             waiting: Mutex::default(),
             ready: Condvar::new(),
             is_full: AtomicBool::new(false),
@@ -89,7 +97,7 @@ impl Queue {
     /// Adds a group; waits for room in the queue. After the writer has stopped, the group is dropped, which fails its receipt.
     pub(super) async fn put(&self, group: Group) {
         // A group that is larger than the queue takes all of it.
-        let bytes = memory_bytes(&group).min(self.room_bytes);
+        let bytes = memory_bytes(&group).min(self.room_bytes.load(Ordering::Relaxed));
         let permits = u32::try_from(bytes).unwrap_or(u32::MAX);
         let Ok(room) = self.room.acquire_many(permits).await else {
             return;
@@ -121,19 +129,37 @@ impl Queue {
         }
     }
 
-    /// Asks the writer to forget a consumer, also while it waits for space. After it has stopped there is no answer.
-    pub(super) fn forget(&self, forget: Forget) {
+    /// Asks the writer for a change, also while it waits for space. After it has stopped there is no answer; false then.
+    pub(super) fn request(&self, request: Request) -> bool {
         let mut waiting = self.lock();
-        if waiting.ended.is_none() {
-            waiting.forgets.push(forget);
-            waiting.poked = true;
-            self.ready.notify_one();
+        if waiting.ended.is_some() {
+            return false;
         }
+        waiting.requests.push(request);
+        waiting.poked = true;
+        self.ready.notify_one();
+        true
     }
 
-    /// The consumers to forget.
-    pub(super) fn take_forgets(&self) -> Vec<Forget> {
-        std::mem::take(&mut self.lock().forgets)
+    /// The requests since the last call.
+    pub(super) fn take_requests(&self) -> Vec<Request> {
+        std::mem::take(&mut self.lock().requests)
+    }
+
+    /// Changes its size. A smaller one applies as far as there is room now.
+    pub(super) fn resize(&self, bytes_max: usize) {
+        let (old, new) = (
+            self.room_bytes.load(Ordering::Relaxed),
+            room_bytes(bytes_max),
+        );
+        let now = match new.checked_sub(old) {
+            Some(more) => {
+                self.room.add_permits(more);
+                new
+            }
+            None => old - self.room.forget_permits(old - new),
+        };
+        self.room_bytes.store(now, Ordering::Relaxed);
     }
 
     pub(super) fn close(&self) {
@@ -149,6 +175,11 @@ impl Queue {
         drop(waiting);
         self.room.close();
         self.ready.notify_one();
+    }
+
+    /// Whether no more groups will come. Some may wait.
+    pub(super) fn is_closed(&self) -> bool {
+        self.lock().closed
     }
 
     pub(super) fn has_given_up(&self) -> bool {
@@ -207,7 +238,7 @@ impl Queue {
         let mut waiting = self.lock();
         waiting.ended = Some(result);
         let dropped = std::mem::take(&mut waiting.entries);
-        waiting.forgets.clear();
+        waiting.requests.clear();
         drop(waiting);
         self.set_full(false);
         self.room.close();
@@ -223,6 +254,11 @@ impl Queue {
         // No holder can panic halfway through a change, so a poisoned lock guards whole data.
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// The permits for a queue of this size.
+fn room_bytes(bytes_max: usize) -> usize {
+    bytes_max.clamp(1, Semaphore::MAX_PERMITS.min(u32::MAX as usize))
 }
 
 /// About the memory that a group takes.

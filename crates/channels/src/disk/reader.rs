@@ -25,7 +25,6 @@ pub(super) struct DiskReader {
     reader: log::Reader,
     queue: Arc<Queue>,
     reporter: Reporter,
-    size_max: u64,
     missing: Arc<LossReport>,
 }
 
@@ -34,14 +33,12 @@ impl DiskReader {
         reader: log::Reader,
         queue: Arc<Queue>,
         reporter: Reporter,
-        size_max: u64,
         missing: Arc<LossReport>,
     ) -> Self {
         Self {
             reader,
             queue,
             reporter,
-            size_max,
             missing,
         }
     }
@@ -123,6 +120,6 @@ impl Reader for DiskReader {
 
     fn hurry(&self) -> bool {
         // A roll that waits for space must not wait for the checkpoint that frees it.
-        self.reader.used_bytes() >= self.size_max / 4 * 3
+        self.reader.used_bytes() >= self.reader.size_max() / 4 * 3
     }
 }

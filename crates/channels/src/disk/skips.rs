@@ -41,24 +41,22 @@ struct Skipper {
 impl Skips {
     pub(super) fn new(context: &ChannelContext, consumers: &[Consumer]) -> Self {
         let may_skip = consumers.iter().filter(|c| c.behind.then == Then::Skip);
-        let skipper = |consumer: &Consumer| {
-            let meters = context.meters.beside(&consumer.name);
-            // It has its own rate limit, so that no consumer hides the first skip of another.
-            let reporter = context.reporter.apart();
-            Skipper {
-                name: consumer.name.to_string(),
-                records: meters.counter("records_skipped"),
-                bytes: meters.counter("bytes_skipped"),
-                condition: reporter.condition("skip"),
-                reporter,
-                seen: Skipped::default(),
-                cleared: Skipped::default(),
-                logged: Skipped::default(),
-                logged_at: None,
-                calm_since: None,
-            }
-        };
+        let skipper = |consumer| Skipper::new(context, consumer, Skipped::default());
         Self(may_skip.map(skipper).collect())
+    }
+
+    /// Adds a consumer, or changes its `behind`.
+    pub(super) fn attach(&mut self, context: &ChannelContext, consumer: &Consumer, log: &Log) {
+        self.forget(&consumer.name);
+        if consumer.behind.then == Then::Skip {
+            let seen = log.skipped(&consumer.name);
+            self.0.push(Skipper::new(context, consumer, seen));
+        }
+    }
+
+    /// Removes a consumer.
+    pub(super) fn forget(&mut self, consumer: &str) {
+        self.0.retain(|skipper| skipper.name != consumer);
     }
 
     /// Counts and reports what was skipped since the last look. `now` is the time of the channel's clock.
@@ -79,6 +77,25 @@ impl Skips {
 }
 
 impl Skipper {
+    /// `seen`: everything that was skipped for the consumer before.
+    fn new(context: &ChannelContext, consumer: &Consumer, seen: Skipped) -> Self {
+        let meters = context.meters.beside(&consumer.name);
+        // It has its own rate limit, so that no consumer hides the first skip of another.
+        let reporter = context.reporter.apart();
+        Self {
+            name: consumer.name.to_string(),
+            records: meters.counter("records_skipped"),
+            bytes: meters.counter("bytes_skipped"),
+            condition: reporter.condition("skip"),
+            reporter,
+            seen,
+            cleared: seen,
+            logged: seen,
+            logged_at: None,
+            calm_since: None,
+        }
+    }
+
     fn look(&mut self, log: &Log, now: Time) {
         let total = log.skipped(&self.name);
         let more = total - self.seen;

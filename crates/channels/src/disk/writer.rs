@@ -14,7 +14,7 @@ use std::{
 };
 
 use millstream_pipeline::{
-    channel::{BoxFuture, Consumer, Group, Note},
+    channel::{BoxFuture, Consumer, Group, Note, Reader},
     condition::{Condition, Trouble},
     delivery::Token,
     failure::Failure,
@@ -31,7 +31,9 @@ use super::{
     gauges::Gauges,
     keep_clock::KeepClock,
     log::{Error, Log, Watch},
-    queue::{Entry, Forget, Queue, Work},
+    loss_report::LossReport,
+    queue::{Entry, Queue, Request, Work},
+    reader::DiskReader,
     segment_maker::SegmentMaker,
     skips::Skips,
 };
@@ -69,19 +71,22 @@ struct Writer {
     waited: Duration,
     gauges: Gauges,
     skips: Skips,
+    context: ChannelContext,
+    /// The consumers that have a reader or had one.
+    consumers: Vec<Consumer>,
+    missing: Arc<LossReport>,
 }
 
 /// Starts the thread. The future completes when everything in the queue is kept and the log is closed.
 pub(super) fn start(
     log: Log,
-    disk: Arc<dyn Disk>,
-    queue: Arc<Queue>,
-    context: &ChannelContext,
+    (disk, queue, missing): (Arc<dyn Disk>, Arc<Queue>, Arc<LossReport>),
+    context: ChannelContext,
     consumers: &[Consumer],
 ) -> Result<BoxFuture<'static, Result<(), Failure>>, Failure> {
     let writer = Writer {
         clock: KeepClock::new(log.keep_time(), Time::now()),
-        gauges: Gauges::new(context, &log, disk.clone()),
+        gauges: Gauges::new(&context, &log, disk.clone()),
         log,
         queue: Arc::clone(&queue),
         waiting: VecDeque::new(),
@@ -96,11 +101,15 @@ pub(super) fn start(
         busy: context.meters.counter("busy_microseconds"),
         began: Instant::now(),
         waited: Duration::ZERO,
-        skips: Skips::new(context, consumers),
+        skips: Skips::new(&context, consumers),
+        consumers: consumers.to_vec(),
+        missing,
+        context,
     };
+    let name = format!("keep {}", writer.context.name);
     let (done, finished) = oneshot::channel();
     thread::Builder::new()
-        .name(format!("keep {}", context.name))
+        .name(name)
         .spawn(move || {
             let mut end = EndGuard {
                 result: Err("the writer of the channel has panicked".to_owned()),
@@ -154,7 +163,7 @@ impl Writer {
                     Entry::Sync(token) => syncs.push(token),
                 }
             }
-            if !self.keep(work.closed)? {
+            if !self.keep()? {
                 return self.close();
             }
             self.sync(syncs)?;
@@ -222,7 +231,7 @@ impl Writer {
 
     /// Keeps everything that is staged, and waits for space as long as it takes. Returns false if that took too long for a
     /// stop: what found no space was dropped, and nothing more may be staged.
-    fn keep(&mut self, closed: bool) -> Result<bool, Error> {
+    fn keep(&mut self) -> Result<bool, Error> {
         let started = Instant::now();
         loop {
             let done = self.commit();
@@ -243,7 +252,7 @@ impl Writer {
             self.measure();
             // Without a reader nothing would ever change.
             let stays_full = matches!(error, Error::Full { .. }) && self.log.readers() == 0;
-            if (closed && stays_full) || self.queue.has_given_up() {
+            if (self.queue.is_closed() && stays_full) || self.queue.has_given_up() {
                 self.give_up(&error)?;
                 return Ok(false);
             }
@@ -251,28 +260,60 @@ impl Writer {
         }
     }
 
-    /// Forgets the consumers that an operator names; what only they have not settled is dropped with the next commit.
-    fn forget(&mut self) {
-        for Forget { consumer, answer } in self.queue.take_forgets() {
-            let done = self.log.forget(&consumer).map_err(|error| {
-                let known: Vec<_> = self.log.unread().collect();
-                let others = match known.is_empty() {
-                    true => "every consumer has a sink".to_owned(),
-                    false => format!("without a sink are: {}", known.join(", ")),
-                };
-                format!("{error}; {others}")
-            });
-            if done.is_ok() {
-                // The writer drops the segments that only it held.
-                Arc::clone(&self.queue).wake();
-                let text = format_args!(
-                    "{consumer} is forgotten: what only it has not settled is dropped"
-                );
-                self.reporter.apart().info("forgotten", text);
+    /// Answers requests. Whoever asked may have ended.
+    fn answer_requests(&mut self) {
+        for request in self.queue.take_requests() {
+            match request {
+                Request::Forget(consumer, answer) => drop(answer.send(self.forget(&consumer))),
+                Request::Attach(consumer, answer) => drop(answer.send(self.attach(consumer))),
+                Request::Change(config) => {
+                    self.log.change(config.options());
+                    self.queue.resize(config.queue_bytes());
+                    // There may be space now.
+                    Arc::clone(&self.queue).wake();
+                }
             }
-            // The request may have ended.
-            let _ = answer.send(done);
         }
+    }
+
+    /// Forgets a consumer; what only it has not settled is dropped with the next commit.
+    fn forget(&mut self, consumer: &str) -> Result<(), String> {
+        self.log.forget(consumer).map_err(|error| {
+            let known: Vec<_> = self.log.unread().collect();
+            let others = match known.is_empty() {
+                true => "every consumer has a sink".to_owned(),
+                false => format!("without a sink are: {}", known.join(", ")),
+            };
+            format!("{error}; {others}")
+        })?;
+        self.consumers.retain(|it| *it.name != *consumer);
+        self.log.count_unclaimed(&self.consumers);
+        self.skips.forget(consumer);
+        self.gauges.forget(consumer);
+        // The writer drops the segments that only it held.
+        Arc::clone(&self.queue).wake();
+        let text = format_args!("{consumer} is forgotten: what only it has not settled is dropped");
+        self.reporter.apart().info("forgotten", text);
+        Ok(())
+    }
+
+    /// Attaches a reader for a consumer that has none.
+    fn attach(&mut self, consumer: Consumer) -> Result<Box<dyn Reader>, String> {
+        let pool = self.context.pool.clone();
+        let reader = self.log.reader(&consumer.name, consumer.behind, pool);
+        let reader = reader.map_err(|error| error.to_string())?;
+        let reader = DiskReader::new(
+            reader.with_tags(consumer.tags.clone()),
+            Arc::clone(&self.queue),
+            self.reporter.clone(),
+            Arc::clone(&self.missing),
+        );
+        self.gauges.attach(&self.context, &consumer.name);
+        self.skips.attach(&self.context, &consumer, &self.log);
+        self.consumers.retain(|it| it.name != consumer.name);
+        self.consumers.push(consumer);
+        self.log.count_unclaimed(&self.consumers);
+        Ok(Box::new(reader))
     }
 
     /// Writes and syncs what is staged.
@@ -379,7 +420,7 @@ impl Writer {
 
     /// Looks at everything that others see or ask for: after each commit, and while it waits for space.
     fn measure(&mut self) {
-        self.forget();
+        self.answer_requests();
         self.gauges.set(&mut self.log, &self.reporter);
         self.skips.look(&self.log, self.clock.now());
     }

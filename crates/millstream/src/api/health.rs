@@ -193,6 +193,7 @@ mod tests {
             reporter: Reporter::new(name),
             fills: Vec::new(),
             consumer: None,
+            is_leaving: false,
         }
     }
 

@@ -40,7 +40,7 @@ use std::{
 use axum::{
     Router,
     extract::{ConnectInfo, Path, Request, State},
-    http::{HeaderValue, Method, StatusCode, header},
+    http::{HeaderValue, Method, StatusCode, Uri, header},
     middleware::{self, Next},
     response::{IntoResponse, Response},
     routing::{get, post},
@@ -305,8 +305,12 @@ fn found(node: &str, page: Option<Value>) -> Response {
 }
 
 /// Reloads the configuration.
-async fn reload(State(shown): State<Arc<Shown>>) -> Response {
-    let Some(report) = shown.reloads.reload().await else {
+async fn reload(State(shown): State<Arc<Shown>>, uri: Uri) -> Response {
+    let forget = match query::names(&uri, "forget") {
+        Ok(forget) => forget,
+        Err(why) => return (StatusCode::BAD_REQUEST, why).into_response(),
+    };
+    let Some(report) = shown.reloads.reload(forget).await else {
         let why = "too many reloads at once, or Millstream is about to end\n";
         return (StatusCode::SERVICE_UNAVAILABLE, why).into_response();
     };

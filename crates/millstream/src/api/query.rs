@@ -30,19 +30,29 @@ pub fn numbers<const N: usize>(
 
 /// The name of a node in a query, which is its only field.
 pub fn name(uri: &Uri, field: &str) -> Result<String, String> {
+    let needed = || format!("it needs `?{field}=NAME`\n");
+    match <[String; 1]>::try_from(names(uri, field)?) {
+        Ok([name]) => Ok(name),
+        Err(_) => Err(needed()),
+    }
+}
+
+/// The names of nodes in a query that has no other field.
+pub fn names(uri: &Uri, field: &str) -> Result<Vec<String>, String> {
     let query = uri.query().unwrap_or_default();
-    let value = query
-        .strip_prefix(field)
-        .and_then(|rest| rest.strip_prefix('='));
     let is_name = |text: &&str| {
         let letters = text.bytes();
-        let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
+        let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
         !text.is_empty() && letters.into_iter().all(fits)
     };
-    match value.filter(is_name) {
-        Some(value) => Ok(value.to_owned()),
-        None => Err(format!("it needs `?{field}=NAME`\n")),
-    }
+    let value = |pair: &str| {
+        let value = pair.strip_prefix(field)?.strip_prefix('=');
+        let value = value.filter(is_name)?;
+        Some(value.to_owned())
+    };
+    let pairs = query.split('&').filter(|pair| !pair.is_empty());
+    let values: Option<_> = pairs.map(value).collect();
+    values.ok_or_else(|| format!("it takes `?{field}=NAME`\n"))
 }
 
 #[cfg(test)]

@@ -186,6 +186,7 @@ mod tests {
             states: vec![StateCell::new()],
             reporter: Reporter::new(name),
             fills: fills.iter().map(|name| (*name).into()).collect(),
+            is_leaving: false,
             consumer: (section == "sink").then(|| ConsumerStatus {
                 queue: None,
                 settles_within: Some(Duration::from_secs(5)),

@@ -1,4 +1,4 @@
-//! `millstream reload`: turns the running instance to the processors of its configuration.
+//! `millstream reload`: turns the running instance to its configuration.
 
 use std::io::Write;
 
@@ -15,17 +15,22 @@ Examples:
   millstream check && millstream reload        the instance of /etc/millstream
   millstream reload --api 127.0.0.1:8687       the one that listens there
   millstream reload --json | jq .needs_restart
+  millstream reload --forget old-sink          give up what the sink has not settled that was removed from the files
 
-A reload adds, removes and replaces processors, changes their parallelism, and connects sources, channels and sinks anew (`inputs`
-and `tags`). Nothing waits and no record is lost, repeated or overtaken. Every other change is named and needs a restart. If
-anything in the files is wrong, nothing changes. The instance reads the files that it was started with; CONFIG only says where it
-listens. SIGHUP does the same and logs the result.
+A reload adds, removes and replaces nodes, and connects them anew. Only the nodes that changed stop, after they have ended what they
+began; a source that listens at the same address keeps its socket. No record is lost, repeated or overtaken. If anything in the files is
+wrong, or a change needs a restart, nothing changes. Only changed settings at the top of the file are named and wait for a restart. A sink
+that is removed must have settled what its disk channel keeps for it, or be named with `--forget`; one behind memory first writes what it
+has. The instance reads the files that it was started with; CONFIG only says where it listens. SIGHUP does the same and logs the result.
 
 Exit codes: 0 reloaded (also if some changes need a restart); 1 it failed and nothing changed, or no instance answers; 78 wrong
 configuration, and nothing has changed")]
 pub struct Reload {
     #[command(flatten)]
     instance: Instance,
+    /// Give up what this sink has not settled, if the configuration removes it. Can be repeated.
+    #[arg(long, value_name = "SINK")]
+    forget: Vec<String>,
     /// Print the response of the instance.
     #[arg(long)]
     json: bool,
@@ -35,7 +40,9 @@ impl Reload {
     /// Reloads; returns the exit code.
     pub fn execute(self) -> u8 {
         let answer = self.instance.client().and_then(|client| {
-            let answer = client.post("/reload");
+            let pairs = self.forget.iter().map(|sink| format!("forget={sink}"));
+            let pairs: Vec<_> = pairs.collect();
+            let answer = client.post(format!("/reload?{}", pairs.join("&")).trim_end_matches('?'));
             answer.map_err(|text| page::complain(&text, exit::FAILED))
         });
         let answer = match answer {

@@ -305,7 +305,7 @@ impl Events {
                     Ok(()) => return Asked::Upgrade,
                     Err(why) => tracing::error!("not upgraded, everything runs as before: {why}"),
                 },
-                _ = signals.hup.recv() => drop(reload.reload(stopping)),
+                _ = signals.hup.recv() => drop(reload.reload(stopping, &[]).await),
                 () = reload.answer(stopping) => {}
             }
         }

@@ -73,6 +73,7 @@ fn to(to: Target) -> Vec<Route> {
 
 fn source(name: &str, kind: &'static str, routes: Vec<Route>) -> SourcePlan {
     SourcePlan {
+        options: "".into(),
         name: name.into(),
         kind,
         source: Box::new(Fake(Guarantee::ExactlyOnce)),
@@ -83,6 +84,7 @@ fn source(name: &str, kind: &'static str, routes: Vec<Route>) -> SourcePlan {
 
 fn sink(name: &str, guarantee: Guarantee, input: Input) -> SinkPlan {
     SinkPlan {
+        options: "".into(),
         name: name.into(),
         kind: "file",
         sink: Arc::new(Fake(guarantee)),
@@ -124,6 +126,7 @@ fn plan() -> Plan {
             source("probe", "generate", to(Target::Sink(2))),
         ],
         channels: vec![ChannelPlan {
+            options: "".into(),
             name: "buffer".into(),
             kind: "disk",
             config: Box::new(Fake(Guarantee::ExactlyOnce)),
@@ -159,6 +162,7 @@ fn plan() -> Plan {
 fn a_path_leads_through_a_channel_behind_a_channel() {
     let mut plan = plan();
     plan.channels.push(ChannelPlan {
+        options: "".into(),
         name: "second".into(),
         kind: "disk",
         config: Box::new(Fake(Guarantee::AtLeastOnce)),

@@ -1,13 +1,11 @@
-//! Reads the configuration again and turns the running pipeline to its processors: SIGHUP and `millstream reload`.
+//! Reads the configuration again and turns the running pipeline to it: SIGHUP and `millstream reload`.
 
 mod fingerprint;
-mod merge;
-#[cfg(test)]
-mod tests;
+mod settings;
 
 use std::path::PathBuf;
 
-use millstream_config::{Problem, Problems, Settings};
+use millstream_config::{Problems, Settings};
 use millstream_pipeline::{
     failure::Failure,
     layout::Entry,
@@ -23,7 +21,7 @@ use crate::{
     page, systemd,
 };
 use fingerprint::Fingerprint;
-use merge::{Merged, Waiting, changed_settings, merge};
+use settings::{Waiting, changed_settings};
 
 /// Requests of the interface that wait at the same time; further ones are refused.
 const REQUESTS: usize = 16;
@@ -37,8 +35,8 @@ pub struct Requests {
 
 /// A request of the interface.
 enum Request {
-    /// Reload.
-    Reload(oneshot::Sender<Report>),
+    /// Reload, and forget what these sinks have not settled if the configuration removes them.
+    Reload(Vec<String>, oneshot::Sender<Report>),
     /// Replay what this node has rejected.
     Replay(String, oneshot::Sender<Result<Replay, String>>),
     /// Forget a consumer of a channel.
@@ -63,7 +61,7 @@ pub struct Reload {
 /// The result of a reload.
 #[derive(Debug)]
 pub enum Report {
-    /// The pipeline runs with the new processors.
+    /// The pipeline runs with the new configuration.
     Applied {
         /// Each node that runs, and each one that was removed.
         changes: Vec<Change>,
@@ -79,10 +77,10 @@ pub enum Report {
 }
 
 impl Requests {
-    /// Reloads; `None` if the process is not able to.
-    pub async fn reload(&self) -> Option<Report> {
+    /// Reloads; `None` if the process is not able to. Removed sinks that `forget` names may leave something unsettled.
+    pub async fn reload(&self, forget: Vec<String>) -> Option<Report> {
         let (answer, report) = oneshot::channel();
-        self.sender.try_send(Request::Reload(answer)).ok()?;
+        self.sender.try_send(Request::Reload(forget, answer)).ok()?;
         report.await.ok()
     }
 
@@ -139,7 +137,9 @@ impl Reload {
         };
         // A client that has gone away gets no answer.
         match request {
-            Request::Reload(answer) => drop(answer.send(self.reload(stopping))),
+            Request::Reload(forget, answer) => {
+                drop(answer.send(self.reload(stopping, &forget).await));
+            }
             Request::Replay(_, answer) if stopping => {
                 let why = "Millstream drains and stops".to_owned();
                 drop(answer.send(Err(why)));
@@ -151,60 +151,46 @@ impl Reload {
         }
     }
 
-    /// Reads the configuration again and turns to it; logs the result. `stopping`: the pipeline drains.
-    pub fn reload(&mut self, stopping: bool) -> Report {
+    /// Reads the configuration again and turns to it; logs the result. `stopping`: the pipeline drains. Removed sinks that `forget` names may
+    /// leave something unsettled.
+    pub async fn reload(&mut self, stopping: bool, forget: &[String]) -> Report {
         systemd::notify("RELOADING=1");
         let report = match stopping {
             true => Report::Failed("Millstream drains and stops".to_owned()),
-            false => self.apply(),
+            false => self.apply(forget).await,
         };
         systemd::notify("READY=1");
         report.log();
         report
     }
 
-    fn apply(&mut self) -> Report {
+    async fn apply(&mut self, forget: &[String]) -> Report {
         let loaded = match config::read(&self.paths) {
             Ok(loaded) => loaded,
             Err(problems) => return Report::Refused(problems),
         };
         let Loaded {
+            plan,
             entries,
             settings,
             warnings,
             ..
         } = loaded;
-        let Merged {
-            entries,
-            left_out,
-            mut waiting,
-        } = match merge(entries, &self.entries) {
-            Ok(merged) => merged,
-            Err(problems) => return refused(problems),
-        };
-        waiting.extend(changed_settings(&settings, &self.settings));
-        let plan = match config::lay_out(entries.clone(), &left_out, &self.settings) {
-            Ok(laid) => laid.plan,
-            Err(problems) => return refused(problems),
-        };
-        match self.reloader.reload(&plan) {
+        let described = Descriptions::new(&plan, &entries);
+        match self.reloader.reload(plan, forget).await {
             Ok(changes) => {
-                self.descriptions.replace(&plan, &entries);
+                self.descriptions.replace(described);
                 self.entries = entries;
                 self.running.set(&self.settings, &self.entries);
                 Report::Applied {
                     changes,
-                    waiting,
+                    waiting: changed_settings(&settings, &self.settings),
                     warnings,
                 }
             }
             Err(Failure { message, .. }) => Report::Failed(message),
         }
     }
-}
-
-fn refused(problems: Vec<Problem>) -> Report {
-    Report::Refused(Problems(problems))
 }
 
 impl Report {

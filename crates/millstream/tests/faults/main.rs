@@ -23,6 +23,7 @@ mod processors;
 #[path = "../program/mod.rs"]
 mod program;
 mod reload;
+mod reload_nodes;
 mod restarts;
 mod slow_disk;
 mod upgrades;

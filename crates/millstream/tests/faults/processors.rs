@@ -87,6 +87,43 @@ fn nothing_is_lost_or_doubled_through_a_channel_behind_a_channel_when_sender_and
 }
 
 #[test]
+fn a_stop_does_not_wait_for_room_in_the_second_of_two_channels() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path();
+    let (port, behind) = (free_port(), free_port());
+    let there = place.join("there");
+    fs::create_dir(&there).unwrap();
+    let config = format!(
+        "data_dir: {0}/data\napi: {{ listen: [] }}\nthreads: 2\n\
+         sources:\n  in: {{ type: forward, listen: \"tcp://127.0.0.1:{port}\" }}\n\
+         channels:\n\
+         \x20 first: {{ type: disk, inputs: [in], size_max: 1GiB }}\n\
+         \x20 second: {{ type: disk, inputs: [first], size_max: 8MiB }}\n\
+         sinks:\n  out: {{ type: forward, inputs: [second], servers: \"127.0.0.1:{behind}\", peer: millstream }}\n",
+        place.display()
+    );
+    // Longer than the test waits.
+    let program = Program::start_with(place, &config, &["--drain", "1h"]).listens(port);
+    Generator::start(&generate(place, port, "300000", "1000000")).finish();
+    wait_until("the second channel is full", || {
+        program.log().contains("which has not settled")
+    });
+    assert_eq!(program.stop(), Some(0));
+    let receiver = format!(
+        "data_dir: {0}/data\napi: {{ listen: [] }}\nthreads: 1\n\
+         sources:\n  in: {{ type: forward, listen: \"tcp://127.0.0.1:{behind}\" }}\n\
+         channels:\n  kept: {{ type: disk, inputs: [in], size_max: 1GiB }}\n\
+         sinks:\n  out: {{ type: file, inputs: [kept], format: raw, path: \"{0}/out/{{tag}}.log\" }}\n",
+        there.display()
+    );
+    let receiver = Program::start(&there, &receiver).listens(behind);
+    let program = Program::start(place, &config).listens(port);
+    arrived(&there.join("out"), &place.join("ledger"));
+    assert_eq!((program.stop(), receiver.stop()), (Some(0), Some(0)));
+    verify(&there.join("out"), &place.join("ledger"));
+}
+
+#[test]
 fn nothing_is_lost_or_doubled_through_external_programs_when_sender_and_receiver_are_killed() {
     let (records, kills) = (in_storm(300_000, 2_000_000), in_storm(20, 150));
     storm(with_programs, records, "30000", kills);

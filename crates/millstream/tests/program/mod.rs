@@ -9,6 +9,7 @@
 
 pub mod cuts;
 pub mod disk;
+pub mod prober;
 mod turn;
 pub mod victim;
 

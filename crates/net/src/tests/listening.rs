@@ -38,19 +38,19 @@ fn a_drain_refuses_new_connections_and_finishes_open_ones() {
 #[test]
 fn an_address_in_use_fails_with_its_name_and_what_to_do() {
     let directory = tempfile::tempdir().unwrap();
-    let reporter = Reporter::new("in");
-    let bind = |listen: &str| {
+    let bind_as = |source: &str, listen: &str| {
         let mut server = check(directory.path(), &format!("{{ listen: '{listen}' }}")).unwrap();
         server
-            .bind(&reporter)
+            .bind(&Reporter::new(source))
             .map(|()| server)
             .map_err(|f| f.message)
     };
+    let bind = |listen: &str| bind_as("in", listen);
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = format!("tcp://{}", taken.local_addr().unwrap());
     let message = bind(&address).unwrap_err();
     let wanted = format!(
-        "cannot listen at {address}: Address already in use (os error 98); another process"
+        "cannot listen at {address}: Address already in use (os error 98); another source or process"
     );
     assert!(message.starts_with(&wanted), "{message}");
     let path = directory.path().join("s");
@@ -60,7 +60,7 @@ fn an_address_in_use_fails_with_its_name_and_what_to_do() {
         drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
         let living = bind(&listen).unwrap();
         assert!(
-            bind(&listen)
+            bind_as("other", &listen)
                 .unwrap_err()
                 .contains("another process listens on it")
         );

@@ -96,10 +96,7 @@ impl Graph {
         channel: &str,
         consumer: &str,
     ) -> Option<oneshot::Receiver<Result<(), String>>> {
-        let mut channels = self.channels.iter();
-        let found = channels.find(|it| *it.name == *channel)?;
-        let feed = found.feed.as_ref().and_then(Weak::upgrade)?;
-        Some(feed.channel().forget(consumer))
+        Some(self.channel(channel)?.channel().forget(consumer))
     }
 
     /// The files of what a node has rejected.

@@ -31,6 +31,7 @@ use crate::{
     meters::{Meter, NodeMeters},
     outlet::Outlet,
     reject,
+    seat::Call,
     stop::Stop,
     taps::{self, Point},
 };
@@ -80,6 +81,8 @@ pub struct Inlet {
     rejects: Outlet,
     node: Arc<str>,
     stop: Stop,
+    /// Asks the present sink to leave its seat to the next one.
+    call: Option<Arc<Call>>,
     /// The next checkpoint, as it collects what it will settle.
     next: Checkpoint,
     next_bytes: usize,
@@ -118,6 +121,7 @@ impl Inlet {
             rejects,
             node: node.into(),
             stop,
+            call: None,
             next: Checkpoint::empty(),
             next_bytes: 0,
             awaited: false,
@@ -139,6 +143,11 @@ impl Inlet {
     /// Settling clears this condition: the consumer works again.
     pub(crate) fn clears(&mut self, failing: Arc<Condition>) {
         self.failing = Some(failing);
+    }
+
+    /// Another sink takes from it, until `stop` or `call`.
+    pub(crate) fn begin_turn(&mut self, stop: &Stop, call: Arc<Call>) {
+        (self.stop, self.call) = (stop.clone(), Some(call));
     }
 
     /// The id of the durable channel; None for memory. A sink keeps it beside its position: positions of another channel mean
@@ -217,6 +226,12 @@ impl Inlet {
     }
 
     fn poll_item(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Item>, Failure>> {
+        if let Some(call) = &self.call
+            && call.is_called(context)
+            && !self.is_within
+        {
+            self.ended = true;
+        }
         while !self.ended {
             if self.is_due() {
                 return Poll::Ready(Ok(self.checkpoint()));

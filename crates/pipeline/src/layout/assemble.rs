@@ -15,7 +15,6 @@ use crate::{
         ChainNode, ChainPlan, ChainPort, ChannelInput, ChannelPlan, Hop, Input, Link, Plan,
         ProcessorPlan, Route, RunSettings, SinkPlan, SourcePlan, Step, Target, pump_of,
     },
-    processor::Processor,
 };
 
 /// Builds the plan. `takers` has the consumers of all nodes, `chained` those of the endpoints. `queues` has the bytes of the memory queue
@@ -36,7 +35,7 @@ pub fn assemble(
                 wires.input(at, queues[at]),
                 wires.routes((at, Exit::MAIN)),
                 wires.routes((at, Exit::Rejected)),
-                wires.chain(at),
+                (wires.chain(at), wires.options(at)),
             )
         })
         .collect();
@@ -48,47 +47,38 @@ pub fn assemble(
         links: wires.links(),
         settings,
     };
-    for (at, (node, (input, routes, rejects, chain))) in built.into_iter().zip(wired).enumerate() {
+    for (at, (node, (input, routes, rejects, (chain, options)))) in
+        built.into_iter().zip(wired).enumerate()
+    {
         let (name, kind) = (entries[at].name.clone(), entries[at].component.name);
         match node {
             Some(Built::Source(source)) => plan.sources.push(SourcePlan {
                 name,
                 kind,
                 source,
+                options,
                 routes,
                 rejects,
             }),
             Some(Built::Channel(config)) if config.memory_bytes().is_none() => {
-                let readers = chained.takers.get(&(at, Exit::MAIN)).into_iter().flatten();
-                let (pumps, sinks): (Vec<_>, Vec<_>) =
-                    readers.partition(|taker| is_channel(entries, taker.node));
-                let consumer = |taker: &Taker| {
-                    let name = &entries[taker.node].name;
-                    Consumer {
-                        name: match is_channel(entries, taker.node) {
-                            true => pump_of(name),
-                            false => name.clone(),
-                        },
-                        behind: behind(&inputs[taker.node]),
-                        tags: taker.tags.clone(),
-                    }
-                };
                 plan.channels.push(ChannelPlan {
                     name,
                     kind,
                     config,
+                    options,
                     input: match input {
                         Input::Channel(input) => Some(input),
                         Input::Memory { .. } => None,
                     },
                     chain,
-                    consumers: pumps.into_iter().chain(sinks).map(consumer).collect(),
+                    consumers: consumers(at, entries, chained, inputs),
                 });
             }
             Some(Built::Sink(sink)) => plan.sinks.push(SinkPlan {
                 name,
                 kind,
                 sink,
+                options,
                 input,
                 chain,
                 rejects,
@@ -97,6 +87,32 @@ pub fn assemble(
         }
     }
     plan
+}
+
+/// The consumers of a durable channel: first the pumps of channels that read it, then the sinks.
+fn consumers(
+    channel: usize,
+    entries: &[Entry],
+    chained: &Chained,
+    inputs: &[Option<Inputs>],
+) -> Vec<Consumer> {
+    let readers = chained.takers.get(&(channel, Exit::MAIN));
+    let (pumps, sinks): (Vec<_>, Vec<_>) = readers
+        .into_iter()
+        .flatten()
+        .partition(|taker| is_channel(entries, taker.node));
+    let consumer = |taker: &Taker| {
+        let name = &entries[taker.node].name;
+        Consumer {
+            name: match is_channel(entries, taker.node) {
+                true => pump_of(name),
+                false => name.clone(),
+            },
+            behind: behind(&inputs[taker.node]),
+            tags: taker.tags.clone(),
+        }
+    };
+    pumps.into_iter().chain(sinks).map(consumer).collect()
 }
 
 fn behind(inputs: &Option<Inputs>) -> Behind {
@@ -182,8 +198,8 @@ impl<'a> Wires<'a> {
         })
     }
 
-    /// The type and options of a processor as a text, without its connections.
-    fn options(&self, at: usize, processor: &dyn Processor) -> Arc<str> {
+    /// The type and options of a node as a text, without its connections.
+    fn options(&self, at: usize) -> Arc<str> {
         let Entry {
             component, options, ..
         } = &self.entries[at];
@@ -194,7 +210,10 @@ impl<'a> Wires<'a> {
         let options = options.read::<serde_json::Value>();
         // With an option that JSON cannot hold it differs from all others.
         let options = options.map_or_else(|problems| format!("{problems:?}"), |it| it.to_string());
-        let file = processor.text_of_file();
+        let file = match &self.built[at] {
+            Some(Built::Processor(processor)) => processor.text_of_file(),
+            _ => "",
+        };
         format!("{} {options} {file}", component.name).into()
     }
 
@@ -227,7 +246,7 @@ impl<'a> Wires<'a> {
                 processor: processor.clone(),
                 tasks: self.tasks(*at),
                 reports: self.consumers(*at).next() == Some(consumer),
-                options: self.options(*at, &**processor),
+                options: self.options(*at),
             })
         };
         Some(Arc::new(ChainPlan {
@@ -262,7 +281,7 @@ impl<'a> Wires<'a> {
                 name: self.entries[*at].name.clone(),
                 kind: self.entries[*at].component.name,
                 processor: processor.clone(),
-                options: self.options(*at, &**processor),
+                options: self.options(*at),
                 tasks: self.tasks(*at),
                 consumers: (self.consumers(*at))
                     .map(|consumer| self.entries[consumer].name.clone())

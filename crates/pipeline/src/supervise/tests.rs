@@ -113,7 +113,12 @@ fn later() -> Failure {
 }
 
 /// Supervises a source; returns its end and its state.
-async fn supervise_source(script: &Script, reporter: &Reporter, stop: Stop) -> (End, NodeState) {
+async fn supervise_source(
+    script: &Script,
+    reporter: &Reporter,
+    stopper: &Stopper,
+) -> (End, NodeState) {
+    let (seat, stop) = Seat::new(stopper);
     let meters = Meters::default().of("in");
     let outlet = |rejected| Outlet::new(Vec::new(), &meters, rejected);
     let context = SourceContext {
@@ -130,12 +135,17 @@ async fn supervise_source(script: &Script, reporter: &Reporter, stop: Stop) -> (
         directory: "unused".into(),
     };
     let state = StateCell::new();
-    let end = source(Box::new(script.clone()), context, state.clone()).await;
+    let end = source(Box::new(script.clone()), seat, context, state.clone()).await;
     (end, state.get())
 }
 
 /// Supervises a sink, behind a durable channel if that has an id; returns its end and its state.
-async fn supervise_sink(script: &Script, channel: Option<u128>, stop: Stop) -> (End, NodeState) {
+async fn supervise_sink(
+    script: &Script,
+    channel: Option<u128>,
+    stopper: &Stopper,
+) -> (End, NodeState) {
+    let (seat, stop) = Seat::new(stopper);
     let meters = Meters::default().of("out");
     let rejects = Outlet::new(Vec::new(), &meters, true);
     let reader = Box::new(Nothing);
@@ -150,7 +160,8 @@ async fn supervise_sink(script: &Script, channel: Option<u128>, stop: Stop) -> (
         lane: 0,
     };
     let state = StateCell::new();
-    let end = sink(Arc::new(script.clone()), &mut inlet, context, state.clone()).await;
+    let script = Arc::new(script.clone());
+    let end = sink(script, seat, &mut inlet, context, state.clone()).await;
     (end, state.get())
 }
 
@@ -180,8 +191,8 @@ async fn a_node_that_fails_or_panics_runs_again_after_a_wait_that_doubles() {
         Ends::Failing(later()),
         Ends::Well,
     ]);
-    let (reporter, (_stopper, stop)) = (Reporter::new("in"), stop());
-    let (end, state) = supervise_source(&script, &reporter, stop).await;
+    let (reporter, (stopper, _)) = (Reporter::new("in"), stop());
+    let (end, state) = supervise_source(&script, &reporter, &stopper).await;
     assert_eq!((end, state), (Ok(()), NodeState::Ended));
     assert_eq!(script.waits(), [500, 1000, 2000]);
     assert_eq!(
@@ -195,8 +206,8 @@ async fn a_node_that_fails_or_panics_runs_again_after_a_wait_that_doubles() {
 async fn a_failure_that_no_retry_helps_ends_the_node() {
     let failure = Failure::config("`path` is a directory");
     let script = Script::new([Ends::Failing(failure.clone())]);
-    let (reporter, (_stopper, stop)) = (Reporter::new("in"), stop());
-    let (end, state) = supervise_source(&script, &reporter, stop).await;
+    let (reporter, (stopper, _)) = (Reporter::new("in"), stop());
+    let (end, state) = supervise_source(&script, &reporter, &stopper).await;
     let failed = NodeState::Failed(failure.message.clone());
     assert_eq!((end, state), (Err(failure), failed));
     assert_eq!(reporter.conditions(), []);
@@ -258,16 +269,82 @@ async fn a_failing_node_is_in_trouble_until_a_run_has_lasted() {
 
 #[tokio::test(start_paused = true)]
 async fn after_a_stop_a_source_that_fails_and_a_sink_behind_a_durable_channel_do_not_run_again() {
-    let (stopper, stop) = stop();
+    let (stopper, _) = stop();
     stopper.stop();
     let fails = || Script::new([Ends::Failing(later())]);
-    let (end, state) = supervise_source(&fails(), &Reporter::new("in"), stop.clone()).await;
+    let (end, state) = supervise_source(&fails(), &Reporter::new("in"), &stopper).await;
     assert_eq!((end, state), (Ok(()), NodeState::Ended));
-    let (end, state) = supervise_sink(&fails(), Some(7), stop.clone()).await;
+    let (end, state) = supervise_sink(&fails(), Some(7), &stopper).await;
     assert_eq!((end, state), (Ok(()), NodeState::Ended));
     // Behind memory it has batches that are nowhere else.
     let script = Script::new([Ends::Failing(later()), Ends::Panicking, Ends::Well]);
-    let (end, state) = supervise_sink(&script, None, stop).await;
+    let (end, state) = supervise_sink(&script, None, &stopper).await;
     assert_eq!((end, state), (Ok(()), NodeState::Ended));
     assert_eq!(script.waits(), [500, 500], "a stop bounds each wait");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_replaced_sink_is_followed_by_the_next_one_on_the_same_inlet() {
+    let (stopper, _) = stop();
+    let (seat, first) = Seat::<Arc<dyn Sink>>::new(&stopper);
+    let meters = Meters::default().of("out");
+    let rejects = Outlet::new(Vec::new(), &meters, true);
+    let mut inlet = Inlet::new(
+        "out",
+        Box::new(Nothing),
+        None,
+        rejects,
+        first.clone(),
+        &meters,
+    );
+    let context = SinkContext {
+        name: "out".into(),
+        stop: first,
+        pool: Pool::new(1 << 20),
+        meters,
+        reporter: Reporter::new("out"),
+        directory: "unused".into(),
+        lane: 0,
+    };
+    // The first one does not end, and the second one at the call.
+    let (stays, takes) = (Arc::new(Waits(false)), Arc::new(Waits(true)));
+    let replace = async {
+        seat.replace(takes);
+        sleep(Duration::from_secs(60)).await;
+        seat.replace(Arc::new(Script::new([Ends::Failing(later()), Ends::Well])));
+    };
+    let state = StateCell::new();
+    let (end, ()) = tokio::join!(
+        sink(stays, seat.clone(), &mut inlet, context, state.clone()),
+        replace
+    );
+    assert_eq!((end, state.get()), (Ok(()), NodeState::Ended));
+}
+
+/// A sink that never ends, or when its inlet ends.
+struct Waits(bool);
+
+impl Sink for Waits {
+    fn placement(&self) -> Placement {
+        Placement::DataThreads
+    }
+
+    fn run<'a>(
+        &'a self,
+        inlet: &'a mut Inlet,
+        _: SinkContext,
+    ) -> LocalFuture<'a, Result<(), Failure>> {
+        Box::pin(async {
+            inlet.resume(None)?;
+            if !self.0 {
+                std::future::pending::<()>().await;
+            }
+            assert!(inlet.next().await?.is_none());
+            Ok(())
+        })
+    }
+
+    fn promise(&self, _: bool) -> Promise {
+        Promise::new(Guarantee::AtMostOnce, "a test")
+    }
 }

@@ -1,12 +1,8 @@
 //! The UDP heartbeat: any datagram is answered with one byte of zero, as Fluentd and Influent do.
 
-use std::{
-    io,
-    net::{SocketAddr, UdpSocket},
-    time::Duration,
-};
+use std::{io, net::SocketAddr, time::Duration};
 
-use millstream_net::Scheme;
+use millstream_net::{Beside, Scheme};
 use millstream_pipeline::report::Reporter;
 use tokio::task::JoinSet;
 
@@ -17,17 +13,13 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 /// UDP sockets at the addresses of the TCP listeners.
 #[derive(Default)]
-pub(super) struct Heartbeats(Vec<UdpSocket>);
+pub(super) struct Heartbeats(Vec<Beside>);
 
 impl Heartbeats {
     /// Binds the sockets. The source works without heartbeats, so a failure is only logged.
     pub(super) fn bind(&mut self, addresses: &[(Scheme, SocketAddr)], reporter: &Reporter) {
         for (_, address) in addresses {
-            let bound = UdpSocket::bind(address).and_then(|socket| {
-                socket.set_nonblocking(true)?;
-                Ok(socket)
-            });
-            match bound {
+            match Beside::bind(reporter.node(), *address) {
                 Ok(socket) => self.0.push(socket),
                 Err(error) => {
                     let text = format_args!("no UDP heartbeats at {address}: {error}");
@@ -40,7 +32,7 @@ impl Heartbeats {
     /// Answers until it is dropped.
     pub(super) async fn answer(&self, reporter: &Reporter) {
         let mut tasks = JoinSet::new();
-        for socket in &self.0 {
+        for Beside { socket, .. } in &self.0 {
             let reporter = reporter.clone();
             match socket.try_clone().and_then(tokio::net::UdpSocket::from_std) {
                 Ok(socket) => {

@@ -102,6 +102,11 @@ impl Source for Fuse {
         })
     }
 
+    fn is_replaceable(&self) -> bool {
+        // Programs have files below the mount open.
+        false
+    }
+
     fn values(&self) -> &'static [&'static str] {
         rules::VALUES
     }

@@ -165,6 +165,11 @@ impl Source for Stdin {
         })
     }
 
+    fn is_replaceable(&self) -> bool {
+        // A thread is in the middle of a read of the input.
+        false
+    }
+
     fn values(&self) -> &'static [&'static str] {
         LOCAL_VALUES
     }

@@ -105,10 +105,11 @@ impl Blanks {
             number: 0,
             unsynced: false,
             short: false,
-            usual: options.segment_bytes,
-            least: super::SEGMENT_BYTES_LEAST.min(options.segment_bytes / 4),
-            size_max: options.size_max,
+            usual: 0,
+            least: 0,
+            size_max: 0,
         };
+        blanks.change(options);
         for name in names {
             let Some(number) = blank_number_in(name) else {
                 continue;
@@ -127,6 +128,13 @@ impl Blanks {
             }
         }
         Ok(blanks)
+    }
+
+    /// Creates files that fit these options from now on.
+    pub(super) fn change(&mut self, options: &Options) {
+        self.usual = options.segment_bytes;
+        self.least = super::SEGMENT_BYTES_LEAST.min(options.segment_bytes / 4);
+        self.size_max = options.size_max;
     }
 
     /// Bytes of the smallest segment worth creating.

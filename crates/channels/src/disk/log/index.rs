@@ -24,6 +24,8 @@ pub(super) struct Index {
     published: Mutex<Published>,
     /// Bytes of all segments. Read once per batch, so outside of the lock.
     used_bytes: AtomicU64,
+    /// The most bytes of all segments.
+    size_max: AtomicU64,
 }
 
 /// The state behind the lock of the index.
@@ -58,6 +60,11 @@ impl Watch {
         self.files.lock().get(file).copied()
     }
 
+    /// About how many bytes this consumer has not settled; 0 if it is unknown.
+    pub fn backlog_bytes(&self, consumer: &str) -> u64 {
+        self.index.lock().backlog_bytes(consumer)
+    }
+
     /// Wakes all readers.
     pub fn wake_readers(&self) {
         self.index.lock().consumers.wake_readers();
@@ -65,10 +72,11 @@ impl Watch {
 }
 
 impl Index {
-    pub(super) fn new(published: Published) -> Self {
+    pub(super) fn new(published: Published, size_max: u64) -> Self {
         let index = Self {
             published: Mutex::new(published),
             used_bytes: AtomicU64::new(0),
+            size_max: AtomicU64::new(size_max),
         };
         index.count_used(&index.lock());
         index
@@ -86,6 +94,16 @@ impl Index {
         self.used_bytes.load(Ordering::Relaxed)
     }
 
+    /// The most bytes of all segments.
+    pub(super) fn size_max(&self) -> u64 {
+        self.size_max.load(Ordering::Relaxed)
+    }
+
+    /// Changes [`Index::size_max`].
+    pub(super) fn set_size_max(&self, bytes: u64) {
+        self.size_max.store(bytes, Ordering::Relaxed);
+    }
+
     /// Updates [`Index::used_bytes`] after segments were added, removed or truncated.
     pub(super) fn count_used(&self, published: &Published) {
         let used = published.segments.file_bytes();
@@ -94,6 +112,12 @@ impl Index {
 }
 
 impl Published {
+    /// About how many bytes this consumer has not settled; 0 if it is unknown.
+    pub(super) fn backlog_bytes(&self, name: &str) -> u64 {
+        let consumer = self.consumers.get(name);
+        consumer.map_or(0, |consumer| self.bytes_after(consumer.position))
+    }
+
     /// Publishes a batch that has just been kept.
     pub(super) fn publish(&mut self, batch: HotBatch, hot_bytes_max: usize) {
         self.kept = batch.position;

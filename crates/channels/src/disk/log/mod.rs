@@ -389,9 +389,7 @@ impl Log {
 
     /// About how many bytes this consumer has not settled; 0 if it is unknown.
     pub fn backlog_bytes(&self, name: &str) -> u64 {
-        let published = self.index.lock();
-        let consumer = published.consumers.get(name);
-        consumer.map_or(0, |consumer| published.bytes_after(consumer.position))
+        self.index.lock().backlog_bytes(name)
     }
 
     /// When the oldest batch was received that some consumer has not settled, at the earliest; `None` if all is settled.
@@ -458,9 +456,17 @@ impl Log {
         self.directory.channel
     }
 
-    /// The options that the log was opened with.
+    /// The options of the log.
     pub fn options(&self) -> &Options {
         &self.options
+    }
+
+    /// Uses other options from the next commit on. Segments keep their size, and a window that becomes smaller evicts ids as they age.
+    pub fn change(&mut self, options: Options) {
+        self.index.set_size_max(options.size_max);
+        self.repeats.window.change(options.dedupe);
+        self.blanks.change(&options);
+        self.options = options;
     }
 
     /// The newest position that is kept.

@@ -317,6 +317,11 @@ impl Reader {
     pub fn used_bytes(&self) -> u64 {
         self.index.used_bytes()
     }
+
+    /// The most bytes of all segments.
+    pub fn size_max(&self) -> u64 {
+        self.index.size_max()
+    }
 }
 
 /// Finds the frame after `position`. `next` is where the reader expects it, if it has read the frame before.

@@ -85,6 +85,11 @@ pub(super) struct Window {
 }
 
 impl Window {
+    /// Uses other limits from the next eviction on.
+    pub(super) fn change(&mut self, bounds: Dedupe) {
+        self.bounds = bounds;
+    }
+
     pub(super) fn new(bounds: Dedupe) -> Self {
         Self {
             bounds,

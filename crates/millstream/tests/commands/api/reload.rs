@@ -65,7 +65,7 @@ fn a_reload_says_what_became_of_each_node_and_a_broken_file_changes_nothing() {
     assert_eq!(output.status.code(), Some(0), "{page}");
     assert_eq!(
         page,
-        "NODE     RESULT\nones     added\nfleet    kept\nnowhere  reconnected\n"
+        "NODE     RESULT\nfleet    kept\nones     added\nnowhere  reconnected\n"
     );
     send_three(port);
     filtered(3);
@@ -97,7 +97,7 @@ fn a_reload_says_what_became_of_each_node_and_a_broken_file_changes_nothing() {
 }
 
 #[test]
-fn changes_that_need_a_restart_are_named() {
+fn nodes_are_added_and_settings_that_need_a_restart_are_named() {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path();
     let (port, api) = (free_port(), free_port());
@@ -107,18 +107,148 @@ fn changes_that_need_a_restart_are_named() {
     let new = format!("{new}  more: {{ type: discard, inputs: [fleet] }}\n");
     fs::write(place.join("millstream.yaml"), new).unwrap();
     let page = String::from_utf8(reload(api).stdout).unwrap();
-    assert!(
-        page.contains("\nmore: it is new; this needs a restart\n"),
-        "{page}"
-    );
+    assert!(page.contains("\nmore     added\n"), "{page}");
     assert!(
         page.contains("\nmemory_max: the setting has changed; this needs a restart\n"),
         "{page}"
     );
+    send_three(port);
+    let settled = "millstream_records_settled_total{component=\"more\"} 3";
+    wait_until("the new sink gets the records", || {
+        get_here(api, "/metrics").contains(settled)
+    });
     program.signal("HUP");
     wait_until("the reload is logged", || {
-        program.log().matches("reloaded: 2 kept").count() == 2
+        program.log().contains("reloaded: 3 kept")
     });
+    assert_eq!(program.stop(), Some(0));
+}
+
+/// A source, a disk channel with two sinks, of which one cannot write.
+fn with_stuck_sink(place: &Path, ports: (u16, u16), size: &str, stuck: &str) -> String {
+    let (port, api) = ports;
+    let text = config(place, port, api, "", "kept");
+    let channel =
+        format!("channels:\n  kept: {{ type: disk, inputs: [fleet], size_max: {size} }}\nsinks:\n");
+    text.replace("sinks:\n", &channel) + stuck
+}
+
+#[test]
+fn a_sink_that_leaves_a_channel_with_unsettled_records_is_refused_unless_they_are_given_up() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path();
+    let (port, api) = (free_port(), free_port());
+    let closed = free_port();
+    let stuck = |name: &str| {
+        format!("  {name}: {{ type: forward, inputs: [kept], servers: \"127.0.0.1:{closed}\" }}\n")
+    };
+    let text = |size: &str, stuck: &str| with_stuck_sink(place, (port, api), size, stuck);
+    let program = Program::start(place, &text("1GiB", &stuck("stuck"))).listens(port);
+    send_three(port);
+    let settled = |sink: &str| {
+        let meter = format!("millstream_records_settled_total{{component=\"{sink}\"}} 3");
+        wait_until("the other sink settles", || {
+            get_here(api, "/metrics").contains(&meter)
+        });
+    };
+    settled("nowhere");
+    // Removed or renamed, it would never write them.
+    for removed in [String::new(), stuck("renamed")] {
+        fs::write(place.join("millstream.yaml"), text("1GiB", &removed)).unwrap();
+        let output = reload(api);
+        let errors = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{errors}");
+        assert!(
+            errors.contains("bytes that stuck has not settled"),
+            "{errors}"
+        );
+        assert!(
+            errors.contains("`millstream reload --forget stuck`"),
+            "{errors}"
+        );
+    }
+    // The options of the channel change, too.
+    fs::write(place.join("millstream.yaml"), text("512MiB", "")).unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_millstream"))
+        .args([
+            "reload",
+            "--forget",
+            "stuck",
+            "--api",
+            &format!("127.0.0.1:{api}"),
+        ])
+        .output()
+        .unwrap();
+    let page = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+    assert_eq!(output.status.code(), Some(0), "{page}");
+    assert!(
+        page.contains("stuck    removed\n") && page.contains("kept     replaced\n"),
+        "{page}"
+    );
+    wait_until("the channel forgets it", || {
+        program.log().contains("stuck is forgotten")
+    });
+    wait_until("the channel has its new size", || {
+        get_here(api, "/metrics").contains("size_max_bytes{component=\"kept\"} 536870912")
+    });
+    assert_eq!(program.stop(), Some(0));
+}
+
+#[test]
+fn a_sink_with_a_wrong_address_is_mended_and_writes_what_waits_for_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path();
+    let (port, api, wrong, right) = (free_port(), free_port(), free_port(), free_port());
+    let text = |to: u16| {
+        let sinks = ["kept", "fleet"].map(|input| {
+            format!("  to_{input}: {{ type: forward, inputs: [{input}], servers: \"127.0.0.1:{to}\" }}\n")
+        });
+        with_stuck_sink(place, (port, api), "1GiB", &sinks.concat())
+    };
+    let program = Program::start(place, &text(wrong)).listens(port);
+    send_three(port);
+    wait_until("the sinks cannot write", || {
+        program.log().matches("retrying in").count() >= 2
+    });
+    let (there, there_api) = (place.join("there"), free_port());
+    fs::create_dir(&there).unwrap();
+    let receiver = Program::start(&there, &config(&there, right, there_api, "", "fleet"));
+    let receiver = receiver.listens(right);
+    fs::write(place.join("millstream.yaml"), text(right)).unwrap();
+    let output = reload(api);
+    let page = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+    assert!(page.contains("to_kept   replaced\n"), "{page}");
+    // Those behind memory were refused to their sender by then, or come, too.
+    wait_until("the records of the channel arrive", || {
+        let page = get_here(there_api, "/metrics");
+        let meter = "millstream_records_settled_total{component=\"nowhere\"} ";
+        let count = page
+            .split(meter)
+            .nth(1)
+            .and_then(|rest| rest.split('\n').next());
+        count.and_then(|count| count.parse::<u64>().ok()) >= Some(3)
+    });
+    assert_eq!(program.stop(), Some(0));
+    assert_eq!(receiver.stop(), Some(0));
+}
+
+#[test]
+fn a_source_that_nothing_can_follow_needs_a_restart() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path();
+    let (port, api) = (free_port(), free_port());
+    let plain = config(place, port, api, "", "fleet, typed");
+    let text = |tag: &str| {
+        let stdin = format!("sources:\n  typed: {{ type: stdin, tag: {tag} }}\n");
+        plain.replace("sources:\n", &stdin)
+    };
+    let program = Program::start(place, &text("one")).listens(port);
+    fs::write(place.join("millstream.yaml"), text("two")).unwrap();
+    let output = reload(api);
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{errors}");
+    assert!(errors.contains("typed has other options"), "{errors}");
+    assert!(errors.contains("needs a restart"), "{errors}");
     assert_eq!(program.stop(), Some(0));
 }
 

@@ -1,0 +1,365 @@
+//! The parts of a plan that a reload compares, and what it does with each node.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use crate::{
+    channel::Behind,
+    failure::Failure,
+    node::Placement,
+    partition::Tasks,
+    plan::{ChannelInput, Input, Plan},
+    tags::TagFilter,
+};
+
+/// The nodes of a plan by their names.
+#[derive(Default)]
+pub(crate) struct Known(BTreeMap<Arc<str>, Node>);
+
+#[derive(PartialEq)]
+struct Node {
+    section: Section,
+    options: Arc<str>,
+    intake: Intake,
+    /// No other node can follow it while it runs.
+    is_fixed: bool,
+}
+
+/// The kind of a node.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Section {
+    Source,
+    Processor,
+    Channel,
+    /// Also the pump of a channel.
+    Sink,
+}
+
+/// How a node takes its records.
+#[derive(Clone, PartialEq)]
+enum Intake {
+    /// From the ways that lead to it.
+    Ways,
+    /// A processor, with its tasks.
+    Tasks(Tasks),
+    /// From a durable channel.
+    Channel {
+        name: Arc<str>,
+        tags: Option<TagFilter>,
+        behind: Behind,
+    },
+    /// From the memory in front of it.
+    Memory {
+        queue_bytes: usize,
+        tasks: Tasks,
+        placement: Placement,
+        is_chain_in_front: bool,
+    },
+}
+
+/// What a reload does with a node of the new plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fate {
+    /// It runs and stays as it is.
+    Kept,
+    /// It runs with other options from now on.
+    Replaced,
+    /// A sink takes its records from another place: it starts when the one that runs has ended.
+    Moved,
+    /// It does not run.
+    New,
+}
+
+/// A consumer of a durable channel that no longer reads it.
+pub(crate) struct Leaver {
+    pub(crate) sink: Arc<str>,
+    pub(crate) channel: Arc<str>,
+}
+
+/// The difference between the plan that runs and a new one.
+pub(crate) struct Difference {
+    fates: BTreeMap<Arc<str>, Fate>,
+    /// The nodes that the new plan does not have.
+    pub(crate) removed: Vec<(Arc<str>, Section)>,
+    /// Those whose channel stays.
+    pub(crate) leavers: Vec<Leaver>,
+    /// The sinks that stop reading a channel which stays, also to read it again with other tags.
+    pub(crate) stopped: Vec<Arc<str>>,
+}
+
+impl Difference {
+    pub(crate) fn fate(&self, name: &str) -> Fate {
+        self.fates.get(name).copied().unwrap_or(Fate::New)
+    }
+
+    /// Whether the new plan does not have the node.
+    pub(crate) fn removes(&self, name: &str) -> bool {
+        self.removed.iter().any(|(node, _)| **node == *name)
+    }
+
+    /// Whether the node is to be started.
+    pub(crate) fn starts(&self, name: &str) -> bool {
+        matches!(self.fate(name), Fate::New | Fate::Moved)
+    }
+}
+
+impl Known {
+    /// Those of a plan. `in_front`: whether the processors of the sink with this index run in front of its memory.
+    pub(crate) fn of(plan: &Plan, in_front: impl Fn(usize) -> bool) -> Self {
+        let mut nodes = BTreeMap::new();
+        let mut add = |name: &Arc<str>, section, options: &Arc<str>, intake, is_fixed| {
+            let node = Node {
+                section,
+                options: options.clone(),
+                intake,
+                is_fixed,
+            };
+            nodes.insert(name.clone(), node);
+        };
+        for it in &plan.sources {
+            let is_fixed = !it.source.is_replaceable();
+            add(
+                &it.name,
+                Section::Source,
+                &it.options,
+                Intake::Ways,
+                is_fixed,
+            );
+        }
+        for it in &plan.processors {
+            let intake = Intake::Tasks(it.tasks.clone());
+            add(&it.name, Section::Processor, &it.options, intake, false);
+        }
+        let reads = |consumer: &str, input: &ChannelInput| {
+            let channel = &plan.channels[input.channel];
+            let mut consumers = channel.consumers.iter();
+            let consumer = consumers.find(|it| &*it.name == consumer);
+            Intake::Channel {
+                name: channel.name.clone(),
+                tags: input.tags.clone(),
+                behind: consumer.map(|it| it.behind).unwrap_or_default(),
+            }
+        };
+        for it in &plan.channels {
+            let mut intake = Intake::Ways;
+            if let Some(input) = &it.input {
+                let pump = it.pump();
+                intake = reads(&pump, input);
+                add(&pump, Section::Sink, &"".into(), intake.clone(), false);
+            }
+            add(&it.name, Section::Channel, &it.options, intake, false);
+        }
+        for (index, it) in plan.sinks.iter().enumerate() {
+            let intake = match &it.input {
+                Input::Channel(input) => reads(&it.name, input),
+                Input::Memory { queue_bytes, tasks } => Intake::Memory {
+                    queue_bytes: *queue_bytes,
+                    tasks: tasks.clone(),
+                    placement: it.sink.placement(),
+                    is_chain_in_front: in_front(index),
+                },
+            };
+            add(&it.name, Section::Sink, &it.options, intake, false);
+        }
+        Self(nodes)
+    }
+
+    /// What has to be done for `new`. A node that `has_ended` stays so unless it changes. Fails if only a restart can do it.
+    pub(crate) fn difference(
+        &self,
+        new: &Self,
+        has_ended: impl Fn(&str) -> bool,
+    ) -> Result<Difference, Failure> {
+        let mut fates = BTreeMap::new();
+        for (name, node) in &new.0 {
+            let fate = match self.0.get(name) {
+                None => Fate::New,
+                Some(old) if node != old && has_ended(name) => Fate::New,
+                Some(old) => node.follows(name, old)?,
+            };
+            fates.insert(name.clone(), fate);
+        }
+        let gone = self.0.iter().filter(|(name, _)| !new.0.contains_key(*name));
+        let removed = gone.map(|(name, node)| (name.clone(), node.section));
+        let (mut leavers, mut stopped) = (Vec::new(), Vec::new());
+        for (sink, node) in self
+            .0
+            .iter()
+            .filter(|(_, node)| node.section == Section::Sink)
+        {
+            let Intake::Channel { name: channel, .. } = &node.intake else {
+                continue;
+            };
+            if !new.0.contains_key(channel) || fates.get(sink).is_some_and(|it| *it != Fate::Moved)
+            {
+                continue;
+            }
+            stopped.push(sink.clone());
+            let stays = new.0.get(sink).is_some_and(
+                |new| matches!(&new.intake, Intake::Channel { name, .. } if name == channel),
+            );
+            if !stays {
+                let (sink, channel) = (sink.clone(), channel.clone());
+                leavers.push(Leaver { sink, channel });
+            }
+        }
+        Ok(Difference {
+            removed: removed.collect(),
+            fates,
+            leavers,
+            stopped,
+        })
+    }
+
+    /// All nodes but pumps, from sources to sinks.
+    pub(crate) fn names(&self) -> Vec<&Arc<str>> {
+        let nodes = self.0.iter().filter(|(name, _)| !is_pump(name));
+        let mut nodes: Vec<_> = nodes.map(|(name, node)| (node.section, name)).collect();
+        nodes.sort_unstable();
+        nodes.into_iter().map(|(_, name)| name).collect()
+    }
+
+    /// The sinks, each with the durable channel that it reads.
+    pub(crate) fn inputs(&self) -> impl Iterator<Item = (&Arc<str>, Option<&Arc<str>>)> + Clone {
+        let sinks = self.0.iter();
+        let sinks = sinks.filter(|(_, node)| node.section == Section::Sink);
+        sinks.map(|(name, node)| match &node.intake {
+            Intake::Channel { name: channel, .. } => (name, Some(channel)),
+            _ => (name, None),
+        })
+    }
+}
+
+/// Whether it is the name of the pump of a channel: no node of a configuration has such a name.
+pub(crate) fn is_pump(name: &str) -> bool {
+    name.contains('.')
+}
+
+impl Node {
+    fn follows(&self, name: &str, old: &Self) -> Result<Fate, Failure> {
+        let restart = |why: &str| Failure::config(format!("{name} {why}: this needs a restart"));
+        if self.section != old.section {
+            let why = "runs as another kind of node; give the new one another name, or restart";
+            return Err(Failure::config(format!("{name} {why}")));
+        }
+        if self == old {
+            return Ok(Fate::Kept);
+        }
+        match self.section {
+            Section::Source if self.is_fixed || old.is_fixed => Err(restart(
+                "has other options, and no other source of its type can follow it",
+            )),
+            Section::Channel if self.intake != old.intake => {
+                Err(restart("would take its records from another channel"))
+            }
+            Section::Sink if self.intake != old.intake => Ok(Fate::Moved),
+            Section::Source | Section::Processor | Section::Channel | Section::Sink => {
+                Ok(Fate::Replaced)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(section: Section, options: &str, intake: Intake) -> Node {
+        Node {
+            section,
+            options: options.into(),
+            intake,
+            is_fixed: false,
+        }
+    }
+
+    fn reads(channel: &str, tags: Option<&str>) -> Intake {
+        Intake::Channel {
+            name: channel.into(),
+            tags: tags.map(|tags| TagFilter::new([tags]).unwrap()),
+            behind: Behind::default(),
+        }
+    }
+
+    fn known(nodes: impl IntoIterator<Item = (&'static str, Node)>) -> Known {
+        let nodes = nodes.into_iter();
+        Known(nodes.map(|(name, node)| (name.into(), node)).collect())
+    }
+
+    /// A source, two channels and three sinks that read the first one.
+    fn running() -> Known {
+        known([
+            ("in", node(Section::Source, "1", Intake::Ways)),
+            ("kept", node(Section::Channel, "1", Intake::Ways)),
+            ("other", node(Section::Channel, "1", Intake::Ways)),
+            ("a", node(Section::Sink, "1", reads("kept", None))),
+            ("b", node(Section::Sink, "1", reads("kept", None))),
+            ("c", node(Section::Sink, "1", reads("kept", None))),
+        ])
+    }
+
+    #[test]
+    fn the_same_plan_keeps_everything() {
+        let difference = running().difference(&running(), |_| false).unwrap();
+        assert!(difference.removed.is_empty() && difference.stopped.is_empty());
+        assert!(
+            ["in", "kept", "a"]
+                .iter()
+                .all(|it| difference.fate(it) == Fate::Kept)
+        );
+        assert_eq!(difference.fate("more"), Fate::New);
+    }
+
+    #[test]
+    fn a_sink_that_reads_with_other_tags_stops_and_one_that_reads_elsewhere_leaves() {
+        let mut new = running();
+        new.0.insert(
+            "a".into(),
+            node(Section::Sink, "1", reads("kept", Some("web.*"))),
+        );
+        new.0
+            .insert("b".into(), node(Section::Sink, "1", reads("other", None)));
+        new.0.remove("c");
+        new.0
+            .insert("in".into(), node(Section::Source, "2", Intake::Ways));
+        let difference = running().difference(&new, |_| false).unwrap();
+        let fates = ["a", "b", "in", "kept"].map(|name| difference.fate(name));
+        assert_eq!(
+            fates,
+            [Fate::Moved, Fate::Moved, Fate::Replaced, Fate::Kept]
+        );
+        assert_eq!(
+            difference.stopped,
+            ["a".into(), "b".into(), "c".into()] as [Arc<str>; 3]
+        );
+        let leavers = difference.leavers.iter().map(|leaver| &*leaver.sink);
+        assert_eq!(leavers.collect::<Vec<_>>(), ["b", "c"]);
+    }
+
+    #[test]
+    fn the_consumers_of_a_removed_channel_read_it_to_its_end() {
+        let mut new = running();
+        for name in ["kept", "a", "b", "c"] {
+            new.0.remove(name);
+        }
+        let difference = running().difference(&new, |_| false).unwrap();
+        assert_eq!(difference.removed.len(), 4);
+        assert!(difference.stopped.is_empty() && difference.leavers.is_empty());
+    }
+
+    #[test]
+    fn a_restart_is_needed_for_another_kind_of_node_a_fixed_source_and_another_input_of_a_channel()
+    {
+        let fails = |name: &'static str, new: Node| {
+            let mut all = running();
+            all.0.insert(name.into(), new);
+            running().difference(&all, |_| false).err().unwrap().message
+        };
+        let kind = fails("a", node(Section::Processor, "1", Intake::Ways));
+        assert!(kind.contains("another kind of node"), "{kind}");
+        let mut fixed = node(Section::Source, "2", Intake::Ways);
+        fixed.is_fixed = true;
+        assert!(fails("in", fixed).contains("needs a restart"));
+        let input = node(Section::Channel, "1", reads("other", None));
+        assert!(fails("kept", input).contains("needs a restart"));
+    }
+}

@@ -1,0 +1,455 @@
+//! Lays the nodes of a plan beside those that run: opens channels, connects sinks, binds sources. Everything that can fail is done
+//! here, before anything changes.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::{Arc, Weak},
+};
+
+use super::{
+    ChannelState,
+    known::{Difference, Fate},
+};
+use crate::{
+    chain::Swap,
+    channel::{Channel, Reader},
+    exchange::Exchange,
+    failure::{Failure, Who},
+    graph::{Consumer, Draft, Graph, Joining},
+    inlet::CHECKPOINT_AGE,
+    launch::OpenMemory,
+    node::{ChannelContext, Placement},
+    outlet::{Edge, Feed, Outlet},
+    partition::Partition,
+    plan::{
+        ChainNode, ChannelInput, ChannelPlan, Input, Plan, ProcessorPlan, SinkPlan, SourcePlan,
+        Target, filled,
+    },
+    promise::Guarantee,
+    pump::Pump,
+    running::{ConsumerStatus, NodeStatus, Open},
+    start::{BoundSource, LaidSink, Lane, Starter, Supply},
+    supervise::StateCell,
+    tags::TagFilter,
+    unopened::Unopened,
+};
+
+/// The type of a pump in `status`.
+const PUMP: &str = "pump";
+
+/// The nodes that a plan adds, and those that follow others. Dropping it undoes everything.
+pub(super) struct Laid {
+    pub(super) draft: Draft,
+    /// Ports of nodes that do not run yet.
+    pub(super) ports: Vec<Outlet>,
+    /// Keep all new channels and queues open until everything is connected.
+    pub(super) feeds: Vec<Arc<Feed>>,
+    pub(super) channels: Vec<(Arc<str>, ChannelState, Open)>,
+    /// In the order in which they start.
+    pub(super) sinks: Vec<LaidSink>,
+    pub(super) sources: Vec<BoundSource>,
+    /// All sources of the plan.
+    pub(super) ends: Vec<End>,
+    /// The new nodes, as `status` shows them.
+    pub(super) nodes: Vec<NodeStatus>,
+    /// The failures of nodes whose state cannot be used.
+    pub(super) failures: Vec<Failure>,
+}
+
+/// A source as `status` shows it.
+pub(super) struct End {
+    pub(super) name: Arc<str>,
+    pub(super) kind: &'static str,
+    pub(super) fills: Vec<Arc<str>>,
+}
+
+/// Lays a plan.
+pub(super) struct Laying<'a> {
+    pub(super) graph: &'a mut Graph,
+    pub(super) starter: &'a Starter,
+    pub(super) open_memory: OpenMemory,
+    pub(super) difference: &'a Difference,
+    /// The channels that run.
+    pub(super) running: &'a HashMap<Arc<str>, ChannelState>,
+    /// At the start of the process, nodes whose own state cannot be used are left out. Later nothing changes then.
+    pub(super) is_start: bool,
+    pub(super) opened: Vec<(Arc<str>, ChannelState, Open)>,
+    pub(super) feeds: HashMap<Arc<str>, Arc<Feed>>,
+    pub(super) queues: Vec<Arc<Feed>>,
+    /// Readers of each new channel, in the order of its consumers.
+    pub(super) readers: HashMap<Arc<str>, VecDeque<Box<dyn Reader>>>,
+    pub(super) joining: Joining,
+    pub(super) sinks: Vec<LaidSink>,
+    pub(super) nodes: Vec<NodeStatus>,
+    pub(super) failures: Vec<Failure>,
+}
+
+/// Whether the processors of a sink run in front of the memory before it.
+pub(super) fn is_chain_in_front(
+    plan: &SinkPlan,
+    index: usize,
+    processors: &[ProcessorPlan],
+) -> bool {
+    // They make the key by which its records are dealt.
+    let comes_back = |node: &ChainNode| {
+        let mut routes = processors[node.index].rejects.iter();
+        node.reports && routes.any(|route| route.to == Target::Sink(index))
+    };
+    let nodes = plan.chain.iter().flat_map(|chain| &chain.nodes);
+    // A reader that waits until its own full memory takes a record would wait forever.
+    deals(plan) || nodes.into_iter().any(comes_back)
+}
+
+/// Whether the records of a sink are dealt to its lanes.
+fn deals(plan: &SinkPlan) -> bool {
+    matches!(&plan.input, Input::Memory { tasks, .. } if tasks.partition != Partition::Same)
+}
+
+impl Laying<'_> {
+    /// Lays everything that is new, moved or replaced.
+    pub(super) fn lay(mut self, plan: &mut Plan) -> Result<Laid, Failure> {
+        for channel in &plan.channels {
+            if self.difference.starts(&channel.name) {
+                self.channel(channel)?;
+            }
+        }
+        for channel in &plan.channels {
+            if self.difference.starts(&channel.name) {
+                self.connect(channel, &plan.channels)?;
+            }
+        }
+        for (index, sink) in plan.sinks.iter().enumerate() {
+            if self.difference.starts(&sink.name) {
+                let in_front = is_chain_in_front(sink, index, &plan.processors);
+                self.sink(sink, in_front, &plan.channels)?;
+            }
+        }
+        let difference = self.difference;
+        let ports = self.graph.open_ports(plan, |name| difference.starts(name));
+        let draft = self.graph.draft(plan, std::mem::take(&mut self.joining))?;
+        let channels: Vec<_> = plan.channels.iter().map(|it| it.name.clone()).collect();
+        let end = |it: &SourcePlan| End {
+            name: it.name.clone(),
+            kind: it.kind,
+            fills: filled(&it.routes, &channels),
+        };
+        let ends = plan.sources.iter().map(end).collect();
+        let mut sources = Vec::new();
+        for source in std::mem::take(&mut plan.sources) {
+            sources.extend(self.source(source, &channels)?);
+        }
+        let feeds = self.feeds.into_values().chain(self.queues);
+        Ok(Laid {
+            draft,
+            ports,
+            feeds: feeds.collect(),
+            channels: self.opened,
+            sinks: self.sinks,
+            sources,
+            ends,
+            nodes: self.nodes,
+            failures: self.failures,
+        })
+    }
+
+    /// Opens a new channel.
+    fn channel(&mut self, plan: &ChannelPlan) -> Result<(), Failure> {
+        let reporter = self.graph.reporter(&plan.name);
+        let meters = self.starter.meters.of(&plan.name);
+        let context = ChannelContext {
+            name: plan.name.clone(),
+            pool: self.starter.pool.clone(),
+            meters: meters.clone(),
+            reporter,
+            directory: self.starter.data_dir.join("channels").join(&*plan.name),
+        };
+        let opened = match plan.config.open(context, &plan.consumers) {
+            Err(failure) if self.is_start && failure.who == Who::State => {
+                self.leave_out_channel(plan, failure);
+                return Ok(());
+            }
+            opened => opened?,
+        };
+        let open = Open::new(opened.channel.clone(), opened.finished);
+        let state = ChannelState {
+            id: opened.channel.id(),
+            ended: open.ended.clone(),
+            unusable: None,
+        };
+        self.opened.push((plan.name.clone(), state, open));
+        let feed = Feed::tapped(opened.channel, meters.tap());
+        self.feeds.insert(plan.name.clone(), feed);
+        self.readers
+            .insert(plan.name.clone(), opened.readers.into());
+        self.node((&plan.name, "channel", plan.kind), Vec::new());
+        Ok(())
+    }
+
+    /// Connects a new channel, and lays its pump if it reads another one.
+    fn connect(&mut self, plan: &ChannelPlan, channels: &[ChannelPlan]) -> Result<(), Failure> {
+        let reporter = self.graph.reporter(&plan.name);
+        let Some(feed) = self.feeds.get(&plan.name).cloned() else {
+            return Ok(());
+        };
+        let Some(input) = &plan.input else {
+            let channel = Consumer::behind_chain(&plan.name, &reporter, &feed);
+            self.joining.channels.push(channel);
+            return Ok(());
+        };
+        let swap = Arc::new(Swap::default());
+        let swaps = std::slice::from_ref(&swap);
+        let channel = Consumer::reading(&plan.name, &reporter, Some(&feed), swaps);
+        self.joining.channels.push(channel);
+        let (name, before) = (plan.pump(), &channels[input.channel]);
+        let both = [&before.name, &plan.name].map(|channel| self.missing(channel));
+        if let Some(why) = both.into_iter().flatten().next() {
+            return self.leave_out((&name, "channel", PUMP), &why);
+        }
+        let state = StateCell::new();
+        let node = self.node((&name, "channel", PUMP), vec![state.clone()]);
+        node.fills.push(plan.name.clone());
+        node.consumer = Some(ConsumerStatus {
+            queue: None,
+            settles_within: Some(CHECKPOINT_AGE),
+        });
+        let meters = self.starter.meters.of(&name);
+        let supply = self.supply(&name, before);
+        let pump = Pump::new(Outlet::new(vec![Edge::to(feed)], &meters, false));
+        let laid = LaidSink {
+            rejects: self.graph.outlet(&name, true),
+            reporter: self.graph.reporter(&name),
+            channel: self.id(&before.name),
+            sink: pump,
+            is_on_threads: false,
+            lanes: vec![Lane {
+                supply,
+                chain: Some((swap, input.tags.clone())),
+                state,
+            }],
+            name,
+        };
+        self.sinks.push(laid);
+        Ok(())
+    }
+
+    /// Where a consumer of a channel gets its reader.
+    fn supply(&mut self, consumer: &Arc<str>, channel: &ChannelPlan) -> Supply {
+        let readers = self.readers.get_mut(&channel.name);
+        if let Some(reader) = readers.and_then(VecDeque::pop_front) {
+            return Supply::Reader(reader);
+        }
+        let feed = self.graph.channel(&channel.name);
+        let feed = feed.map_or_else(Weak::new, |feed| Arc::downgrade(&feed));
+        let mut consumers = channel.consumers.iter();
+        let found = consumers.find(|it| it.name == *consumer).cloned();
+        Supply::Channel(feed, found.unwrap_or_else(|| (&**consumer).into()))
+    }
+
+    /// Lays a sink that is new or takes its records from another place than before.
+    fn sink(
+        &mut self,
+        plan: &SinkPlan,
+        in_front: bool,
+        channels: &[ChannelPlan],
+    ) -> Result<(), Failure> {
+        let (mut feed, mut queue, mut channel, mut tags) = (None, None, None, None);
+        let supplies: Vec<_> = match &plan.input {
+            Input::Memory { queue_bytes, tasks } => {
+                let threads = self.starter.threads.count();
+                let lanes = match plan.sink.placement() {
+                    Placement::DataThreads => tasks.count.unwrap_or(threads),
+                    Placement::OwnThread => 1,
+                };
+                let (mut memory, readers) = (self.open_memory)(lanes, *queue_bytes);
+                queue = Some(Arc::downgrade(&memory));
+                if deals(plan) {
+                    let (partition, pool) = (&tasks.partition, &self.starter.pool);
+                    memory = Arc::new(Exchange::new(memory, partition, lanes, threads, pool));
+                }
+                feed = Some(Feed::new(memory));
+                readers.into_iter().map(Supply::Reader).collect()
+            }
+            Input::Channel(ChannelInput {
+                channel: at,
+                tags: of,
+            }) => {
+                let before = &channels[*at];
+                if let Some(why) = self.missing(&before.name) {
+                    self.join_sink(plan, None, &[]);
+                    return self.leave_out((&plan.name, "sink", plan.kind), &why);
+                }
+                (channel, tags) = (self.id(&before.name), of.clone());
+                vec![self.supply(&plan.name, before)]
+            }
+        };
+        self.lay_sink(plan, supplies, (feed, queue), (channel, tags), in_front);
+        Ok(())
+    }
+
+    /// Lays a sink over its supplies. Their readers run its chain, unless that is `in_front` of the memory.
+    fn lay_sink(
+        &mut self,
+        plan: &SinkPlan,
+        supplies: Vec<Supply>,
+        (feed, queue): (Option<Arc<Feed>>, Option<Weak<dyn Channel>>),
+        (channel, tags): (Option<u128>, Option<TagFilter>),
+        in_front: bool,
+    ) {
+        let mut swaps = Vec::new();
+        let lane = |supply| Lane {
+            supply,
+            chain: (!in_front).then(|| {
+                let swap = Arc::new(Swap::default());
+                swaps.push(swap.clone());
+                (swap, tags.clone())
+            }),
+            state: StateCell::new(),
+        };
+        let lanes: Vec<_> = supplies.into_iter().map(lane).collect();
+        self.join_sink(plan, feed.as_ref(), &swaps);
+        self.queues.extend(feed);
+        let states = lanes.iter().map(|lane| lane.state.clone()).collect();
+        let node = self.node((&plan.name, "sink", plan.kind), states);
+        node.consumer = Some(ConsumerStatus {
+            queue,
+            settles_within: plan.sink.settles_within(),
+        });
+        let is_behind_memory = matches!(plan.input, Input::Memory { .. });
+        let laid = LaidSink {
+            name: plan.name.clone(),
+            is_on_threads: LaidSink::is_on_threads(&*plan.sink, is_behind_memory),
+            sink: plan.sink.clone(),
+            lanes,
+            channel,
+            rejects: self.graph.outlet(&plan.name, true),
+            reporter: self.graph.reporter(&plan.name),
+        };
+        self.sinks.push(laid);
+    }
+
+    fn join_sink(&mut self, plan: &SinkPlan, feed: Option<&Arc<Feed>>, swaps: &[Arc<Swap>]) {
+        let reporter = self.graph.reporter(&plan.name);
+        let sink = Consumer::reading(&plan.name, &reporter, feed, swaps);
+        self.joining.sinks.push(sink);
+    }
+
+    /// Binds a source that is new, or that follows another one. `channels` are those of the plan.
+    fn source(
+        &mut self,
+        mut plan: SourcePlan,
+        channels: &[Arc<str>],
+    ) -> Result<Option<BoundSource>, Failure> {
+        if self.difference.fate(&plan.name) == Fate::Kept {
+            return Ok(None);
+        }
+        let named = (&plan.name, "source", plan.kind);
+        let fills = filled(&plan.routes, channels);
+        if let Some(why) = fills.iter().find_map(|channel| self.missing(channel)) {
+            // Without it the channel could not keep what it accepts.
+            self.leave_out(named, &why)?;
+            return Ok(None);
+        }
+        let reporter = self.graph.reporter(&plan.name);
+        let ports = [false, true].map(|is_rejected| self.graph.outlet(&plan.name, is_rejected));
+        let (seat, context) = self
+            .starter
+            .source_context(&plan.name, &reporter, ports.into());
+        if let Err(failure) = plan.source.bind(&context) {
+            if !self.is_start || failure.who != Who::State {
+                return Err(failure);
+            }
+            self.leave_out(named, &failure.message)?;
+            self.failures.push(failure);
+            return Ok(None);
+        }
+        let promise = plan.source.promise(context.outlet.is_durable());
+        if promise.guarantee == Guarantee::AtMostOnce {
+            self.starter.started.add_unanswering(&plan.name);
+        }
+        let state = StateCell::new();
+        if self.difference.starts(&plan.name) {
+            self.node(named, vec![state.clone()]);
+        }
+        Ok(Some(BoundSource {
+            source: plan.source,
+            seat,
+            context,
+            state,
+        }))
+    }
+
+    /// Continues without a channel that could not be opened. Nothing is accepted for it: nodes that reject into it wait.
+    fn leave_out_channel(&mut self, plan: &ChannelPlan, failure: Failure) {
+        let channel: Arc<dyn Channel> = Arc::new(Unopened::default());
+        let open = Open::new(channel.clone(), Box::pin(async { Ok(()) }));
+        let state = ChannelState {
+            id: None,
+            ended: open.ended.clone(),
+            unusable: Some(failure.message.clone()),
+        };
+        self.opened.push((plan.name.clone(), state, open));
+        self.feeds.insert(plan.name.clone(), Feed::new(channel));
+        self.show_left_out((&plan.name, "channel", plan.kind), &failure.message);
+        self.failures.push(failure);
+    }
+
+    /// Continues without a node at the start of the process; fails later.
+    fn leave_out(
+        &mut self,
+        named: (&Arc<str>, &'static str, &'static str),
+        why: &str,
+    ) -> Result<(), Failure> {
+        if !self.is_start {
+            return Err(Failure::config(format!("{} cannot run: {why}", named.0)));
+        }
+        self.show_left_out(named, why);
+        Ok(())
+    }
+
+    /// Records that a node does not run, with the reason.
+    fn show_left_out(&mut self, named: (&Arc<str>, &'static str, &'static str), why: &str) {
+        let (name, section, _) = named;
+        self.graph.reporter(name).error(
+            "failed",
+            format_args!("{why}; this {section} does not run until Millstream is restarted"),
+        );
+        self.node(named, vec![StateCell::failed(why)]);
+    }
+
+    /// The reason why a node that needs this channel cannot run, if so.
+    fn missing(&self, channel: &str) -> Option<String> {
+        let why = self.state(channel)?.unusable.as_ref()?;
+        Some(format!("the channel {channel} does not run: {why}"))
+    }
+
+    fn id(&self, channel: &str) -> Option<u128> {
+        self.state(channel)?.id
+    }
+
+    fn state(&self, channel: &str) -> Option<&ChannelState> {
+        let mut opened = self.opened.iter();
+        let new = opened.find(|(name, ..)| **name == *channel);
+        let new = new.map(|(_, state, _)| state);
+        new.or_else(|| self.running.get(channel))
+    }
+
+    fn node(
+        &mut self,
+        (name, section, kind): (&Arc<str>, &'static str, &'static str),
+        states: Vec<StateCell>,
+    ) -> &mut NodeStatus {
+        let node = NodeStatus {
+            name: name.clone(),
+            section,
+            kind,
+            states,
+            reporter: self.graph.reporter(name),
+            fills: Vec::new(),
+            consumer: None,
+            is_leaving: false,
+        };
+        self.nodes.push(node);
+        let last = self.nodes.len() - 1;
+        &mut self.nodes[last]
+    }
+}

@@ -1,0 +1,495 @@
+//! Turns a pipeline to a plan: at the start, when nothing runs yet, and at each reload.
+//!
+//! Everything that the plan adds is built beside what runs. If that fails, nothing has changed. Then ports and chains turn to it between two
+//! batches, so nothing is lost, repeated or overtaken, and only the nodes that differ stop.
+
+mod known;
+mod laying;
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::{Arc, Weak},
+    time::Duration,
+};
+
+use tokio::{sync::oneshot, time::timeout};
+
+use crate::{
+    failure::Failure,
+    graph::{Graph, Joining},
+    launch::OpenMemory,
+    node::{Sink, Source},
+    plan::{ChannelPlan, Plan, ProcessorPlan, SinkPlan, filled},
+    replay::Replay,
+    running::{ConsumerStatus, NodeStatus, Nodes},
+    seat::Seat,
+    start::{Seated, Starter},
+    stop::Stop,
+    supervise::NodeState,
+};
+
+use known::{Difference, Fate, Known, Section, is_pump};
+use laying::{End, Laid, Laying, is_chain_in_front};
+
+/// The longest wait for a removed channel to close that is in the configuration again.
+const CLOSING: Duration = Duration::from_secs(5);
+
+/// Reloads a running pipeline.
+pub struct Reloader {
+    graph: Graph,
+    starter: Starter,
+    open_memory: OpenMemory,
+    nodes: Nodes,
+    known: Known,
+    channels: HashMap<Arc<str>, ChannelState>,
+    sources: HashMap<Arc<str>, Seated<Box<dyn Source>>>,
+    sinks: HashMap<Arc<str>, Seated<Arc<dyn Sink>>>,
+    /// Nodes that are not in the plan any more, until they have ended.
+    leaving: Vec<(Arc<str>, Stop)>,
+}
+
+/// A durable channel that runs, or cannot.
+struct ChannelState {
+    id: Option<u128>,
+    /// Returns when it is closed.
+    ended: Stop,
+    /// The reason why it could not be opened, if so.
+    unusable: Option<String>,
+}
+
+/// A node after a reload.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// Its name.
+    pub node: Arc<str>,
+    /// How it has changed.
+    pub outcome: Outcome,
+}
+
+/// The outcome of a reload for a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The node was added.
+    Added,
+    /// The node has other options.
+    Replaced,
+    /// The node was removed. A source or sink first ends what it has begun.
+    Removed,
+    /// The channel or sink runs behind another chain, or the sink takes its records from another place.
+    Reconnected,
+    /// Nothing changed.
+    Kept,
+}
+
+impl Outcome {
+    /// The outcome as a word.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Added => "added",
+            Self::Replaced => "replaced",
+            Self::Removed => "removed",
+            Self::Reconnected => "reconnected",
+            Self::Kept => "kept",
+        }
+    }
+}
+
+impl Reloader {
+    /// Nothing runs yet.
+    pub(crate) fn new(
+        graph: Graph,
+        starter: Starter,
+        open_memory: OpenMemory,
+        nodes: Nodes,
+    ) -> Self {
+        Self {
+            graph,
+            starter,
+            open_memory,
+            nodes,
+            known: Known::default(),
+            channels: HashMap::new(),
+            sources: HashMap::new(),
+            sinks: HashMap::new(),
+            leaving: Vec::new(),
+        }
+    }
+
+    /// Starts the nodes of a plan. Those whose own state cannot be used are left out; returns their failures.
+    pub(crate) async fn start(&mut self, mut plan: Plan) -> Result<Vec<Failure>, Failure> {
+        let new = self.known_of(&plan);
+        let difference = self.difference(&new)?;
+        let mut laid = self.lay(&mut plan, &difference, true)?;
+        let failures = std::mem::take(&mut laid.failures);
+        self.apply(laid, &difference, &plan).await?;
+        self.known = new;
+        Ok(failures)
+    }
+
+    /// Turns to a plan. After a failure the pipeline runs as before.
+    ///
+    /// A sink that stops reading a channel must have settled everything in it, unless `forget` names the sink.
+    pub async fn reload(
+        &mut self,
+        mut plan: Plan,
+        forget: &[String],
+    ) -> Result<Vec<Change>, Failure> {
+        self.forget_ended(&plan);
+        let new = self.known_of(&plan);
+        let difference = self.difference(&new)?;
+        self.check_leavers(&difference, forget)?;
+        self.closed(&plan, &difference).await?;
+        let laid = match self.lay(&mut plan, &difference, false) {
+            Ok(laid) => laid,
+            Err(failure) => {
+                let names = new
+                    .names()
+                    .into_iter()
+                    .filter(|name| difference.fate(name) == Fate::New);
+                names.for_each(|name| self.graph.forget(name));
+                return Err(failure);
+            }
+        };
+        let reconnected: Vec<_> = laid.draft.changed().cloned().collect();
+        self.apply(laid, &difference, &plan).await?;
+        self.end_removed(&difference, forget);
+        self.known = new;
+        Ok(changes(&self.known, &difference, &reconnected))
+    }
+
+    fn known_of(&self, plan: &Plan) -> Known {
+        let sinks = &plan.sinks;
+        Known::of(plan, |at| {
+            is_chain_in_front(&sinks[at], at, &plan.processors)
+        })
+    }
+
+    fn difference(&self, new: &Known) -> Result<Difference, Failure> {
+        let source = |name: &str| self.sources.get(name).map(|it| &it.ended);
+        let sink = |name: &str| self.sinks.get(name).map(|it| &it.ended);
+        let ended = |name: &str| source(name).or_else(|| sink(name));
+        let has_ended = |name: &str| ended(name).is_some_and(Stop::is_over);
+        self.known.difference(new, has_ended)
+    }
+
+    /// Fails if a sink that leaves a channel has not settled everything there.
+    fn check_leavers(&self, difference: &Difference, forget: &[String]) -> Result<(), Failure> {
+        let is_removed = |name: &&String| {
+            let mut leavers = difference.leavers.iter();
+            let leaves = leavers.any(|leaver| *leaver.sink == ***name);
+            leaves || difference.removed.iter().any(|(node, _)| **node == ***name)
+        };
+        if let Some(name) = forget.iter().find(|name| !is_removed(name)) {
+            return Err(Failure::config(format!(
+                "cannot forget {name}: the configuration does not remove it"
+            )));
+        }
+        for leaver in &difference.leavers {
+            let (sink, channel) = (&leaver.sink, &leaver.channel);
+            let feed = self.graph.channel(channel);
+            let bytes = feed.map_or(0, |feed| feed.channel().unsettled_bytes(sink));
+            if bytes > 0 && !forget.iter().any(|name| **name == **sink) {
+                return Err(Failure::config(format!(
+                    "{channel} keeps {bytes} bytes that {sink} has not settled, and {sink} would no longer read them: wait until it has, or give them up with \
+                     `millstream reload --forget {sink}`"
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// Builds everything that a plan adds.
+    fn lay(
+        &mut self,
+        plan: &mut Plan,
+        difference: &Difference,
+        is_start: bool,
+    ) -> Result<Laid, Failure> {
+        let laying = Laying {
+            graph: &mut self.graph,
+            starter: &self.starter,
+            open_memory: self.open_memory,
+            difference,
+            running: &self.channels,
+            is_start,
+            opened: Vec::new(),
+            feeds: HashMap::new(),
+            queues: Vec::new(),
+            readers: HashMap::new(),
+            joining: Joining::default(),
+            sinks: Vec::new(),
+            nodes: Vec::new(),
+            failures: Vec::new(),
+        };
+        let laid = laying.lay(plan)?;
+        let runs = |name: &str| difference.fate(name) != Fate::New;
+        if let Some(source) = laid.draft.changes_durability(runs) {
+            return Err(Failure::config(format!(
+                "the records of {source} would not be kept by the same kinds of channels: this needs a restart"
+            )));
+        }
+        let replaced = plan.channels.iter();
+        for channel in replaced.filter(|it| difference.fate(&it.name) == Fate::Replaced) {
+            let feed = self.graph.channel(&channel.name);
+            let options = channel.config.options();
+            if !feed.is_some_and(|feed| feed.channel().change(options)) {
+                let name = &channel.name;
+                let why =
+                    format!("{name} cannot change its options while it runs: this needs a restart");
+                return Err(Failure::config(why));
+            }
+        }
+        Ok(laid)
+    }
+
+    /// Turns to what was laid.
+    async fn apply(
+        &mut self,
+        laid: Laid,
+        difference: &Difference,
+        plan: &Plan,
+    ) -> Result<(), Failure> {
+        let ports = self.graph.apply(laid.draft);
+        let readers = self.known.inputs().filter_map(|(sink, channel)| {
+            let channel = channel.filter(|it| difference.removes(it))?;
+            let ended = self.sinks.get(sink)?.ended.clone();
+            Some((channel.clone(), ended))
+        });
+        let readers: Vec<_> = readers.collect();
+        self.leaving.extend(readers);
+        for (name, state, open) in laid.channels {
+            self.channels.insert(name, state);
+            self.starter.started.add_channel(open);
+        }
+        for sink in &difference.stopped {
+            let seats = self.sinks.get(sink).into_iter().flat_map(|it| &it.seats);
+            seats.for_each(Seat::leave);
+        }
+        for sink in laid.sinks {
+            let name = sink.name.clone();
+            let before = self.before(&name, self.sinks.get(&name).map(|it| it.ended.clone()));
+            let seated = self.starter.sink(sink, before).await?;
+            let before = self.sinks.insert(name.clone(), seated);
+            self.leaving
+                .extend(before.map(|before| (name, before.ended)));
+        }
+        for sink in &plan.sinks {
+            if difference.fate(&sink.name) == Fate::Replaced {
+                let seats = self
+                    .sinks
+                    .get(&sink.name)
+                    .into_iter()
+                    .flat_map(|it| &it.seats);
+                seats.for_each(|seat| seat.replace(sink.sink.clone()));
+            }
+        }
+        for bound in laid.sources {
+            let name = bound.context.name.clone();
+            if let Some(seated) = self.sources.get(&name)
+                && !seated.ended.is_over()
+            {
+                let mut seats = seated.seats.iter();
+                if let Some(seat) = seats.next() {
+                    seat.replace(bound.source);
+                }
+                continue;
+            }
+            let before = self.before(&name, None);
+            let seated = self.starter.source(bound, before).await;
+            self.sources.insert(name, seated);
+        }
+        // From here on only the nodes keep what is behind them open.
+        drop((ports, laid.ports, laid.feeds));
+        self.show(plan, laid.ends, laid.nodes);
+        Ok(())
+    }
+
+    /// What a new node waits for: the end of the one of its name that runs, or that ends.
+    fn before(&self, name: &str, running: Option<Stop>) -> Option<Stop> {
+        let leaving = self.leaving.iter().rfind(|(node, _)| **node == *name);
+        running.or_else(|| leaving.map(|(_, ended)| ended.clone()))
+    }
+
+    /// Lets the nodes end that are not in the plan any more.
+    fn end_removed(&mut self, difference: &Difference, forget: &[String]) {
+        for (name, section) in &difference.removed {
+            match section {
+                Section::Processor => self.graph.forget(name),
+                Section::Channel => {
+                    let state = self.channels.remove(name);
+                    let ended = state.map(|state| (name.clone(), state.ended));
+                    self.leaving.extend(ended);
+                }
+                Section::Source => {
+                    if let Some(Seated { seats, ended }) = self.sources.remove(name) {
+                        seats.iter().for_each(Seat::leave);
+                        self.leaving.push((name.clone(), ended));
+                    }
+                }
+                Section::Sink => {
+                    // Behind memory, and behind a channel that was removed, it reads what is left.
+                    if let Some(Seated { seats, ended }) = self.sinks.remove(name) {
+                        if forget.iter().any(|it| **it == **name) {
+                            seats.iter().for_each(Seat::leave);
+                        }
+                        self.leaving.push((name.clone(), ended));
+                    }
+                }
+            }
+        }
+        for leaver in &difference.leavers {
+            let leaving = self.leaving.iter().rfind(|(name, _)| *name == leaver.sink);
+            let ended = leaving.map(|(_, ended)| ended.clone());
+            let feed = self.graph.channel(&leaver.channel);
+            let Some((mut ended, feed)) = ended.zip(feed) else {
+                continue;
+            };
+            let feed = Arc::downgrade(&feed);
+            let (sink, reporter) = (leaver.sink.clone(), self.graph.reporter(&leaver.channel));
+            tokio::spawn(async move {
+                ended.stopped().await;
+                let forgotten = Weak::upgrade(&feed).map(|feed| feed.channel().forget(&sink));
+                if let Some(forgotten) = forgotten
+                    && let Ok(Err(why)) = forgotten.await
+                {
+                    let text = format_args!("the consumer {sink} stays in the channel: {why}");
+                    reporter.warn("forget", text);
+                }
+            });
+        }
+    }
+
+    /// Forgets the nodes that have ended since they were removed.
+    fn forget_ended(&mut self, plan: &Plan) {
+        let leaving = std::mem::take(&mut self.leaving).into_iter();
+        let (ended, leaving): (Vec<_>, _) = leaving.partition(|(_, ended)| ended.is_over());
+        self.leaving = leaving;
+        let channels = plan.channels.iter().map(|it| &it.name);
+        let sinks = plan.sinks.iter().map(|it| &it.name);
+        let sources = plan.sources.iter().map(|it| &it.name);
+        let processors = plan.processors.iter().map(|it| &it.name);
+        let mut present: HashSet<_> = channels.chain(sinks).collect();
+        present.extend(sources.chain(processors));
+        present.extend(self.leaving.iter().map(|(name, _)| name));
+        for (name, _) in ended.iter().filter(|(name, _)| !present.contains(name)) {
+            self.graph.forget(name);
+        }
+    }
+
+    /// Waits until the channels are closed that were removed and are in the plan again: their directories are locked until then.
+    async fn closed(&self, plan: &Plan, difference: &Difference) -> Result<(), Failure> {
+        let new = plan.channels.iter().map(|it| &it.name);
+        let is_new = |name: &Arc<str>| difference.fate(name) == Fate::New;
+        for name in new.filter(|name| is_new(name)) {
+            for (_, ended) in self.leaving.iter().filter(|(node, _)| node == name) {
+                let mut ended = ended.clone();
+                let closed = timeout(CLOSING, ended.stopped());
+                closed.await.map_err(|_| {
+                    Failure::config(format!(
+                        "{name} still closes: its sinks read what is left in it; reload again when they have ended"
+                    ))
+                })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A replay of what a node has rejected, or why there can be none.
+    pub fn replay(&mut self, node: &str) -> Result<Replay, String> {
+        self.graph.replay(&node.into(), self.known.inputs())
+    }
+
+    /// Asks a durable channel to forget a consumer that no sink reads for; `None` if no such channel runs.
+    pub fn forget_consumer(
+        &self,
+        channel: &str,
+        consumer: &str,
+    ) -> Option<oneshot::Receiver<Result<(), String>>> {
+        self.graph.forget_consumer(channel, consumer)
+    }
+
+    /// Shows the nodes of the plan in `status`: channels, processors, sinks and sources, then those that have not ended yet.
+    fn show(&self, plan: &Plan, sources: Vec<End>, new: Vec<NodeStatus>) {
+        let old = self.nodes.now();
+        let channels: Vec<_> = plan.channels.iter().map(|it| it.name.clone()).collect();
+        let find = |name: &Arc<str>| {
+            let node = new.iter().chain(&*old).find(|it| it.name == *name);
+            node.cloned()
+        };
+        let pumps = plan.channels.iter().filter(|it| it.input.is_some());
+        let all = plan.channels.iter().map(|it| it.name.clone());
+        let mut all: Vec<_> = all
+            .chain(pumps.map(ChannelPlan::pump))
+            .filter_map(|name| find(&name))
+            .collect();
+        let processor = |it: &ProcessorPlan| NodeStatus {
+            name: it.name.clone(),
+            section: "processor",
+            kind: it.kind,
+            states: Vec::new(),
+            reporter: self.graph.known_reporter(&it.name),
+            fills: filled(&it.rejects, &channels),
+            consumer: None,
+            is_leaving: false,
+        };
+        all.extend(plan.processors.iter().map(processor));
+        let sink = |it: &SinkPlan| {
+            let node = find(&it.name)?;
+            let settles_within = it.sink.settles_within();
+            let consumer = node.consumer.map(|consumer| ConsumerStatus {
+                settles_within,
+                ..consumer
+            });
+            Some(NodeStatus {
+                kind: it.kind,
+                fills: filled(&it.rejects, &channels),
+                consumer,
+                ..node
+            })
+        };
+        all.extend(plan.sinks.iter().filter_map(sink));
+        let source = |End { name, kind, fills }: End| {
+            let node = find(&name)?;
+            Some(NodeStatus {
+                kind,
+                fills,
+                ..node
+            })
+        };
+        all.extend(sources.into_iter().filter_map(source));
+        let has_left = |node: &&NodeStatus| {
+            let is_gone = all.iter().all(|it| it.name != node.name);
+            is_gone && !node.states.is_empty() && node.state() != NodeState::Ended
+        };
+        let leaving = old.iter().filter(has_left).map(|node| NodeStatus {
+            is_leaving: true,
+            fills: Vec::new(),
+            ..node.clone()
+        });
+        let leaving: Vec<_> = leaving.collect();
+        all.extend(leaving);
+        self.nodes.replace(all, plan.running_links());
+    }
+}
+
+/// The result for each node of the plan `known`, and for those that were removed.
+fn changes(known: &Known, difference: &Difference, reconnected: &[Arc<str>]) -> Vec<Change> {
+    let present = known.names().into_iter().map(|name| {
+        let outcome = match difference.fate(name) {
+            Fate::New => Outcome::Added,
+            Fate::Replaced => Outcome::Replaced,
+            Fate::Moved => Outcome::Reconnected,
+            Fate::Kept if reconnected.contains(name) => Outcome::Reconnected,
+            Fate::Kept => Outcome::Kept,
+        };
+        (name, outcome)
+    });
+    let removed = difference.removed.iter();
+    let removed = removed.filter(|(name, _)| !is_pump(name));
+    let removed = removed.map(|(name, _)| (name, Outcome::Removed));
+    let change = |(node, outcome): (&Arc<str>, Outcome)| Change {
+        node: node.clone(),
+        outcome,
+    };
+    present.chain(removed).map(change).collect()
+}

@@ -1,0 +1,317 @@
+//! Starts the tasks of sources and sinks.
+
+use std::{
+    collections::BTreeSet,
+    path::PathBuf,
+    sync::{
+        Arc, Mutex, PoisonError, Weak,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use millstream_record::Pool;
+use tokio::sync::mpsc;
+
+use crate::{
+    chain::{ChainReader, Swap},
+    channel::{self, Reader},
+    failure::Failure,
+    inlet::Inlet,
+    meters::Meters,
+    node::{Placement, Sink, SinkContext, Source, SourceContext},
+    outlet::{Feed, Outlet},
+    report::Reporter,
+    running::Open,
+    seat::Seat,
+    stop::{Stop, Stopper, stop},
+    supervise::{self, End, StateCell},
+    tags::TagFilter,
+    threads::{Threads, busy, own_thread},
+};
+
+/// Starts tasks, and says to the pipeline how each of them ends.
+pub(crate) struct Starter {
+    pub(crate) threads: Threads,
+    pub(crate) pool: Pool,
+    pub(crate) meters: Meters,
+    pub(crate) data_dir: PathBuf,
+    pub(crate) host: Arc<str>,
+    pub(crate) once: bool,
+    pub(crate) stop_sources: Stopper,
+    pub(crate) stop_sinks: Stopper,
+    /// Whether it was a source, and its end.
+    pub(crate) ends: mpsc::Sender<(bool, End)>,
+    pub(crate) started: Arc<Started>,
+    /// The number of sources that were started.
+    pub(crate) sources: usize,
+}
+
+/// The tasks and channels that were started, for the pipeline to wait for.
+#[derive(Default)]
+pub(crate) struct Started {
+    sources: AtomicUsize,
+    sinks: AtomicUsize,
+    /// Sources whose senders cannot send again.
+    unanswering: Mutex<BTreeSet<Arc<str>>>,
+    channels: Mutex<Vec<Open>>,
+}
+
+/// A source or sink whose tasks run.
+pub(crate) struct Seated<T> {
+    /// One for each task.
+    pub(crate) seats: Vec<Seat<T>>,
+    /// Returns when the last of its tasks has ended.
+    pub(crate) ended: Stop,
+}
+
+/// A sink that is connected and does not run yet.
+pub(crate) struct LaidSink {
+    pub(crate) name: Arc<str>,
+    pub(crate) sink: Arc<dyn Sink>,
+    pub(crate) lanes: Vec<Lane>,
+    /// The lanes run on the data threads.
+    pub(crate) is_on_threads: bool,
+    /// The id of the durable channel that it reads.
+    pub(crate) channel: Option<u128>,
+    pub(crate) rejects: Outlet,
+    pub(crate) reporter: Reporter,
+}
+
+/// The input of one task of a sink.
+pub(crate) struct Lane {
+    pub(crate) supply: Supply,
+    /// The chain that its reader runs, if there may be one, and the tags that it takes while there is none.
+    pub(crate) chain: Option<(Arc<Swap>, Option<TagFilter>)>,
+    pub(crate) state: StateCell,
+}
+
+/// Where a reader comes from.
+pub(crate) enum Supply {
+    Reader(Box<dyn Reader>),
+    /// A durable channel that runs gives it to this consumer.
+    Channel(Weak<Feed>, channel::Consumer),
+}
+
+/// A source that has bound its addresses.
+pub(crate) struct BoundSource {
+    pub(crate) source: Box<dyn Source>,
+    pub(crate) seat: Seat<Box<dyn Source>>,
+    pub(crate) context: SourceContext,
+    pub(crate) state: StateCell,
+}
+
+impl Started {
+    fn of(&self, is_source: bool) -> &AtomicUsize {
+        match is_source {
+            true => &self.sources,
+            false => &self.sinks,
+        }
+    }
+
+    /// A task has ended.
+    pub(crate) fn end(&self, is_source: bool) {
+        self.of(is_source).fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// The number of sources that run.
+    pub(crate) fn sources(&self) -> usize {
+        self.sources.load(Ordering::Relaxed)
+    }
+
+    /// The number of tasks that run.
+    pub(crate) fn all(&self) -> usize {
+        self.sources() + self.sinks.load(Ordering::Relaxed)
+    }
+
+    /// The senders of this source cannot send again.
+    pub(crate) fn add_unanswering(&self, source: &Arc<str>) {
+        let all = self.unanswering.lock();
+        all.unwrap_or_else(PoisonError::into_inner)
+            .insert(source.clone());
+    }
+
+    /// A durable channel was opened.
+    pub(crate) fn add_channel(&self, open: Open) {
+        let channels = self.channels.lock();
+        channels.unwrap_or_else(PoisonError::into_inner).push(open);
+    }
+
+    /// The channels that were opened since the last call.
+    pub(crate) fn take_channels(&self) -> Vec<Open> {
+        let channels = self.channels.lock();
+        std::mem::take(&mut channels.unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Whether the senders of a source cannot send again.
+    pub(crate) fn is_unanswering(&self, source: &str) -> bool {
+        let all = self.unanswering.lock();
+        all.unwrap_or_else(PoisonError::into_inner).contains(source)
+    }
+}
+
+impl Supply {
+    async fn reader(self) -> Result<Box<dyn Reader>, Failure> {
+        let (feed, consumer) = match self {
+            Self::Reader(reader) => return Ok(reader),
+            Self::Channel(feed, consumer) => (feed, consumer),
+        };
+        let ended = || Failure::state("its channel has ended");
+        let attached = feed.upgrade().map(|feed| feed.channel().attach(consumer));
+        let attached = attached.ok_or_else(ended)?.await;
+        attached.map_err(|_| ended())?.map_err(Failure::state)
+    }
+}
+
+impl Lane {
+    /// Its reader, with the chain in front of the sink.
+    async fn reader(self, sink: &Arc<str>) -> Result<Box<dyn Reader>, Failure> {
+        let reader = self.supply.reader().await?;
+        Ok(match self.chain {
+            None => reader,
+            Some((swap, tags)) => Box::new(ChainReader::new(reader, tags, swap).of_sink(sink)),
+        })
+    }
+}
+
+impl Starter {
+    /// The context of a source, and the seat that it is for.
+    pub(crate) fn source_context(
+        &self,
+        name: &Arc<str>,
+        reporter: &Reporter,
+        (outlet, rejects): (Outlet, Outlet),
+    ) -> (Seat<Box<dyn Source>>, SourceContext) {
+        let (seat, stop) = Seat::new(&self.stop_sources);
+        let context = SourceContext {
+            name: name.clone(),
+            outlet,
+            rejects,
+            threads: self.threads.clone(),
+            stop,
+            once: self.once,
+            pool: self.pool.clone(),
+            meters: self.meters.of(name),
+            reporter: reporter.clone(),
+            host: self.host.clone(),
+            directory: self.data_dir.join("sources").join(&**name),
+        };
+        (seat, context)
+    }
+
+    /// Starts a source when the one of its name has ended that ran `before`.
+    pub(crate) async fn source(
+        &mut self,
+        bound: BoundSource,
+        before: Option<Stop>,
+    ) -> Seated<Box<dyn Source>> {
+        let BoundSource {
+            source,
+            seat,
+            context,
+            state,
+        } = bound;
+        let (running, ended) = stop();
+        let seated = Seated {
+            seats: vec![seat.clone()],
+            ended,
+        };
+        let (reporter, ends) = (context.reporter.clone(), self.ends.clone());
+        let run = async move || {
+            let _running = running;
+            if let Some(mut before) = before {
+                before.stopped().await;
+            }
+            let end = supervise::source(source, seat, context, state).await;
+            let _ = ends.send((true, end)).await;
+        };
+        let thread = self.sources % self.threads.count();
+        self.sources += 1;
+        self.add_task(true);
+        self.threads.spawn_on(thread, &reporter, run).await;
+        seated
+    }
+
+    /// Starts the tasks of a sink when those of the sink of its name have ended that ran `before`.
+    pub(crate) async fn sink(
+        &mut self,
+        laid: LaidSink,
+        before: Option<Stop>,
+    ) -> Result<Seated<Arc<dyn Sink>>, Failure> {
+        let LaidSink {
+            name,
+            sink,
+            lanes,
+            is_on_threads,
+            channel,
+            rejects,
+            reporter,
+        } = laid;
+        let (running, ended) = stop();
+        let mut seats = Vec::with_capacity(lanes.len());
+        for (number, lane) in lanes.into_iter().enumerate() {
+            let (seat, stop) = Seat::new(&self.stop_sinks);
+            seats.push(seat.clone());
+            let context = SinkContext {
+                name: name.clone(),
+                stop,
+                pool: self.pool.clone(),
+                meters: self.meters.of(&name),
+                reporter: reporter.clone(),
+                directory: self.data_dir.join("sinks").join(&*name),
+                lane: number,
+            };
+            let (sink, ends, rejects) = (sink.clone(), self.ends.clone(), rejects.clone());
+            let (running, before) = (running.clone(), before.clone());
+            let mut stop_sources = self.stop_sources.watch();
+            let run = async move || {
+                let _running = running;
+                if let Some(mut before) = before {
+                    before.stopped().await;
+                }
+                let (name, state) = (context.name.clone(), lane.state.clone());
+                let mut inlet = match lane.reader(&name).await {
+                    Ok(reader) => {
+                        let stop = context.stop.clone();
+                        Inlet::new(&name, reader, channel, rejects, stop, &context.meters)
+                    }
+                    Err(failure) => {
+                        let text = format_args!("{failure}; it does not run");
+                        context.reporter.error("failed", text);
+                        state.fail(&failure);
+                        let _ = ends.send((false, Err(failure))).await;
+                        return;
+                    }
+                };
+                let end = supervise::sink(sink, seat, &mut inlet, context, state).await;
+                let has_failed = end.is_err();
+                let _ = ends.send((false, end)).await;
+                if has_failed {
+                    // Keeping the inlet makes sources wait until the stop; without it the memory would accept and drop.
+                    stop_sources.stopped().await;
+                }
+            };
+            self.add_task(false);
+            if is_on_threads {
+                let thread = number % self.threads.count();
+                self.threads.spawn_on(thread, &reporter, run).await;
+            } else {
+                let meter = reporter.busy().clone();
+                own_thread(&name, move || busy(meter, run())).map_err(|error| {
+                    Failure::us(format!("cannot start a thread for {name}: {error}"))
+                })?;
+            }
+        }
+        Ok(Seated { seats, ended })
+    }
+
+    fn add_task(&self, is_source: bool) {
+        self.started.of(is_source).fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl LaidSink {
+    /// Whether the lanes of a sink behind memory run on the data threads.
+    pub(crate) fn is_on_threads(sink: &dyn Sink, is_behind_memory: bool) -> bool {
+        is_behind_memory && sink.placement() == Placement::DataThreads
+    }
+}
