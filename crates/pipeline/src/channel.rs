@@ -197,6 +197,9 @@ pub trait Channel: Send + Sync {
     }
 }
 
+/// Creates the queues in front of a sink: number of lanes and bytes of each -> the channel and its readers.
+pub type OpenMemory = fn(usize, usize) -> (Arc<dyn Channel>, Vec<Box<dyn Reader>>);
+
 /// One batch as a reader delivers it.
 #[derive(Debug)]
 pub struct Delivered {

@@ -9,7 +9,7 @@ use millstream_record::Pool;
 use tokio::sync::mpsc;
 
 use crate::{
-    channel::{Channel, Reader},
+    channel::OpenMemory,
     data_dir::DataDir,
     failure::Failure,
     graph::Graph,
@@ -18,13 +18,11 @@ use crate::{
     rejected,
     reload::Reloader,
     running::{Nodes, Running},
-    start::{Started, Starter},
+    start::Starter,
+    started::Started,
     stop::stop,
     threads::Threads,
 };
-
-/// Creates the queues in front of a sink: number of lanes and bytes of each -> the channel and its readers.
-pub type OpenMemory = fn(usize, usize) -> (Arc<dyn Channel>, Vec<Box<dyn Reader>>);
 
 /// The environment of a launch.
 pub struct Launch {

@@ -31,6 +31,7 @@ pub mod report;
 pub mod running;
 mod seat;
 mod start;
+mod started;
 pub mod state;
 pub mod stop;
 pub mod supervise;

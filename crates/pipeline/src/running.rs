@@ -11,21 +11,18 @@ use millstream_record::Pool;
 use tokio::sync::mpsc;
 
 use crate::{
-    channel::{BoxFuture, Channel},
+    channel::Channel,
     data_dir::DataDir,
     failure::{Failure, Who},
     graph::REJECTED_KEPT,
     meters::Meters,
     plan::Link,
     report::Reporter,
-    start::Started,
-    stop::{Stop, Stopper, stop},
+    started::{Open, Started},
+    stop::{Stop, Stopper},
     supervise::{End, NodeState, StateCell},
     threads::Threads,
 };
-
-/// The time that the task of a channel which is closed may take to say so.
-const AT_ONCE: Duration = Duration::from_millis(100);
 
 /// A node as `status` shows it.
 #[derive(Clone)]
@@ -116,37 +113,6 @@ impl Nodes {
     }
 }
 
-/// A durable channel that was opened. Only its feeds and its task keep it, so nothing is left of one that a reload has removed.
-pub(crate) struct Open {
-    channel: Weak<dyn Channel>,
-    /// Returns when it is closed.
-    pub(crate) ended: Stop,
-    /// Returns when it is closed and everything in it is kept.
-    finished: BoxFuture<'static, Result<(), Failure>>,
-}
-
-impl Open {
-    /// A channel, and the future that returns when it is closed and everything in it is kept.
-    pub(crate) fn new(
-        channel: Arc<dyn Channel>,
-        finished: BoxFuture<'static, Result<(), Failure>>,
-    ) -> Self {
-        let weak = Arc::downgrade(&channel);
-        let (running, ended) = stop();
-        let task = tokio::spawn(async move {
-            let finished = finished.await;
-            drop((channel, running));
-            finished
-        });
-        let died = |error| Err(Failure::us(format!("the task of a channel died: {error}")));
-        Self {
-            channel: weak,
-            ended,
-            finished: Box::pin(async move { task.await.unwrap_or_else(died) }),
-        }
-    }
-}
-
 /// A running pipeline.
 pub struct Running {
     /// All nodes.
@@ -213,7 +179,7 @@ impl Running {
         }
         self.see_channels();
         while let Some(channel) = self.channels.last_mut() {
-            let finished = (&mut channel.finished).await;
+            let finished = channel.finished().await;
             self.channels.pop();
             self.failures.extend(finished.err());
         }
@@ -224,9 +190,7 @@ impl Running {
     /// closes. [`Running::ended`] may then return, because sources wait no longer.
     pub fn give_up_waiting(&mut self) {
         self.see_channels();
-        let channels = self.channels.iter();
-        let channels = channels.filter_map(|open| open.channel.upgrade());
-        channels.for_each(|channel| channel.give_up_waiting());
+        self.channels.iter().for_each(Open::give_up_waiting);
     }
 
     fn see_channels(&mut self) {
@@ -239,8 +203,8 @@ impl Running {
         self.see_channels();
         let has_channels = !self.channels.is_empty();
         while let Some(channel) = self.channels.last_mut() {
-            match tokio::time::timeout(AT_ONCE, &mut channel.finished).await {
-                Ok(Ok(())) => drop(self.channels.pop()),
+            match channel.is_finished().await {
+                Some(Ok(())) => drop(self.channels.pop()),
                 _ => return false,
             }
         }

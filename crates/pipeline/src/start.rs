@@ -1,12 +1,8 @@
 //! Starts the tasks of sources and sinks.
 
 use std::{
-    collections::BTreeSet,
     path::PathBuf,
-    sync::{
-        Arc, Mutex, PoisonError, Weak,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::{Arc, Weak},
 };
 
 use millstream_record::Pool;
@@ -21,8 +17,8 @@ use crate::{
     node::{Placement, Sink, SinkContext, Source, SourceContext},
     outlet::{Feed, Outlet},
     report::Reporter,
-    running::Open,
     seat::Seat,
+    started::Started,
     stop::{Stop, Stopper, stop},
     supervise::{self, End, StateCell},
     tags::TagFilter,
@@ -44,16 +40,6 @@ pub(crate) struct Starter {
     pub(crate) started: Arc<Started>,
     /// The number of sources that were started.
     pub(crate) sources: usize,
-}
-
-/// The tasks and channels that were started, for the pipeline to wait for.
-#[derive(Default)]
-pub(crate) struct Started {
-    sources: AtomicUsize,
-    sinks: AtomicUsize,
-    /// Sources whose senders cannot send again.
-    unanswering: Mutex<BTreeSet<Arc<str>>>,
-    channels: Mutex<Vec<Open>>,
 }
 
 /// A source or sink whose tasks run.
@@ -98,55 +84,6 @@ pub(crate) struct BoundSource {
     pub(crate) seat: Seat<Box<dyn Source>>,
     pub(crate) context: SourceContext,
     pub(crate) state: StateCell,
-}
-
-impl Started {
-    fn of(&self, is_source: bool) -> &AtomicUsize {
-        match is_source {
-            true => &self.sources,
-            false => &self.sinks,
-        }
-    }
-
-    /// A task has ended.
-    pub(crate) fn end(&self, is_source: bool) {
-        self.of(is_source).fetch_sub(1, Ordering::Relaxed);
-    }
-
-    /// The number of sources that run.
-    pub(crate) fn sources(&self) -> usize {
-        self.sources.load(Ordering::Relaxed)
-    }
-
-    /// The number of tasks that run.
-    pub(crate) fn all(&self) -> usize {
-        self.sources() + self.sinks.load(Ordering::Relaxed)
-    }
-
-    /// The senders of this source cannot send again.
-    pub(crate) fn add_unanswering(&self, source: &Arc<str>) {
-        let all = self.unanswering.lock();
-        all.unwrap_or_else(PoisonError::into_inner)
-            .insert(source.clone());
-    }
-
-    /// A durable channel was opened.
-    pub(crate) fn add_channel(&self, open: Open) {
-        let channels = self.channels.lock();
-        channels.unwrap_or_else(PoisonError::into_inner).push(open);
-    }
-
-    /// The channels that were opened since the last call.
-    pub(crate) fn take_channels(&self) -> Vec<Open> {
-        let channels = self.channels.lock();
-        std::mem::take(&mut channels.unwrap_or_else(PoisonError::into_inner))
-    }
-
-    /// Whether the senders of a source cannot send again.
-    pub(crate) fn is_unanswering(&self, source: &str) -> bool {
-        let all = self.unanswering.lock();
-        all.unwrap_or_else(PoisonError::into_inner).contains(source)
-    }
 }
 
 impl Supply {
@@ -226,7 +163,7 @@ impl Starter {
         };
         let thread = self.sources % self.threads.count();
         self.sources += 1;
-        self.add_task(true);
+        self.started.begin(true);
         self.threads.spawn_on(thread, &reporter, run).await;
         seated
     }
@@ -290,7 +227,7 @@ impl Starter {
                     stop_sources.stopped().await;
                 }
             };
-            self.add_task(false);
+            self.started.begin(false);
             if is_on_threads {
                 let thread = number % self.threads.count();
                 self.threads.spawn_on(thread, &reporter, run).await;
@@ -302,10 +239,6 @@ impl Starter {
             }
         }
         Ok(Seated { seats, ended })
-    }
-
-    fn add_task(&self, is_source: bool) {
-        self.started.of(is_source).fetch_add(1, Ordering::Relaxed);
     }
 }
 

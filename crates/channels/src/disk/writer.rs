@@ -260,7 +260,7 @@ impl Writer {
         }
     }
 
-    /// Answers requests. Whoever asked may have ended.
+    /// Answers requests. A requester may be gone by then.
     fn answer_requests(&mut self) {
         for request in self.queue.take_requests() {
             match request {

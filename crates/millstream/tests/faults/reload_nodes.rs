@@ -101,7 +101,7 @@ fn broken(plain: &str, place: &Path, at: &Addresses, random: &mut Random) -> Str
         .replace("sinks:\n", sink)
 }
 
-/// Reloads; returns the exit code and what the command printed. What `d` has not settled is given up when it leaves the channel.
+/// Reloads; returns the exit code and what the command printed. Gives up the records that `d` has not settled when it leaves the channel.
 fn reload(place: &Path, at: &Addresses, text: &str) -> (Option<i32>, String) {
     let new = place.join("new.yaml");
     fs::write(&new, text).unwrap();

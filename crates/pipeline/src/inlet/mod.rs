@@ -226,12 +226,7 @@ impl Inlet {
     }
 
     fn poll_item(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Item>, Failure>> {
-        if let Some(call) = &self.call
-            && call.is_called(context)
-            && !self.is_within
-        {
-            self.ended = true;
-        }
+        self.ended |= self.is_called(context);
         while !self.ended {
             if self.is_due() {
                 return Poll::Ready(Ok(self.checkpoint()));
@@ -256,6 +251,12 @@ impl Inlet {
             }
         }
         Poll::Ready(Ok(self.checkpoint()))
+    }
+
+    /// Whether the sink is to leave its seat. In the middle of what the channel delivered, the rest comes first.
+    fn is_called(&self, context: &Context<'_>) -> bool {
+        let call = self.call.as_ref();
+        !self.is_within && call.is_some_and(|call| call.is_called(context))
     }
 
     /// Counts a batch into the next checkpoint; None for a batch without records, which only moves the position.

@@ -56,7 +56,7 @@ enum Intake {
     },
 }
 
-/// What a reload does with a node of the new plan.
+/// The action of a reload for a node of the new plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
     /// It runs and stays as it is.
@@ -163,7 +163,7 @@ impl Known {
         Self(nodes)
     }
 
-    /// What has to be done for `new`. A node that `has_ended` stays so unless it changes. Fails if only a restart can do it.
+    /// The actions that lead to `new`. A node that `has_ended` stays so unless it changes. Fails if only a restart can do it.
     pub(crate) fn difference(
         &self,
         new: &Self,

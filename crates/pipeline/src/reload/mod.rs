@@ -15,9 +15,9 @@ use std::{
 use tokio::{sync::oneshot, time::timeout};
 
 use crate::{
+    channel::OpenMemory,
     failure::Failure,
     graph::{Graph, Joining},
-    launch::OpenMemory,
     node::{Sink, Source},
     plan::{ChannelPlan, Plan, ProcessorPlan, SinkPlan, filled},
     replay::Replay,
@@ -304,7 +304,7 @@ impl Reloader {
         Ok(())
     }
 
-    /// What a new node waits for: the end of the one of its name that runs, or that ends.
+    /// A new node begins after this: the end of the node of its name that runs, or that is ending.
     fn before(&self, name: &str, running: Option<Stop>) -> Option<Stop> {
         let leaving = self.leaving.iter().rfind(|(node, _)| **node == *name);
         running.or_else(|| leaving.map(|(_, ended)| ended.clone()))

@@ -1,0 +1,167 @@
+//! The tasks and channels that were started: the pipeline waits for them, and a reload adds some.
+
+use std::{
+    collections::BTreeSet,
+    sync::{
+        Arc, Mutex, PoisonError, Weak,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::time::timeout;
+
+use crate::{
+    channel::{BoxFuture, Channel},
+    failure::Failure,
+    stop::{Stop, stop},
+};
+
+/// The time that the task of a channel which is closed may take to say so.
+const AT_ONCE: Duration = Duration::from_millis(100);
+
+/// The tasks and channels that were started, for the pipeline to wait for.
+#[derive(Default)]
+pub(crate) struct Started {
+    sources: AtomicUsize,
+    sinks: AtomicUsize,
+    /// Sources whose senders cannot send again.
+    unanswering: Mutex<BTreeSet<Arc<str>>>,
+    channels: Mutex<Vec<Open>>,
+}
+
+/// A durable channel that was opened. Only its feeds and its task keep it, so nothing is left of one that a reload has removed.
+pub(crate) struct Open {
+    channel: Weak<dyn Channel>,
+    /// Returns when it is closed.
+    pub(crate) ended: Stop,
+    /// Returns when it is closed and everything in it is kept.
+    finished: BoxFuture<'static, Result<(), Failure>>,
+}
+
+impl Open {
+    /// A channel, and the future that returns when it is closed and everything in it is kept.
+    pub(crate) fn new(
+        channel: Arc<dyn Channel>,
+        finished: BoxFuture<'static, Result<(), Failure>>,
+    ) -> Self {
+        let weak = Arc::downgrade(&channel);
+        let (running, ended) = stop();
+        let task = tokio::spawn(async move {
+            let finished = finished.await;
+            drop((channel, running));
+            finished
+        });
+        let died = |error| Err(Failure::us(format!("the task of a channel died: {error}")));
+        Self {
+            channel: weak,
+            ended,
+            finished: Box::pin(async move { task.await.unwrap_or_else(died) }),
+        }
+    }
+
+    /// Keeps what there is room for and closes.
+    pub(crate) fn give_up_waiting(&self) {
+        let channel = self.channel.upgrade();
+        channel.inspect(|channel| channel.give_up_waiting());
+    }
+
+    /// Returns when the channel is closed and everything in it is kept.
+    pub(crate) async fn finished(&mut self) -> Result<(), Failure> {
+        (&mut self.finished).await
+    }
+
+    /// How it was closed; `None` if it is open.
+    pub(crate) async fn is_finished(&mut self) -> Option<Result<(), Failure>> {
+        timeout(AT_ONCE, self.finished()).await.ok()
+    }
+}
+
+impl Started {
+    /// A task begins.
+    pub(crate) fn begin(&self, is_source: bool) {
+        self.of(is_source).fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn of(&self, is_source: bool) -> &AtomicUsize {
+        match is_source {
+            true => &self.sources,
+            false => &self.sinks,
+        }
+    }
+
+    /// A task has ended.
+    pub(crate) fn end(&self, is_source: bool) {
+        self.of(is_source).fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// The number of sources that run.
+    pub(crate) fn sources(&self) -> usize {
+        self.sources.load(Ordering::Relaxed)
+    }
+
+    /// The number of tasks that run.
+    pub(crate) fn all(&self) -> usize {
+        self.sources() + self.sinks.load(Ordering::Relaxed)
+    }
+
+    /// The senders of this source cannot send again.
+    pub(crate) fn add_unanswering(&self, source: &Arc<str>) {
+        let all = self.unanswering.lock();
+        all.unwrap_or_else(PoisonError::into_inner)
+            .insert(source.clone());
+    }
+
+    /// A durable channel was opened.
+    pub(crate) fn add_channel(&self, open: Open) {
+        let channels = self.channels.lock();
+        channels.unwrap_or_else(PoisonError::into_inner).push(open);
+    }
+
+    /// The channels that were opened since the last call.
+    pub(crate) fn take_channels(&self) -> Vec<Open> {
+        let channels = self.channels.lock();
+        std::mem::take(&mut channels.unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Whether the senders of a source cannot send again.
+    pub(crate) fn is_unanswering(&self, source: &str) -> bool {
+        let all = self.unanswering.lock();
+        all.unwrap_or_else(PoisonError::into_inner).contains(source)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::unopened::Unopened;
+
+    #[test]
+    fn tasks_are_counted_until_they_end() {
+        let started = Started::default();
+        started.begin(true);
+        started.begin(false);
+        assert_eq!((started.sources(), started.all()), (1, 2));
+        started.end(true);
+        assert_eq!((started.sources(), started.all()), (0, 1));
+        started.add_unanswering(&"in".into());
+        assert!(started.is_unanswering("in") && !started.is_unanswering("other"));
+    }
+
+    #[tokio::test]
+    async fn a_channel_is_kept_until_it_is_closed() {
+        let (sender, closed) = tokio::sync::oneshot::channel::<()>();
+        let channel: Arc<dyn Channel> = Arc::new(Unopened::default());
+        let weak = Arc::downgrade(&channel);
+        let finished = async {
+            let _ = closed.await;
+            Ok(())
+        };
+        let mut open = Open::new(channel, Box::pin(finished));
+        assert_eq!(open.is_finished().await, None);
+        assert!(weak.upgrade().is_some());
+        sender.send(()).unwrap();
+        assert_eq!(open.finished().await, Ok(()));
+        assert!(weak.upgrade().is_none() && open.ended.is_over());
+    }
+}
