@@ -362,6 +362,8 @@ struct Received {
     records: Meter,
     bytes: Meter,
     batches: Meter,
+    /// The part of this inlet in `records`: a sink behind memory has several.
+    task: Meter,
 }
 
 impl Received {
@@ -370,6 +372,7 @@ impl Received {
             records: meters.counter("records_received"),
             bytes: meters.counter("bytes_received"),
             batches: meters.counter("batches_received"),
+            task: meters.task("task_records"),
         }
     }
 
@@ -377,6 +380,7 @@ impl Received {
         self.records.add(u64::from(batch.count));
         self.bytes.add(batch.len() as u64);
         self.batches.add(1);
+        self.task.add(u64::from(batch.count));
     }
 }
 
