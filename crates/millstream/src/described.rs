@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::{
     explain::{Explained, text},
-    redacted,
+    masked,
 };
 
 /// Describes each node. Clones share it; a reload replaces it.
@@ -45,7 +45,7 @@ impl Descriptions {
 
 fn node(explained: &Explained, entry: &Entry) -> Value {
     let schema = (entry.component.schema)().to_value();
-    let mut shown = json!({ "options": redacted::options(&entry.options, &schema) });
+    let mut shown = json!({ "options": masked::options(&entry.options, &schema) });
     let Some(at) = explained.place(&entry.name) else {
         return shown;
     };

@@ -1,21 +1,33 @@
 //! Replaces the running program by the one that is now in its file, without closing the addresses that sources listen at.
 //!
-//! The new program first checks the configuration; if that fails, nothing changes. Then this one drains as at a stop, and the new one starts in
-//! the same process. Connections and datagrams that arrive in between wait in the sockets.
+//! The new program first checks the configuration; if that fails or takes too long, nothing changes. Then this one drains as at a stop, and the
+//! new one starts in the same process. Connections and datagrams that arrive in between wait in the sockets.
 
 use std::{
-    env,
-    os::unix::process::CommandExt,
+    env, io,
+    os::{fd::OwnedFd, unix::process::CommandExt},
     path::{Path, PathBuf},
-    process::Command,
+    process::{Child, ChildStderr, Command, ExitStatus, Stdio},
+    thread,
+    time::Duration,
 };
 
 use millstream_net::handover;
+use rustix::process::{Pid, Signal, kill_process_group};
+use tokio::{
+    io::{AsyncReadExt, copy, sink},
+    net::unix::pipe,
+    time::{sleep, timeout},
+};
 
 use crate::exit;
 
-/// The bytes of an error of the new program that the log shows.
-const SHOWN_BYTES: usize = 2000;
+/// The most bytes of an error of the new program that the log shows.
+const SHOWN_BYTES: u64 = 2000;
+/// The longest time that the new program may take to check the configuration.
+const CHECK_MAX: Duration = Duration::from_mins(1);
+/// How often the new program is asked whether it has ended.
+const STEP: Duration = Duration::from_millis(20);
 
 /// The program and its configuration.
 #[derive(Clone)]
@@ -34,11 +46,10 @@ impl Upgrade {
         }
     }
 
-    /// Lets the program in the file check the configuration. The error says what is wrong.
+    /// Lets the program in the file check the configuration, for at most a minute. The error says what is wrong. A drop of the future
+    /// kills that program.
     pub async fn check(&self) -> Result<(), String> {
-        let (program, config) = (self.program.clone(), self.config.clone());
-        let checked = tokio::task::spawn_blocking(move || check(&program, &config)).await;
-        checked.unwrap_or_else(|error| Err(error.to_string()))
+        check(&self.program, &self.config, CHECK_MAX).await
     }
 
     /// Starts the program in place of this one, with the same arguments. Returns the exit code only if that fails.
@@ -54,28 +65,140 @@ impl Upgrade {
     }
 }
 
-fn check(program: &Path, config: &[PathBuf]) -> Result<(), String> {
+async fn check(program: &Path, config: &[PathBuf], max: Duration) -> Result<(), String> {
     let name = program.display();
-    let output = Command::new(program).arg("check").args(config).output();
-    let output = output.map_err(|error| format!("cannot start {name}: {error}"))?;
-    if output.status.success() {
-        return Ok(());
+    let (mut checker, errors) =
+        Checker::start(program, config).map_err(|error| format!("cannot start {name}: {error}"))?;
+    let ended = timeout(max, checker.ended(errors)).await.map_err(|_| {
+        let seconds = max.as_secs();
+        format!("{name} check: not done after {seconds} s; it is killed")
+    })?;
+    let (status, text) = ended.map_err(|error| format!("{name} check: {error}"))?;
+    match status.success() {
+        true => Ok(()),
+        false => Err(format!("{name} check: {status}\n{}", text.trim_end())),
     }
-    let text = String::from_utf8_lossy(&output.stderr);
-    let text: String = text.trim_end().chars().take(SHOWN_BYTES).collect();
-    Err(format!("{name} check: {}\n{text}", output.status))
+}
+
+/// The new program while it checks the configuration. It is killed when this is dropped. `None` when it has ended.
+struct Checker(Option<Child>);
+
+impl Checker {
+    /// Also returns its standard error.
+    fn start(program: &Path, config: &[PathBuf]) -> io::Result<(Self, ChildStderr)> {
+        let mut child = Command::new(program)
+            .arg("check")
+            .args(config)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .process_group(0)
+            .spawn()?;
+        let errors = child.stderr.take();
+        let checker = Self(Some(child));
+        let errors = errors.ok_or_else(|| io::Error::from(io::ErrorKind::BrokenPipe))?;
+        Ok((checker, errors))
+    }
+
+    /// Waits for its end. Returns the beginning of what it wrote to standard error.
+    async fn ended(&mut self, errors: ChildStderr) -> io::Result<(ExitStatus, String)> {
+        let mut errors = pipe::Receiver::from_owned_fd(OwnedFd::from(errors))?;
+        let mut text = Vec::new();
+        let mut shown = (&mut errors).take(SHOWN_BYTES);
+        shown.read_to_end(&mut text).await?;
+        copy(&mut errors, &mut sink()).await?;
+        while let Some(child) = &mut self.0 {
+            if let Some(status) = child.try_wait()? {
+                self.0 = None;
+                return Ok((status, String::from_utf8_lossy(&text).into_owned()));
+            }
+            sleep(STEP).await;
+        }
+        Err(io::ErrorKind::NotFound.into())
+    }
+}
+
+impl Drop for Checker {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.0.take() {
+            // Before it is reaped: until then its number belongs to no other process.
+            let _ = kill_process_group(Pid::from_child(&child), Signal::KILL);
+            // A program that hangs in the kernel does not end at once.
+            let reaper = thread::Builder::new().name("check-reaper".into());
+            let _ = reaper.spawn(move || child.wait());
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::{fs, time::Instant};
+
     use super::*;
 
-    #[test]
-    fn a_program_that_refuses_the_configuration_or_is_missing_is_an_error() {
-        assert_eq!(check(Path::new("true"), &[]), Ok(()));
-        let refused = check(Path::new("ls"), &[PathBuf::from("/missing.yaml")]).unwrap_err();
+    /// As for a program that is in no hurry.
+    const LONG: Duration = Duration::from_secs(60);
+
+    #[tokio::test]
+    async fn a_program_that_refuses_the_configuration_or_is_missing_is_an_error() {
+        assert_eq!(check(Path::new("true"), &[], LONG).await, Ok(()));
+        let missing = [PathBuf::from("/missing.yaml")];
+        let refused = check(Path::new("ls"), &missing, LONG).await.unwrap_err();
         assert!(refused.contains("/missing.yaml"), "{refused}");
-        let missing = check(Path::new("/missing"), &[]).unwrap_err();
+        let missing = check(Path::new("/missing"), &[], LONG).await.unwrap_err();
         assert!(missing.starts_with("cannot start /missing: "), "{missing}");
+    }
+
+    /// A program that never ends, and the argument that only it has.
+    fn hanging(directory: &Path) -> (&'static Path, Vec<PathBuf>) {
+        let awaited = directory.join("awaited");
+        let options = ["--follow=name", "--retry"].map(PathBuf::from);
+        (
+            Path::new("tail"),
+            options.into_iter().chain([awaited]).collect(),
+        )
+    }
+
+    /// Whether a process runs that has this argument.
+    fn runs(argument: &Path) -> bool {
+        let argument = argument.as_os_str().as_encoded_bytes();
+        fs::read_dir("/proc").unwrap().any(|entry| {
+            let line = fs::read(entry.unwrap().path().join("cmdline")).unwrap_or_default();
+            line.split(|byte| *byte == 0).any(|it| it == argument)
+        })
+    }
+
+    async fn ends(argument: &Path) {
+        let start = Instant::now();
+        while runs(argument) {
+            assert!(start.elapsed() < LONG, "it still runs");
+            sleep(STEP).await;
+        }
+    }
+
+    #[tokio::test]
+    async fn a_program_that_hangs_is_killed_after_the_longest_time() {
+        let directory = tempfile::tempdir().unwrap();
+        let (program, arguments) = hanging(directory.path());
+        let max = Duration::from_secs(1);
+        let why = check(program, &arguments, max).await.unwrap_err();
+        assert_eq!(why, "tail check: not done after 1 s; it is killed");
+        ends(&arguments[2]).await;
+    }
+
+    #[tokio::test]
+    async fn a_check_that_is_dropped_kills_the_program() {
+        let directory = tempfile::tempdir().unwrap();
+        let (program, arguments) = hanging(directory.path());
+        let started = async {
+            while !runs(&arguments[2]) {
+                sleep(STEP).await;
+            }
+        };
+        tokio::select! {
+            ended = check(program, &arguments, LONG) => panic!("it ended: {ended:?}"),
+            () = started => {}
+        }
+        ends(&arguments[2]).await;
     }
 }

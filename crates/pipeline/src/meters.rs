@@ -165,9 +165,10 @@ impl Meters {
             let Some(family) = all.last_mut() else {
                 continue;
             };
+            let unit = known(name).map_or(Unit::None, |known| known.unit);
             for (row, value) in rows {
                 let labels = vec![("component", component.to_string()), (label, row)];
-                let number = Number::Whole(value);
+                let number = scaled(value, unit);
                 family.samples.push(exposition::Sample { labels, number });
             }
         }
@@ -237,6 +238,12 @@ impl NodeMeters {
     pub fn gauge(&self, name: &'static str) -> Meter {
         let new = || Instrument::Gauge(Meter::default());
         self.meter(name, new)
+    }
+
+    /// The counter `millstream_<name>_total` of one more task of the node, until it is dropped. Pages show it by the number of the task,
+    /// while there are several.
+    pub fn task(&self, name: &'static str) -> Meter {
+        Meter(self.all.tables.task(name, &self.component))
     }
 
     /// The gauge `millstream_<name>` of an age: one task's part of it. The page shows the oldest.

@@ -7,7 +7,8 @@
 //!
 //! A processor may be in the chains of several consumers, and a sink may share a durable channel with others. So batches carry the name of the
 //! node ([`ADDRESS`]): each chain takes them to this processor, a sink of this name takes them past its chain, and for everybody else they
-//! are empty.
+//! are empty. They also name the consumers whose chains led to the processor when the replay began. A reload or a restart may remove it
+//! before they are read: then those consumers reject them.
 
 use std::{
     io,
@@ -30,7 +31,8 @@ use crate::{
     stop::Stop,
 };
 
-/// The value that holds the name of the node that a batch is for. No peer may set it.
+/// The value that holds the name of the node that a batch is for, and behind it, each after a space, those of the consumers whose chains
+/// lead to it. No peer may set it.
 pub const ADDRESS: &str = "replay.to";
 /// The most bytes of records in a batch.
 const BATCH_BYTES_MAX: usize = 256 << 10;
@@ -41,8 +43,8 @@ const AHEAD: usize = 2;
 pub struct Replay {
     node: Arc<str>,
     outlet: Outlet,
-    /// Batches carry their address.
-    is_addressed: bool,
+    /// The address that batches carry, if they do.
+    address: Option<Arc<str>>,
     files: Aside,
 }
 
@@ -71,7 +73,21 @@ impl Progress {
 /// The node that a batch is for, if it is for only one.
 #[inline]
 pub(crate) fn address(batch: &Batch) -> Option<&str> {
-    batch.values.get(ADDRESS)
+    let address = batch.values.get(ADDRESS)?;
+    Some(address.split_once(' ').map_or(address, |(node, _)| node))
+}
+
+/// Whether a chain of this consumer led to the node that the batch is for.
+pub(crate) fn is_by_way_of(batch: &Batch, consumer: &str) -> bool {
+    let address = batch.values.get(ADDRESS).unwrap_or_default();
+    address.split(' ').skip(1).any(|name| name == consumer)
+}
+
+/// The address of batches for `node`, to which the chains of `consumers` lead.
+pub(crate) fn address_of(node: &str, consumers: &[Arc<str>]) -> Arc<str> {
+    let names = consumers.iter().map(|name| &**name);
+    let names: Vec<_> = [node].into_iter().chain(names).collect();
+    names.join(" ").into()
 }
 
 /// The batch without its address.
@@ -88,12 +104,17 @@ enum Part {
 }
 
 impl Replay {
-    /// A replay of what `node` has rejected, through `outlet`.
-    pub(crate) fn new(node: &Arc<str>, outlet: Outlet, is_addressed: bool, files: Aside) -> Self {
+    /// A replay of what `node` has rejected, through `outlet`, in batches with this address.
+    pub(crate) fn new(
+        node: &Arc<str>,
+        outlet: Outlet,
+        address: Option<Arc<str>>,
+        files: Aside,
+    ) -> Self {
         Self {
             node: node.clone(),
             outlet,
-            is_addressed,
+            address,
             files,
         }
     }
@@ -120,10 +141,7 @@ impl Replay {
     /// Sends the records of one file and removes it.
     async fn send(&self, path: &Path, progress: &Progress) -> Result<(), String> {
         let (sender, mut parts) = mpsc::channel(AHEAD);
-        let (from, address) = (
-            path.to_owned(),
-            self.is_addressed.then(|| self.node.clone()),
-        );
+        let (from, address) = (path.to_owned(), self.address.clone());
         let reading = tokio::task::spawn_blocking(move || read(&from, address.as_ref(), &sender));
         let mut left = Vec::new();
         while let Some(part) = parts.recv().await {
@@ -247,8 +265,8 @@ fn empty(record: &Rejected<'_>, encoding: Encoding, address: Option<&Arc<str>>) 
     for (name, value) in &record.values {
         values.set(name, *value);
     }
-    if let Some(node) = address {
-        values.set(ADDRESS, &**node);
+    if let Some(address) = address {
+        values.set(ADDRESS, &**address);
     }
     Batch {
         tag: record.tag.into(),
@@ -292,10 +310,10 @@ mod tests {
     #[test]
     fn records_of_one_kind_share_a_batch_with_their_address() {
         let mut gather = Gather::default();
-        let node: Arc<str> = "n".into();
+        let to = address_of("n", &["one".into(), "two".into()]);
         let mut add = |tag, message| {
             let record = record(tag, message);
-            gather.add(&record, Encoding::Lines, Some(&node))
+            gather.add(&record, Encoding::Lines, Some(&to))
         };
         assert!(add("a", b"1\n").is_none());
         assert!(add("a", b"2").is_none());
@@ -303,6 +321,8 @@ mod tests {
         assert_eq!((&first.body[..], first.count), (&b"1\n2\n"[..], 2));
         assert_eq!((first.tag.as_str(), first.received), ("a", Time(7)));
         assert_eq!(address(&first), Some("n"));
+        let leads = ["n", "one", "two", "tw"].map(|name| is_by_way_of(&first, name));
+        assert_eq!(leads, [false, true, true, false]);
         let bare = unaddressed(first);
         assert_eq!((address(&bare), bare.values.get("peer")), (None, Some("p")));
         assert_eq!(gather.take().unwrap().count, 1);

@@ -1,11 +1,15 @@
 //! Tables: one number for each of several things of a node (files, servers), shown by `/metrics` with another label, and by `status`.
 //!
 //! Only the [`ROWS_MAX`] largest rows of a table are shown, so that many files or servers never flood a monitoring system. A table is
-//! replaced as a whole and rarely; nothing on the line touches it.
+//! replaced as a whole and rarely; nothing on the line touches it. Only tables of tasks are live: each task has a row, a number that it
+//! counts on, until it ends.
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 /// The number of rows shown: enough for a page, few enough for every node of a fleet.
@@ -14,11 +18,49 @@ pub const ROWS_MAX: usize = 20;
 /// (label value, number), the largest first.
 pub type Rows = Vec<(String, u64)>;
 
-/// The label and the rows.
+/// The label of tasks.
+const TASK: &str = "task";
+
+/// The content of a table.
 #[derive(Clone, Debug)]
-struct Content {
-    label: &'static str,
-    rows: Rows,
+enum Content {
+    /// The label and the rows.
+    Rows(&'static str, Rows),
+    /// The numbers of tasks, by the number of the task. One that has ended is free for the next.
+    Tasks(Vec<Weak<AtomicU64>>),
+}
+
+impl Content {
+    fn label(&self) -> &'static str {
+        match self {
+            Self::Rows(label, _) => label,
+            Self::Tasks(_) => TASK,
+        }
+    }
+
+    /// The rows; none of a single task, which is the node.
+    fn rows(&self) -> Rows {
+        let tasks = match self {
+            Self::Rows(_, rows) => return rows.clone(),
+            Self::Tasks(tasks) => tasks.iter().enumerate(),
+        };
+        let row = |(number, task): (usize, &Weak<AtomicU64>)| {
+            let value = task.upgrade()?.load(Ordering::Relaxed);
+            Some((number.to_string(), value))
+        };
+        let mut rows: Rows = tasks.filter_map(row).collect();
+        if rows.len() < 2 {
+            return Vec::new();
+        }
+        largest(&mut rows);
+        rows
+    }
+}
+
+/// Keeps the largest rows, in order. Equal numbers stay in theirs.
+fn largest(rows: &mut Rows) {
+    rows.sort_by_key(|row| std::cmp::Reverse(row.1));
+    rows.truncate(ROWS_MAX);
 }
 
 /// (name of the metric, component).
@@ -49,21 +91,38 @@ impl Tables {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The number of one more task of a component, until it is dropped.
+    pub(crate) fn task(&self, name: &'static str, of: &Arc<str>) -> Arc<AtomicU64> {
+        let number = Arc::new(AtomicU64::new(0));
+        let mut all = self.content();
+        let table = all.entry((name, of.clone()));
+        if let Content::Tasks(tasks) = table.or_insert(Content::Tasks(Vec::new())) {
+            let weak = Arc::downgrade(&number);
+            match tasks.iter_mut().find(|task| task.strong_count() == 0) {
+                Some(free) => *free = weak,
+                None => tasks.push(weak),
+            }
+        }
+        number
+    }
+
     /// (metric, label, rows) of the tables of a component that have rows.
     pub fn of(&self, component: &str) -> Vec<(&'static str, &'static str, Rows)> {
         let all = self.content();
         let own = all.iter().filter(|((_, of), _)| &**of == component);
-        own.map(|((name, _), table)| (*name, table.label, table.rows.clone()))
+        own.map(|((name, _), table)| (*name, table.label(), table.rows()))
+            .filter(|(.., rows)| !rows.is_empty())
             .collect()
     }
 
-    /// (metric, component, label, rows) of all, sorted by metric and component.
+    /// (metric, component, label, rows) of all that have rows, sorted by metric and component.
     pub(crate) fn all(&self) -> Vec<(&'static str, Arc<str>, &'static str, Rows)> {
         let all = self.content();
         let table = |((name, of), table): (&Key, &Content)| {
-            (*name, of.clone(), table.label, table.rows.clone())
+            (*name, of.clone(), table.label(), table.rows())
         };
-        all.iter().map(table).collect()
+        let tables = all.iter().map(table);
+        tables.filter(|(.., rows)| !rows.is_empty()).collect()
     }
 }
 
@@ -78,14 +137,12 @@ impl Table {
             }
             same
         });
-        // The sort is stable: equal numbers stay ordered by label.
-        rows.sort_by_key(|row| std::cmp::Reverse(row.1));
-        rows.truncate(ROWS_MAX);
+        largest(&mut rows);
         let label = self.label;
         let mut all = self.all.content();
         match rows.is_empty() {
             true => all.remove(&self.key),
-            false => all.insert(self.key.clone(), Content { label, rows }),
+            false => all.insert(self.key.clone(), Content::Rows(label, rows)),
         };
     }
 }
@@ -117,5 +174,28 @@ mod tests {
         assert_eq!((shown.len(), shown[0].1), (ROWS_MAX, 999));
         table.set(Vec::new());
         assert!(tables.of("web").is_empty());
+    }
+
+    #[test]
+    fn each_of_several_tasks_has_a_row_until_it_ends() {
+        let tables = Tables::default();
+        let task = || tables.task("task_records", &"parse".into());
+        let first = task();
+        first.fetch_add(5, Ordering::Relaxed);
+        // The only task is the node.
+        assert!(tables.of("parse").is_empty());
+        let second = task();
+        second.fetch_add(7, Ordering::Relaxed);
+        let shown = [("task_records", "task", rows(&[("1", 7), ("0", 5)]))];
+        assert_eq!(tables.of("parse"), shown);
+        drop(first);
+        assert!(tables.of("parse").is_empty());
+        let third = task();
+        third.fetch_add(1, Ordering::Relaxed);
+        assert_eq!(
+            tables.of("parse")[0].2,
+            rows(&[("1", 7), ("0", 1)]),
+            "the number of the first is free"
+        );
     }
 }

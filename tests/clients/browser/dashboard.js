@@ -37,7 +37,7 @@ async function lays_out_any_graph() {
     const nodes = Array.from({ length: 1 + below(24) }, (_, at) => ({ name: `n${at}`, section: sections[below(4)] }));
     const edges = Array.from({ length: below(40) }, () => ({ source: `n${below(nodes.length)}`, target: `n${below(nodes.length)}`, rejected: below(4) === 0 }));
     const down = seed % 2 === 0;
-    const form = { down, width: 200, height: 90, along: 100, across: 20, bend: 10, most: down ? 2 : Infinity };
+    const form = { down, width: 200, height: 90, along: 100, across: 20, bend: 10, apart: 30, most: down ? 2 : Infinity };
     const { places, ways, width, height } = layout(nodes, edges, form);
     const all = [...places.values()];
     for (const [at, a] of all.entries()) {
@@ -54,6 +54,13 @@ async function lays_out_any_graph() {
       const [start, end] = [points[0], points[points.length - 1]];
       const near = (a, b) => Math.abs(a - b) < 0.01;
       assert.ok(down ? near(start.y, from.y + 90) && near(end.y, to.y) : near(start.x, from.x + 200) && near(end.x, to.x), `seed ${seed}`);
+      const [place, size] = down ? [start.x - from.x, 200] : [start.y - from.y, 90];
+      assert.ok(place > 0 && place < size, `seed ${seed}: an edge begins beside its node`);
+      for (const other of edges) {
+        if (other === edge || other.source !== edge.source || other.target !== edge.target) continue;
+        const [its] = ways.get(other).points;
+        assert.ok(!near(its.x, start.x) || !near(its.y, start.y), `seed ${seed}: two edges are drawn over each other`);
+      }
     }
   }
 }
@@ -117,6 +124,13 @@ async function shows_the_graph(page) {
   const places = [];
   for (const name of ["steady", "buffer", "levels", "http"]) places.push(await x(name));
   assert.deepEqual(places, [...places].sort((a, b) => a - b), "from left to right");
+  // Two routes lead to the same sink.
+  const ways = await page.locator(".edge").evaluateAll((all) => all.map((it) => it.getAttribute("d")));
+  assert.equal(new Set(ways).size, ways.length, "two edges are drawn over each other");
+  const labels = [];
+  for (const ends of ["levels.rest rest", "levels.eights rest"]) labels.push(await edge(page, ends).boundingBox());
+  const [one, two] = labels;
+  assert.ok(one.y + one.height <= two.y || two.y + two.height <= one.y || one.x + one.width <= two.x || two.x + two.width <= one.x, "two labels overlap");
   const boxes = [];
   for (const name of NODES) boxes.push(await card(page, name).boundingBox());
   for (const [at, a] of boxes.entries()) {
@@ -230,6 +244,12 @@ async function has_dark_colours(page) {
   await shot(page, "dark");
   await card(page, "levels").click();
   await page.locator("#drawer .code").waitFor();
+  const tasks = page.locator("#drawer table.bars", { hasText: "records by task" });
+  // Two consumers behind it have two tasks each.
+  await until("all tasks have records", async () => (await tasks.locator("tbody tr").count()) === 4);
+  assert.match(await tasks.locator("caption").textContent(), /the largest has [\d.]+ times the mean/);
+  await tasks.scrollIntoViewIfNeeded();
+  await shot(page, "tasks-dark");
   await accessible(page, "with an open node in the dark");
   await shot(page, "node-dark");
   await page.keyboard.press("Escape");

@@ -1,6 +1,6 @@
 //! `millstream run`: starts the pipeline, handles signals, drains, and reports how it ended.
 
-use std::{path::PathBuf, sync::Arc, time::Duration};
+use std::{future::pending, path::PathBuf, pin::Pin, sync::Arc, time::Duration};
 
 use clap::Args;
 use millstream_channels::memory::MemoryChannel;
@@ -296,19 +296,35 @@ impl Events {
             once,
             pusher: _,
         } = self;
+        let mut check = None;
         loop {
             tokio::select! {
                 _ = signals.term.recv() => return Asked::Stop,
                 _ = signals.int.recv() => return Asked::Stop,
                 _ = signals.usr1.recv() => tracing::info!("{}", shown.line()),
-                _ = signals.usr2.recv(), if !stopping && !*once => match upgrade.check().await {
+                _ = signals.usr2.recv(), if !stopping && !*once => match check {
+                    None => check = Some(Box::pin(upgrade.check())),
+                    Some(_) => tracing::warn!("SIGUSR2 is ignored: the new program still checks the configuration"),
+                },
+                checked = ended(&mut check) => match checked {
                     Ok(()) => return Asked::Upgrade,
-                    Err(why) => tracing::error!("not upgraded, everything runs as before: {why}"),
+                    Err(why) => {
+                        check = None;
+                        tracing::error!("not upgraded, everything runs as before: {why}");
+                    }
                 },
                 _ = signals.hup.recv() => drop(reload.reload(stopping, &[]).await),
                 () = reload.answer(stopping) => {}
             }
         }
+    }
+}
+
+/// The result of the task, if there is one.
+async fn ended<T>(task: &mut Option<Pin<Box<impl Future<Output = T>>>>) -> T {
+    match task {
+        Some(task) => task.await,
+        None => pending().await,
     }
 }
 

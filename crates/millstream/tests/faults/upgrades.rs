@@ -1,6 +1,14 @@
 //! The program replaces itself while senders are at work, and is started with the sockets of systemd: no sender is refused, nothing is lost.
 
-use std::{fs, net::UdpSocket, thread::sleep, time::Duration};
+use std::{
+    fs,
+    io::{Read, Write},
+    net::{TcpStream, UdpSocket},
+    path::{Path, PathBuf},
+    process::Command,
+    thread::sleep,
+    time::Duration,
+};
 
 use crate::program::{
     Program, free_port,
@@ -124,4 +132,61 @@ fn a_source_listens_at_the_socket_that_systemd_has_opened() {
     wait_until("the new program has started", || starts(&program) == 2);
     assert_eq!(program.stop(), Some(0));
     verify(&place.join("out"), &place.join("ledger"));
+}
+
+/// Starts a copy of the program that is in the file `millstream`, which a test can replace.
+fn start_copy(place: &Path, config: &str) -> Program {
+    let (program, copy) = (env!("CARGO_BIN_EXE_millstream"), place.join("millstream"));
+    if fs::hard_link(program, &copy).is_err() {
+        fs::copy(program, &copy).unwrap();
+    }
+    let run = format!("shift; exec {} \"$@\"", copy.display());
+    Program::start_after(place, config, &["sh", "-c", &run, "sh"])
+}
+
+/// Puts a program in the place of `millstream` that writes its process id to the file `checker` and never ends. A shell writes it: a file
+/// that another test's child process has open for writing cannot be executed.
+fn replace_by_one_that_hangs(place: &Path) {
+    let write = "printf '#!/bin/sh\\necho $$ > %s/checker\\nexec sleep 600\\n' \"$0\" > \"$0/new\"\n\
+                 chmod +x \"$0/new\" && mv \"$0/new\" \"$0/millstream\"";
+    let written = Command::new("sh").args(["-c", write]).arg(place).status();
+    assert!(written.unwrap().success());
+}
+
+#[test]
+fn a_new_program_that_hangs_keeps_the_old_one_from_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path();
+    let (port, api) = (free_port(), free_port());
+    let config = format!(
+        "data_dir: {0}/data\napi: {{ listen: \"127.0.0.1:{api}\" }}\n\
+         sources:\n  in: {{ type: forward, listen: \"tcp://127.0.0.1:{port}\" }}\n\
+         sinks:\n  out: {{ type: file, inputs: [in], path: \"{0}/out.log\" }}\n",
+        place.display()
+    );
+    let program = start_copy(place, &config).listens(port);
+    wait_until("it has started", || starts(&program) == 1);
+    replace_by_one_that_hangs(place);
+    program.signal("USR2");
+    let checker = || fs::read_to_string(place.join("checker")).unwrap_or_default();
+    wait_until("the new program checks", || checker().ends_with('\n'));
+    program.signal("USR2");
+    wait_until("the second signal is ignored", || {
+        program.log().contains("SIGUSR2 is ignored")
+    });
+    let mut interface = TcpStream::connect(("127.0.0.1", api)).unwrap();
+    let request = "GET /live HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+    interface.write_all(request.as_bytes()).unwrap();
+    let mut answer = String::new();
+    interface.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    program.signal("HUP");
+    wait_until("it reloads", || program.log().contains("reloaded: "));
+    assert_eq!(program.stop(), Some(0));
+    let checker = PathBuf::from(format!("/proc/{}", checker().trim()));
+    wait_until("the new program is killed", || {
+        let state = fs::read_to_string(checker.join("stat")).unwrap_or_default();
+        // The name of an ended one stays until its parent asks for it.
+        state.is_empty() || state.contains(") Z ")
+    });
 }

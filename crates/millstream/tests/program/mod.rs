@@ -7,6 +7,7 @@
     reason = "each test uses what it needs of it; one that fails shows the program's log"
 )]
 
+pub mod clock;
 pub mod cuts;
 pub mod disk;
 pub mod prober;

@@ -56,6 +56,6 @@ impl ChainMaker {
         node: &ChainNode,
         context: &NodeContext,
     ) -> Result<Option<Arc<Workers>>, Failure> {
-        Workers::start(node, &context.meters.busy, &self.pool)
+        Workers::start(node, &context.meters, &self.pool)
     }
 }

@@ -94,6 +94,7 @@ pub(crate) struct ProcessorMeters {
     failed: Meter,
     busy: Meter,
     tap: Point,
+    node: NodeMeters,
 }
 
 impl ProcessorMeters {
@@ -107,6 +108,7 @@ impl ProcessorMeters {
             failed: meters.counter("records_failed"),
             busy: meters.counter("busy_microseconds"),
             tap: meters.tap(),
+            node: meters.clone(),
         }
     }
 

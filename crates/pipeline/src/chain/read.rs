@@ -140,21 +140,21 @@ impl ChainReader {
     }
 
     /// A batch that was read, with the maker of its chain; `None` if it passes through none. A batch of a replay is for one node: for this sink
-    /// it passes no chain, and for processors that are not here it is empty.
+    /// it passes no chain. With the address of a processor that is not here it passes no chain either, and the inlet decides about it.
     fn route(&self, mut delivered: Delivered) -> (Delivered, Option<Arc<ChainMaker>>) {
         let maker = self.maker_of(&delivered);
-        match (replay::address(&delivered.batch), maker) {
-            (Some(node), _) if *node == *self.sink => {
-                delivered.batch = replay::unaddressed(delivered.batch);
-                (delivered, None)
-            }
-            (Some(_), None) => {
-                delivered.batch = emptied(delivered.batch);
-                (delivered, None)
-            }
-            (None, None) => (self.taken(delivered), None),
-            (_, maker) => (delivered, maker),
+        let Some(node) = replay::address(&delivered.batch) else {
+            return match maker {
+                None => (self.taken(delivered), None),
+                maker => (delivered, maker),
+            };
+        };
+        if *node == *self.sink {
+            delivered.batch = replay::unaddressed(delivered.batch);
+            return (delivered, None);
         }
+        let maker = maker.filter(|maker| maker.plan().input_of(node).is_some());
+        (delivered, maker)
     }
 
     /// Turns to the chain of a reload, if there was one.

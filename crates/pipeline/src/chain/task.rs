@@ -9,7 +9,7 @@ use super::{merge::Piece, named};
 use crate::{
     failure::Failure,
     guard,
-    meters::Meter,
+    meters::{Meter, NodeMeters},
     output::{Made, Out, Use},
     plan::ChainNode,
     processor::{Processor, Task},
@@ -21,8 +21,26 @@ pub(super) struct GuardedTask {
     processor: Arc<dyn Processor>,
     task: Option<Box<dyn Task>>,
     busy: Meter,
+    /// The task's own meters, if it is one of several.
+    own: Option<TaskMeters>,
     /// Time that is not in the meter yet, in nanoseconds.
     rest: u64,
+}
+
+/// The meters of one of several tasks.
+pub(super) struct TaskMeters {
+    records: Meter,
+    busy: Meter,
+}
+
+impl TaskMeters {
+    /// Those of one more task of a node.
+    pub(super) fn new(meters: &NodeMeters) -> Self {
+        Self {
+            records: meters.task("task_records"),
+            busy: meters.task("task_busy_microseconds"),
+        }
+    }
 }
 
 impl GuardedTask {
@@ -33,10 +51,17 @@ impl GuardedTask {
             processor: node.processor.clone(),
             task: None,
             busy: busy.clone(),
+            own: None,
             rest: 0,
         };
         guarded.task = Some(guarded.create()?);
         Ok(guarded)
+    }
+
+    /// The same with separate meters, beside those of its node.
+    pub(super) fn measured(self, own: TaskMeters) -> Self {
+        let own = Some(own);
+        Self { own, ..self }
     }
 
     fn create(&self) -> Result<Box<dyn Task>, Failure> {
@@ -70,6 +95,10 @@ impl GuardedTask {
         self.task = Some(task);
         self.rest += u64::try_from(started.elapsed().as_nanos()).unwrap_or(0);
         self.busy.add(self.rest / 1000);
+        if let Some(own) = &self.own {
+            own.records.add(u64::from(batch.count));
+            own.busy.add(self.rest / 1000);
+        }
         self.rest %= 1000;
         Ok(made)
     }

@@ -19,10 +19,13 @@ use tokio::sync::{
     oneshot,
 };
 
-use super::{merge::Piece, task::GuardedTask};
+use super::{
+    ProcessorMeters,
+    merge::Piece,
+    task::{GuardedTask, TaskMeters},
+};
 use crate::{
     failure::Failure,
-    meters::Meter,
     output::{Made, Use},
     partition::{Dealer, Partition},
     plan::ChainNode,
@@ -51,7 +54,7 @@ impl Workers {
     /// Starts the tasks of a processor, if it has several or blocks; `None` if its task runs where the chain runs.
     pub(crate) fn start(
         node: &ChainNode,
-        busy: &Meter,
+        meters: &ProcessorMeters,
         pool: &Pool,
     ) -> Result<Option<Arc<Self>>, Failure> {
         let count = node.tasks.count.unwrap_or(1);
@@ -60,7 +63,8 @@ impl Workers {
         }
         let start = |number| {
             let (sender, receiver) = channel(QUEUE);
-            let task = GuardedTask::new(node, busy)?;
+            let task = GuardedTask::new(node, &meters.busy)?;
+            let task = task.measured(TaskMeters::new(&meters.node));
             let name = format!("{}/{number}", node.name);
             thread::Builder::new()
                 // Linux shows 15 bytes of a thread's name.

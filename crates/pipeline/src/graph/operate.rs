@@ -10,8 +10,9 @@ use crate::{
     channel::Entry,
     meters::Meters,
     outlet::{Edge, Feed, Outlet},
+    plan::pump_of,
     rejected,
-    replay::Replay,
+    replay::{self, Replay},
 };
 
 /// A way to a channel, past the chain in front of it.
@@ -56,14 +57,21 @@ impl Graph {
         inputs: impl Iterator<Item = (&'a Arc<str>, Option<&'a Arc<str>>)> + Clone,
     ) -> Result<Replay, String> {
         let (mut edges, mut channels, mut is_addressed) = (Vec::new(), Vec::new(), true);
-        for consumer in self.channels.iter().chain(&self.sinks) {
+        let mut leading = Vec::new();
+        let pumped = self.channels.iter().map(|it| (it, pump_of(&it.name)));
+        let sinks = self.sinks.iter().map(|it| (it, it.name.clone()));
+        for (consumer, reader) in pumped.chain(sinks) {
             let is_own = consumer.name == *node;
             if !is_own && !consumer.leads_through(node) {
                 continue;
             }
             let mut inputs = inputs.clone();
             let input = inputs.find(|(sink, _)| **sink == consumer.name);
-            match input.and_then(|(_, channel)| channel) {
+            let channel = input.and_then(|(_, channel)| channel);
+            if channel.is_some() && !is_own {
+                leading.push(reader);
+            }
+            match channel {
                 // All sinks that read it see the batch.
                 Some(channel) if channels.contains(&channel) => {}
                 Some(channel) => channels.push(channel),
@@ -87,7 +95,8 @@ impl Graph {
         let files = self.files_of(node);
         // The meters of the node count what arrives there.
         let outlet = Outlet::new(edges, &Meters::default().of(node), false);
-        Ok(Replay::new(node, outlet, is_addressed, files))
+        let address = is_addressed.then(|| replay::address_of(node, &leading));
+        Ok(Replay::new(node, outlet, address, files))
     }
 
     /// Asks a durable channel to forget a consumer; `None` if no channel of that name runs.

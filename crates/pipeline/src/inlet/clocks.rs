@@ -30,7 +30,8 @@ impl Stamps {
 pub(super) struct Clocks {
     write: Histogram,
     end_to_end: Histogram,
-    /// Behind a durable channel, that adds the age of what was not taken yet.
+    /// The age of the oldest batch that was taken and is not settled. While there is none, a durable channel reports the age of the
+    /// oldest record that waits for the consumer, under the same name.
     oldest: Since,
     /// When the first batch of each checkpoint that is not settled came, and when that had been received; the oldest first. The last
     /// one may not be handed out yet.

@@ -10,7 +10,7 @@ use std::{
     future::{Future, poll_fn},
     pin::{Pin, pin},
     sync::Arc,
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
     time::Duration,
 };
 
@@ -18,13 +18,14 @@ use millstream_record::{Batch, Position};
 use tokio::time::{Instant, Sleep, sleep_until};
 
 mod clocks;
+mod strays;
 #[cfg(test)]
 mod tests;
 
 use clocks::{Clocks, Stamps};
 
 use crate::{
-    channel::{Bounds, Delivered, Reader},
+    channel::{Bounds, BoxFuture, Delivered, Reader},
     condition::Condition,
     delivery::{Receipt, Token},
     failure::Failure,
@@ -95,13 +96,13 @@ pub struct Inlet {
     counted: Option<Position>,
     /// Raised while the runs of the consumer fail.
     failing: Option<Arc<Condition>>,
-    received: Meter,
-    received_bytes: Meter,
-    batches: Meter,
+    received: Received,
     settled: Meter,
     delivered: Meter,
     clocks: Clocks,
     tap: Point,
+    /// Records that are rejected here, on their way. No checkpoint passes them.
+    strays: Option<BoxFuture<'static, Receipt>>,
 }
 
 impl Inlet {
@@ -130,13 +131,12 @@ impl Inlet {
             ended: false,
             counted: None,
             failing: None,
-            received: meters.counter("records_received"),
-            received_bytes: meters.counter("bytes_received"),
-            batches: meters.counter("batches_received"),
+            received: Received::new(meters),
             settled: meters.counter("records_settled"),
             delivered: meters.counter("records_delivered"),
             clocks: Clocks::new(meters),
             tap: meters.tap(),
+            strays: None,
         }
     }
 
@@ -160,6 +160,7 @@ impl Inlet {
     /// Batches that were taken and not settled fail (memory) or are read again (durable).
     pub fn resume(&mut self, after: Option<Position>) -> Result<(), Failure> {
         self.next = Checkpoint::empty();
+        self.strays = None;
         self.clocks.start_over();
         self.next_bytes = 0;
         self.awaited = false;
@@ -228,6 +229,7 @@ impl Inlet {
     fn poll_item(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Item>, Failure>> {
         self.ended |= self.is_called(context);
         while !self.ended {
+            ready!(self.poll_strays(context));
             if self.is_due() {
                 return Poll::Ready(Ok(self.checkpoint()));
             }
@@ -245,11 +247,12 @@ impl Inlet {
                     let Some(due) = &mut self.due else {
                         return Poll::Pending;
                     };
-                    std::task::ready!(due.as_mut().poll(context));
+                    ready!(due.as_mut().poll(context));
                     return Poll::Ready(Ok(self.checkpoint()));
                 }
             }
         }
+        ready!(self.poll_strays(context));
         Poll::Ready(Ok(self.checkpoint()))
     }
 
@@ -259,7 +262,7 @@ impl Inlet {
         !self.is_within && call.is_some_and(|call| call.is_called(context))
     }
 
-    /// Counts a batch into the next checkpoint; None for a batch without records, which only moves the position.
+    /// Counts a batch into the next checkpoint; None for a batch without records for this consumer, which only moves the position.
     fn count(&mut self, delivered: Delivered) -> Option<Item> {
         let (batch, position) = (delivered.batch, delivered.position);
         if self.due.is_none() {
@@ -279,18 +282,16 @@ impl Inlet {
             self.next.position = position.or(self.next.position);
             self.counted = self.counted.max(position);
         }
-        if batch.count == 0 {
+        if batch.count == 0 || self.is_for_another(&batch) {
             return None;
         }
         if is_new {
-            self.received.add(u64::from(batch.count));
-            self.received_bytes.add(batch.len() as u64);
-            self.batches.add(1);
+            self.received.count(&batch);
         }
         self.tap.see(taps::IN, std::slice::from_ref(&batch));
         self.next.records += u64::from(batch.count);
         self.next.stamps.add(batch.received);
-        Some(Item::Batch(batch, position))
+        self.item(batch, position)
     }
 
     /// Whether a checkpoint comes although the reader has more.
@@ -300,7 +301,7 @@ impl Inlet {
     }
 
     fn checkpoint(&mut self) -> Option<Item> {
-        if self.next_bytes == 0 || self.is_within {
+        if self.next_bytes == 0 || self.is_within || self.strays.is_some() {
             return None;
         }
         (self.next_bytes, self.awaited, self.due) = (0, false, None);
@@ -354,6 +355,33 @@ impl Inlet {
         checkpoint.rejected_records += u64::from(batch.count);
         let receipt = self.rejects.send(batch, true).await;
         checkpoint.rejected.push(receipt);
+    }
+}
+
+/// The meters of what an inlet receives.
+struct Received {
+    records: Meter,
+    bytes: Meter,
+    batches: Meter,
+    /// The part of this inlet in `records`: a sink behind memory has several.
+    task: Meter,
+}
+
+impl Received {
+    fn new(meters: &NodeMeters) -> Self {
+        Self {
+            records: meters.counter("records_received"),
+            bytes: meters.counter("bytes_received"),
+            batches: meters.counter("batches_received"),
+            task: meters.task("task_records"),
+        }
+    }
+
+    fn count(&self, batch: &Batch) {
+        self.records.add(u64::from(batch.count));
+        self.bytes.add(batch.len() as u64);
+        self.batches.add(1);
+        self.task.add(u64::from(batch.count));
     }
 }
 

@@ -9,8 +9,7 @@ use millstream_record::{Encoding, Values};
 
 use super::*;
 use crate::{
-    channel::BoxFuture, channel::Channel, channel::Group, delivery, meters::Meters, outlet::Edge,
-    outlet::Feed,
+    channel::Channel, channel::Group, delivery, meters::Meters, outlet::Edge, outlet::Feed, replay,
 };
 
 /// A reader that delivers what it was given, then ends or waits; it notes what is committed.
@@ -319,5 +318,60 @@ fn a_checkpoint_waits_for_what_was_rejected_before_it() {
             fixture.committed.lock().unwrap().is_empty(),
             "records that were not kept must not be settled"
         );
+    });
+}
+
+/// A batch of a replay for `address`.
+fn addressed(seq: u64, lines: usize, address: &str) -> Delivered {
+    let mut delivered = durable(seq, lines);
+    Arc::make_mut(&mut delivered.batch.values).set(replay::ADDRESS, address);
+    delivered
+}
+
+#[test]
+fn records_that_were_sent_again_to_a_removed_processor_are_rejected_by_those_behind_it() {
+    run(async {
+        let ready = vec![
+            addressed(1, 3, "gone other"),
+            addressed(2, 4, "gone other sink"),
+            durable(3, 1),
+        ];
+        let mut fixture = fixture(ready, true, Some(7));
+        assert_eq!(next_batch(&mut fixture.inlet).await.count, 1);
+        let group = fixture.rejected.lock().unwrap().pop().unwrap();
+        let [batch] = &group.batches[..] else {
+            panic!("one batch is rejected");
+        };
+        assert_eq!((batch.count, batch.values.get(replay::ADDRESS)), (4, None));
+        let record = reject::Rejected::read(&batch.body).unwrap();
+        assert_eq!((record.node, record.message), ("sink", &b"\n"[..]));
+        assert!(record.reason.contains("sent again to gone"), "{record:?}");
+        let mut checkpoint = next_checkpoint(&mut fixture.inlet).await;
+        assert!(checkpoint.rejected[0].try_outcome().is_none());
+        group.token.settle();
+        let position = checkpoint.kept().await.unwrap();
+        assert_eq!(position, Some(Position { epoch: 1, seq: 3 }));
+        assert_eq!((checkpoint.records, checkpoint.rejected_records), (5, 4));
+    });
+}
+
+#[test]
+fn no_checkpoint_passes_records_that_are_still_rejected() {
+    /// Accepts nothing.
+    struct Full;
+    impl Channel for Full {
+        fn put(&self, _: Group) -> BoxFuture<'_, ()> {
+            Box::pin(std::future::pending())
+        }
+        fn close(&self) {}
+    }
+    run(async {
+        let mut fixture = fixture(vec![addressed(1, 4, "gone sink")], true, Some(7));
+        let meters = Meters::default().of("sink");
+        let full = Feed::new(Arc::new(Full));
+        fixture.inlet.rejects = Outlet::new(vec![Edge::to(full)], &meters, true);
+        let waits = tokio::time::timeout(Duration::from_mins(1), fixture.inlet.next());
+        assert!(waits.await.is_err());
+        assert!(fixture.inlet.checkpoint_now().is_none());
     });
 }

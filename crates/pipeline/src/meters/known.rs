@@ -129,6 +129,8 @@ pub const KNOWN: &[Known] = &[
     gauge("pending_records", "Records of the node that are not yet kept or settled."),
     size("pending_bytes", "Bytes of the node that are not yet kept or settled."),
     new(Kind::Counter, Unit::Microseconds, "busy_microseconds", "Time in which the node worked; its rate is the utilisation of its tasks."),
+    counter("task_records", "Records that a task of the node received, by the number of the task, if there are several."),
+    new(Kind::Counter, Unit::Microseconds, "task_busy_microseconds", "Time in which a task of a processor worked, by the number of the task, if there are several."),
     latency("ack_seconds", "From a batch leaving its source until it was kept or settled, so that its sender can be answered."),
     latency("write_seconds", "Of a disk channel: one commit. Of a sink: from a checkpoint until its data was written, synced or acknowledged."),
     latency("end_to_end_seconds", "From a source receiving the oldest batch of a checkpoint until the sink settled it."),

@@ -75,8 +75,8 @@ export function summary(node) {
 function form(width) {
   // On a phone it flows down, with two nodes beside each other.
   const down = width < 620;
-  if (down) return { down, width: Math.min(170, (width - 2 * EDGE - 14) / 2), height: 94, along: 50, across: 14, bend: 10, most: 2 };
-  return { down, width: 204, height: 96, along: 104, across: 26, bend: 26, most: Infinity };
+  if (down) return { down, width: Math.min(170, (width - 2 * EDGE - 14) / 2), height: 94, along: 50, across: 14, bend: 10, apart: 72, most: 2 };
+  return { down, width: 204, height: 96, along: 104, across: 26, bend: 26, apart: 36, most: Infinity };
 }
 
 /** The graph in `element`. `select(name)` is called when a node is chosen. */

@@ -195,9 +195,25 @@ function settle(row, wish, distance) {
   for (const block of blocks) block.cells.forEach((cell, at) => (cell.across = block.place + block.offsets[at]));
 }
 
+/** How far each edge is moved aside at its ends, so that edges between the same two nodes are apart. */
+function apart(edges, gap, size) {
+  const pairs = new Map();
+  for (const edge of edges) {
+    const pair = JSON.stringify([edge.source, edge.target]);
+    pairs.set(pair, [...(pairs.get(pair) ?? []), edge]);
+  }
+  const aside = new Map();
+  for (const pair of pairs.values()) {
+    const step = Math.min(gap, (0.7 * size) / pair.length);
+    pair.forEach((edge, at) => aside.set(edge, step * (at - (pair.length - 1) / 2)));
+  }
+  return aside;
+}
+
 /**
  * Lays out a graph. `nodes`: { name, section }, `edges`: { source, target, rejected }. `form`: the width and height of a node, the gaps
- * along and across the flow, the width of a bend, the most nodes in a layer, and whether it flows `down`.
+ * along and across the flow, the width of a bend, the space between edges that join the same nodes, the most nodes in a layer, and whether
+ * it flows `down`.
  * Returns the place of each node by name, the points of each edge, and the size.
  */
 export function layout(nodes, edges, form) {
@@ -217,18 +233,22 @@ export function layout(nodes, edges, form) {
     places.set(node.name, { ...corner, layer: layer.get(node.name), across: cell.across });
   }
   const ways = new Map();
+  const aside = apart(edges, form.apart, size);
   for (const edge of edges) {
     const path = paths.get(edge);
+    const off = aside.get(edge);
     if (!path) {
       const [from, to] = [cells.get(edge.source), cells.get(edge.target)];
-      const start = point(begin(layer.get(edge.source)) + length, from.across);
-      const end = point(begin(layer.get(edge.target)), to.across);
+      const start = point(begin(layer.get(edge.source)) + length, from.across + off);
+      const end = point(begin(layer.get(edge.target)), to.across + off);
       ways.set(edge, { points: [start, end], back: true });
       continue;
     }
     const points = path.flatMap((cell, step) => {
       const at = begin(layer.get(edge.source) + step);
-      const [enter, leave] = [point(at, cell.across), point(at + length, cell.across)];
+      // Bends are apart already.
+      const across = cell.node ? cell.across + off : cell.across;
+      const [enter, leave] = [point(at, across), point(at + length, across)];
       if (step === 0) return [leave];
       return step + 1 === path.length ? [enter] : [enter, leave];
     });

@@ -41,13 +41,13 @@ const section = (title, ...children) => h("section", { class: "part" }, h("h3", 
 function table(name, rows, unit) {
   const label = Object.keys(rows[0] ?? {}).find((key) => key !== "value") ?? "label";
   const most = Math.max(1, ...rows.map((row) => row.value));
-  const format = /bytes/.test(name) ? bytes : /seconds/.test(name) ? seconds : count;
+  const format = /bytes/.test(name) ? bytes : /microseconds/.test(name) ? (value) => seconds(value / 1e6) : /seconds/.test(name) ? seconds : count;
   const bar = (row) => {
     const level = h("span", { class: "bar" });
     level.style.width = `${(row.value / most) * 100}%`;
     return h("tr", {}, h("th", { scope: "row" }, row[label]), h("td", { class: "bar-cell" }, level), h("td", { class: "number" }, format(row.value)));
   };
-  return h("table", { class: "bars" }, h("caption", {}, `${name.replaceAll("_", " ")} by ${label}${unit}`), h("tbody", {}, rows.map(bar)));
+  return h("table", { class: "bars" }, h("caption", {}, `${name.replace("microseconds", "seconds").replace(/^task_/, "").replaceAll("_", " ")} by ${label}${unit}`), h("tbody", {}, rows.map(bar)));
 }
 
 /** How uneven tasks are: the largest compared with the mean. */

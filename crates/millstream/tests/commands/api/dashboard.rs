@@ -16,16 +16,18 @@ use serde_json::Value;
 use super::get_here;
 use crate::program::{Program, free_port, tree, wait_until};
 
-/// Two generators in front of a disk channel, a route behind it, and three sinks; one of them sends to `sink`.
+/// Two generators in front of a disk channel, a route behind it with two tasks, and three sinks; one of them takes two routes,
+/// and one sends to `sink`.
 fn config(directory: &Path, api: u16, sink: u16) -> String {
     format!(
         "data_dir: {0}/data\napi: {{ listen: \"127.0.0.1:{api}\" }}\n\
          sources:\n  steady: {{ type: generate, rate: 2000, encoding: packed }}\n  bursts: {{ type: generate, rate: 300, encoding: packed }}\n\
-         processors:\n  levels:\n    type: route\n    inputs: [buffer]\n    routes: {{ errors: {{ where: {{ .message: {{ glob: \"*7*\" }} }} }} }}\n\
+         processors:\n  levels:\n    type: route\n    inputs: [buffer]\n    parallelism: 2\n    routes:\n\
+         \x20     errors: {{ where: {{ .message: {{ glob: \"*7*\" }} }} }}\n      eights: {{ where: {{ .message: {{ glob: \"*8*\" }} }} }}\n\
          channels:\n  buffer: {{ type: disk, inputs: [steady, bursts], size_max: 256MiB }}\n\
          sinks:\n  http: {{ type: http, inputs: [levels.errors], url: \"http://127.0.0.1:{sink}/logs\", auth: {{ bearer: sesame }}, retry: {{ first: 100ms, max: 200ms }} }}\n\
          \x20 archive: {{ type: file, inputs: [buffer], path: {0}/archive.log, format: raw }}\n\
-         \x20 rest: {{ type: discard, inputs: [levels.rest] }}\n",
+         \x20 rest: {{ type: discard, inputs: [levels.rest, levels.eights] }}\n",
         directory.display()
     )
 }

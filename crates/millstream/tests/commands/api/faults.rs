@@ -3,7 +3,8 @@
 
 use std::{
     any::Any,
-    fs,
+    fs::{self, Permissions},
+    os::unix::fs::PermissionsExt,
     path::Path,
     process::{Command, Output},
     thread,
@@ -15,7 +16,7 @@ use super::{
     get_here,
     peers::{self, Receiver, Server},
 };
-use crate::program::{PATIENCE, Program, disk::Small, free_port, wait_until};
+use crate::program::{PATIENCE, Program, clock::Clock, disk::Small, free_port, wait_until};
 
 /// Repairs a fault. The value that it returns lives until the test ends.
 type Mend = Box<dyn FnOnce() -> Box<dyn Any>>;
@@ -220,7 +221,35 @@ fn kafka_refused(_: &Path) -> (String, Mend) {
     (numbers_into(&sink), mend(|| {}))
 }
 
-pub const FAULTS: [Fault; 18] = [
+/// A file that the program may not read. As root it runs without the capabilities that let it.
+fn an_unreadable_file(place: &Path) -> (String, Mend) {
+    let path = place.join("app.log");
+    fs::write(&path, "a line\n").unwrap();
+    let set = |path: &Path, mode| fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+    set(&path, 0o000);
+    let config = format!(
+        "sources:\n  in: {{ type: tail, paths: \"{}\", start: beginning, rescan: 100ms }}\n\
+         sinks:\n  out: {{ type: discard, inputs: [in] }}\n",
+        path.display()
+    );
+    (config, mend(move || set(&path, 0o600)))
+}
+
+/// Drops these capabilities of root, and starts the rest of the command line.
+const AS_A_USER: [&str; 4] = [
+    "sh",
+    "-c",
+    "[ \"$(id -u)\" = 0 ] || exec \"$@\"; exec setpriv --bounding-set=-dac_override,-dac_read_search \"$@\"",
+    "sh",
+];
+
+/// A fault of the surroundings that changes the state of no node: its name, and the line of the log.
+pub const JUMP: (&str, &str) = (
+    "the wall clock is set three days ahead",
+    "the wall clock jumped ahead by 72h",
+);
+
+pub const FAULTS: [Fault; 19] = [
     Fault {
         name: "forward: refused",
         node: "out",
@@ -347,6 +376,13 @@ pub const FAULTS: [Fault; 18] = [
         why: "refused",
         make: kafka_refused,
     },
+    Fault {
+        name: "an unreadable file",
+        node: "in",
+        state: "retrying",
+        why: "app.log: Permission denied",
+        make: an_unreadable_file,
+    },
 ];
 
 /// Runs one fault, and checks the reports before and after its repair.
@@ -358,7 +394,7 @@ fn check(fault: &Fault) {
         "data_dir: {}/data\nthreads: 1\napi: {{ listen: \"127.0.0.1:{api}\" }}\n{config}",
         place.display()
     );
-    let program = Program::start(place, &config).listens(api);
+    let program = Program::start_after(place, &config, &AS_A_USER).listens(api);
     let instance = Instance { fault, api };
     let told = instance.wait_for(|node| node["state"] == fault.state && instance.tells_why(node));
     let since = told["since"].as_str().unwrap();
@@ -490,12 +526,8 @@ impl Instance<'_> {
         assert!(seconds >= Some(10), "{}: {seconds:?}", self.fault.name);
     }
 
-    /// Runs `millstream status`.
     fn status(&self) -> Output {
-        Command::new(env!("CARGO_BIN_EXE_millstream"))
-            .args(["status", "--api", &format!("127.0.0.1:{}", self.api)])
-            .output()
-            .unwrap()
+        status(self.api)
     }
 }
 
@@ -512,6 +544,64 @@ fn every_fault_is_reported_with_its_reason_until_it_is_repaired() {
             .collect();
         assert!(failed.is_empty(), "{failed:?}");
     });
+}
+
+#[test]
+fn a_wall_clock_that_jumps_is_in_the_log_and_every_node_stays_running() {
+    const DAYS: i64 = 3 * 24 * 3600;
+    let (directory, api) = (tempfile::tempdir().unwrap(), free_port());
+    let place = directory.path();
+    let clock = Clock::build(place);
+    let config = format!(
+        "data_dir: {0}/data\napi: {{ listen: \"127.0.0.1:{api}\" }}\n\
+         sources:\n  in: {{ type: generate, rate: 50 }}\n\
+         channels:\n  kept: {{ type: disk, inputs: [in], size_max: 64MiB }}\n\
+         sinks:\n  out: {{ type: file, inputs: [kept], path: \"{0}/out.log\" }}\n",
+        place.display()
+    );
+    let program = Program::start_where(place, &config, &[], &clock.environment()).listens(api);
+    let number = |name: &str| -> Option<f64> {
+        let page = get_here(api, "/metrics");
+        let mut lines = page.lines();
+        lines.find_map(|line| line.strip_prefix(name)?.trim().parse().ok())
+    };
+    let settled = || number("millstream_records_settled_total{component=\"out\"}");
+    let works = |after: &str| {
+        for page in ["/ready", "/health", "/live"] {
+            let answer = get_here(api, page);
+            assert!(answer.starts_with("HTTP/1.1 200"), "{after}: {answer}");
+        }
+        let status = status(api);
+        assert_eq!(status.status.code(), Some(0), "{after}: {status:?}");
+        for node in ["in", "kept", "out"] {
+            let state = format!("millstream_node_state{{component=\"{node}\",state=\"running\"}}");
+            assert_eq!(number(&state), Some(1.0), "{after}: {node}");
+        }
+        let before = settled();
+        wait_until(&format!("{after}: records are settled"), || {
+            settled() > before
+        });
+        let age = "millstream_unsettled_age_seconds{component=\"out\"}";
+        wait_until(&format!("{after}: what waits is not old"), || {
+            number(age).is_some_and(|age| age < 60.0)
+        });
+    };
+    wait_until("records are settled", || settled() > Some(0.0));
+    works("before");
+    for (offset, line) in [(DAYS, JUMP.1), (0, "the wall clock jumped back by 72h")] {
+        clock.set_offset(offset);
+        wait_until(line, || program.log().contains(line));
+        works(line);
+    }
+    assert_eq!(program.stop(), Some(0));
+}
+
+/// Runs `millstream status`.
+fn status(api: u16) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_millstream"))
+        .args(["status", "--api", &format!("127.0.0.1:{api}")])
+        .output()
+        .unwrap()
 }
 
 /// Sinks whose servers accept or refuse their records: name, verdict of `check --connect`, options. The ports belong to a

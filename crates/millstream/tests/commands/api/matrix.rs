@@ -2,7 +2,7 @@
 
 use std::{env, fs};
 
-use super::faults::FAULTS;
+use super::faults::{FAULTS, JUMP};
 use crate::program::tree;
 
 const BEGIN: &str = "<!-- faults -->\n";
@@ -19,6 +19,7 @@ fn the_page_about_faults_lists_those_that_are_tested() {
             .to_owned();
     for fault in &FAULTS {
         let node = match fault.node {
+            "in" => "the source",
             "out" => "the sink",
             _ => "the channel",
         };
@@ -32,6 +33,8 @@ fn the_page_about_faults_lists_those_that_are_tested() {
             fault.name, fault.state, fault.why
         );
     }
+    let (name, line) = JUMP;
+    table += &format!("| {name} | none | `running` | `{line}` | none |\n");
     let expected = format!("{before}{BEGIN}{table}{END}{after}");
     if env::var_os("UPDATE").is_some() {
         fs::write(&path, &expected).unwrap();

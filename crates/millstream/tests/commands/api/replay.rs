@@ -157,6 +157,52 @@ fn a_kill_in_the_middle_of_a_replay_loses_nothing() {
     assert_eq!(program.stop(), Some(0));
 }
 
+#[test]
+fn records_for_a_processor_that_a_restart_removed_are_rejected_by_the_sink_behind_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let (place, api) = (directory.path(), free_port());
+    write_lines(place, 50);
+    // No server answers the sink, so nothing is settled.
+    let (server, shown) = (free_port(), place.display());
+    let config = |processor: &str, from: &str| {
+        format!(
+            "data_dir: {shown}/data\napi: {{ listen: \"127.0.0.1:{api}\" }}\n\
+             sources:\n  web: {{ type: tail, paths: [\"{shown}/in.log\"], start: beginning }}\n\
+             channels:\n  kept: {{ type: disk, inputs: [web], size_max: 64MiB }}\n{processor}\
+             sinks:\n  on: {{ type: http, inputs: [{from}], url: \"http://127.0.0.1:{server}/in\" }}\n"
+        )
+    };
+    let parsed = |how: &str| {
+        let read = format!(
+            "processors:\n  read: {{ type: parse, inputs: [kept], field: .message, as: {how}, on_error: reject }}\n"
+        );
+        config(&read, "read")
+    };
+    let rejected_by = |node: &str| {
+        let all = format!("{{\"nodes\":[{{\"node\":\"{node}\",\"records\":50,");
+        get_here(api, "/rejected").contains(&all)
+    };
+    let program = Program::start(place, &parsed("json")).listens(api);
+    wait_until("all are rejected", || rejected_by("read"));
+    assert_eq!(program.stop(), Some(0));
+    let program = Program::start(place, &parsed("logfmt")).listens(api);
+    let (code, text) = replay("read", api);
+    assert_eq!(code, Some(0), "{text}");
+    assert!(get_here(api, "/rejected").ends_with("{\"nodes\":[]}"));
+    program.kill();
+    let program = Program::start(place, &config("", "kept")).listens(api);
+    wait_until("the sink rejects them", || rejected_by("on"));
+    let (_, text) = millstream(&[
+        "rejected",
+        "cat",
+        place.join("millstream.yaml").to_str().unwrap(),
+    ]);
+    let reason = "sent again to read, which is not in front of on any more";
+    assert_eq!(text.matches(reason).count(), 50, "{text}");
+    assert!(text.contains("n=49 "), "{text}");
+    assert_eq!(program.stop(), Some(0));
+}
+
 /// Answers each request with 400 or 200, and keeps the bodies that it took.
 fn serve(listener: TcpListener, takes: Arc<AtomicBool>, into: Arc<std::sync::Mutex<String>>) {
     for stream in listener.incoming() {

@@ -3,6 +3,7 @@
 mod mistakes;
 mod pages;
 mod programs;
+mod tags;
 
 use std::{
     fs::{self, File},

@@ -728,6 +728,25 @@ fn the_tags_of_a_consumer_do_not_apply_to_records_that_its_processors_gave_anoth
 }
 
 #[test]
+fn a_batch_that_is_sent_again_passes_the_chain_of_its_processor_or_its_sink_or_none() {
+    let addressed = |to: &str| {
+        let mut batch = batch("t", "a\n-\n");
+        Arc::make_mut(&mut batch.values).set(replay::ADDRESS, to);
+        batch
+    };
+    let all = ["first on", "on", "gone on"].map(addressed).to_vec();
+    let (contexts, _) = contexts(&Meters::default());
+    let reader = through(FakeReader { all, next: 0 }, simple(), contexts);
+    let mut reader = reader.of_sink(&"on".into());
+    let counts = std::iter::from_fn(|| read(&mut reader).unwrap());
+    let seen: Vec<_> = counts
+        .map(|Delivered { batch, .. }| (batch.count, replay::address(&batch).map(str::to_owned)))
+        .collect();
+    // The inlet decides about the last one.
+    assert_eq!(seen, [(1, None), (2, None), (2, Some("gone".to_owned()))]);
+}
+
+#[test]
 fn a_batch_that_waited_in_memory_passes_through_the_chain_it_was_sent_to() {
     let (first, _) = contexts(&Meters::default());
     let (second, _) = contexts(&Meters::default());
