@@ -345,6 +345,11 @@ impl Outlet {
         self.wires().is_durable()
     }
 
+    /// Whether it has no consumer at all.
+    pub(crate) fn leads_nowhere(&self) -> bool {
+        self.wires().edges.is_empty()
+    }
+
     /// Records sent by this port that are in flight.
     pub fn pending_records(&self) -> u64 {
         self.0.tally.pending.get()

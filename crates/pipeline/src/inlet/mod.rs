@@ -102,7 +102,7 @@ pub struct Inlet {
     clocks: Clocks,
     tap: Point,
     /// Records that are rejected here, on their way. No checkpoint passes them.
-    strays: Option<BoxFuture<'static, Receipt>>,
+    strays: Option<BoxFuture<'static, Result<Receipt, Failure>>>,
 }
 
 impl Inlet {
@@ -229,7 +229,7 @@ impl Inlet {
     fn poll_item(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Item>, Failure>> {
         self.ended |= self.is_called(context);
         while !self.ended {
-            ready!(self.poll_strays(context));
+            ready!(self.poll_strays(context))?;
             if self.is_due() {
                 return Poll::Ready(Ok(self.checkpoint()));
             }
@@ -252,7 +252,7 @@ impl Inlet {
                 }
             }
         }
-        ready!(self.poll_strays(context));
+        ready!(self.poll_strays(context))?;
         Poll::Ready(Ok(self.checkpoint()))
     }
 

@@ -173,7 +173,8 @@ fn records_read_again_are_counted_once_and_rejected_ones_are_not_counted_as_deli
         inlet.settle(checkpoint).await.unwrap();
         let read = |meter: &Meter| meter.get();
         let inlet = &fixture.inlet;
-        assert_eq!((read(&inlet.received), read(&inlet.received_bytes)), (8, 8));
+        let received = &inlet.received;
+        assert_eq!((read(&received.records), read(&received.bytes)), (8, 8));
         assert_eq!((read(&inlet.settled), read(&inlet.delivered)), (8, 5));
     });
 }
@@ -352,6 +353,18 @@ fn records_that_were_sent_again_to_a_removed_processor_are_rejected_by_those_beh
         let position = checkpoint.kept().await.unwrap();
         assert_eq!(position, Some(Position { epoch: 1, seq: 3 }));
         assert_eq!((checkpoint.records, checkpoint.rejected_records), (5, 4));
+    });
+}
+
+#[test]
+fn a_consumer_without_a_place_for_rejected_records_fails_and_keeps_them() {
+    run(async {
+        let mut fixture = fixture(vec![addressed(1, 4, "gone sink")], true, Some(7));
+        let meters = Meters::default().of("sink");
+        fixture.inlet.rejects = Outlet::new(Vec::new(), &meters, true);
+        let failure = fixture.inlet.next().await.unwrap_err();
+        assert!(failure.message.contains("sent again to gone"), "{failure}");
+        assert!(fixture.inlet.checkpoint_now().is_none());
     });
 }
 
