@@ -233,26 +233,6 @@ fn a_sink_with_a_wrong_address_is_mended_and_writes_what_waits_for_it() {
 }
 
 #[test]
-fn a_source_that_nothing_can_follow_needs_a_restart() {
-    let directory = tempfile::tempdir().unwrap();
-    let place = directory.path();
-    let (port, api) = (free_port(), free_port());
-    let plain = config(place, port, api, "", "fleet, typed");
-    let text = |tag: &str| {
-        let stdin = format!("sources:\n  typed: {{ type: stdin, tag: {tag} }}\n");
-        plain.replace("sources:\n", &stdin)
-    };
-    let program = Program::start(place, &text("one")).listens(port);
-    fs::write(place.join("millstream.yaml"), text("two")).unwrap();
-    let output = reload(api);
-    let errors = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(1), "{errors}");
-    assert!(errors.contains("typed has other options"), "{errors}");
-    assert!(errors.contains("needs a restart"), "{errors}");
-    assert_eq!(program.stop(), Some(0));
-}
-
-#[test]
 fn a_flow_that_has_ended_does_not_stand_in_the_way_of_the_others() {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path();
