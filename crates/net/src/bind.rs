@@ -11,9 +11,10 @@ use std::{
         },
     },
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
-use millstream_pipeline::failure::Failure;
+use millstream_pipeline::{failure::Failure, node::SourceContext};
 use socket2::{Domain, SockAddr, Socket, Type};
 
 use crate::{
@@ -49,11 +50,11 @@ pub struct Beside {
 }
 
 impl Beside {
-    /// Binds an address for the source of this name.
-    pub fn bind(source: &str, address: SocketAddr) -> io::Result<Self> {
-        let socket = bind_inet(source, &address.to_string(), Type::DGRAM)?;
+    /// Binds an address for a source.
+    pub fn bind(context: &SourceContext, address: SocketAddr) -> io::Result<Self> {
+        let socket = bind_inet(&context.follows, &address.to_string(), Type::DGRAM)?;
         Ok(Self {
-            _live: Live::of(source, &socket),
+            _live: Live::of(&context.name, &socket),
             socket: socket.into(),
         })
     }
@@ -69,16 +70,16 @@ pub enum Datagrams {
 }
 
 impl Bound {
-    /// Binds an address for the source of this name.
-    pub(crate) fn new(source: &str, listen: &Listen) -> Result<Self, Failure> {
+    /// Binds an address for a source.
+    pub(crate) fn new(context: &SourceContext, listen: &Listen) -> Result<Self, Failure> {
         let failed = |error: io::Error| {
             let advice = advice(listen, &error);
             Failure::config(format!("cannot listen at {listen}: {error}{advice}"))
         };
-        let socket = bind(source, listen).map_err(failed)?;
+        let socket = bind(&context.follows, listen).map_err(failed)?;
         Ok(Self {
             listen: listen.clone(),
-            live: Live::of(source, &socket),
+            live: Live::of(&context.name, &socket),
             socket,
         })
     }
@@ -123,18 +124,19 @@ impl AsFd for BoundSocket {
     }
 }
 
-fn bind(source: &str, listen: &Listen) -> io::Result<BoundSocket> {
+/// Binds an address, or takes it over from one of the sources `before`.
+fn bind(before: &[Arc<str>], listen: &Listen) -> io::Result<BoundSocket> {
     Ok(match (&listen.at, listen.scheme) {
         (At::Host(host, port), scheme) => {
             let address = format!("{host}:{}", port.unwrap_or_default());
             match scheme {
-                Scheme::Udp => BoundSocket::Udp(bind_inet(source, &address, Type::DGRAM)?.into()),
-                _ => BoundSocket::Tcp(bind_inet(source, &address, Type::STREAM)?.into()),
+                Scheme::Udp => BoundSocket::Udp(bind_inet(before, &address, Type::DGRAM)?.into()),
+                _ => BoundSocket::Tcp(bind_inet(before, &address, Type::STREAM)?.into()),
             }
         }
         (At::Path(path), Scheme::Unixgram) => {
             let taken = || UnixDatagram::unbound()?.connect(path);
-            let socket = match handover::take(source, Type::DGRAM, &SockAddr::unix(path)?) {
+            let socket = match handover::take(before, Type::DGRAM, &SockAddr::unix(path)?) {
                 Some(socket) => socket.into(),
                 None => bind_path(path, || UnixDatagram::bind(path), taken)?,
             };
@@ -144,7 +146,7 @@ fn bind(source: &str, listen: &Listen) -> io::Result<BoundSocket> {
         (At::Path(path), _) => {
             let taken = || UnixStream::connect(path).map(|_| ());
             let listener: UnixListener =
-                match handover::take(source, Type::STREAM, &SockAddr::unix(path)?) {
+                match handover::take(before, Type::STREAM, &SockAddr::unix(path)?) {
                     Some(socket) => socket.into(),
                     None => bind_path(path, || UnixListener::bind(path), taken)?,
                 };
@@ -155,11 +157,11 @@ fn bind(source: &str, listen: &Listen) -> io::Result<BoundSocket> {
 }
 
 /// Binds the first address that can be bound.
-fn bind_inet(source: &str, address: &str, kind: Type) -> io::Result<Socket> {
+fn bind_inet(before: &[Arc<str>], address: &str, kind: Type) -> io::Result<Socket> {
     let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
     for address in address.to_socket_addrs()? {
         let bind = || {
-            if let Some(socket) = handover::take(source, kind, &address.into()) {
+            if let Some(socket) = handover::take(before, kind, &address.into()) {
                 socket.set_nonblocking(true)?;
                 return Ok(socket);
             }

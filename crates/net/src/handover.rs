@@ -2,8 +2,8 @@
 //! its own to the next program.
 //!
 //! A source binds as always. If the process was started with a socket at the address, the source gets that one. So does a source that
-//! follows one of its name at a reload: it gets the socket that this one still listens at. Connections and datagrams that arrive in between
-//! wait in the socket, and no sender is refused.
+//! follows another one at a reload, under the same name or a new one: it gets the socket that the other still listens at. Connections and
+//! datagrams that arrive in between wait in the socket, and no sender is refused.
 
 use std::{
     env,
@@ -31,10 +31,26 @@ static SOCKETS: Mutex<Sockets> = Mutex::new(Sockets {
 struct Sockets {
     /// The process was started with these, and no source has taken them yet.
     inherited: Vec<Socket>,
-    /// Those that sources listen at, each with the name of its source.
-    live: Vec<(String, Weak<OwnedFd>)>,
+    /// Those that sources listen at.
+    live: Vec<Listening>,
     /// For the next program.
     kept: Vec<Arc<OwnedFd>>,
+}
+
+/// A socket at which a source listens.
+struct Listening {
+    source: Arc<str>,
+    socket: Weak<OwnedFd>,
+    /// The handle of the source that has taken it over. No other source takes it then.
+    follower: Weak<OwnedFd>,
+}
+
+impl Listening {
+    /// The handle, unless the source has ended or another one follows already.
+    fn to_follow(&self) -> Option<Arc<OwnedFd>> {
+        let is_followed = self.follower.strong_count() > 0;
+        self.socket.upgrade().filter(|_| !is_followed)
+    }
 }
 
 fn sockets() -> MutexGuard<'static, Sockets> {
@@ -49,15 +65,31 @@ pub(crate) struct Live {
 
 impl Live {
     /// Registers a socket of this source. One that cannot be duplicated closes with this program.
-    pub(crate) fn of(source: &str, socket: impl AsFd) -> Self {
-        let handle = socket.as_fd().try_clone_to_owned().ok().map(Arc::new);
+    pub(crate) fn of(source: &Arc<str>, socket: impl AsFd) -> Self {
+        let Ok(handle) = socket.as_fd().try_clone_to_owned().map(Arc::new) else {
+            return Self { handle: None };
+        };
+        let own = SockRef::from(&*handle);
+        let own = own.local_addr().and_then(|at| Ok((at, own.r#type()?)));
         let mut sockets = sockets();
-        sockets.live.retain(|(_, live)| live.strong_count() > 0);
-        let live = handle.as_ref().map(Arc::downgrade);
-        sockets
-            .live
-            .extend(live.map(|live| (source.to_owned(), live)));
-        Self { handle }
+        sockets.live.retain(|live| live.socket.strong_count() > 0);
+        for before in &mut sockets.live {
+            let is_same = |socket: &OwnedFd| {
+                own.as_ref()
+                    .is_ok_and(|(at, kind)| is_it(SockRef::from(socket), *kind, at))
+            };
+            if before.to_follow().is_some_and(|socket| is_same(&socket)) {
+                before.follower = Arc::downgrade(&handle);
+            }
+        }
+        sockets.live.push(Listening {
+            source: source.clone(),
+            socket: Arc::downgrade(&handle),
+            follower: Weak::new(),
+        });
+        Self {
+            handle: Some(handle),
+        }
     }
 }
 
@@ -96,21 +128,25 @@ fn from_before() -> impl Iterator<Item = RawFd> {
     numbers.into_iter()
 }
 
-/// The socket of this type at an address that the process was started with, or that the source of this name listens at.
-pub(crate) fn take(source: &str, kind: Type, address: &SockAddr) -> Option<Socket> {
+/// The socket of this type at an address that the process was started with, or at which one of these sources listens.
+pub(crate) fn take(sources: &[Arc<str>], kind: Type, address: &SockAddr) -> Option<Socket> {
     let mut sockets = sockets();
-    let is_it = |socket: SockRef<'_>| {
-        let is_same = socket.local_addr().is_ok_and(|own| is_same(&own, address));
-        is_same && socket.r#type().is_ok_and(|own| own == kind)
-    };
+    let is_it = |socket: SockRef<'_>| is_it(socket, kind, address);
     let mut inherited = sockets.inherited.iter();
     if let Some(at) = inherited.position(|socket| is_it(SockRef::from(socket))) {
         return Some(sockets.inherited.swap_remove(at));
     }
-    let own = sockets.live.iter().filter(|(name, _)| name == source);
-    let own = own.filter_map(|(_, live)| live.upgrade());
-    let mut found = own.filter(|live| is_it(SockRef::from(&**live)));
+    let before = sockets.live.iter();
+    let before = before.filter(|live| sources.contains(&live.source));
+    let before = before.filter_map(Listening::to_follow);
+    let mut found = before.filter(|live| is_it(SockRef::from(&**live)));
     found.next()?.try_clone().ok().map(Socket::from)
+}
+
+/// Whether a socket is of this type and at this address.
+fn is_it(socket: SockRef<'_>, kind: Type, address: &SockAddr) -> bool {
+    let is_at = socket.local_addr().is_ok_and(|own| is_same(&own, address));
+    is_at && socket.r#type().is_ok_and(|own| own == kind)
 }
 
 fn is_same(one: &SockAddr, other: &SockAddr) -> bool {
@@ -138,7 +174,7 @@ pub fn close_rest() -> Vec<String> {
 pub fn keep() {
     let mut sockets = sockets();
     let live = sockets.live.iter();
-    sockets.kept = live.filter_map(|(_, live)| live.upgrade()).collect();
+    sockets.kept = live.filter_map(|live| live.socket.upgrade()).collect();
 }
 
 /// Whether the path of a unix socket stays when `live` closes: the next program or the next source listens there.
@@ -152,7 +188,7 @@ pub(crate) fn keeps(path: &Path, live: &Live) -> bool {
         let own = live.handle.as_ref();
         own.is_none_or(|own| !Arc::ptr_eq(own, socket))
     };
-    let others = sockets.live.iter().filter_map(|(_, live)| live.upgrade());
+    let others = sockets.live.iter().filter_map(|live| live.socket.upgrade());
     sockets.kept.iter().any(is_there) || others.filter(is_other).any(|other| is_there(&other))
 }
 
@@ -185,27 +221,36 @@ mod tests {
             .inherited
             .extend([listener.into(), datagrams.into()]);
         let elsewhere = "127.0.0.1:1".parse::<std::net::SocketAddr>().unwrap();
-        assert!(take("in", Type::STREAM, &elsewhere.into()).is_none());
-        let taken = take("in", Type::DGRAM, &address.into()).unwrap();
+        assert!(take(&[], Type::STREAM, &elsewhere.into()).is_none());
+        let taken = take(&[], Type::DGRAM, &address.into()).unwrap();
         assert_eq!(taken.as_raw_fd(), number);
-        assert!(take("in", Type::DGRAM, &address.into()).is_none());
+        assert!(take(&[], Type::DGRAM, &address.into()).is_none());
         assert!(close_rest().contains(&address.to_string()));
-        assert!(take("in", Type::STREAM, &address.into()).is_none());
+        assert!(take(&[], Type::STREAM, &address.into()).is_none());
     }
 
     #[test]
-    fn the_next_source_of_a_name_gets_the_socket_and_its_path_stays() {
+    fn one_source_that_follows_another_gets_the_socket_and_its_path_stays() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("socket");
         let first = std::os::unix::net::UnixListener::bind(&path).unwrap();
-        let live = Live::of("next", &first);
+        let [old, new]: [Arc<str>; 2] = ["old", "new"].map(Into::into);
+        let live = Live::of(&old, &first);
         let address = SockAddr::unix(&path).unwrap();
-        assert!(take("another", Type::STREAM, &address).is_none());
-        let second = take("next", Type::STREAM, &address).unwrap();
-        let follows = Live::of("next", &second);
+        let take = |sources: &[Arc<str>]| take(sources, Type::STREAM, &address);
+        assert!(take(std::slice::from_ref(&new)).is_none());
+        let both = [old, new];
+        let second = take(&both).unwrap();
+        let follower = Live::of(&both[1], &second);
+        // Of two sources at one address, only one can follow.
+        assert!(take(&both[..1]).is_none());
         assert!(keeps(&path, &live));
+        // The reload fails; the next one does not.
+        drop((follower, second));
+        let second = take(&both).unwrap();
+        let follower = Live::of(&both[1], &second);
         drop((live, first));
-        assert!(!keeps(&path, &follows));
+        assert!(!keeps(&path, &follower));
         assert!(std::os::unix::net::UnixStream::connect(&path).is_ok());
     }
 
@@ -214,10 +259,11 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let paths = ["ended", "kept"].map(|name| directory.path().join(name));
         let bind = |path: &Path| std::os::unix::net::UnixListener::bind(path).unwrap();
-        let ended = Live::of("in", bind(&paths[0]));
+        let source = "in".into();
+        let ended = Live::of(&source, bind(&paths[0]));
         assert!(!keeps(&paths[0], &ended));
         drop(ended);
-        let live = Live::of("in", bind(&paths[1]));
+        let live = Live::of(&source, bind(&paths[1]));
         keep();
         assert!(!keeps(&paths[0], &live) && keeps(&paths[1], &live));
         drop(live);

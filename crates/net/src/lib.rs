@@ -27,7 +27,7 @@
 //! }
 //!
 //! fn bind(server: &mut Server, context: &SourceContext) -> Result<(), Failure> {
-//!     server.bind(&context.reporter)
+//!     server.bind(context)
 //! }
 //!
 //! async fn run(server: &mut Server, context: &SourceContext) -> Result<(), Failure> {

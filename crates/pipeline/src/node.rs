@@ -86,6 +86,8 @@ pub enum Placement {
 pub struct SourceContext {
     /// The node's name.
     pub name: Arc<str>,
+    /// The sources that it may take listeners over from: those that end at the reload that binds it.
+    pub follows: Arc<[Arc<str>]>,
     /// The port `NAME`.
     pub outlet: Outlet,
     /// The port `NAME.rejected`, for the batches that [`crate::reject::batch`] builds.

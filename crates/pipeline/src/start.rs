@@ -115,12 +115,14 @@ impl Starter {
     pub(crate) fn source_context(
         &self,
         name: &Arc<str>,
+        follows: Arc<[Arc<str>]>,
         reporter: &Reporter,
         (outlet, rejects): (Outlet, Outlet),
     ) -> (Seat<Box<dyn Source>>, SourceContext) {
         let (seat, stop) = Seat::new(&self.stop_sources);
         let context = SourceContext {
             name: name.clone(),
+            follows,
             outlet,
             rejects,
             threads: self.threads.clone(),

@@ -245,6 +245,7 @@ pub(crate) fn context(
     };
     SourceContext {
         name: "source".into(),
+        follows: [].into(),
         outlet: outlet(to, false),
         rejects: outlet(rejects, true),
         threads: Threads::start(2).unwrap(),

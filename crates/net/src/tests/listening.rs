@@ -38,14 +38,13 @@ fn a_drain_refuses_new_connections_and_finishes_open_ones() {
 #[test]
 fn an_address_in_use_fails_with_its_name_and_what_to_do() {
     let directory = tempfile::tempdir().unwrap();
-    let bind_as = |source: &str, listen: &str| {
+    let threads = Threads::start(1).unwrap();
+    let (context, _stopper) = context(&threads);
+    let bind = |listen: &str| {
         let mut server = check(directory.path(), &format!("{{ listen: '{listen}' }}")).unwrap();
-        server
-            .bind(&Reporter::new(source))
-            .map(|()| server)
-            .map_err(|f| f.message)
+        let bound = server.bind(&context);
+        bound.map(|()| server).map_err(|failure| failure.message)
     };
-    let bind = |listen: &str| bind_as("in", listen);
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = format!("tcp://{}", taken.local_addr().unwrap());
     let message = bind(&address).unwrap_err();
@@ -60,7 +59,7 @@ fn an_address_in_use_fails_with_its_name_and_what_to_do() {
         drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
         let living = bind(&listen).unwrap();
         assert!(
-            bind_as("other", &listen)
+            bind(&listen)
                 .unwrap_err()
                 .contains("another process listens on it")
         );
@@ -86,7 +85,9 @@ fn datagram_sockets_are_bound_and_given_to_the_source() {
         path.display()
     );
     let mut server = check(directory.path(), &format!("{{ {listen} }}")).unwrap();
-    server.bind(&Reporter::new("in")).unwrap();
+    let threads = Threads::start(1).unwrap();
+    let (context, _stopper) = context(&threads);
+    server.bind(&context).unwrap();
     let all = server.datagrams().unwrap();
     assert!(matches!(
         all[..],

@@ -62,6 +62,7 @@ fn context(threads: &Threads) -> (SourceContext, Stopper) {
     let (stopper, stop) = stop();
     let context = SourceContext {
         name: "in".into(),
+        follows: [].into(),
         outlet: Outlet::new(Vec::new(), &meters, false),
         rejects: Outlet::new(Vec::new(), &meters, true),
         threads: threads.clone(),
@@ -110,7 +111,7 @@ impl Echo {
     fn serve(mut server: Server) -> Self {
         let threads = Threads::start(2).unwrap();
         let (context, stopper) = context(&threads);
-        server.bind(&context.reporter).unwrap();
+        server.bind(&context).unwrap();
         let (_, address) = server.addresses()[0];
         let (sender, ended) = mpsc::sync_channel(1);
         let (meters, reporter) = (context.meters.clone(), context.reporter.clone());

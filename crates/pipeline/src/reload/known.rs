@@ -84,6 +84,8 @@ pub(crate) struct Difference {
     pub(crate) leavers: Vec<Leaver>,
     /// The sinks that stop reading a channel which stays, also to read it again with other tags.
     pub(crate) stopped: Vec<Arc<str>>,
+    /// The sources that the new plan replaces.
+    replaced: Vec<Arc<str>>,
 }
 
 impl Difference {
@@ -94,6 +96,14 @@ impl Difference {
     /// Whether the new plan does not have the node.
     pub(crate) fn removes(&self, name: &str) -> bool {
         self.removed.iter().any(|(node, _)| **node == *name)
+    }
+
+    /// The sources that end, because the new plan replaces them or does not have them.
+    pub(crate) fn ending_sources(&self) -> Arc<[Arc<str>]> {
+        let removed = self.removed.iter();
+        let removed = removed.filter(|(_, section)| *section == Section::Source);
+        let removed = removed.map(|(name, _)| name);
+        self.replaced.iter().chain(removed).cloned().collect()
     }
 
     /// Whether the node is to be started.
@@ -202,7 +212,13 @@ impl Known {
                 leavers.push(Leaver { sink, channel });
             }
         }
+        let is_replaced = |name: &Arc<str>| {
+            let is_source = new.0[name].section == Section::Source;
+            is_source && fates[name] == Fate::Replaced
+        };
+        let replaced = fates.keys().filter(|name| is_replaced(name));
         Ok(Difference {
+            replaced: replaced.cloned().collect(),
             removed: removed.collect(),
             fates,
             leavers,
@@ -333,6 +349,18 @@ mod tests {
         );
         let leavers = difference.leavers.iter().map(|leaver| &*leaver.sink);
         assert_eq!(leavers.collect::<Vec<_>>(), ["b", "c"]);
+    }
+
+    #[test]
+    fn a_source_follows_those_that_are_replaced_or_removed() {
+        let source = |options: &str| node(Section::Source, options, Intake::Ways);
+        let all = || [("changed", "1"), ("gone", "1"), ("kept", "1")];
+        let old = known(all().map(|(name, options)| (name, source(options))));
+        let new = [("changed", "2"), ("kept", "1"), ("renamed", "1")];
+        let new = known(new.map(|(name, options)| (name, source(options))));
+        let difference = old.difference(&new, |_| false).unwrap();
+        let ending = difference.ending_sources();
+        assert_eq!(&*ending, ["changed".into(), "gone".into()] as [Arc<str>; 2]);
     }
 
     #[test]

@@ -351,9 +351,10 @@ impl Laying<'_> {
         }
         let reporter = self.graph.reporter(&plan.name);
         let ports = [false, true].map(|is_rejected| self.graph.outlet(&plan.name, is_rejected));
-        let (seat, context) = self
-            .starter
-            .source_context(&plan.name, &reporter, ports.into());
+        let follows = self.difference.ending_sources();
+        let (seat, context) =
+            self.starter
+                .source_context(&plan.name, follows, &reporter, ports.into());
         if let Err(failure) = plan.source.bind(&context) {
             if !self.is_start || failure.who != Who::State {
                 return Err(failure);

@@ -69,7 +69,7 @@ struct Flume {
 
 impl Source for Flume {
     fn bind(&mut self, context: &SourceContext) -> Result<(), Failure> {
-        self.server.bind(&context.reporter)
+        self.server.bind(context)
     }
 
     fn run<'a>(&'a mut self, context: SourceContext) -> LocalFuture<'a, Result<(), Failure>> {

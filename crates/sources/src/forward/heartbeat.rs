@@ -3,7 +3,7 @@
 use std::{io, net::SocketAddr, time::Duration};
 
 use millstream_net::{Beside, Scheme};
-use millstream_pipeline::report::Reporter;
+use millstream_pipeline::{node::SourceContext, report::Reporter};
 use tokio::task::JoinSet;
 
 /// The answer that a sender with `heartbeat_type udp` waits for.
@@ -17,13 +17,13 @@ pub(super) struct Heartbeats(Vec<Beside>);
 
 impl Heartbeats {
     /// Binds the sockets. The source works without heartbeats, so a failure is only logged.
-    pub(super) fn bind(&mut self, addresses: &[(Scheme, SocketAddr)], reporter: &Reporter) {
+    pub(super) fn bind(&mut self, addresses: &[(Scheme, SocketAddr)], context: &SourceContext) {
         for (_, address) in addresses {
-            match Beside::bind(reporter.node(), *address) {
+            match Beside::bind(context, *address) {
                 Ok(socket) => self.0.push(socket),
                 Err(error) => {
                     let text = format_args!("no UDP heartbeats at {address}: {error}");
-                    reporter.warn("heartbeat", text);
+                    context.reporter.warn("heartbeat", text);
                 }
             }
         }

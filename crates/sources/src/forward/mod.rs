@@ -96,9 +96,9 @@ impl Forward {
 
 impl Source for Forward {
     fn bind(&mut self, context: &SourceContext) -> Result<(), Failure> {
-        self.server.bind(&context.reporter)?;
+        self.server.bind(context)?;
         let addresses = self.server.addresses();
-        self.heartbeats.bind(&addresses, &context.reporter);
+        self.heartbeats.bind(&addresses, context);
         Ok(())
     }
 

@@ -86,7 +86,7 @@ struct Http {
 
 impl Source for Http {
     fn bind(&mut self, context: &SourceContext) -> Result<(), Failure> {
-        self.server.bind(&context.reporter)
+        self.server.bind(context)
     }
 
     fn run<'a>(&'a mut self, context: SourceContext) -> LocalFuture<'a, Result<(), Failure>> {

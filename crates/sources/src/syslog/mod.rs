@@ -104,7 +104,7 @@ impl Syslog {
 
 impl Source for Syslog {
     fn bind(&mut self, context: &SourceContext) -> Result<(), Failure> {
-        self.server.bind(&context.reporter)?;
+        self.server.bind(context)?;
         for socket in self.server.datagrams()? {
             let bytes = self.config.receive_buffer.as_usize();
             datagrams::prepare(&socket, bytes, &context.reporter);

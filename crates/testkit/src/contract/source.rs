@@ -159,6 +159,7 @@ impl Node {
         let threads = Threads::start(THREADS);
         let context = SourceContext {
             name: "source".into(),
+            follows: [].into(),
             outlet: outlet(&self.kept, false),
             rejects: outlet(&self.rejects, true),
             threads: threads.unwrap_or_else(|error| panic!("threads start: {error}")),

@@ -173,6 +173,7 @@ fn serve_at(taken: &Arc<Taken>, listen: &str, options: &str) -> Server {
     let rejected = Arc::new(Taken::default());
     let context = SourceContext {
         name: "in".into(),
+        follows: [].into(),
         outlet: outlet(taken, &meters, false),
         rejects: outlet(&rejected, &meters, true),
         threads: threads.clone(),
