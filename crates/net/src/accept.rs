@@ -2,7 +2,7 @@
 
 use std::{io, sync::Arc, time::Duration};
 
-use millstream_pipeline::{meters::Meter, node::SourceContext, stop::Stop};
+use millstream_pipeline::{meters::Meter, node::SourceContext, stop::Stop, tables::Census};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::{
@@ -71,6 +71,7 @@ pub(crate) struct Desk {
     pub(crate) tls: Option<Arc<ServerTls>>,
     pub(crate) handshake: Duration,
     pub(crate) open: Meter,
+    pub(crate) peers: Census,
     pub(crate) failed: Meter,
 }
 
@@ -99,6 +100,7 @@ where
                 let start = async move || {
                     let _place = place;
                     let _open = OpenConnection::new(desk.open.clone());
+                    let _peer = desk.peers.join(peer.address());
                     if let Some(connection) = desk.greet(socket, silence, peer, scheme).await {
                         // Boxed, so that the task of a silent peer is small.
                         Box::pin(each(connection)).await;

@@ -49,6 +49,14 @@ impl Peer {
         }
     }
 
+    /// Its address without the port, or `unix`.
+    pub(crate) fn address(&self) -> Arc<str> {
+        match self.ip {
+            Some(ip) => ip.to_string().into(),
+            None => self.name.clone(),
+        }
+    }
+
     /// The values `host` and `peer` of its records; `here` is the value of `host` for this machine.
     #[must_use]
     pub fn values(&self, here: &Arc<str>) -> Values {

@@ -6,7 +6,6 @@ use millstream_config::Node;
 use millstream_pipeline::{
     failure::Failure,
     node::{Checked, SourceContext},
-    report::Reporter,
 };
 use tokio::task::JoinSet;
 
@@ -59,9 +58,9 @@ impl Server {
     }
 
     /// Binds every address. A failure names the address and says what to do.
-    pub fn bind(&mut self, reporter: &Reporter) -> Result<(), Failure> {
+    pub fn bind(&mut self, context: &SourceContext) -> Result<(), Failure> {
         for listen in &self.listens {
-            let bound = Bound::new(reporter.node(), listen)?;
+            let bound = Bound::new(context, listen)?;
             let tls = if self.tls.is_some() && is_stream(&bound) {
                 " with TLS"
             } else {
@@ -69,7 +68,7 @@ impl Server {
             };
             let text = format_args!("listening at {}{tls}", bound.name());
             // Every address is logged: there are few of them, and each is logged once.
-            reporter.apart().info("listening", text);
+            context.reporter.apart().info("listening", text);
             self.bound.push(bound);
         }
         Ok(())
@@ -109,7 +108,7 @@ impl Server {
     /// Accepts until the stop, then closes the listeners and returns when the last connection has ended.
     ///
     /// `each` serves one connection to its end, on a data thread. The meter `connections` counts open connections,
-    /// `handshakes_failed` those that failed before, `silent_connections_closed` those that were evicted.
+    /// `peer_connections` those of each peer, `handshakes_failed` those that failed before, `silent_connections_closed` those that were evicted.
     pub async fn serve<F, T>(&mut self, context: &SourceContext, each: F) -> Result<(), Failure>
     where
         F: Fn(Connection) -> T + Clone + Send + 'static,
@@ -123,6 +122,7 @@ impl Server {
             tls: self.tls.clone(),
             handshake: self.handshake,
             open: context.meters.gauge("connections"),
+            peers: context.meters.census("peer_connections", "peer"),
             failed: context.meters.counter("handshakes_failed"),
         };
         for bound in &self.bound {

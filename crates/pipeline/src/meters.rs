@@ -25,7 +25,7 @@ use histogram::{Histogram, Reading};
 use known::{FOREIGN, Kind, Known, Unit, known};
 
 use crate::{
-    tables::{Table, Tables},
+    tables::{Census, Table, Tables},
     taps::{Point, Taps},
 };
 
@@ -271,6 +271,11 @@ impl NodeMeters {
     /// A table of gauges: `millstream_<name>` with the label `label` beside `component`.
     pub fn table(&self, name: &'static str, label: &'static str) -> Table {
         self.all.tables.table(name, label, &self.component)
+    }
+
+    /// Counts members of groups; each group is a row, whose name is the value of `label`.
+    pub fn census(&self, name: &'static str, label: &'static str) -> Census {
+        self.all.tables.census(name, label, &self.component)
     }
 
     fn meter(&self, name: &'static str, new: impl FnOnce() -> Instrument) -> Meter {

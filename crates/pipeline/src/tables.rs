@@ -1,11 +1,11 @@
 //! Tables: one number for each of several things of a node (files, servers), shown by `/metrics` with another label, and by `status`.
 //!
 //! Only the [`ROWS_MAX`] largest rows of a table are shown, so that many files or servers never flood a monitoring system. A table is
-//! replaced as a whole and rarely; nothing on the line touches it. Only tables of tasks are live: each task has a row, a number that it
-//! counts on, until it ends.
+//! replaced as a whole and rarely; nothing on the line touches it. Two kinds of table are live: each task has a row, a number that it
+//! counts on, until it ends; and a [`Census`] counts members of groups, such as the open connections of each peer.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, HashMap},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, Weak,
         atomic::{AtomicU64, Ordering},
@@ -28,12 +28,17 @@ enum Content {
     Rows(&'static str, Rows),
     /// The numbers of tasks, by the number of the task. One that has ended is free for the next.
     Tasks(Vec<Weak<AtomicU64>>),
+    /// The label and the groups; gone when the last handle of the census is.
+    Census(&'static str, Weak<Groups>),
 }
+
+/// The number of members of each group that has any.
+type Groups = Mutex<HashMap<Arc<str>, u64>>;
 
 impl Content {
     fn label(&self) -> &'static str {
         match self {
-            Self::Rows(label, _) => label,
+            Self::Rows(label, _) | Self::Census(label, _) => label,
             Self::Tasks(_) => TASK,
         }
     }
@@ -42,6 +47,7 @@ impl Content {
     fn rows(&self) -> Rows {
         let tasks = match self {
             Self::Rows(_, rows) => return rows.clone(),
+            Self::Census(_, groups) => return groups.upgrade().map(sizes).unwrap_or_default(),
             Self::Tasks(tasks) => tasks.iter().enumerate(),
         };
         let row = |(number, task): (usize, &Weak<AtomicU64>)| {
@@ -55,6 +61,20 @@ impl Content {
         largest(&mut rows);
         rows
     }
+}
+
+fn sizes(groups: Arc<Groups>) -> Rows {
+    let groups = locked(&groups);
+    let mut sizes: Vec<_> = groups.iter().collect();
+    // A source may have many more peers than are shown: only names of those become rows.
+    sizes.sort_unstable_by_key(|&(name, size)| (std::cmp::Reverse(*size), name));
+    sizes.truncate(ROWS_MAX);
+    let row = |(name, size): (&Arc<str>, &u64)| (name.to_string(), *size);
+    sizes.into_iter().map(row).collect()
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Keeps the largest rows, in order. Equal numbers stay in theirs.
@@ -88,7 +108,21 @@ impl Tables {
     }
 
     fn content(&self) -> MutexGuard<'_, BTreeMap<Key, Content>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.0)
+    }
+
+    /// The census of a component, which lives until its last handle and its last member are dropped.
+    pub(crate) fn census(&self, name: &'static str, label: &'static str, of: &Arc<str>) -> Census {
+        let mut all = self.content();
+        let key = (name, of.clone());
+        if let Some(Content::Census(_, groups)) = all.get(&key)
+            && let Some(groups) = groups.upgrade()
+        {
+            return Census(groups);
+        }
+        let groups = Arc::<Groups>::default();
+        all.insert(key, Content::Census(label, Arc::downgrade(&groups)));
+        Census(groups)
     }
 
     /// The number of one more task of a component, until it is dropped.
@@ -147,9 +181,71 @@ impl Table {
     }
 }
 
+/// Counts the members of groups that come and go, such as the open connections of each peer. Clones share it, and so do a node and the one
+/// that replaces it at a reload.
+#[derive(Clone, Debug)]
+pub struct Census(Arc<Groups>);
+
+/// Counts as a member of its group until it is dropped, even by a panic.
+#[derive(Debug)]
+pub struct Member {
+    census: Census,
+    group: Arc<str>,
+}
+
+impl Census {
+    /// Adds a member to a group.
+    #[must_use]
+    pub fn join(&self, group: Arc<str>) -> Member {
+        *locked(&self.0).entry(group.clone()).or_default() += 1;
+        Member {
+            census: self.clone(),
+            group,
+        }
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        let mut groups = locked(&self.census.0);
+        if let Some(size) = groups.get_mut(&self.group) {
+            *size -= 1;
+            if *size == 0 {
+                groups.remove(&self.group);
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_census_shows_its_largest_groups_and_forgets_empty_ones() {
+        let tables = Tables::default();
+        let census = || tables.census("peer_connections", "peer", &"in".into());
+        let first = census();
+        let mut members = vec![first.join("a".into()), first.join("b".into())];
+        // The next node of the name counts on.
+        members.push(census().join("b".into()));
+        let shown = |expected: &[(&str, u64)]| {
+            let shown = tables.of("in");
+            let only = ("peer_connections", "peer", rows(expected));
+            assert_eq!(shown, [only]);
+        };
+        shown(&[("b", 2), ("a", 1)]);
+        drop(members.drain(..2));
+        shown(&[("b", 1)]);
+        let many: Vec<_> = (0..100).map(|n| first.join(n.to_string().into())).collect();
+        assert_eq!(tables.of("in")[0].2.len(), ROWS_MAX);
+        drop((many, members));
+        assert!(tables.of("in").is_empty());
+        assert!(
+            locked(&first.0).is_empty(),
+            "an empty group takes no memory"
+        );
+    }
 
     fn rows(rows: &[(&str, u64)]) -> Rows {
         rows.iter()

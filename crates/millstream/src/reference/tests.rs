@@ -241,6 +241,7 @@ fn operations_md_explains_every_log_keyword_and_metric() {
         ".counter(",
         ".gauge(",
         ".table(",
+        ".census(",
         ".task(",
         ".histogram(",
         ".age(",

@@ -97,6 +97,39 @@ fn a_reload_says_what_became_of_each_node_and_a_broken_file_changes_nothing() {
 }
 
 #[test]
+fn a_renamed_source_takes_over_the_listener_and_shares_it_with_no_other() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path();
+    let (port, api) = (free_port(), free_port());
+    let write = |text: &str| fs::write(place.join("millstream.yaml"), text).unwrap();
+    let plain = config(place, port, api, "", "fleet");
+    let program = Program::start(place, &plain).listens(port);
+    let shows = |sample: &str| {
+        wait_until(sample, || get_here(api, "/metrics").contains(sample));
+    };
+    let open = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    shows("millstream_peer_connections{component=\"fleet\",peer=\"127.0.0.1\"} 1");
+
+    let more = format!("  twice: {{ type: forward, listen: \"tcp://127.0.0.1:{port}\" }}\nsinks:");
+    let renamed = plain.replace("fleet", "hosts");
+    let both = renamed.replace("[hosts]", "[hosts, twice]");
+    write(&both.replace("sinks:", &more));
+    let output = reload(api);
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert!(errors.contains("Address already in use"), "{errors}");
+
+    write(&renamed);
+    let page = String::from_utf8(reload(api).stdout).unwrap();
+    assert!(page.contains("hosts    added\n"), "{page}");
+    assert!(page.contains("fleet    removed\n"), "{page}");
+    drop(open);
+    send_three(port);
+    shows("millstream_records_settled_total{component=\"nowhere\"} 3");
+    shows("millstream_records_sent_total{component=\"hosts\"} 3");
+    assert_eq!(program.stop(), Some(0));
+}
+
+#[test]
 fn nodes_are_added_and_settings_that_need_a_restart_are_named() {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path();
