@@ -33,7 +33,14 @@ struct Shared<T> {
 
 struct Turn<T> {
     stopper: Stopper,
-    next: Option<T>,
+    next: Option<Next<T>>,
+}
+
+/// The node that follows the present one.
+enum Next<T> {
+    /// The present one again.
+    Same,
+    Other(T),
 }
 
 /// Asks the node in a seat to leave.
@@ -72,7 +79,12 @@ impl<T> Seat<T> {
 
     /// Gives the seat to another node as soon as the present one has left.
     pub(crate) fn replace(&self, next: T) {
-        self.end_turn(Some(next));
+        self.end_turn(Some(Next::Other(next)));
+    }
+
+    /// Asks the node to end its run and to begin another one.
+    pub(crate) fn restart(&self) {
+        self.end_turn(Some(Next::Same));
     }
 
     /// Asks the node to leave.
@@ -80,7 +92,7 @@ impl<T> Seat<T> {
         self.end_turn(None);
     }
 
-    fn end_turn(&self, next: Option<T>) {
+    fn end_turn(&self, next: Option<Next<T>>) {
         let mut turn = self.turn();
         turn.next = next;
         self.0.call.is_called.store(true, Ordering::Release);
@@ -93,14 +105,21 @@ impl<T> Seat<T> {
         self.0.call.clone()
     }
 
-    /// The next node and its stop, if there is one.
-    pub(crate) fn next(&self) -> Option<(T, Stop)> {
+    /// Whether another run follows the present one.
+    pub(crate) fn has_next(&self) -> bool {
+        self.turn().next.is_some()
+    }
+
+    /// Turns `present` to the next node if there is one, and returns its stop.
+    pub(crate) fn turn_to_next(&self, present: &mut T) -> Option<Stop> {
         let mut turn = self.turn();
-        let next = turn.next.take()?;
+        if let Next::Other(next) = turn.next.take()? {
+            *present = next;
+        }
         let (stopper, stop) = self.0.section.part();
         turn.stopper = stopper;
         self.0.call.is_called.store(false, Ordering::Release);
-        Some((next, stop))
+        Some(stop)
     }
 
     /// Returns when the node was asked to leave, by a reload, and has not done so in time. `stop` is its own.
@@ -127,15 +146,20 @@ mod tests {
     async fn the_next_node_begins_when_the_present_one_was_asked_to_leave() {
         let (section, _) = stop();
         let (seat, first) = Seat::new(&section);
-        assert!(seat.next().is_none() && !first.is_stopped());
+        let mut node = 1;
+        assert!(seat.turn_to_next(&mut node).is_none() && !first.is_stopped());
         seat.replace(2);
-        assert!(first.is_stopped());
+        assert!(first.is_stopped() && seat.has_next());
         seat.overstayed(first).await;
-        let (next, second) = seat.next().unwrap();
-        assert_eq!((next, second.is_stopped()), (2, false));
-        assert!(seat.next().is_none());
+        let second = seat.turn_to_next(&mut node).unwrap();
+        assert_eq!((node, second.is_stopped()), (2, false));
+        assert!(!seat.has_next());
+        seat.restart();
+        assert!(second.is_stopped());
+        let third = seat.turn_to_next(&mut node).unwrap();
+        assert_eq!((node, third.is_stopped()), (2, false));
         seat.leave();
-        assert!(second.is_stopped() && seat.next().is_none());
+        assert!(third.is_stopped() && seat.turn_to_next(&mut node).is_none());
     }
 
     #[tokio::test(start_paused = true)]

@@ -99,12 +99,17 @@ pub(crate) async fn source(
             ended = retry.watch(run) => ended,
             () = seat.overstayed(context.stop.clone()) => Ok(Ok(())),
         };
-        if let Some((next, stop)) = seat.next() {
-            (source, context.stop) = (next, stop);
+        let end = match seat.has_next() {
+            true => None,
+            false => retry.after(ended.map_err(|panic| panic.0)).await,
+        };
+        // Also during the wait after a failure another source may have been given the seat.
+        if let Some(stop) = seat.turn_to_next(&mut source) {
+            context.stop = stop;
             retry.begin_turn(&context.stop);
             continue;
         }
-        if let Some(end) = retry.after(ended.map_err(|panic| panic.0)).await {
+        if let Some(end) = end {
             return end;
         }
         // A source that cannot even start would never see the stop.
@@ -135,12 +140,16 @@ pub(crate) async fn sink(
             ended = retry.watch(run) => ended,
             () = seat.overstayed(context.stop.clone()) => Ok(Ok(())),
         };
-        if let Some((next, stop)) = seat.next() {
-            (sink, context.stop) = (next, stop);
+        let end = match seat.has_next() {
+            true => None,
+            false => retry.after(ended.map_err(|panic| panic.0)).await,
+        };
+        if let Some(stop) = seat.turn_to_next(&mut sink) {
+            context.stop = stop;
             retry.begin_turn(&context.stop);
             continue;
         }
-        if let Some(end) = retry.after(ended.map_err(|panic| panic.0)).await {
+        if let Some(end) = end {
             return end;
         }
         if context.stop.is_stopped() && inlet.channel_id().is_some() {
@@ -175,6 +184,7 @@ impl Retry {
     /// Another node runs now.
     fn begin_turn(&mut self, stop: &Stop) {
         self.failing.clear();
+        self.state.set(NodeState::Running);
         (self.stop, self.wait, self.started) = (stop.clone(), WAIT_FIRST, Instant::now());
     }
 

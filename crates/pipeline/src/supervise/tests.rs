@@ -48,6 +48,11 @@ impl Script {
         }
     }
 
+    /// The number of runs.
+    fn runs(&self) -> usize {
+        self.0.lock().unwrap().1.len()
+    }
+
     /// The milliseconds between one run and the next.
     fn waits(&self) -> Vec<u128> {
         let (_, begun) = &*self.0.lock().unwrap();
@@ -123,6 +128,7 @@ async fn supervise_source(
     let outlet = |rejected| Outlet::new(Vec::new(), &meters, rejected);
     let context = SourceContext {
         name: "in".into(),
+        follows: [].into(),
         outlet: outlet(false),
         rejects: outlet(true),
         threads: Threads::start(1).unwrap(),
@@ -319,6 +325,40 @@ async fn a_replaced_sink_is_followed_by_the_next_one_on_the_same_inlet() {
         replace
     );
     assert_eq!((end, state.get()), (Ok(()), NodeState::Ended));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sink_that_is_replaced_while_it_waits_to_retry_is_followed_by_the_next_one() {
+    let (stopper, _) = stop();
+    let (seat, first) = Seat::<Arc<dyn Sink>>::new(&stopper);
+    let meters = Meters::default().of("out");
+    let rejects = Outlet::new(Vec::new(), &meters, true);
+    let reader = Box::new(Nothing);
+    let mut inlet = Inlet::new("out", reader, Some(7), rejects, first.clone(), &meters);
+    let context = SinkContext {
+        name: "out".into(),
+        stop: first,
+        pool: Pool::new(1 << 20),
+        meters,
+        reporter: Reporter::new("out"),
+        directory: "unused".into(),
+        lane: 0,
+    };
+    let fails = Script::new([Ends::Failing(later())]);
+    let next = Script::new([Ends::Well]);
+    let replace = async {
+        // It fails at once and then waits for half a second.
+        sleep(Duration::from_millis(100)).await;
+        seat.replace(Arc::new(next.clone()));
+    };
+    let state = StateCell::new();
+    let first = Arc::new(fails.clone());
+    let (end, ()) = tokio::join!(
+        sink(first, seat.clone(), &mut inlet, context, state.clone()),
+        replace
+    );
+    assert_eq!((end, state.get()), (Ok(()), NodeState::Ended));
+    assert_eq!((fails.runs(), next.runs()), (1, 1));
 }
 
 /// A sink that never ends, or when its inlet ends.
