@@ -22,6 +22,7 @@ mod sol;
 mod syslog_receive;
 mod syslog_to_hdfs;
 mod tail_to_file;
+mod watched;
 
 use std::{
     fs,
@@ -44,7 +45,7 @@ struct Scenario {
     run: fn(&Bench) -> Result<Vec<Row>, Failure>,
 }
 
-const SCENARIOS: [Scenario; 11] = [
+const SCENARIOS: [Scenario; 12] = [
     Scenario {
         name: "forward_receive",
         readme: include_str!("../../scenarios/forward_receive/README.md"),
@@ -99,6 +100,11 @@ const SCENARIOS: [Scenario; 11] = [
         name: "idle",
         readme: include_str!("../../scenarios/idle/README.md"),
         run: idle::run,
+    },
+    Scenario {
+        name: "watched",
+        readme: include_str!("../../scenarios/watched/README.md"),
+        run: watched::run,
     },
 ];
 

@@ -92,6 +92,8 @@ pub enum Goal {
     Even(f64),
     /// Peak memory in bytes.
     Memory(u64),
+    /// Peak memory in bytes beyond that of another row.
+    MoreMemory(u64, String),
     /// CPU-seconds of the whole measurement.
     Cpu(f64),
     /// Median time to an ack, in seconds.
@@ -236,6 +238,17 @@ impl Row {
                 let figure = self.median(|run| run.usage.rss_peak as f64);
                 let words = format!("< {:.0} MB: {:.0}", mega(*most as f64), mega(figure));
                 (words, figure < *most as f64)
+            }
+            Goal::MoreMemory(most, name) => {
+                let other = rows.iter().find(|row| row.name == *name)?;
+                let peak = |row: &Self| row.median(|run| run.usage.rss_peak as f64);
+                let more = peak(self) - peak(other);
+                let words = format!(
+                    "< {:.0} MB more than `{name}`: {:.0}",
+                    mega(*most as f64),
+                    mega(more)
+                );
+                (words, !other.runs.is_empty() && more < *most as f64)
             }
             Goal::Cpu(most) => {
                 let figure = self.median(|run| run.usage.cpu_seconds);

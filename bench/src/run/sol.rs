@@ -2,6 +2,7 @@
 
 use std::{
     hint::black_box,
+    sync::mpsc::{self, Receiver, SyncSender, TrySendError},
     thread,
     time::{Duration, Instant},
 };
@@ -20,6 +21,8 @@ const MESSAGE: usize = 100;
 const RECORDS: u64 = 100_000_000;
 /// Bytes of a buffer of the bare loop.
 const BUFFER: usize = 30_000;
+/// Full buffers that wait for a consumer of the bare loop.
+const BUFFERS: usize = 4;
 
 const ONE: &str = include_str!("../../scenarios/sol/one.yaml");
 const TWO: &str = include_str!("../../scenarios/sol/two.yaml");
@@ -94,36 +97,97 @@ fn acked(bench: &Bench) -> Result<Run, Failure> {
     Ok(run)
 }
 
-/// Copies messages, and nothing else.
+/// Copies messages and hands them over, and nothing else.
 fn bare(bench: &Bench) -> Run {
     let time = Duration::from_secs_f64(bench.seconds);
-    let one = || {
-        let messages: Vec<[u8; MESSAGE]> = (0..100).map(|n| [b'0' + n % 10; MESSAGE]).collect();
-        let (mut buffer, mut copied, started) = (Vec::with_capacity(BUFFER), 0_u64, Instant::now());
-        while started.elapsed() < time {
-            for message in messages.iter().cycle().take(BUFFER / MESSAGE) {
-                buffer.extend_from_slice(black_box(message));
-            }
-            copied += (BUFFER / MESSAGE) as u64;
-            black_box(&mut buffer).clear();
-        }
-        copied
-    };
     let started = Instant::now();
-    let copied: u64 = thread::scope(|scope| {
-        let threads: Vec<_> = (0..2).map(|_| scope.spawn(one)).collect();
-        threads
-            .into_iter()
-            .map(|thread| thread.join().unwrap_or(0))
-            .sum()
+    let ways = [(); 2].map(|()| mpsc::sync_channel(BUFFERS));
+    let consumers = ways.each_ref().map(|(to, _)| to.clone());
+    let consumed: u64 = thread::scope(|scope| {
+        let threads = ways.map(|(_, own)| {
+            let consumers = consumers.clone();
+            scope.spawn(move || Bare::new(consumers, own).run(time))
+        });
+        drop(consumers);
+        let threads = threads.into_iter();
+        threads.map(|thread| thread.join().unwrap_or(0)).sum()
     });
     Run {
-        records: copied,
-        bytes: copied * MESSAGE as u64,
+        records: consumed,
+        bytes: consumed * MESSAGE as u64,
         seconds: started.elapsed().as_secs_f64(),
         usage: Usage::default(),
         latency: None,
         variant: None,
         wrong: None,
+    }
+}
+
+/// A thread of the bare loop: a producer and a consumer.
+struct Bare {
+    /// The consumers of both threads.
+    consumers: [SyncSender<Vec<u8>>; 2],
+    own: Receiver<Vec<u8>>,
+    free: Vec<Vec<u8>>,
+    consumed: u64,
+}
+
+impl Bare {
+    fn new(consumers: [SyncSender<Vec<u8>>; 2], own: Receiver<Vec<u8>>) -> Self {
+        Self {
+            consumers,
+            own,
+            free: Vec::new(),
+            consumed: 0,
+        }
+    }
+
+    /// Produces and consumes for this time; returns the number of consumed messages.
+    fn run(mut self, time: Duration) -> u64 {
+        let messages: Vec<[u8; MESSAGE]> = (0..100).map(|n| [b'0' + n % 10; MESSAGE]).collect();
+        let started = Instant::now();
+        while started.elapsed() < time {
+            let mut buffers = [self.buffer(), self.buffer()];
+            for pair in messages
+                .as_chunks::<2>()
+                .0
+                .iter()
+                .cycle()
+                .take(BUFFER / MESSAGE)
+            {
+                for (buffer, message) in buffers.iter_mut().zip(pair) {
+                    buffer.extend_from_slice(black_box(message));
+                }
+            }
+            for (consumer, buffer) in buffers.into_iter().enumerate() {
+                self.hand_over(consumer, buffer);
+            }
+            self.consume();
+        }
+        self.consumed
+    }
+
+    fn buffer(&mut self) -> Vec<u8> {
+        let free = self.free.pop();
+        free.unwrap_or_else(|| Vec::with_capacity(BUFFER))
+    }
+
+    fn hand_over(&mut self, consumer: usize, mut buffer: Vec<u8>) {
+        loop {
+            match self.consumers[consumer].try_send(buffer) {
+                // The other thread has ended.
+                Ok(()) | Err(TrySendError::Disconnected(_)) => return,
+                Err(TrySendError::Full(back)) => buffer = back,
+            }
+            self.consume();
+        }
+    }
+
+    fn consume(&mut self) {
+        for mut buffer in self.own.try_iter() {
+            self.consumed += (black_box(&buffer).len() / MESSAGE) as u64;
+            buffer.clear();
+            self.free.push(buffer);
+        }
     }
 }

@@ -1,0 +1,206 @@
+//! The scenario `watched`: see its README for what is measured.
+
+use std::{
+    io::{self, Read as _, Write as _},
+    net::{SocketAddr, TcpStream},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+        mpsc,
+    },
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+use super::{
+    Bench,
+    process::free_port,
+    scenario::{By, Goal, Row, Run},
+    server::{Load, Protocol, Server},
+};
+use crate::Failure;
+
+const CONFIG: &str = include_str!("../../scenarios/watched/watched.yaml");
+/// Pages that are open.
+const PAGES: usize = 50;
+/// The pause between two reads of the metrics.
+const SCRAPE: Duration = Duration::from_secs(1);
+/// Every client receives something within this time.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// A client that waits for bytes looks at the end of the measurement this often.
+const LOOK: Duration = Duration::from_millis(200);
+
+const NO_API: &str = "no API";
+const UNUSED: &str = "API without clients";
+const SCRAPED: &str = "metrics";
+const WATCHED: &str = "metrics, 50 pages, a tap";
+
+/// Runs the scenario.
+pub fn run(bench: &Bench) -> Result<Vec<Row>, Failure> {
+    let share = |of: &str| Goal::Share(0.99, of.to_owned(), By::Cpu);
+    let more = Goal::MoreMemory(64_000_000, UNUSED.to_owned());
+    let mut rows = vec![
+        Row::new(NO_API, true, Vec::new()),
+        Row::new(UNUSED, false, vec![share(NO_API)]),
+        Row::new(SCRAPED, false, vec![share(UNUSED)]),
+        Row::new(WATCHED, false, vec![share(UNUSED), more]),
+    ];
+    bench.choose(&mut rows);
+    bench.rounds(rows, |row| {
+        let paths: Vec<&'static str> = match &*row.name {
+            SCRAPED => vec!["/metrics"],
+            WATCHED => {
+                let pages = std::iter::repeat_n("/events", PAGES);
+                pages.chain(["/metrics", "/tap/in"]).collect()
+            }
+            _ => Vec::new(),
+        };
+        Ok(Some(measure(bench, row.name != NO_API, &paths)?))
+    })
+}
+
+/// Loads Millstream while clients read these paths.
+fn measure(bench: &Bench, has_api: bool, paths: &[&'static str]) -> Result<Run, Failure> {
+    let api = SocketAddr::from(([127, 0, 0, 1], free_port()?));
+    let listen = match has_api {
+        true => format!("\"{api}\""),
+        false => "[]".to_owned(),
+    };
+    let mut server = Server::start(bench, CONFIG, &[("LISTEN", &listen)])?;
+    server.ready()?;
+    let clients = Clients::start(api, paths);
+    let load = Load {
+        protocol: Protocol::Forward,
+        mode: "packed",
+        connections: 2,
+        acks: true,
+        single_writes: false,
+        send_buffer: "128KiB",
+        tls: false,
+    };
+    // A tap shows nothing before there are records.
+    let warm = Bench {
+        seconds: 0.5,
+        ..bench.clone()
+    };
+    load.send(&warm, server.address)?;
+    let missing = clients.silent(PATIENCE);
+    let before = server.usage()?;
+    let sent = load
+        .send(bench, server.address)
+        .map_err(|error| server.explain(&error.to_string()))?;
+    let usage = server.usage()?.since(before);
+    clients.stop();
+    let wrong = (missing > 0).then(|| format!("{missing} clients received nothing"));
+    Ok(Run {
+        records: sent.records,
+        bytes: sent.bytes,
+        seconds: sent.seconds,
+        usage,
+        latency: None,
+        variant: None,
+        wrong: wrong.or(server.stop()),
+    })
+}
+
+/// Clients of the API, each on its own thread.
+struct Clients {
+    stop: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<()>>,
+    /// Gets a message from each when it has received something.
+    received: mpsc::Receiver<()>,
+}
+
+impl Clients {
+    fn start(api: SocketAddr, paths: &[&'static str]) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let (sender, received) = mpsc::channel();
+        let client = |path: &&'static str| {
+            let (path, stop, sender) = (*path, stop.clone(), sender.clone());
+            thread::spawn(move || {
+                // One that fails is missed when the others have begun.
+                let _ = match path {
+                    "/metrics" => scrape(api, &stop, &sender),
+                    path => stream(api, path, &stop, &sender),
+                };
+            })
+        };
+        Self {
+            threads: paths.iter().map(client).collect(),
+            stop,
+            received,
+        }
+    }
+
+    /// Waits until all have received something; returns the number of those that have not.
+    fn silent(&self, patience: Duration) -> usize {
+        let end = Instant::now() + patience;
+        let left = || end.saturating_duration_since(Instant::now());
+        let missing = self.threads.iter();
+        missing
+            .filter(|_| self.received.recv_timeout(left()).is_err())
+            .count()
+    }
+
+    fn stop(self) {
+        self.stop.store(true, Ordering::Relaxed);
+        for thread in self.threads {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn ask(api: SocketAddr, path: &str, connection: &str) -> io::Result<TcpStream> {
+    let mut stream = TcpStream::connect(api)?;
+    stream.set_read_timeout(Some(LOOK))?;
+    let request = format!("GET {path} HTTP/1.1\r\nHost: {api}\r\nConnection: {connection}\r\n\r\n");
+    stream.write_all(request.as_bytes())?;
+    Ok(stream)
+}
+
+/// Reads the metrics each second.
+fn scrape(api: SocketAddr, stop: &AtomicBool, received: &mpsc::Sender<()>) -> io::Result<()> {
+    let (mut next, mut has_begun) = (Instant::now(), false);
+    while !stop.load(Ordering::Relaxed) {
+        if Instant::now() < next {
+            thread::sleep(LOOK);
+            continue;
+        }
+        next += SCRAPE;
+        let mut page = String::new();
+        let mut stream = ask(api, "/metrics", "close")?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.read_to_string(&mut page)?;
+        if !has_begun && page.ends_with("# EOF\n") {
+            has_begun = true;
+            let _ = received.send(());
+        }
+    }
+    Ok(())
+}
+
+/// Reads a stream: its head, and then as it comes. A tap must show a record.
+fn stream(
+    api: SocketAddr,
+    path: &str,
+    stop: &AtomicBool,
+    received: &mpsc::Sender<()>,
+) -> io::Result<()> {
+    let mut stream = ask(api, path, "keep-alive")?;
+    let (mut bytes, mut has_begun) = (vec![0; 64 << 10], false);
+    while !stop.load(Ordering::Relaxed) {
+        let count = match stream.read(&mut bytes) {
+            Ok(0) => return Ok(()),
+            Ok(count) => count,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
+            Err(error) => return Err(error),
+        };
+        let content = bytes[..count].windows(6);
+        let mut words = content.filter(|word| [&b"data: "[..], b"\"node\""].contains(word));
+        if !has_begun && words.next().is_some() {
+            has_begun = true;
+            let _ = received.send(());
+        }
+    }
+    Ok(())
+}
