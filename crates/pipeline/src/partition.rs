@@ -179,9 +179,11 @@ impl Dealer {
 
 /// It is the same in every run, so that a replay yields the same order.
 fn hash(key: &[u8]) -> u64 {
-    use std::hash::BuildHasher;
+    use std::hash::{BuildHasher, Hasher};
+    let mut hasher = FixedState::with_seed(0).build_hasher();
+    hasher.write(key);
     // The lower bits of a product depend on few bits of its factors.
-    FixedState::with_seed(0).hash_one(key) >> 32
+    hasher.finish() >> 32
 }
 
 #[cfg(test)]
