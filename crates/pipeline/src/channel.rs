@@ -191,6 +191,13 @@ pub trait Channel: Send + Sync {
         let _ = answer.send(Err("it keeps nothing for consumers".to_owned()));
         receiver
     }
+    /// Moves a consumer past everything up to `to`, permanently; its sink has to begin again. The answer has the number of records that it
+    /// had not settled, or why it cannot be done; there is none if the channel ends.
+    fn skip(&self, _consumer: &str, _to: Position) -> oneshot::Receiver<Result<u64, String>> {
+        let (answer, receiver) = oneshot::channel();
+        let _ = answer.send(Err("it keeps nothing for consumers".to_owned()));
+        receiver
+    }
     /// Its durable identity (`None` for memory). A position has a meaning only together with it.
     fn id(&self) -> Option<u128> {
         None

@@ -1,6 +1,6 @@
 //! Positions in a channel, which are never reused.
 
-use std::fmt;
+use std::{fmt, str::FromStr};
 
 /// The position of a frame in a disk channel: first the epoch, then the sequence number. Every start after an unclean
 /// stop begins a new epoch, so a position always identifies the same content. `seq` continues across epochs.
@@ -29,6 +29,22 @@ impl Position {
             seq: self.seq.saturating_sub(1),
             ..self
         }
+    }
+}
+
+impl FromStr for Position {
+    type Err = String;
+
+    /// Reads `EPOCH.SEQ`.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let parts = text.split_once('.');
+        let read = parts.and_then(|(epoch, seq)| {
+            Some(Self {
+                epoch: epoch.parse().ok()?,
+                seq: seq.parse().ok()?,
+            })
+        });
+        read.ok_or_else(|| format!("`{text}` is no position, such as `1.2000`"))
     }
 }
 

@@ -28,7 +28,7 @@ use millstream_pipeline::{
     node::{Build, ChannelConfig, ChannelContext, Component, Opened},
     promise::{Guarantee, Promise},
 };
-use millstream_record::FileId;
+use millstream_record::{FileId, Position};
 use millstream_sys::disk::{Disk, HostDisk};
 use tokio::sync::oneshot;
 
@@ -197,6 +197,13 @@ impl Channel for DiskChannel {
         let (answer, receiver) = oneshot::channel();
         let consumer = consumer.to_owned();
         self.queue.request(Request::Forget(consumer, answer));
+        receiver
+    }
+
+    fn skip(&self, consumer: &str, to: Position) -> oneshot::Receiver<Result<u64, String>> {
+        let (answer, receiver) = oneshot::channel();
+        let consumer = consumer.to_owned();
+        self.queue.request(Request::Skip(consumer, to, answer));
         receiver
     }
 

@@ -14,6 +14,7 @@ use millstream_pipeline::{
     channel::{Consumer, Group, Note, Reader},
     delivery::Token,
 };
+use millstream_record::Position;
 use tokio::sync::{Semaphore, oneshot};
 
 use super::options::Config;
@@ -38,6 +39,8 @@ pub(super) enum Entry {
 pub(super) enum Request {
     /// Forget the consumer of this name.
     Forget(String, Answer<()>),
+    /// Move a consumer past everything up to a position, permanently.
+    Skip(String, Position, Answer<u64>),
     /// Attach a reader for a consumer.
     Attach(Consumer, Answer<Box<dyn Reader>>),
     /// Use these options.

@@ -22,7 +22,7 @@ use millstream_pipeline::{
     node::ChannelContext,
     report::Reporter,
 };
-use millstream_record::Time;
+use millstream_record::{Position, Time};
 use millstream_sys::disk::Disk;
 use tokio::sync::oneshot;
 
@@ -265,6 +265,7 @@ impl Writer {
         for request in self.queue.take_requests() {
             match request {
                 Request::Forget(consumer, answer) => drop(answer.send(self.forget(&consumer))),
+                Request::Skip(consumer, to, answer) => drop(answer.send(self.skip(&consumer, to))),
                 Request::Attach(consumer, answer) => drop(answer.send(self.attach(consumer))),
                 Request::Change(config) => {
                     self.log.change(config.options());
@@ -295,6 +296,25 @@ impl Writer {
         let text = format_args!("{consumer} is forgotten: what only it has not settled is dropped");
         self.reporter.apart().info("forgotten", text);
         Ok(())
+    }
+
+    /// Moves a consumer past everything up to a position. Returns the number of records that it had not settled.
+    fn skip(&mut self, consumer: &str, to: Position) -> Result<u64, String> {
+        let skipped = self
+            .log
+            .skip_to(consumer, to)
+            .map_err(|error| error.to_string())?;
+        let meters = self.context.meters.beside(consumer);
+        meters.counter("records_skipped").add(skipped.records);
+        meters.counter("bytes_skipped").add(skipped.bytes);
+        // The writer drops the segments that only it held.
+        Arc::clone(&self.queue).wake();
+        let text = format_args!(
+            "{consumer} was moved to {to}: {} records ({} bytes) that it had not settled are skipped",
+            skipped.records, skipped.bytes
+        );
+        self.reporter.apart().warn("moved", text);
+        Ok(skipped.records)
     }
 
     /// Attaches a reader for a consumer that has none.

@@ -214,6 +214,7 @@ fn pages(shown: Arc<Shown>) -> Router {
         .route("/rejected", get(rejected::nodes))
         .route("/rejected/{node}", get(rejected::records))
         .route("/channels/{name}/forget", post(channels::forget))
+        .route("/channels/{name}/skip", post(channels::skip))
         .route(
             "/rejected/{node}/replay",
             get(replay::state).post(replay::begin),

@@ -1,4 +1,4 @@
-//! The numbers in the query of a request: `?records=10&seconds=5`.
+//! The query of a request: `?records=10&seconds=5`.
 
 use axum::http::Uri;
 
@@ -28,28 +28,32 @@ pub fn numbers<const N: usize>(
     Ok(values)
 }
 
-/// The name of a node in a query, which is its only field.
-pub fn name(uri: &Uri, field: &str) -> Result<String, String> {
-    let needed = || format!("it needs `?{field}=NAME`\n");
-    match <[String; 1]>::try_from(names(uri, field)?) {
-        Ok([name]) => Ok(name),
-        Err(_) => Err(needed()),
-    }
+/// The words of a query (names of nodes, positions, ids) that has these fields once each and no others.
+pub fn words<const N: usize>(uri: &Uri, fields: [&str; N]) -> Result<[String; N], String> {
+    let pairs: Vec<_> = uri.query().unwrap_or_default().split('&').collect();
+    let value = |field: &str| {
+        let mut values = pairs.iter().filter_map(|pair| word(pair, field));
+        values.next().map(str::to_owned)
+    };
+    let values: Vec<_> = fields.iter().filter_map(|field| value(field)).collect();
+    let values = <[String; N]>::try_from(values);
+    values.ok().filter(|_| pairs.len() == N).ok_or_else(|| {
+        let needed = fields.map(|field| format!("{field}=..."));
+        format!("it needs `?{}`\n", needed.join("&"))
+    })
+}
+
+/// The word of a field in one pair of a query.
+fn word<'a>(pair: &'a str, field: &str) -> Option<&'a str> {
+    let word = pair.strip_prefix(field)?.strip_prefix('=')?;
+    let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    (!word.is_empty() && word.bytes().all(fits)).then_some(word)
 }
 
 /// The names of nodes in a query that has no other field.
 pub fn names(uri: &Uri, field: &str) -> Result<Vec<String>, String> {
     let query = uri.query().unwrap_or_default();
-    let is_name = |text: &&str| {
-        let letters = text.bytes();
-        let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
-        !text.is_empty() && letters.into_iter().all(fits)
-    };
-    let value = |pair: &str| {
-        let value = pair.strip_prefix(field)?.strip_prefix('=');
-        let value = value.filter(is_name)?;
-        Some(value.to_owned())
-    };
+    let value = |pair: &str| word(pair, field).map(str::to_owned);
     let pairs = query.split('&').filter(|pair| !pair.is_empty());
     let values: Option<_> = pairs.map(value).collect();
     values.ok_or_else(|| format!("it takes `?{field}=NAME`\n"))
@@ -66,8 +70,14 @@ mod tests {
 
     #[test]
     fn a_name_has_letters_digits_and_dashes() {
-        let read = |text| name(&Uri::from_static(text), "consumer");
-        assert_eq!(read("/x?consumer=a_b-1"), Ok("a_b-1".to_owned()));
+        let read = |text| words(&Uri::from_static(text), ["consumer"]);
+        assert_eq!(read("/x?consumer=a_b-1"), Ok(["a_b-1".to_owned()]));
+        let both = |text| words(&Uri::from_static(text), ["a", "b"]);
+        let wanted = Ok(["1".to_owned(), "2".to_owned()]);
+        assert_eq!(both("/x?b=2&a=1"), wanted);
+        for wrong in ["/x?a=1", "/x?a=1&a=2", "/x?a=1&b=2&c=3", "/x?a=1&b"] {
+            assert!(both(wrong).is_err(), "{wrong}");
+        }
         for wrong in [
             "/x",
             "/x?consumer=",

@@ -12,6 +12,7 @@ use millstream_pipeline::{
     reload::{Change, Outcome, Reloader},
     replay::Replay,
 };
+use millstream_record::Position;
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot};
 
@@ -41,7 +42,24 @@ enum Request {
     Replay(String, oneshot::Sender<Result<Replay, String>>),
     /// Forget a consumer of a channel.
     Forget(String, String, oneshot::Sender<Option<Forgotten>>),
+    /// Move a consumer of a channel past records.
+    Skip(Skip, oneshot::Sender<Option<Skipped>>),
 }
+
+/// The records that a consumer is moved past.
+pub struct Skip {
+    /// The channel.
+    pub channel: String,
+    /// The id of the channel: another channel of its name has other records.
+    pub id: u128,
+    /// The consumer.
+    pub consumer: String,
+    /// The last position.
+    pub to: Position,
+}
+
+/// Resolves when a consumer was moved, with the number of records.
+type Skipped = oneshot::Receiver<Result<u64, String>>;
 
 /// Resolves when a consumer is forgotten.
 type Forgotten = oneshot::Receiver<Result<(), String>>;
@@ -97,6 +115,14 @@ impl Requests {
         asked.await.ok()??.await.ok()
     }
 
+    /// Moves a consumer past records and restarts its sink. Returns how many it had not settled; `None` if the process is not able to, or no
+    /// such channel runs.
+    pub async fn skip(&self, skip: Skip) -> Option<Result<u64, String>> {
+        let (answer, asked) = oneshot::channel();
+        self.sender.try_send(Request::Skip(skip, answer)).ok()?;
+        asked.await.ok()??.await.ok()
+    }
+
     /// A replay of what a node has rejected, or why there can be none; `None` if the process is not able to.
     pub async fn replay(&self, node: &str) -> Option<Result<Replay, String>> {
         let (answer, replay) = oneshot::channel();
@@ -146,6 +172,10 @@ impl Reload {
             }
             Request::Forget(channel, consumer, answer) => {
                 drop(answer.send(self.reloader.forget_consumer(&channel, &consumer)));
+            }
+            Request::Skip(skip, answer) => {
+                let channel = (&*skip.channel, skip.id);
+                drop(answer.send(self.reloader.skip(channel, &skip.consumer, skip.to)));
             }
             Request::Replay(node, answer) => drop(answer.send(self.reloader.replay(&node))),
         }

@@ -171,6 +171,68 @@ fn a_sink_that_keeps_its_own_position_can_be_skipped_ahead_too() {
 }
 
 #[test]
+fn a_sink_that_runs_is_skipped_ahead_and_begins_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let here = directory.path();
+    let (port, api, place) = (free_port(), free_port(), here.join("place"));
+    let address = format!("127.0.0.1:{api}");
+    let shape = config(here, port).replace("[]", &format!("\"{address}\""));
+    let program = Program::start(here, &shape).listens(port);
+    send(port, 1..=3);
+    wait_until("both have settled", || {
+        ["good", "stuck"].map(|name| row(here, name)[2] == "0") == [true; 2]
+    });
+    assert_eq!(program.stop(), Some(0));
+    let away = here.join("away");
+    fs::rename(&place, &away).unwrap();
+    fs::write(&place, "no directory").unwrap();
+    let program = Program::start(here, &shape).listens(port);
+    send(port, 4..=6);
+    wait_until("the good sink has settled", || row(here, "good")[2] == "0");
+
+    let output = here.join("passed.json");
+    let file = output.to_str().unwrap();
+    let skip = |consumer: &str, to: &str, code: i32| {
+        let skip = format!(
+            "skip --running --api {address} --consumer {consumer} --to {to} --output {file}"
+        );
+        text(channel(here, &skip.split(' ').collect::<Vec<_>>()), code)
+    };
+    assert!(skip("stranger", "end", 1).contains("it has good, stuck"));
+    assert!(skip("stuck", "1.9", 1).contains("no position 1.9"));
+    assert!(!output.exists());
+    let said = skip("stuck", "1.5", 0);
+    let told = "stuck begins again behind 1.5: it skipped 2 of the 2 records in ";
+    assert!(said.contains(told), "{said}");
+    assert_eq!(fs::read_to_string(&output).unwrap().lines().count(), 2);
+    assert!(skip("stuck", "1.5", 0).contains("stuck has settled up to 1.5"));
+    let log = program.log();
+    assert!(log.contains("stuck was moved to 1.5: 2 records"), "{log}");
+    assert!(log.contains("200: 2 records skipped"), "{log}");
+
+    // The channel of another instance has the same name and another id.
+    let mut stream = TcpStream::connect(&address).unwrap();
+    let other = "POST /channels/buffer/skip?consumer=good&to=1.6&id=1 HTTP/1.0\r\n\r\n";
+    stream.write_all(other.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(answer.contains("409 Conflict"), "{answer}");
+
+    fs::remove_file(&place).unwrap();
+    fs::rename(&away, &place).unwrap();
+    wait_until("the sink continues", || row(here, "stuck")[2] == "0");
+    assert_eq!(program.stop(), Some(0));
+    let lines = |file: &Path| fs::read_to_string(file).unwrap().lines().count();
+    assert_eq!(lines(&place.join("stuck.log")), 4, "1 to 3 and 6");
+    assert_eq!(lines(&here.join("good.log")), 6);
+    let program = Program::start(here, &shape).listens(port);
+    send(port, 7..=7);
+    wait_until("the sink continues", || row(here, "stuck")[2] == "0");
+    assert_eq!(program.stop(), Some(0));
+    assert_eq!(lines(&place.join("stuck.log")), 5);
+}
+
+#[test]
 fn records_held_for_a_removed_sink_are_shown_and_can_be_forgotten() {
     let directory = tempfile::tempdir().unwrap();
     let here = directory.path();

@@ -1,11 +1,12 @@
 //! Requests of operators to a running graph: the ways of a replay, from files of rejected records to the input of the node that rejected them,
-//! and consumers to forget.
+//! and consumers to forget or to move.
 
 use std::sync::{Arc, Weak};
 
-use super::{Consumer, Graph, Present, has_ended};
+use millstream_record::Position;
 use tokio::sync::oneshot;
 
+use super::{Consumer, Graph, Present, has_ended};
 use crate::{
     channel::Entry,
     meters::Meters,
@@ -106,6 +107,18 @@ impl Graph {
         consumer: &str,
     ) -> Option<oneshot::Receiver<Result<(), String>>> {
         Some(self.channel(channel)?.channel().forget(consumer))
+    }
+
+    /// Asks a durable channel to move a consumer past everything up to a position; `None` if no channel of that id runs under the name.
+    pub(crate) fn skip(
+        &self,
+        (channel, id): (&str, u128),
+        consumer: &str,
+        to: Position,
+    ) -> Option<oneshot::Receiver<Result<u64, String>>> {
+        let feed = self.channel(channel)?;
+        let channel = feed.channel();
+        (channel.id() == Some(id)).then(|| channel.skip(consumer, to))
     }
 
     /// The files of what a node has rejected.

@@ -12,6 +12,7 @@ use std::{
     time::Duration,
 };
 
+use millstream_record::Position;
 use tokio::{sync::oneshot, time::timeout};
 
 use crate::{
@@ -406,6 +407,29 @@ impl Reloader {
         consumer: &str,
     ) -> Option<oneshot::Receiver<Result<(), String>>> {
         self.graph.forget_consumer(channel, consumer)
+    }
+
+    /// Asks a durable channel to move a consumer past everything up to a position, and restarts its sink, which may have taken some of that;
+    /// `None` if no channel of that id runs under the name. The answer has the number of records that the consumer had not settled.
+    pub fn skip(
+        &self,
+        channel: (&str, u128),
+        consumer: &str,
+        to: Position,
+    ) -> Option<oneshot::Receiver<Result<u64, String>>> {
+        let done = self.graph.skip(channel, consumer, to)?;
+        let sink = self.sinks.get(consumer);
+        let seats = sink.map(|it| it.seats.clone()).unwrap_or_default();
+        let (answer, receiver) = oneshot::channel();
+        tokio::spawn(async move {
+            let Ok(skipped) = done.await else { return };
+            // Nothing that its sink has taken is skipped if there is nothing to skip.
+            if skipped.as_ref().is_ok_and(|records| *records > 0) {
+                seats.iter().for_each(Seat::restart);
+            }
+            let _ = answer.send(skipped);
+        });
+        Some(receiver)
     }
 
     /// Shows the nodes of the plan in `status`: channels, processors, sinks and sources, then those that have not ended yet.

@@ -7,6 +7,7 @@ use std::{
 };
 
 use millstream_config::Size;
+use millstream_record::Position;
 
 /// Why an operation on a channel failed.
 #[derive(Clone, Debug)]
@@ -75,6 +76,13 @@ pub enum Error {
     },
     /// A sink read for this consumer after the last start.
     Configured(String),
+    /// Nothing is kept at this position yet.
+    NotKept {
+        /// The position.
+        to: Position,
+        /// The newest one that is kept.
+        kept: Position,
+    },
 }
 
 /// The text of [`Error::Gone`] behind the directory.
@@ -196,6 +204,12 @@ impl fmt::Display for Error {
             Self::Name(name) => write!(f, "{name:?} cannot be the name of a consumer"),
             Self::Consumer(name) => {
                 write!(f, "the consumer {name} is attached already or unknown")
+            }
+            Self::NotKept { to, kept } => {
+                write!(
+                    f,
+                    "nothing is kept at {to} yet: the newest position is {kept}"
+                )
             }
             Self::UnknownConsumer { name, known } if known.is_empty() => {
                 write!(f, "the channel has no consumer `{name}`; it has none")

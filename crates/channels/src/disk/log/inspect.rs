@@ -482,7 +482,7 @@ pub fn skip<E: From<Error>>(
     let found = Directory::open(disk, directory)?;
     let _lock = take_lock(disk, directory)?;
     let path = directory.join(cursor_name(consumer));
-    check_known(&found, consumer)?;
+    found.check_consumer(consumer)?;
     let Some(mut cursor) = Cursor::open(disk, &path, found.channel, Open::Write)? else {
         return Err(Error::Consumer(consumer.to_owned()).into());
     };
@@ -502,18 +502,21 @@ pub fn skip<E: From<Error>>(
     Ok(skipped)
 }
 
-fn check_known(found: &Directory, consumer: &str) -> Result<(), Error> {
-    let known: Vec<String> = found
-        .consumers
-        .iter()
-        .map(|(name, _)| name.clone())
-        .collect();
-    match known.iter().any(|name| name == consumer) {
-        true => Ok(()),
-        false => Err(Error::UnknownConsumer {
-            name: consumer.to_owned(),
-            known,
-        }),
+impl Directory {
+    /// Fails if the channel has no such consumer, and names those that it has.
+    pub fn check_consumer(&self, consumer: &str) -> Result<(), Error> {
+        let known: Vec<String> = self
+            .consumers
+            .iter()
+            .map(|(name, _)| name.clone())
+            .collect();
+        match known.iter().any(|name| name == consumer) {
+            true => Ok(()),
+            false => Err(Error::UnknownConsumer {
+                name: consumer.to_owned(),
+                known,
+            }),
+        }
     }
 }
 
@@ -522,7 +525,7 @@ fn check_known(found: &Directory, consumer: &str) -> Result<(), Error> {
 pub fn forget(disk: &dyn Disk, directory: &Path, consumer: &str, force: bool) -> Result<(), Error> {
     let found = Directory::open(disk, directory)?;
     let _lock = take_lock(disk, directory)?;
-    check_known(&found, consumer)?;
+    found.check_consumer(consumer)?;
     let path = directory.join(cursor_name(consumer));
     if let Some(cursor) = Cursor::open(disk, &path, found.channel, Open::Read)?
         && cursor.is_configured()

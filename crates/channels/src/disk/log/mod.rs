@@ -364,6 +364,16 @@ impl Log {
         self.index.lock().consumers.forget(name, &self.directory)
     }
 
+    /// Moves a consumer past everything up to `to`, permanently. Its reader continues there when its sink begins again. Returns what the
+    /// consumer had not settled. Fails if the consumer is unknown or nothing is kept at `to` yet.
+    pub fn skip_to(&mut self, name: &str, to: Position) -> Result<Skipped, Error> {
+        let kept = self.index.lock().kept;
+        if to > kept {
+            return Err(Error::NotKept { to, kept });
+        }
+        skip::skip_to(&self.index, &self.directory, name, to)
+    }
+
     /// The consumers that no sink reads for.
     pub fn unread(&self) -> impl Iterator<Item = String> {
         let published = self.index.lock();

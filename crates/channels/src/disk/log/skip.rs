@@ -1,4 +1,5 @@
-//! Skipping whole segments for a consumer that is too far behind (`behind: { then: skip }`).
+//! Skipping: whole segments for a consumer that is too far behind (`behind: { then: skip }`), and up to a position that an operator
+//! names.
 //!
 //! Skipped batches stay skipped: the cursor says so before a segment can be dropped, and the reader does not hand them out
 //! again. The writer counts what the reader has not handed out. The reader counts what it handed out and what its sink
@@ -95,6 +96,44 @@ pub(super) fn skip_segment(
         consumer.skipped += skipped;
     }
     Ok(true)
+}
+
+/// Moves a consumer past everything up to `to`. Returns what it had not settled of that; the part that its sink has in flight may be
+/// delivered all the same.
+pub(super) fn skip_to(
+    index: &Index,
+    directory: &LogDirectory,
+    name: &str,
+    to: Position,
+) -> Result<Skipped, Error> {
+    let mut published = index.lock();
+    let Some(consumer) = published.consumers.get_mut(name) else {
+        return Err(Error::Consumer(name.to_owned()));
+    };
+    let settled = consumer.position;
+    if to <= settled {
+        return Ok(Skipped::default());
+    }
+    consumer.position = to;
+    consumer.skipped_to = to;
+    let (tags, cursor) = (consumer.tags.clone(), Arc::clone(&consumer.cursor));
+    let segments = &published.segments;
+    let held: Vec<_> = (segments.below(settled)..=segments.below(to))
+        .filter_map(|at| segments.get(at).cloned())
+        .collect();
+    drop(published);
+
+    let mut cursor = cursor.lock().unwrap_or_else(PoisonError::into_inner);
+    if to > cursor.position {
+        cursor.pass_on(to)?;
+    }
+    drop(cursor);
+
+    let mut skipped = Skipped::default();
+    for segment in held {
+        skipped += count(&segment, directory.channel, (settled, to), tags.as_ref());
+    }
+    Ok(skipped)
 }
 
 /// Counts what a segment holds after the first and up to the second position, by the heads of its frames. Damaged frames

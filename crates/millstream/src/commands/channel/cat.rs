@@ -8,7 +8,7 @@ use millstream_pipeline::tags::TagFilter;
 use millstream_record::Position;
 
 use super::{
-    At, Trouble, position,
+    At, Trouble,
     write::{Format, Records},
 };
 use crate::{exit, page};
@@ -22,7 +22,7 @@ pub struct Cat {
     #[arg(long, value_enum, default_value_t = Format::Json)]
     format: Format,
     /// Only batches after this position.
-    #[arg(long, value_name = "EPOCH.SEQ", value_parser = position, default_value = "0.0")]
+    #[arg(long, value_name = "EPOCH.SEQ", default_value = "0.0")]
     after: Position,
     /// Only these tags, as in the option `tags`; can be repeated.
     #[arg(long, value_name = "PATTERN")]

@@ -1,16 +1,13 @@
 //! `millstream channel forget`: removes a consumer, so that the channel holds nothing for it.
 
-use std::{
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+use std::{path::Path, sync::Arc};
 
 use clap::Args;
 use millstream_channels::disk::log::{Error, inspect};
 use millstream_sys::disk::HostDisk;
 
-use super::{At, Trouble};
-use crate::{commands::instance::Remote, exit, page};
+use super::{At, Instance, Trouble, coded};
+use crate::{exit, page};
 
 /// Remove a consumer whose sink is no longer configured: the next start drops records that only it has not settled.
 ///
@@ -37,16 +34,8 @@ pub struct Forget {
     /// Ask the running instance: PATH is then the name of the channel.
     #[arg(long, conflicts_with_all = ["force", "accept_loss"])]
     running: bool,
-    /// Configuration files and directories of the instance; only `api.listen` is taken from them.
-    #[arg(
-        long,
-        requires = "running",
-        value_name = "FILE",
-        default_value = "/etc/millstream"
-    )]
-    config: Vec<PathBuf>,
     #[command(flatten)]
-    remote: Remote,
+    instance: Instance,
     /// Accept the losses that `verify` shows: the next start is healthy again.
     #[arg(long)]
     accept_loss: bool,
@@ -79,19 +68,13 @@ impl Forget {
 impl Forget {
     /// Asks the running instance; returns the exit code.
     fn ask(&self, consumer: &str) -> u8 {
-        let client = match self.remote.client(&self.config) {
+        let client = match self.instance.client() {
             Ok(client) => client,
             Err(code) => return code,
         };
-        let channel: String = self
-            .at
-            .path
-            .to_string_lossy()
-            .chars()
-            .map(page::coded)
-            .collect();
-        let name: String = consumer.chars().map(page::coded).collect();
-        match client.post(&format!("/channels/{channel}/forget?consumer={name}")) {
+        let channel = coded(&self.at.path.to_string_lossy());
+        let path = format!("/channels/{channel}/forget?consumer={}", coded(consumer));
+        match client.post(&path) {
             Ok(answer) => match answer["why"].as_str() {
                 None => page::print(&format!(
                     "{consumer} is forgotten: what only it has not settled is dropped\n"

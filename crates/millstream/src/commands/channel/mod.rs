@@ -12,15 +12,14 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 use millstream_channels::disk::log::{Error, inspect::Directory};
-use millstream_record::Position;
 use millstream_sys::disk::HostDisk;
 
-use crate::{exit, page};
+use crate::{client::Client, commands::instance::Remote, exit, page};
 
 /// Inspect a disk channel: contents, damage, backlogs; skip records or forget consumers.
 ///
 /// PATH is the channel's directory, DATA_DIR/channels/NAME. `ls`, `verify` and `cat` may look at a channel that is in use;
-/// `skip` and `forget` need it stopped.
+/// `skip` and `forget` need it stopped, unless `--running` asks its instance to do it.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -28,6 +27,7 @@ Examples:
   millstream channel verify /var/lib/millstream/channels/buffer
   millstream channel cat --after 1.2000 --limit 10 /var/lib/millstream/channels/buffer
   millstream channel skip --consumer archive --to 1.2003 --output passed.json /var/lib/millstream/channels/buffer
+  millstream channel skip --running --consumer archive --to end --output passed.json /var/lib/millstream/channels/buffer
   millstream channel forget --consumer archive /var/lib/millstream/channels/buffer
   millstream channel forget --accept-loss /var/lib/millstream/channels/buffer
 
@@ -70,6 +70,33 @@ impl From<Error> for Trouble {
     fn from(error: Error) -> Self {
         Self(error.to_string())
     }
+}
+
+/// The instance that has the channel open.
+#[derive(Args)]
+struct Instance {
+    /// Configuration files and directories of the instance; only `api.listen` is taken from them.
+    #[arg(
+        long,
+        requires = "running",
+        value_name = "FILE",
+        default_value = "/etc/millstream"
+    )]
+    config: Vec<PathBuf>,
+    #[command(flatten)]
+    remote: Remote,
+}
+
+impl Instance {
+    /// A client of it, or the exit code of the complaint.
+    fn client(&self) -> Result<Client, u8> {
+        self.remote.client(&self.config)
+    }
+}
+
+/// A name in a URL.
+fn coded(name: &str) -> String {
+    name.chars().map(page::coded).collect()
 }
 
 /// The directory of a channel.
@@ -115,16 +142,4 @@ fn channels_near(path: &Path) -> Vec<String> {
         channels
     });
     found.find(|found| !found.is_empty()).unwrap_or_default()
-}
-
-/// Reads `EPOCH.SEQ`.
-fn position(text: &str) -> Result<Position, String> {
-    let parts = text.split_once('.');
-    let read = parts.and_then(|(epoch, seq)| {
-        Some(Position {
-            epoch: epoch.parse().ok()?,
-            seq: seq.parse().ok()?,
-        })
-    });
-    read.ok_or_else(|| format!("`{text}` is no position, such as `1.2000`"))
 }

@@ -1,7 +1,7 @@
 //! `millstream channel skip`: moves a consumer past records that it cannot deliver, and writes them to a file.
 
 use std::{
-    fs::File,
+    fs::{self, File},
     io::{BufWriter, Write},
     path::PathBuf,
 };
@@ -12,12 +12,18 @@ use millstream_record::Position;
 use millstream_sys::disk::HostDisk;
 
 use super::{
-    At, Trouble, position,
+    At, Instance, Trouble, coded,
     write::{Format, Records},
 };
-use crate::page::{self, grouped};
+use crate::{
+    client::Client,
+    page::{self, grouped},
+};
 
-/// Move a consumer past records that it cannot deliver, writing them to a file first. The channel must not be in use.
+/// Move a consumer past records that it cannot deliver, writing them to a file first.
+///
+/// The channel must not be in use, unless `--running` asks its instance to move the consumer. The instance then restarts the sink; what the
+/// sink has in flight is in the file and may be delivered as well.
 #[derive(Args)]
 pub struct Skip {
     #[command(flatten)]
@@ -34,17 +40,28 @@ pub struct Skip {
     /// The format of that file.
     #[arg(long, value_enum, default_value_t = Format::Json)]
     format: Format,
+    /// Ask the running instance to move the consumer.
+    #[arg(long)]
+    running: bool,
+    #[command(flatten)]
+    instance: Instance,
 }
 
 impl Skip {
     /// Skips; returns the exit code.
     pub fn execute(self) -> Result<u8, Trouble> {
         let directory = self.at.open()?;
-        let (path, consumer) = (&self.at.path, &self.consumer);
-        // A move to the beginning changes nothing, and fails now if the channel is in use or has no such consumer.
-        inspect::skip(&HostDisk, path, consumer, Position::default(), |_| {
-            Ok::<_, Trouble>(())
-        })?;
+        let consumer = &self.consumer;
+        if !self.running {
+            // A move to the beginning changes nothing, and fails now if the channel is in use or has no such consumer.
+            self.move_to(Position::default())?;
+        }
+        directory.check_consumer(consumer)?;
+        let client = match self.running.then(|| self.instance.client()) {
+            Some(Err(code)) => return Ok(code),
+            Some(Ok(client)) => Some(client),
+            None => None,
+        };
         let to = self.target(&directory)?;
         let settled =
             |(name, cursor): &(String, Option<Position>)| (name == consumer).then_some(*cursor);
@@ -60,13 +77,41 @@ impl Skip {
         }
         let (records, last) = self.save(&directory, cursor, to.unwrap_or_default())?;
         // The skipped records are synced; only now the cursor moves.
-        let batches = inspect::skip(&HostDisk, path, consumer, last, |_| Ok::<_, Trouble>(()))?;
-        Ok(page::print(&format!(
-            "{consumer} skipped {} records in {} batches, up to {last}; they are in {}\n",
-            grouped(records),
-            grouped(batches),
-            self.output.display()
-        )))
+        let (records, file) = (grouped(records), self.output.display());
+        Ok(page::print(&match client {
+            None => format!(
+                "{consumer} skipped {records} records in {} batches, up to {last}; they are in {file}\n",
+                grouped(self.move_to(last)?)
+            ),
+            Some(client) => format!(
+                "{consumer} begins again behind {last}: it skipped {} of the {records} records in {file}\n",
+                grouped(self.ask(&client, &directory, last)?)
+            ),
+        }))
+    }
+
+    /// Moves the consumer of a channel that is not in use; returns the number of skipped batches.
+    fn move_to(&self, to: Position) -> Result<u64, Trouble> {
+        inspect::skip(&HostDisk, &self.at.path, &self.consumer, to, |_| {
+            Ok::<_, Trouble>(())
+        })
+    }
+
+    /// Asks the instance to move the consumer; returns the number of records that it had not settled.
+    fn ask(&self, client: &Client, directory: &Directory, to: Position) -> Result<u64, Trouble> {
+        let path = fs::canonicalize(&self.at.path);
+        let path = path.map_err(|error| Trouble(format!("{}: {error}", self.at.path.display())))?;
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let (channel, consumer, id) = (coded(&name), coded(&self.consumer), directory.channel);
+        let answer = client
+            .post(&format!(
+                "/channels/{channel}/skip?consumer={consumer}&to={to}&id={id}"
+            ))
+            .map_err(Trouble)?;
+        match answer["why"].as_str() {
+            None => Ok(answer["skipped"].as_u64().unwrap_or_default()),
+            Some(why) => Err(Trouble(why.to_owned())),
+        }
     }
 
     /// The last position to skip; `None` if the channel is empty.
@@ -74,7 +119,7 @@ impl Skip {
         let span = directory.span()?;
         let to = match (self.to.as_str(), span) {
             ("end", span) => return Ok(span.map(|(_, last)| last)),
-            (text, _) => position(text).map_err(Trouble)?,
+            (text, _) => text.parse::<Position>().map_err(Trouble)?,
         };
         let Some((first, last)) = span else {
             return Err(Trouble(format!(
