@@ -1,5 +1,8 @@
 //! Starts the tasks of sources and sinks.
 
+#[cfg(test)]
+mod tests;
+
 use std::{
     path::PathBuf,
     sync::{Arc, Weak},

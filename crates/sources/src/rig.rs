@@ -2,6 +2,7 @@
 
 use std::{
     collections::HashMap,
+    io::{self, Read, Write},
     path::Path,
     sync::{Arc, Mutex, MutexGuard},
     thread::{self, JoinHandle},
@@ -21,6 +22,7 @@ use millstream_pipeline::{
     threads::Threads,
 };
 use millstream_record::{Batch, FileId, Origin, Pool};
+use millstream_testkit::contract::Peer;
 
 /// The channel behind a source. It survives the source, as a disk channel does.
 #[derive(Clone, Default)]
@@ -347,6 +349,28 @@ impl Running {
     pub(crate) fn meter(&self, name: &str) -> u64 {
         self.meters.value("source", name)
     }
+}
+
+/// A peer for the contract of sources: writes `input` to a new connection and reads until `answer` has come.
+pub(crate) fn peer<S: Read + Write>(
+    connect: impl Fn() -> io::Result<S> + Send + Sync + 'static,
+    input: Vec<u8>,
+    answer: impl Into<Vec<u8>>,
+) -> Peer {
+    let answer = answer.into();
+    let exchange = move || -> io::Result<()> {
+        let mut stream = connect()?;
+        stream.write_all(&input)?;
+        let (mut got, mut buffer) = (Vec::new(), [0; 256]);
+        while !got.windows(answer.len()).any(|part| part == answer) {
+            match stream.read(&mut buffer)? {
+                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                count => got.extend_from_slice(&buffer[..count]),
+            }
+        }
+        Ok(())
+    };
+    Arc::new(move || exchange().is_ok())
 }
 
 /// Builds a source from these options (in JSON), or returns what is wrong with them.

@@ -23,15 +23,16 @@ mod strays;
 mod tests;
 
 use clocks::{Clocks, Stamps};
+use strays::Strays;
 
 use crate::{
-    channel::{Bounds, BoxFuture, Delivered, Reader},
+    channel::{Bounds, Delivered, Reader},
     condition::Condition,
     delivery::{Receipt, Token},
     failure::Failure,
     meters::{Meter, NodeMeters},
     outlet::Outlet,
-    reject,
+    reject, replay,
     seat::Call,
     stop::Stop,
     taps::{self, Point},
@@ -102,7 +103,7 @@ pub struct Inlet {
     clocks: Clocks,
     tap: Point,
     /// Records that are rejected here, on their way. No checkpoint passes them.
-    strays: Option<BoxFuture<'static, Result<Receipt, Failure>>>,
+    strays: Strays,
 }
 
 impl Inlet {
@@ -136,7 +137,7 @@ impl Inlet {
             delivered: meters.counter("records_delivered"),
             clocks: Clocks::new(meters),
             tap: meters.tap(),
-            strays: None,
+            strays: Strays::default(),
         }
     }
 
@@ -160,7 +161,7 @@ impl Inlet {
     /// Batches that were taken and not settled fail (memory) or are read again (durable).
     pub fn resume(&mut self, after: Option<Position>) -> Result<(), Failure> {
         self.next = Checkpoint::empty();
-        self.strays = None;
+        self.strays = Strays::default();
         self.clocks.start_over();
         self.next_bytes = 0;
         self.awaited = false;
@@ -282,7 +283,7 @@ impl Inlet {
             self.next.position = position.or(self.next.position);
             self.counted = self.counted.max(position);
         }
-        if batch.count == 0 || self.is_for_another(&batch) {
+        if batch.count == 0 || strays::is_for_another(&batch, &self.node) {
             return None;
         }
         if is_new {
@@ -294,6 +295,23 @@ impl Inlet {
         self.item(batch, position)
     }
 
+    /// A batch for this consumer. One for a processor that is not here is rejected.
+    #[inline]
+    fn item(&mut self, batch: Batch, position: Option<Position>) -> Option<Item> {
+        if replay::address(&batch).is_none() {
+            return Some(Item::Batch(batch, position));
+        }
+        self.next.rejected_records += self.strays.reject(batch, &self.node, &self.rejects);
+        None
+    }
+
+    /// Waits until rejected batches are on their way: they are settled with the next checkpoint.
+    fn poll_strays(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Failure>> {
+        let receipt = ready!(self.strays.poll(context))?;
+        self.next.rejected.extend(receipt);
+        Poll::Ready(Ok(()))
+    }
+
     /// Whether a checkpoint comes although the reader has more.
     fn is_due(&self) -> bool {
         let has_much = self.next_bytes >= CHECKPOINT_BYTES;
@@ -301,7 +319,7 @@ impl Inlet {
     }
 
     fn checkpoint(&mut self) -> Option<Item> {
-        if self.next_bytes == 0 || self.is_within || self.strays.is_some() {
+        if self.next_bytes == 0 || self.is_within || !self.strays.is_empty() {
             return None;
         }
         (self.next_bytes, self.awaited, self.due) = (0, false, None);

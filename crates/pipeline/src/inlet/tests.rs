@@ -9,7 +9,11 @@ use millstream_record::{Encoding, Values};
 
 use super::*;
 use crate::{
-    channel::Channel, channel::Group, delivery, meters::Meters, outlet::Edge, outlet::Feed, replay,
+    channel::{BoxFuture, Channel, Group},
+    delivery,
+    meters::Meters,
+    outlet::{Edge, Feed},
+    replay,
 };
 
 /// A reader that delivers what it was given, then ends or waits; it notes what is committed.

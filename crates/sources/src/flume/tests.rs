@@ -6,12 +6,13 @@ use std::{
     time::Duration,
 };
 
+use millstream_testkit::{block_on, contract::SourceCase};
 use millstream_wire::avro::rpc::{Deflate, Inflate};
 use rmpv::Value;
 use tempfile::TempDir;
 
 use super::COMPONENT;
-use crate::rig::{Downstream, Running, try_build, until};
+use crate::rig::{Downstream, Running, peer, try_build, until};
 
 /// MD5 of the protocol of Flume.
 const FLUME: [u8; 16] = 0x86aa_dae2_c454_74c0_fe93_ffd0_f235_0a65_u128.to_be_bytes();
@@ -87,28 +88,8 @@ impl Client {
 
     /// The frame of `appendBatch`, with a handshake if it is the first.
     fn call(&mut self, serial: u32, bodies: &[&str]) -> Vec<u8> {
-        let mut call = Vec::new();
-        if !self.greeted {
-            self.greeted = true;
-            call.extend_from_slice(&FLUME);
-            call.push(0);
-            call.extend_from_slice(&FLUME);
-            call.push(0);
-        }
-        call.push(0);
-        bytes(&mut call, b"appendBatch");
-        if !bodies.is_empty() {
-            call.push(bodies.len() as u8 * 2);
-        }
-        for body in bodies {
-            call.extend_from_slice(&[2]);
-            bytes(&mut call, b"header");
-            bytes(&mut call, b"value");
-            call.push(0);
-            bytes(&mut call, body.as_bytes());
-        }
-        call.push(0);
-        frame(serial, &call)
+        let greets = !std::mem::replace(&mut self.greeted, true);
+        append_batch(serial, bodies, greets)
     }
 
     fn send(&mut self, frames: &[u8]) {
@@ -137,6 +118,31 @@ impl Client {
     fn is_closed(&mut self) -> bool {
         matches!(self.stream.read(&mut [0]), Ok(0))
     }
+}
+
+/// The frame of `appendBatch`, with a handshake if it `greets`.
+fn append_batch(serial: u32, bodies: &[&str], greets: bool) -> Vec<u8> {
+    let mut call = Vec::new();
+    if greets {
+        call.extend_from_slice(&FLUME);
+        call.push(0);
+        call.extend_from_slice(&FLUME);
+        call.push(0);
+    }
+    call.push(0);
+    bytes(&mut call, b"appendBatch");
+    if !bodies.is_empty() {
+        call.push(bodies.len() as u8 * 2);
+    }
+    for body in bodies {
+        call.extend_from_slice(&[2]);
+        bytes(&mut call, b"header");
+        bytes(&mut call, b"value");
+        call.push(0);
+        bytes(&mut call, body.as_bytes());
+    }
+    call.push(0);
+    frame(serial, &call)
 }
 
 fn bytes(out: &mut Vec<u8>, bytes: &[u8]) {
@@ -375,4 +381,25 @@ fn wrong_options_are_refused() {
         let problems = try_build(&COMPONENT, options).err().unwrap();
         assert!(problems[0].contains(why), "{problems:?}");
     }
+}
+
+#[test]
+fn it_keeps_the_contract_of_sources() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("s");
+    let options = format!("{{\"listen\": \"unix://{}\"}}", socket.display());
+    let calls = [
+        append_batch(1, &["one", "two"], true),
+        append_batch(2, &["three"], false),
+    ];
+    let connect = move || UnixStream::connect(&socket);
+    let case = SourceCase {
+        build: &|| try_build(&COMPONENT, &options).unwrap(),
+        // Answers come in order.
+        peer: Some(peer(connect, calls.concat(), frame(2, &OK))),
+        records: 3,
+        rejected: 0,
+        directory: "unused".as_ref(),
+    };
+    block_on(case.check());
 }

@@ -109,6 +109,7 @@ fn an_impossible_size_is_refused() {
 fn it_keeps_the_contract_of_sources() {
     let case = SourceCase {
         build: &|| try_build(&COMPONENT, r#"{"records": 300}"#).unwrap(),
+        peer: None,
         // A last record has the count.
         records: 301,
         rejected: 0,

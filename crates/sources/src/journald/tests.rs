@@ -321,6 +321,7 @@ fn it_keeps_the_contract_of_sources() {
     journal.until_standing(3);
     let case = SourceCase {
         build: &|| try_build(&COMPONENT, &journal.options("")).unwrap(),
+        peer: None,
         records: 3,
         rejected: 0,
         directory: &journal.state(),

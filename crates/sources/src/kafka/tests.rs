@@ -4,7 +4,9 @@ use millstream_kafka::{
     Incoming, Partition, Polled,
     fake::{Broker, Kept},
 };
+use millstream_pipeline::node::Source;
 use millstream_record::{Batch, Origin, Time};
+use millstream_testkit::{block_on, contract::SourceCase};
 
 use super::{
     COMPONENT, Kafka, decode,
@@ -279,4 +281,25 @@ fn wrong_options_are_refused_with_their_place() {
             "{options}: {problems:?}"
         );
     }
+}
+
+#[test]
+fn it_keeps_the_contract_of_sources() {
+    let options = r#"{"brokers": "b:1", "group": "g", "topics": ["a"], "format": "json"}"#;
+    let options = rig::node(serde_json::from_str(options).unwrap());
+    let build = || {
+        let broker = Broker::default();
+        let values = [r#"{"message": "1"}"#, "no", r#"{"message": "2"}"#];
+        put(&broker, "a", &values);
+        Box::new(Kafka::new(&options, Arc::new(broker)).unwrap()) as Box<dyn Source>
+    };
+    let directory = tempfile::tempdir().unwrap();
+    let case = SourceCase {
+        build: &build,
+        peer: None,
+        records: 3,
+        rejected: 1,
+        directory: directory.path(),
+    };
+    block_on(case.check());
 }

@@ -183,6 +183,7 @@ fn multiline_records_and_other_encodings_are_read_from_a_pipe() {
 fn it_keeps_the_contract_of_sources() {
     let case = SourceCase {
         build: &|| source(file("one\nmuch too long\ntwo\n"), 8, TooLong::Reject),
+        peer: None,
         // The long line is rejected in two pieces.
         records: 4,
         rejected: 2,

@@ -346,6 +346,7 @@ fn it_keeps_the_contract_of_sources() {
             places.borrow_mut().push(place);
             try_build(&COMPONENT, &options).unwrap()
         },
+        peer: None,
         // The long line is rejected in two pieces.
         records: 4,
         rejected: 2,

@@ -11,7 +11,7 @@ mod tests;
 
 pub use channel::ChannelCase;
 pub use sink::SinkCase;
-pub use source::SourceCase;
+pub use source::{Peer, SourceCase};
 
 use std::{
     any::Any,

@@ -1,8 +1,10 @@
 //! The contract of sources.
 
 use std::{
+    cell::Cell,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    thread,
     time::Duration,
 };
 
@@ -19,7 +21,7 @@ use millstream_pipeline::{
     threads::Threads,
 };
 use millstream_record::{Batch, Pool};
-use tokio::task::LocalSet;
+use tokio::{sync::oneshot, task::LocalSet};
 
 use super::{WATCH, assert_ended, caught, within};
 
@@ -28,11 +30,17 @@ const THREADS: usize = 2;
 /// Between two looks at a running source.
 const LOOK: Duration = Duration::from_millis(2);
 
+/// Sends the input to a source that is bound, on a new connection. Returns whether the source has answered for all of it: otherwise the peer
+/// is called again.
+pub type Peer = Arc<dyn Fn() -> bool + Send + Sync>;
+
 /// A source for [`SourceCase::check`].
 pub struct SourceCase<'c> {
     /// Builds the source over an input with [`SourceCase::records`] records that has ended, or that a run with `--once` reads to its
     /// end; a new source and input for each call.
     pub build: &'c dyn Fn() -> Box<dyn Source>,
+    /// For a source whose input comes from peers. It runs until it is told to stop.
+    pub peer: Option<Peer>,
     /// Records of the input, with those that the source rejects.
     pub records: u64,
     /// How many of them the source rejects.
@@ -128,6 +136,8 @@ impl SourceCase<'_> {
         let (stopper, stop) = stop();
         Node {
             source,
+            peer: self.peer.clone(),
+            records: self.records,
             directory: self.directory.join(check),
             kept: Keeper::default(),
             rejects: Keeper::default(),
@@ -141,6 +151,8 @@ impl SourceCase<'_> {
 /// A source and its surroundings.
 struct Node {
     source: Box<dyn Source>,
+    peer: Option<Peer>,
+    records: u64,
     directory: PathBuf,
     kept: Keeper,
     rejects: Keeper,
@@ -164,7 +176,7 @@ impl Node {
             rejects: outlet(&self.rejects, true),
             threads: threads.unwrap_or_else(|error| panic!("threads start: {error}")),
             stop: self.stop.clone(),
-            once: true,
+            once: self.peer.is_none(),
             pool: Pool::new(64 << 20),
             meters: meters.clone(),
             reporter: Reporter::new("source"),
@@ -176,11 +188,33 @@ impl Node {
         self.context = Some(context);
     }
 
-    /// Runs it once, with its local tasks.
+    /// Runs it once, with its local tasks and its peer.
     async fn run(&mut self) -> Result<(), Failure> {
         let context = self.context.clone();
         let context = context.expect("a source is bound before it runs");
-        LocalSet::new().run_until(self.source.run(context)).await
+        let has_ended = Cell::new(false);
+        let (peer, records) = (self.peer.clone(), self.records);
+        let (ports, stopper) = ([&self.kept, &self.rejects], &self.stopper);
+        let send = async {
+            let Some(peer) = peer else { return };
+            while !has_ended.get() {
+                if answers(&peer).await {
+                    let settled: u64 = ports.iter().map(|port| port.state().settled).sum();
+                    assert!(
+                        settled >= records,
+                        "a source answers only for what is settled: {settled} of {records} records"
+                    );
+                    return stopper.stop();
+                }
+                tokio::time::sleep(LOOK).await;
+            }
+        };
+        let run = async {
+            let ended = LocalSet::new().run_until(self.source.run(context)).await;
+            has_ended.set(true);
+            ended
+        };
+        tokio::join!(run, send).0
     }
 
     async fn run_to_its_end(&mut self, step: &str) -> Result<(), Failure> {
@@ -196,6 +230,14 @@ impl Node {
             "it promises {guarantee}: {settled} of {records} records are settled"
         );
     }
+}
+
+/// Whether the source answers the peer for all of its input.
+async fn answers(peer: &Peer) -> bool {
+    let (peer, (sender, answered)) = (peer.clone(), oneshot::channel());
+    // Not on a thread of the runtime, which would wait for a peer that gets no answer.
+    thread::spawn(move || sender.send(peer()));
+    answered.await.unwrap_or_else(|_| panic!("the peer died"))
 }
 
 /// The reaction of the channel to a group.

@@ -1,12 +1,14 @@
 //! Components that keep the contracts, and components that break them.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, mpsc::channel};
 
 use millstream_pipeline::{
     inlet::{Inlet, Item},
     node::{LocalFuture, Source, SourceContext},
     promise::{Guarantee, Promise},
 };
+
+use tokio::sync::mpsc;
 
 use super::*;
 use crate::block_on;
@@ -53,6 +55,7 @@ impl Source for Numbers {
 fn check_source(build: &dyn Fn() -> Numbers) {
     let case = SourceCase {
         build: &|| Box::new(build()),
+        peer: None,
         records: BATCHES,
         rejected: 0,
         directory: "unused".as_ref(),
@@ -81,6 +84,82 @@ fn a_source_that_does_not_resend_breaks_the_contract() {
         careless: true,
         ..Numbers::default()
     });
+}
+
+/// A request to [`Desk`]: where its answer goes.
+type Request = std::sync::mpsc::Sender<()>;
+
+/// A source that sends a record for each request and then answers it, or first if it is `early`.
+struct Desk {
+    requests: mpsc::Receiver<Request>,
+    early: bool,
+}
+
+impl Source for Desk {
+    fn bind(&mut self, _: &SourceContext) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    fn run<'a>(&'a mut self, mut context: SourceContext) -> LocalFuture<'a, Result<(), Failure>> {
+        Box::pin(async move {
+            loop {
+                let request = tokio::select! {
+                    request = self.requests.recv() => request,
+                    () = context.stop.stopped() => None,
+                };
+                let Some(request) = request else {
+                    return Ok(());
+                };
+                let receipt = context.outlet.send(lines("a\n"), true).await;
+                if self.early || receipt.await.is_ok() {
+                    // The peer may have gone.
+                    let _ = request.send(());
+                }
+            }
+        })
+    }
+
+    fn values(&self) -> &'static [&'static str] {
+        &[]
+    }
+
+    fn promise(&self, _: bool) -> Promise {
+        Promise::new(Guarantee::AtLeastOnce, "")
+    }
+}
+
+fn check_desk(early: bool) {
+    let door = Arc::new(Mutex::new(mpsc::channel(1).0));
+    let entrance = door.clone();
+    let peer = move || {
+        let (answer, answered) = channel();
+        let door = entrance.lock().unwrap().clone();
+        door.blocking_send(answer).is_ok() && answered.recv().is_ok()
+    };
+    let build = || {
+        let (sender, requests) = mpsc::channel(1);
+        *door.lock().unwrap() = sender;
+        Box::new(Desk { requests, early }) as Box<dyn Source>
+    };
+    let case = SourceCase {
+        build: &build,
+        peer: Some(Arc::new(peer)),
+        records: 1,
+        rejected: 0,
+        directory: "unused".as_ref(),
+    };
+    block_on(case.check());
+}
+
+#[test]
+fn a_source_that_answers_its_peers_when_their_records_are_settled_keeps_the_contract() {
+    check_desk(false);
+}
+
+#[test]
+#[should_panic(expected = "a source answers only for what is settled: 0 of 1 records")]
+fn a_source_that_answers_early_breaks_the_contract() {
+    check_desk(true);
 }
 
 /// Runs a sink that keeps lines in `output`; `early`: it settles them first.

@@ -1,6 +1,11 @@
 //! Acks in order and only when kept, back-pressure, limits, and the end of connections.
 
+use std::os::unix::net::UnixStream;
+
+use millstream_testkit::contract::SourceCase;
+
 use super::*;
+use crate::rig::peer;
 
 /// Whether nothing comes for a while.
 fn is_silent(stream: &mut TcpStream) -> bool {
@@ -304,4 +309,30 @@ fn a_busy_client_that_starts_to_ask_for_acks_gets_them() {
         }
     }
     assert_eq!(records(&taken.records(22_000)), 22_000);
+}
+
+#[test]
+fn it_keeps_the_contract_of_sources() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("s");
+    let options = format!("{{ listen: \"unix://{}\" }}", socket.display());
+    let frames = [
+        message("a", 0, Some("x")),
+        packed("a", &entries(1..4), Some("y")),
+        message("b", 4, Some("z")),
+    ];
+    let acks = [ack("x"), ack("y"), ack("z")].concat();
+    let build = || {
+        let options = Node::parse("test", &options).unwrap();
+        Box::new(Forward::new(&options).unwrap()) as Box<dyn Source>
+    };
+    let connect = move || UnixStream::connect(&socket);
+    let case = SourceCase {
+        build: &build,
+        peer: Some(peer(connect, frames.concat(), acks)),
+        records: 5,
+        rejected: 0,
+        directory: "unused".as_ref(),
+    };
+    millstream_testkit::block_on(case.check());
 }

@@ -14,6 +14,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use millstream_testkit::{block_on, contract::SourceCase};
+
 use super::*;
 use crate::rig::{Downstream, Running, try_build, until};
 
@@ -397,4 +399,53 @@ fn wrong_options_are_refused_with_the_reason() {
         "{why}"
     );
     assert!(rule(&format!(r#"{{"path": "a", {start}}}"#)).contains("`start` is not a regular"));
+}
+
+/// Behind memory, `fsync` is the answer: it returns when everything is settled.
+#[test]
+fn a_mount_keeps_the_contract_of_sources() {
+    let directory = tempfile::tempdir().unwrap();
+    let root = directory.path().canonicalize().unwrap();
+    let mount = root.join("mnt");
+    let options = format!("{{\"mount\": {mount:?}}}");
+    let write = move || {
+        // Without the mount, the file would be below it.
+        if millstream_sys::fuse::type_of_mount(&mount)?.is_none() {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        let mut file = fs::File::options()
+            .append(true)
+            .create(true)
+            .open(mount.join("f"))?;
+        file.write_all(b"one\ntwo\n")?;
+        file.sync_all()
+    };
+    let case = SourceCase {
+        build: &|| try_build(&COMPONENT, &options).unwrap(),
+        peer: Some(Arc::new(move || write().is_ok())),
+        records: 2,
+        rejected: 0,
+        directory: &root.join("state"),
+    };
+    block_on(case.check());
+}
+
+#[test]
+fn with_once_it_keeps_the_contract_of_sources() {
+    let directory = tempfile::tempdir().unwrap();
+    let mount = directory.path().join("mnt");
+    fs::create_dir(&mount).unwrap();
+    let options = format!("{{\"mount\": {mount:?}}}");
+    let build = || {
+        fs::write(mount.join("f"), "one\ntwo\n").unwrap();
+        try_build(&COMPONENT, &options).unwrap()
+    };
+    let case = SourceCase {
+        build: &build,
+        peer: None,
+        records: 2,
+        rejected: 0,
+        directory: &directory.path().join("state"),
+    };
+    block_on(case.check());
 }

@@ -1,13 +1,14 @@
 //! Which records are kept, and how the client learns of it.
 
-use std::{thread::sleep, time::Duration};
+use std::{os::unix::net::UnixStream, thread::sleep, time::Duration};
 
 use millstream_record::Origin;
+use millstream_testkit::{block_on, contract::SourceCase};
 use millstream_wire::compression::{Codec, compress};
 use serde_json::json;
 
-use super::{Rig, until};
-use crate::rig::Downstream;
+use super::{COMPONENT, Rig, until};
+use crate::rig::{Downstream, peer, try_build};
 
 #[test]
 fn a_request_is_answered_when_it_is_kept_and_not_before() {
@@ -312,4 +313,25 @@ fn a_stop_answers_what_is_in_flight() {
     settle.join().unwrap();
     assert_eq!(client.answer().status, 200);
     assert!(client.is_closed() && idle.is_closed());
+}
+
+#[test]
+fn it_keeps_the_contract_of_sources() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("s");
+    let options = format!("{{\"listen\": \"unix://{}\"}}", socket.display());
+    let body = "{\"n\":1}\nnonsense\n{\"n\":2}\n";
+    let request = format!(
+        "POST / HTTP/1.1\r\nHost: test\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    let connect = move || UnixStream::connect(&socket);
+    let case = SourceCase {
+        build: &|| try_build(&COMPONENT, &options).unwrap(),
+        peer: Some(peer(connect, request.into(), "HTTP/1.1 200 OK\r\n")),
+        records: 3,
+        rejected: 1,
+        directory: "unused".as_ref(),
+    };
+    block_on(case.check());
 }

@@ -1,6 +1,11 @@
 //! RELP: an answer means that the message is kept.
 
+use std::sync::Mutex;
+
+use millstream_testkit::{block_on, contract::SourceCase};
+
 use super::*;
+use crate::rig::peer;
 
 const OPEN: &str = "1 open 15 commands=syslog\n";
 
@@ -191,4 +196,31 @@ fn many_small_frames_in_one_read_are_answered_in_order() {
     );
     assert_eq!(numbers.len(), count as usize);
     running.stop();
+}
+
+#[test]
+fn it_keeps_the_contract_of_sources() {
+    let (tell, told) = mpsc::sync_channel(8);
+    let build = || {
+        let source = build(r#"{"listen": "relp://127.0.0.1:0"}"#).unwrap();
+        let tell = tell.clone();
+        Box::new(Telling { source, tell }) as Box<dyn Source>
+    };
+    let latest = Mutex::new((told, None));
+    let connect = move || {
+        let (told, address) = &mut *latest.lock().unwrap();
+        let bound = told.try_iter().last();
+        *address = bound.map(|all| all[0].1).or(*address);
+        TcpStream::connect(address.unwrap())
+    };
+    let messages = OPEN.to_owned() + &frame(2, "<13>one") + &frame(3, "<13>two");
+    let case = SourceCase {
+        build: &build,
+        // Answers come in order.
+        peer: Some(peer(connect, messages.into(), "\n3 rsp 6 200 OK\n")),
+        records: 2,
+        rejected: 0,
+        directory: "unused".as_ref(),
+    };
+    block_on(case.check());
 }

@@ -1,0 +1,422 @@
+//! Tasks that say when they begin: which of them begin, where, in what surroundings, and what becomes of those that cannot.
+
+use std::{task, thread, time::Duration};
+
+use millstream_record::Position;
+use tokio::{
+    sync::oneshot,
+    time::{sleep, timeout},
+};
+
+use super::*;
+use crate::{
+    channel::{BoxFuture, Channel, Consumer, Delivered, Group},
+    node::LocalFuture,
+    outlet::Edge,
+    promise::{Guarantee, Promise},
+    supervise::NodeState,
+    unopened::Unopened,
+};
+
+/// Any step fails after this time.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// How long a test watches for something that must not happen.
+const WATCH: Duration = Duration::from_millis(50);
+
+/// A run of a node that begins.
+#[derive(Debug)]
+struct Begun {
+    node: Arc<str>,
+    thread: String,
+    directory: PathBuf,
+    lane: usize,
+}
+
+/// A source or sink that says when it begins. A source ends at its stop, a sink with its inlet.
+#[derive(Clone)]
+struct Told {
+    begun: mpsc::Sender<Begun>,
+    failure: Option<Failure>,
+}
+
+impl Told {
+    fn tell(&self, node: &Arc<str>, directory: PathBuf, lane: usize) -> Result<(), Failure> {
+        let begun = Begun {
+            node: node.clone(),
+            thread: thread::current().name().unwrap_or_default().to_owned(),
+            directory,
+            lane,
+        };
+        self.begun.try_send(begun).unwrap();
+        self.failure.clone().map_or(Ok(()), Err)
+    }
+}
+
+impl Source for Told {
+    fn bind(&mut self, _: &SourceContext) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    fn run<'a>(&'a mut self, mut context: SourceContext) -> LocalFuture<'a, Result<(), Failure>> {
+        Box::pin(async move {
+            self.tell(&context.name, context.directory, 0)?;
+            context.stop.stopped().await;
+            Ok(())
+        })
+    }
+
+    fn values(&self) -> &'static [&'static str] {
+        &[]
+    }
+
+    fn promise(&self, _: bool) -> Promise {
+        Promise::new(Guarantee::AtMostOnce, "a test")
+    }
+}
+
+impl Sink for Told {
+    fn placement(&self) -> Placement {
+        Placement::DataThreads
+    }
+
+    fn run<'a>(
+        &'a self,
+        inlet: &'a mut Inlet,
+        context: SinkContext,
+    ) -> LocalFuture<'a, Result<(), Failure>> {
+        Box::pin(async move {
+            self.tell(&context.name, context.directory, context.lane)?;
+            inlet.resume(None)?;
+            while inlet.next().await?.is_some() {}
+            Ok(())
+        })
+    }
+
+    fn promise(&self, _: bool) -> Promise {
+        Promise::new(Guarantee::AtMostOnce, "a test")
+    }
+}
+
+/// The reader of a channel without batches, which has ended or not.
+struct Empty {
+    has_ended: bool,
+    _held: Arc<()>,
+}
+
+impl Reader for Empty {
+    fn resume(&mut self, _: Option<Position>) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    fn poll_next(
+        &mut self,
+        _: &mut task::Context<'_>,
+    ) -> task::Poll<Result<Option<Delivered>, Failure>> {
+        match self.has_ended {
+            true => task::Poll::Ready(Ok(None)),
+            false => task::Poll::Pending,
+        }
+    }
+
+    fn commit(&mut self, _: Position) -> Result<(), Failure> {
+        Ok(())
+    }
+}
+
+/// A channel that has ended, and gives readers only to `out`.
+struct Ended;
+
+impl Channel for Ended {
+    fn put(&self, _: Group) -> BoxFuture<'_, ()> {
+        Box::pin(std::future::pending())
+    }
+
+    fn close(&self) {}
+
+    fn attach(&self, consumer: Consumer) -> oneshot::Receiver<Result<Box<dyn Reader>, String>> {
+        let (answer, receiver) = oneshot::channel();
+        let reader = || reader(true, &Arc::new(()));
+        let known = (&*consumer.name == "out").then(reader);
+        let _ = answer.send(known.ok_or_else(|| "it has no such consumer".to_owned()));
+        receiver
+    }
+}
+
+fn reader(has_ended: bool, held: &Arc<()>) -> Box<dyn Reader> {
+    let _held = held.clone();
+    Box::new(Empty { has_ended, _held })
+}
+
+/// A lane over an endless channel.
+fn endless() -> Lane {
+    lane(Supply::Reader(reader(false, &Arc::new(()))))
+}
+
+fn lane(supply: Supply) -> Lane {
+    Lane {
+        supply,
+        chain: None,
+        state: StateCell::new(),
+    }
+}
+
+struct Rig {
+    starter: Starter,
+    ends: mpsc::Receiver<(bool, End)>,
+    begun: mpsc::Receiver<Begun>,
+    /// A node that the starter can start.
+    told: Told,
+    reporter: Reporter,
+}
+
+impl Rig {
+    fn new() -> Self {
+        let (ends_sender, ends) = mpsc::channel(16);
+        let (begun_sender, begun) = mpsc::channel(16);
+        let starter = Starter {
+            threads: Threads::start(2).unwrap(),
+            pool: Pool::new(1 << 20),
+            meters: Meters::default(),
+            data_dir: "data".into(),
+            host: "here".into(),
+            once: true,
+            stop_sources: stop().0,
+            stop_sinks: stop().0,
+            ends: ends_sender,
+            started: Arc::default(),
+            sources: 0,
+        };
+        let told = Told {
+            begun: begun_sender,
+            failure: None,
+        };
+        Self {
+            starter,
+            ends,
+            begun,
+            told,
+            reporter: Reporter::new("node"),
+        }
+    }
+
+    fn outlet(&self, edges: Vec<Edge>, rejected: bool) -> Outlet {
+        Outlet::new(edges, &self.starter.meters.of("node"), rejected)
+    }
+
+    async fn source(&mut self, name: &str, before: Option<Stop>) -> Seated<Box<dyn Source>> {
+        let ports = [false, true].map(|rejected| self.outlet(Vec::new(), rejected));
+        let (seat, context) =
+            self.starter
+                .source_context(&name.into(), &self.reporter, ports.into());
+        let bound = BoundSource {
+            source: Box::new(self.told.clone()),
+            seat,
+            context,
+            state: StateCell::new(),
+        };
+        self.starter.source(bound, before).await
+    }
+
+    async fn sink(
+        &mut self,
+        name: &str,
+        lanes: Vec<Lane>,
+        is_on_threads: bool,
+        before: Option<Stop>,
+    ) -> Seated<Arc<dyn Sink>> {
+        let laid = LaidSink {
+            name: name.into(),
+            sink: Arc::new(self.told.clone()),
+            lanes,
+            is_on_threads,
+            channel: None,
+            rejects: self.outlet(Vec::new(), true),
+            reporter: self.reporter.clone(),
+        };
+        self.starter.sink(laid, before).await.unwrap()
+    }
+
+    /// The next task that begins.
+    async fn begun(&mut self) -> Begun {
+        within(self.begun.recv()).await.unwrap()
+    }
+
+    async fn assert_nothing_begins(&mut self) {
+        let begun = timeout(WATCH, self.begun.recv()).await;
+        assert!(begun.is_err(), "{begun:?}");
+    }
+
+    /// The next end.
+    async fn end(&mut self) -> (bool, End) {
+        within(self.ends.recv()).await.unwrap()
+    }
+}
+
+async fn within<T>(step: impl Future<Output = T>) -> T {
+    timeout(PATIENCE, step).await.expect("it takes too long")
+}
+
+#[tokio::test]
+async fn a_sink_begins_when_all_tasks_of_the_one_before_have_ended() {
+    let mut rig = Rig::new();
+    let first = rig
+        .sink("out", vec![endless(), endless()], true, None)
+        .await;
+    for _ in 0..2 {
+        rig.begun().await;
+    }
+    let before = Some(first.ended.clone());
+    rig.sink("next", vec![endless(), endless()], true, before)
+        .await;
+    first.seats[0].leave();
+    assert_eq!(rig.end().await, (false, Ok(())));
+    rig.assert_nothing_begins().await;
+    first.seats[1].leave();
+    for _ in 0..2 {
+        assert_eq!(&*rig.begun().await.node, "next");
+    }
+}
+
+#[tokio::test]
+async fn a_source_begins_when_the_one_before_has_ended() {
+    let mut rig = Rig::new();
+    let first = rig.source("in", None).await;
+    rig.begun().await;
+    rig.source("next", Some(first.ended)).await;
+    rig.assert_nothing_begins().await;
+    first.seats[0].leave();
+    assert_eq!(rig.end().await, (true, Ok(())));
+    assert_eq!(&*rig.begun().await.node, "next");
+    assert_eq!(rig.starter.started.all(), 2);
+    rig.starter.stop_sources.stop();
+    assert_eq!(rig.end().await, (true, Ok(())));
+}
+
+#[tokio::test]
+async fn sources_and_lanes_are_dealt_to_the_data_threads_in_turn() {
+    let mut rig = Rig::new();
+    for expected in ["data-0", "data-1", "data-0"] {
+        rig.source("in", None).await;
+        assert_eq!(rig.begun().await.thread, expected);
+    }
+    rig.sink("out", vec![endless(), endless(), endless()], true, None)
+        .await;
+    let mut begun = [rig.begun().await, rig.begun().await, rig.begun().await];
+    begun.sort_by_key(|begun| begun.lane);
+    let places = begun.map(|begun| (begun.lane, begun.thread));
+    let expected = [(0, "data-0"), (1, "data-1"), (2, "data-0")];
+    assert_eq!(
+        places.each_ref().map(|(lane, thread)| (*lane, &**thread)),
+        expected
+    );
+    assert_eq!(
+        (rig.starter.started.sources(), rig.starter.started.all()),
+        (3, 6)
+    );
+}
+
+#[tokio::test]
+async fn a_sink_that_may_block_has_a_thread_and_every_node_a_directory() {
+    let mut rig = Rig::new();
+    rig.sink("out", vec![endless()], false, None).await;
+    let begun = rig.begun().await;
+    assert_eq!(begun.thread, "out");
+    assert_eq!(begun.directory, PathBuf::from("data/sinks/out"));
+    rig.source("in", None).await;
+    assert_eq!(
+        rig.begun().await.directory,
+        PathBuf::from("data/sources/in")
+    );
+}
+
+#[tokio::test]
+async fn a_lane_whose_channel_has_no_reader_for_it_fails_and_the_others_run() {
+    let mut rig = Rig::new();
+    let feed = Feed::new(Arc::new(Ended));
+    let supplies = [
+        (
+            Supply::Channel(Weak::new(), "out".into()),
+            "its channel has ended",
+        ),
+        (
+            Supply::Channel(Arc::downgrade(&feed), "other".into()),
+            "it has no such consumer",
+        ),
+    ];
+    for (number, (supply, why)) in supplies.into_iter().enumerate() {
+        let lanes = vec![lane(supply), endless()];
+        let states = lanes.iter().map(|lane| lane.state.clone());
+        let states: Vec<_> = states.collect();
+        let seated = rig.sink("out", lanes, true, None).await;
+        let (is_source, end) = rig.end().await;
+        assert!(!is_source);
+        assert_eq!(end.unwrap_err().message, why);
+        assert_eq!(states[0].get(), NodeState::Failed(why.to_owned()));
+        let errors = [("error", "failed", number as u64 + 1)];
+        assert_eq!(rig.reporter.events(), errors);
+        assert_eq!(rig.begun().await.lane, 1, "only the other lane begins");
+        assert_eq!(states[1].get(), NodeState::Running);
+        seated.seats[1].leave();
+        assert_eq!(rig.end().await, (false, Ok(())));
+        rig.assert_nothing_begins().await;
+    }
+}
+
+#[tokio::test]
+async fn a_sink_reads_what_a_channel_that_runs_gives_it() {
+    let mut rig = Rig::new();
+    let feed = Feed::new(Arc::new(Ended));
+    let supply = Supply::Channel(Arc::downgrade(&feed), "out".into());
+    rig.sink("out", vec![lane(supply)], false, None).await;
+    rig.begun().await;
+    // Only the reader of that channel ends.
+    assert_eq!(rig.end().await, (false, Ok(())));
+}
+
+#[tokio::test]
+async fn a_sink_that_failed_keeps_its_input_until_the_sources_stop() {
+    let mut rig = Rig::new();
+    rig.told.failure = Some(Failure::config("`path` is a directory"));
+    let held = Arc::new(());
+    let input = lane(Supply::Reader(reader(false, &held)));
+    let mut seated = rig.sink("out", vec![input], true, None).await;
+    assert!(rig.end().await.1.is_err());
+    sleep(WATCH).await;
+    assert_eq!(
+        Arc::strong_count(&held),
+        2,
+        "the sources wait in front of it"
+    );
+    rig.starter.stop_sources.stop();
+    within(seated.ended.stopped()).await;
+    assert_eq!(Arc::strong_count(&held), 1);
+}
+
+#[tokio::test]
+async fn the_context_of_a_source_is_that_of_its_name_and_stops_with_its_seat_or_all_sources() {
+    let rig = Rig::new();
+    let starter = &rig.starter;
+    let somewhere = Edge::to(Feed::new(Arc::new(Unopened::default())));
+    let context = |name: &str| {
+        let ports = (rig.outlet(Vec::new(), false), rig.outlet(Vec::new(), true));
+        starter.source_context(&name.into(), &rig.reporter, ports)
+    };
+    let ports = (
+        rig.outlet(vec![somewhere], false),
+        rig.outlet(Vec::new(), true),
+    );
+    let (seat, one) = starter.source_context(&"in".into(), &rig.reporter, ports);
+    assert!(!one.outlet.leads_nowhere() && one.rejects.leads_nowhere());
+    assert_eq!((&*one.name, &*one.host, one.once), ("in", "here", true));
+    assert_eq!(one.directory, PathBuf::from("data/sources/in"));
+    assert_eq!((one.threads.count(), one.reporter.node()), (2, "node"));
+    one.meters.counter("records_sent").add(3);
+    assert_eq!(starter.meters.value("in", "records_sent"), 3);
+    let (_seat, other) = context("other");
+    seat.leave();
+    assert!(one.stop.is_stopped() && !other.stop.is_stopped());
+    starter.stop_sinks.stop();
+    assert!(!other.stop.is_stopped());
+    starter.stop_sources.stop();
+    assert!(other.stop.is_stopped());
+}
