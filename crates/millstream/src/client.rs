@@ -15,6 +15,8 @@ use rustls::{ClientConfig, ClientConnection, StreamOwned, pki_types::ServerName}
 
 /// The timeout of connecting and of each read.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// The timeout of each read of the answer to a change: a reload opens channels and removes nodes first.
+const PATIENCE_CHANGE: Duration = Duration::from_secs(60);
 /// The largest answer in bytes: enough for some thousand nodes.
 const ANSWER_MAX: u64 = 64 << 20;
 /// The longest head of an answer.
@@ -58,9 +60,12 @@ impl Client {
         Ok((answer.code, String::from_utf8_lossy(&body).into_owned()))
     }
 
-    /// The answer to a request without a body. Each read of its body waits for five seconds at most.
+    /// The answer to a request without a body. Each read of it waits for five seconds at most, or for a minute after a change.
     pub fn open(&self, method: &str, path: &str) -> io::Result<Answer> {
-        let mut stream = self.connect()?;
+        let mut stream = self.connect(match method {
+            "GET" => PATIENCE,
+            _ => PATIENCE_CHANGE,
+        })?;
         let token = match &self.token {
             Some(token) => format!("Authorization: Bearer {}\r\n", token.expose()),
             None => String::new(),
@@ -79,11 +84,14 @@ impl Client {
         })
     }
 
-    fn connect(&self) -> io::Result<Box<dyn Stream>> {
+    fn connect(&self, patience: Duration) -> io::Result<Box<dyn Stream>> {
         let mut last = io::Error::new(io::ErrorKind::NotFound, "it is no address");
         for socket in self.address.to_socket_addrs()? {
             match TcpStream::connect_timeout(&socket, PATIENCE) {
-                Ok(stream) => return self.secure(stream),
+                Ok(stream) => {
+                    stream.set_read_timeout(Some(patience))?;
+                    return self.secure(stream);
+                }
                 Err(error) => last = error,
             }
         }
@@ -91,7 +99,6 @@ impl Client {
     }
 
     fn secure(&self, stream: TcpStream) -> io::Result<Box<dyn Stream>> {
-        stream.set_read_timeout(Some(PATIENCE))?;
         stream.set_write_timeout(Some(PATIENCE))?;
         let Some(tls) = &self.tls else {
             return Ok(Box::new(stream));

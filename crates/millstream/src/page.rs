@@ -184,7 +184,13 @@ pub fn grouped(number: u64) -> String {
 
 /// A duration as written in the configuration: `3m10s`.
 pub fn period(time: Duration) -> String {
-    Period::millis(u32::try_from(time.as_millis()).unwrap_or(u32::MAX)).to_string()
+    let whole = |number: u128| u32::try_from(number);
+    let period = match (whole(time.as_millis()), whole(time.as_secs().into())) {
+        (Ok(millis), _) => Period::millis(millis),
+        // After seven weeks.
+        (Err(_), seconds) => Period::secs(seconds.unwrap_or(u32::MAX)),
+    };
+    period.to_string()
 }
 
 /// A character of a name within a path.
@@ -265,6 +271,7 @@ mod tests {
             ["7", "1 234", "1 234 567"]
         );
         assert_eq!(period(Duration::from_secs(190)), "3m10s");
+        assert_eq!(period(Duration::from_secs(86_400 * 365)), "365d");
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::{
     collections::HashMap,
     io::{self, Read, Write},
+    os::unix::net::UnixStream,
     path::Path,
     sync::{Arc, Mutex, MutexGuard},
     thread::{self, JoinHandle},
@@ -412,6 +413,16 @@ pub(crate) fn node(value: serde_json::Value) -> Node {
         value,
         place: place(),
     }
+}
+
+/// Connects to a unix socket as soon as a source listens there. Its file exists a moment before that.
+pub(crate) fn connect(socket: &Path) -> UnixStream {
+    let mut stream = None;
+    until("it listens", || {
+        stream = UnixStream::connect(socket).ok();
+        stream.is_some()
+    });
+    stream.unwrap()
 }
 
 /// Waits until something holds; panics when it does not within 20 seconds.

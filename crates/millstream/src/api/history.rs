@@ -152,9 +152,12 @@ impl Reading {
         sample[BEHIND] = self.behind.unwrap_or(f32::NAN);
         if let Some((count, sum)) = self.latency {
             let (earlier, earlier_sum) = before.latency.unwrap_or_default();
-            let batches = count.saturating_sub(earlier) as f32;
-            // 0 / 0 is NaN: without batches there is no latency.
-            sample[LATENCY] = sum.saturating_sub(earlier_sum).as_secs_f32() / batches;
+            let batches = count.saturating_sub(earlier);
+            // A time may be read before its batch is counted: without batches there is no latency.
+            if batches > 0 {
+                let whole = sum.saturating_sub(earlier_sum).as_secs_f32();
+                sample[LATENCY] = whole / batches as f32;
+            }
         }
         sample
     }
@@ -488,6 +491,8 @@ mod tests {
         let mut before = Reading::default();
         before.time("write_seconds", 10, Duration::from_secs(1));
         let mut now = before;
+        assert!(now.since(&before, 1.0)[LATENCY].is_nan());
+        now.time("end_to_end_seconds", 10, Duration::from_secs(2));
         assert!(now.since(&before, 1.0)[LATENCY].is_nan());
         now.time("end_to_end_seconds", 14, Duration::from_secs(3));
         now.time("write_seconds", 99, Duration::from_secs(99));

@@ -1,7 +1,7 @@
 //! `GET /rejected` and `GET /rejected/{node}`: the rejected records in `data_dir/rejected`.
 //!
-//! The files may be large, so one request at a time reads them, on a thread for blocking work, and of each file no more than
-//! [`READ_BYTES_MAX`]. The list of nodes is kept for [`FRESH`].
+//! The files may be large, so one request at a time reads them, on a thread for blocking work. To count records, no more than
+//! [`READ_BYTES_MAX`] of each file are read, and the list of nodes is kept for [`FRESH`].
 
 use std::{
     collections::BTreeMap,
@@ -19,7 +19,7 @@ use axum::{
 use millstream_pipeline::rejected::RejectedFile;
 use millstream_record::Time;
 use serde_json::{Value, json};
-use tokio::sync::Mutex;
+use tokio::{sync::Mutex, task::spawn_blocking};
 
 use super::{Shown, query};
 use crate::{
@@ -36,10 +36,13 @@ const RECORDS: (u64, u64) = (20, 1000);
 /// The largest answer in bytes, beside its last record.
 const ANSWER_BYTES: usize = 4 << 20;
 
+/// A list of nodes, and when it was made.
+type List = Option<(Instant, Value)>;
+
 /// The directory of rejected records, read by one request at a time.
 pub struct Kept {
     directory: PathBuf,
-    list: Mutex<Option<(Instant, Value)>>,
+    list: Arc<Mutex<List>>,
 }
 
 impl Kept {
@@ -47,30 +50,40 @@ impl Kept {
     pub fn new(directory: &FilePath) -> Self {
         Self {
             directory: directory.to_owned(),
-            list: Mutex::default(),
+            list: Arc::default(),
         }
+    }
+
+    /// Reads the directory on a thread for blocking work. The turn lasts as long as the work, also if the client goes away: otherwise requests
+    /// without a client would pile up.
+    async fn read<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&FilePath, &mut List) -> io::Result<T> + Send + 'static,
+    ) -> Result<T, Response> {
+        let mut list = self.list.clone().lock_owned().await;
+        let directory = self.directory.clone();
+        let read = spawn_blocking(move || work(&directory, &mut list)).await;
+        let read = read.map_err(io::Error::other).flatten();
+        read.map_err(|error| {
+            let why = format!("cannot read {}: {error}\n", self.directory.display());
+            (StatusCode::INTERNAL_SERVER_ERROR, why).into_response()
+        })
     }
 }
 
 /// The nodes with rejected records: how many, their bytes, the oldest and the newest.
 pub async fn nodes(State(shown): State<Arc<Shown>>) -> Response {
-    let kept = &shown.rejected;
-    let mut list = kept.list.lock().await;
-    if let Some((read, list)) = &*list
-        && read.elapsed() < FRESH
-    {
-        return axum::Json(list).into_response();
-    }
-    let directory = kept.directory.clone();
-    let read = tokio::task::spawn_blocking(move || summary(&directory)).await;
-    match read {
-        Ok(Ok(new)) => {
-            let answer = axum::Json(&new).into_response();
-            *list = Some((Instant::now(), new));
-            answer
+    let read = shown.rejected.read(|directory, list| match list {
+        Some((read, known)) if read.elapsed() < FRESH => Ok(known.clone()),
+        _ => {
+            let new = summary(directory, READ_BYTES_MAX)?;
+            *list = Some((Instant::now(), new.clone()));
+            Ok(new)
         }
-        Ok(Err(error)) => unreadable(&kept.directory, &error),
-        Err(error) => unreadable(&kept.directory, &io::Error::other(error)),
+    });
+    match read.await {
+        Ok(nodes) => axum::Json(nodes).into_response(),
+        Err(failed) => failed,
     }
 }
 
@@ -88,22 +101,14 @@ pub async fn records(
         Ok(numbers) => numbers,
         Err(why) => return (StatusCode::BAD_REQUEST, why).into_response(),
     };
-    let kept = &shown.rejected;
-    // One request at a time reads.
-    let _turn = kept.list.lock().await;
-    let (directory, redaction) = (kept.directory.clone(), shown.redaction.clone());
-    let read =
-        tokio::task::spawn_blocking(move || page(&directory, &node, (from, most), &redaction));
+    let redaction = shown.redaction.clone();
+    let read = shown
+        .rejected
+        .read(move |directory, _| page(directory, &node, (from, most), &redaction));
     match read.await {
-        Ok(Ok(page)) => ([(header::CONTENT_TYPE, "application/json")], page).into_response(),
-        Ok(Err(error)) => unreadable(&kept.directory, &error),
-        Err(error) => unreadable(&kept.directory, &io::Error::other(error)),
+        Ok(page) => ([(header::CONTENT_TYPE, "application/json")], page).into_response(),
+        Err(failed) => failed,
     }
-}
-
-fn unreadable(directory: &FilePath, error: &io::Error) -> Response {
-    let why = format!("cannot read {}: {error}\n", directory.display());
-    (StatusCode::INTERNAL_SERVER_ERROR, why).into_response()
 }
 
 /// The rejected records of a node.
@@ -122,40 +127,33 @@ fn node_of(path: &FilePath) -> Option<&str> {
     path.file_name()?.to_str()?.split('.').next()
 }
 
-fn summary(directory: &FilePath) -> io::Result<Value> {
+/// The nodes with rejected records. Of each file no more than `bytes_max` are read.
+fn summary(directory: &FilePath, bytes_max: u64) -> io::Result<Value> {
     let mut sums: BTreeMap<String, Sum> = BTreeMap::new();
     for path in RejectedFile::all(directory)? {
         let Some(node) = node_of(&path) else { continue };
         let mut file = match RejectedFile::open(&path) {
             // Moved away after the directory was listed.
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-            file => file?,
+            file => file?.up_to(bytes_max),
         };
         let length = std::fs::metadata(&path).map_or(0, |found| found.len());
         let sum = sums.entry(node.to_owned()).or_default();
-        let (mut records, mut bytes) = (0_u64, 0_u64);
-        let read = file.read(|rejected| {
-            let Some(rejected) = rejected else {
-                return Ok(());
-            };
-            records += 1;
-            bytes += rejected.message.len() as u64;
-            let time = rejected.time;
-            let (first, last) = sum.span.unwrap_or((time, time));
-            sum.span = Some((first.min(time), last.max(time)));
-            match bytes < READ_BYTES_MAX {
-                true => Ok(()),
-                false => Err(io::Error::from(io::ErrorKind::FileTooLarge)),
+        let mut records = 0_u64;
+        file.read(|rejected| {
+            if let Some(rejected) = rejected {
+                records += 1;
+                let time = rejected.time;
+                let (first, last) = sum.span.unwrap_or((time, time));
+                sum.span = Some((first.min(time), last.max(time)));
             }
-        });
-        match read {
-            Err(error) if error.kind() == io::ErrorKind::FileTooLarge => {
-                sum.is_estimate = true;
-                let share = u128::from(records) * u128::from(length);
-                let all = share / u128::from(file.bytes_read().max(1));
-                records = u64::try_from(all).unwrap_or(u64::MAX);
-            }
-            read => _ = read?,
+            io::Result::Ok(())
+        })?;
+        if (bytes_max..length).contains(&file.bytes_read()) {
+            sum.is_estimate = true;
+            let share = u128::from(records) * u128::from(length);
+            let all = share / u128::from(file.bytes_read().max(1));
+            records = u64::try_from(all).unwrap_or(u64::MAX);
         }
         sum.records += records;
         sum.bytes += length;
@@ -220,6 +218,7 @@ fn page(
 mod tests {
     use millstream_pipeline::reject;
     use millstream_record::{Batch, Encoding};
+    use tokio::time::timeout;
 
     use super::*;
 
@@ -247,14 +246,14 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let place = directory.path();
         assert_eq!(
-            summary(&place.join("none")).unwrap(),
+            summary(&place.join("none"), READ_BYTES_MAX).unwrap(),
             json!({ "nodes": [] })
         );
         write(place, "bus.msgpack", "bus", 3);
         write(place, "bus.peer-10_0_0_1.msgpack", "bus", 2);
         write(place, "busy.msgpack", "busy", 1);
         std::fs::write(place.join("other.txt"), "no records").unwrap();
-        let list = summary(place).unwrap();
+        let list = summary(place, READ_BYTES_MAX).unwrap();
         let row = &list["nodes"][0];
         assert_eq!(
             (&row["node"], &row["records"], &row["files"]),
@@ -284,5 +283,42 @@ mod tests {
             (2, &json!(true))
         );
         assert_eq!(page(9, 2)["records"], json!([]));
+    }
+
+    #[test]
+    fn a_long_file_of_short_records_is_read_in_part_and_estimated() {
+        let directory = tempfile::tempdir().unwrap();
+        let place = directory.path();
+        write(place, "bus.msgpack", "bus", 1000);
+        let length = std::fs::metadata(place.join("bus.msgpack")).unwrap().len();
+        let row = &summary(place, length / 4).unwrap()["nodes"][0];
+        let records = row["records"].as_u64().unwrap();
+        assert!((950..1050).contains(&records), "{row}");
+        assert_eq!(
+            (&row["is_estimate"], &row["bytes"]),
+            (&json!(true), &json!(length))
+        );
+        let row = &summary(place, length).unwrap()["nodes"][0];
+        assert_eq!(
+            (&row["records"], &row["is_estimate"]),
+            (&json!(1000), &json!(false))
+        );
+    }
+
+    #[tokio::test]
+    async fn a_request_whose_client_has_gone_keeps_its_turn_until_it_is_read() {
+        let kept = Kept::new("unused".as_ref());
+        let (release, released) = std::sync::mpsc::sync_channel::<()>(1);
+        let long = kept.read(move |_, _| {
+            let _ = released.recv();
+            Ok(())
+        });
+        let short = Duration::from_millis(50);
+        assert!(timeout(short, long).await.is_err(), "its client goes away");
+        let next = || kept.read(|_, _| Ok(()));
+        assert!(timeout(short, next()).await.is_err(), "two read at once");
+        release.send(()).unwrap();
+        let read = timeout(Duration::from_secs(20), next()).await;
+        assert!(read.unwrap().is_ok());
     }
 }

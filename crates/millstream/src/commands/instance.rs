@@ -1,6 +1,11 @@
 //! The running instance that a command talks to.
 
-use std::{fs, io::Read, net::SocketAddr, path::PathBuf};
+use std::{
+    fs,
+    io::{ErrorKind, Read},
+    net::SocketAddr,
+    path::PathBuf,
+};
 
 use clap::Args;
 use millstream_config::{Api, Secret};
@@ -77,10 +82,17 @@ impl Remote {
             }
             false => None,
         };
+        let token = self.token().map_err(fail)?;
+        if token.is_some() && self.api.as_ref().is_some_and(|api| place.exposes(api)) {
+            let address = &place.address;
+            return Err(fail(format!(
+                "the token would pass the network to {address} without encryption: write https://{address}, or http://{address} if it may"
+            )));
+        }
         Ok(Client {
             address: place.address,
             tls,
-            token: self.token().map_err(fail)?,
+            token,
         })
     }
 
@@ -92,11 +104,12 @@ impl Remote {
             None => std::env::var(TOKEN).ok(),
         };
         let text = text.map(|text| text.trim().to_owned());
-        match text.filter(|text| !text.is_empty()) {
-            Some(text) if text.chars().any(char::is_control) => {
+        match (text.filter(|text| !text.is_empty()), &self.token_file) {
+            (Some(text), _) if text.chars().any(char::is_control) => {
                 Err("the token has more than one line".to_owned())
             }
-            text => Ok(text.map(Secret::new)),
+            (None, Some(file)) => Err(format!("there is no token in {}", file.display())),
+            (text, _) => Ok(text.map(Secret::new)),
         }
     }
 }
@@ -136,25 +149,34 @@ impl Place {
         }
     }
 
+    /// Whether a token would pass the network in clear text although `url` does not ask for that.
+    fn exposes(&self, url: &str) -> bool {
+        !self.is_secured && !is_local(&self.address) && !url.starts_with("http://")
+    }
+
     /// The first address on loopback, otherwise the first one.
     fn first(api: &Api) -> Option<Self> {
-        let is_local = |address: &&String| {
-            let socket = address.parse::<SocketAddr>();
-            address.starts_with("localhost:") || socket.is_ok_and(|it| it.ip().is_loopback())
-        };
         let mut all = api.listen.iter();
-        let local = all.clone().find(is_local);
+        let local = all.clone().find(|address| is_local(address));
         let is_secured = local.is_none() && api.tls.is_some();
         // An instance that listens on all addresses is reached on loopback.
         let address = local.or_else(|| all.next())?;
-        let address = address
-            .replace("0.0.0.0:", "127.0.0.1:")
-            .replace("[::]:", "[::1]:");
+        let all = [("0.0.0.0:", "127.0.0.1:"), ("[::]:", "[::1]:")];
+        let reached = all.iter().find_map(|(any, own)| {
+            let port = address.strip_prefix(any)?;
+            Some(format!("{own}{port}"))
+        });
         Some(Self {
-            address,
+            address: reached.unwrap_or_else(|| address.clone()),
             is_secured,
         })
     }
+}
+
+/// Whether an address is on loopback.
+fn is_local(address: &str) -> bool {
+    let socket = address.parse::<SocketAddr>();
+    address.starts_with("localhost:") || socket.is_ok_and(|it| it.ip().is_loopback())
 }
 
 impl Client {
@@ -176,7 +198,9 @@ impl Client {
 
     /// The answer to a GET, to be read as it comes.
     pub fn stream(&self, path: &str) -> Result<Answer, String> {
-        let answer = self.open("GET", path).map_err(|error| self.lost(&error))?;
+        let answer = self
+            .open("GET", path)
+            .map_err(|error| self.lost("GET", &error))?;
         match answer.code {
             200 => Ok(answer),
             code => {
@@ -189,10 +213,20 @@ impl Client {
 
     fn ask(&self, method: &str, path: &str) -> Result<(u16, String), String> {
         self.request(method, path)
-            .map_err(|error| self.lost(&error))
+            .map_err(|error| self.lost(method, &error))
     }
 
-    fn lost(&self, error: &std::io::Error) -> String {
+    fn lost(&self, method: &str, error: &std::io::Error) -> String {
+        // The timeout of a read.
+        if error.kind() == ErrorKind::WouldBlock {
+            let but = match method {
+                "GET" => "",
+                _ => "; it may still do what it was asked for",
+            };
+            return format!(
+                "the instance at {self} takes connections and does not answer in time{but}"
+            );
+        }
         format!(
             "no instance answers at {self}: {error}; is `millstream run` running, and is this its `api.listen`?"
         )
@@ -247,10 +281,55 @@ mod tests {
             ),
             ("{ listen: \"0.0.0.0:1\" }", "127.0.0.1:1", false),
             ("{ listen: \"[::]:1\", tls: mesh }", "[::1]:1", true),
+            ("{ listen: \"10.0.0.0:1\" }", "10.0.0.0:1", false),
         ] {
             let api: Api = Node::parse("t", api).unwrap().read().unwrap();
             let place = Place::first(&api).unwrap();
             assert_eq!((&*place.address, place.is_secured), (address, is_secured));
         }
+    }
+
+    #[test]
+    fn a_token_passes_the_network_in_clear_text_only_on_demand() {
+        for (url, exposes) in [
+            ("agg:1", true),
+            ("10.0.0.1:1", true),
+            ("http://agg:1", false),
+            ("https://agg:1", false),
+            ("localhost:1", false),
+            ("127.0.0.1:1", false),
+            ("[::1]:1", false),
+        ] {
+            assert_eq!(Place::of(url).exposes(url), exposes, "{url}");
+        }
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("token");
+        fs::write(&file, "0123456789abcdef\n").unwrap();
+        let remote = |api: &str| Remote {
+            api: Some(api.to_owned()),
+            token_file: Some(file.clone()),
+            ca: None,
+            cert: None,
+            key: None,
+        };
+        assert_eq!(remote("agg:1").client(&[]).err(), Some(exit::FAILED));
+        assert!(remote("http://agg:1").client(&[]).is_ok());
+        fs::write(&file, "\n").unwrap();
+        let empty = remote("http://agg:1").token().err().unwrap();
+        assert!(empty.contains("no token in"), "{empty}");
+    }
+
+    #[test]
+    fn an_instance_that_does_not_answer_in_time_is_not_called_absent() {
+        let client = Client {
+            address: "agg:1".to_owned(),
+            tls: None,
+            token: None,
+        };
+        let late = |method| client.lost(method, &ErrorKind::WouldBlock.into());
+        assert!(late("GET").ends_with("does not answer in time"));
+        assert!(late("POST").ends_with("may still do what it was asked for"));
+        let absent = client.lost("GET", &ErrorKind::ConnectionRefused.into());
+        assert!(absent.contains("is `millstream run` running"), "{absent}");
     }
 }

@@ -1,7 +1,7 @@
 //! `millstream tap`: shows a live sample of the records that pass a node.
 
 use std::{
-    io::{BufRead, ErrorKind, IsTerminal, Write, stdout},
+    io::{BufRead, Error, ErrorKind, IsTerminal, Write, stdout},
     path::PathBuf,
 };
 
@@ -56,6 +56,9 @@ enum Format {
     Json,
 }
 
+/// Reads in a row that end by their timeout of five seconds, before the instance counts as gone: it sends an empty line every twenty.
+const SILENT_MAX: u32 = 12;
+
 /// A day: the longest sample that an instance gives.
 const SECONDS: u64 = 86_400;
 
@@ -88,14 +91,20 @@ impl Tap {
             None => stdout().is_terminal(),
         };
         let (mut left, mut line) = (self.records.unwrap_or(u64::MAX), Vec::new());
+        let mut silent = 0;
         while left > 0 {
             match body.read_until(b'\n', &mut line) {
                 Ok(0) => return Ok(()),
-                Ok(_) => {}
+                Ok(_) => silent = 0,
                 // Nothing has passed for a while. The part of a line that was read stays.
                 Err(error)
                     if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) =>
                 {
+                    silent += 1;
+                    if silent == SILENT_MAX {
+                        let why = "it has sent nothing for a minute";
+                        return Err(Error::new(ErrorKind::TimedOut, why));
+                    }
                     continue;
                 }
                 Err(error) => return Err(error),
@@ -133,5 +142,51 @@ impl Tap {
             "{clock}  {port}  {tag}  {}",
             visible(&record["record"].to_string())
         ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufReader, Read, Result};
+
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        tap: Tap,
+    }
+
+    /// A connection on which these lines come, one at every twelfth read, and then nothing. The other reads end by their timeout.
+    struct Slow {
+        lines: std::slice::Iter<'static, &'static [u8]>,
+        reads: u32,
+    }
+
+    impl Read for Slow {
+        fn read(&mut self, out: &mut [u8]) -> Result<usize> {
+            self.reads += 1;
+            if !self.reads.is_multiple_of(SILENT_MAX) {
+                return Err(ErrorKind::WouldBlock.into());
+            }
+            let line = self.lines.next().ok_or(ErrorKind::WouldBlock)?;
+            out[..line.len()].copy_from_slice(line);
+            Ok(line.len())
+        }
+    }
+
+    #[test]
+    fn a_tap_ends_when_the_instance_gives_no_sign_of_life() {
+        let copy = |lines: &'static [&'static [u8]]| {
+            let line = Line::parse_from(["tap", "in", "--records", "1"]);
+            let lines = lines.iter();
+            let body = BufReader::new(Slow { lines, reads: 0 });
+            line.tap.copy(Box::new(body))
+        };
+        let error = copy(&[b"\n", b"\n"]).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
+        assert!(copy(&[b"\n", b"{}\n"]).is_ok());
     }
 }

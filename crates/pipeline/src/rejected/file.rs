@@ -20,6 +20,8 @@ pub struct RejectedFile {
     file: Arc<dyn File>,
     /// How far it was read.
     at: u64,
+    /// Where reading ends, if the file does not end before.
+    end: u64,
 }
 
 impl RejectedFile {
@@ -41,7 +43,14 @@ impl RejectedFile {
 
     pub(super) fn open_on(disk: &dyn Disk, path: &Path) -> io::Result<Self> {
         let file = disk.open(path, Open::Read)?;
-        Ok(Self { file, at: 0 })
+        let (at, end) = (0, u64::MAX);
+        Ok(Self { file, at, end })
+    }
+
+    /// Reads no more than its first `bytes`.
+    #[must_use]
+    pub fn up_to(self, bytes: u64) -> Self {
+        Self { end: bytes, ..self }
     }
 
     /// How many bytes of the file were read.
@@ -67,7 +76,11 @@ impl RejectedFile {
     ) -> Result<(u64, u64), E> {
         let (mut whole, mut held) = (0, Vec::new());
         loop {
-            let read = self.file.read_at(&mut held, READ_BYTES, self.at)?;
+            let left = usize::try_from(self.end - self.at).unwrap_or(usize::MAX);
+            let read = match left.min(READ_BYTES) {
+                0 => 0,
+                most => self.file.read_at(&mut held, most, self.at)?,
+            };
             if read == 0 {
                 return Ok((whole, held.len() as u64));
             }

@@ -12,7 +12,7 @@ use rmpv::Value;
 use tempfile::TempDir;
 
 use super::COMPONENT;
-use crate::rig::{Downstream, Running, peer, try_build, until};
+use crate::rig::{Downstream, Running, connect, peer, try_build, until};
 
 /// MD5 of the protocol of Flume.
 const FLUME: [u8; 16] = 0x86aa_dae2_c454_74c0_fe93_ffd0_f235_0a65_u128.to_be_bytes();
@@ -34,7 +34,6 @@ impl Rig {
         let options = format!("{{\"listen\": \"unix://{}\"{options}}}", socket.display());
         let downstream = Downstream::memory();
         let running = Running::start(&COMPONENT, &options, &downstream, directory.path());
-        until("it listens", || socket.exists());
         Self {
             directory,
             downstream,
@@ -76,7 +75,7 @@ struct Client {
 
 impl Client {
     fn new(directory: &Path) -> Self {
-        let stream = UnixStream::connect(directory.join("s")).unwrap();
+        let stream = connect(&directory.join("s"));
         stream
             .set_read_timeout(Some(Duration::from_secs(20)))
             .unwrap();

@@ -39,7 +39,7 @@ pub struct SourceCase<'c> {
     /// Builds the source over an input with [`SourceCase::records`] records that has ended, or that a run with `--once` reads to its
     /// end; a new source and input for each call.
     pub build: &'c dyn Fn() -> Box<dyn Source>,
-    /// For a source whose input comes from peers. It runs until it is told to stop.
+    /// For a source whose input comes from peers. It runs until its stop.
     pub peer: Option<Peer>,
     /// Records of the input, with those that the source rejects.
     pub records: u64,

@@ -1,6 +1,9 @@
 //! Components that keep the contracts, and components that break them.
 
-use std::sync::{Arc, Mutex, mpsc::channel};
+use std::sync::{
+    Arc, Mutex,
+    mpsc::{SyncSender, sync_channel},
+};
 
 use millstream_pipeline::{
     inlet::{Inlet, Item},
@@ -87,7 +90,7 @@ fn a_source_that_does_not_resend_breaks_the_contract() {
 }
 
 /// A request to [`Desk`]: where its answer goes.
-type Request = std::sync::mpsc::Sender<()>;
+type Request = SyncSender<()>;
 
 /// A source that sends a record for each request and then answers it, or first if it is `early`.
 struct Desk {
@@ -132,7 +135,7 @@ fn check_desk(early: bool) {
     let door = Arc::new(Mutex::new(mpsc::channel(1).0));
     let entrance = door.clone();
     let peer = move || {
-        let (answer, answered) = channel();
+        let (answer, answered) = sync_channel(1);
         let door = entrance.lock().unwrap().clone();
         door.blocking_send(answer).is_ok() && answered.recv().is_ok()
     };

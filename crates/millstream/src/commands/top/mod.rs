@@ -11,9 +11,13 @@ use std::{
 
 use clap::Args;
 use serde_json::Value;
+use tokio::{
+    task::{JoinHandle, spawn_blocking},
+    time::{Interval, MissedTickBehavior, interval_at},
+};
 
 use super::instance::Remote;
-use crate::{client::Client, config, exit, page};
+use crate::{client::Client, config, exit, page, visible::visible};
 use screen::{Key, Screen};
 use table::{Size, View};
 
@@ -90,11 +94,7 @@ impl Top {
         match Shot::take(client) {
             Ok(now) => {
                 let lines = view(before, &now).lines(Size::UNBOUNDED, 0);
-                let plain = lines
-                    .iter()
-                    .map(|line| line.trim_start_matches(['\t', '\x07']));
-                let plain: Vec<_> = plain.collect();
-                page::print(&(plain.join("\n") + "\n"))
+                page::print(&plain(&lines))
             }
             Err(text) => page::complain(&text, exit::FAILED),
         }
@@ -106,10 +106,14 @@ impl Top {
             .enable_all()
             .build();
         let ended = runtime.and_then(|runtime| {
-            runtime.block_on(async {
+            let ended = runtime.block_on(async {
                 let mut screen = Screen::open()?;
-                watch(&mut screen, client, first, self.interval).await
-            })
+                let asking = Asking::new(client, self.interval);
+                watch(&mut screen, asking, first).await
+            });
+            // Without waiting for an instance that does not answer.
+            runtime.shutdown_background();
+            ended
         });
         match ended {
             Ok(()) => exit::DRAINED,
@@ -121,6 +125,12 @@ impl Top {
     }
 }
 
+/// Lines without their marks. No text of a node can begin another line.
+fn plain(lines: &[String]) -> String {
+    let line = |line: &String| format!("{}\n", visible(line.trim_start_matches(['\t', '\x07'])));
+    lines.iter().map(line).collect()
+}
+
 fn view<'a>(before: &'a Shot, now: &'a Shot) -> View<'a> {
     View {
         before: &before.status,
@@ -129,16 +139,44 @@ fn view<'a>(before: &'a Shot, now: &'a Shot) -> View<'a> {
     }
 }
 
-async fn watch(
-    screen: &mut Screen,
+/// Asks an instance for its status, again and again.
+struct Asking {
     client: Client,
-    first: Shot,
-    interval: Duration,
-) -> std::io::Result<()> {
+    ticks: Interval,
+    answer: Option<JoinHandle<Result<Shot, String>>>,
+}
+
+impl Asking {
+    fn new(client: Client, interval: Duration) -> Self {
+        let mut ticks = interval_at(tokio::time::Instant::now() + interval, interval);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        Self {
+            client,
+            ticks,
+            answer: None,
+        }
+    }
+
+    /// The next answer. Cancel safe, so that keys need not wait for it: an answer that is on its way is not lost.
+    async fn next(&mut self) -> Result<Shot, String> {
+        let answer = match &mut self.answer {
+            Some(answer) => answer,
+            None => {
+                self.ticks.tick().await;
+                let client = self.client.clone();
+                self.answer
+                    .insert(spawn_blocking(move || Shot::take(&client)))
+            }
+        };
+        let shot = answer.await;
+        self.answer = None;
+        shot.map_err(|error| error.to_string()).flatten()
+    }
+}
+
+async fn watch(screen: &mut Screen, mut asking: Asking, first: Shot) -> std::io::Result<()> {
     let (mut before, mut now, mut trouble) = (first.clone(), first, None);
     let mut scrolled = 0_usize;
-    let mut ticks = tokio::time::interval(interval);
-    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
         let size = screen.size();
         let mut lines = view(&before, &now).lines(size, scrolled);
@@ -147,17 +185,13 @@ async fn watch(
         }
         screen.draw(&lines, size)?;
         tokio::select! {
-            _ = ticks.tick() => {
-                let client = client.clone();
-                let shot = tokio::task::spawn_blocking(move || Shot::take(&client)).await;
-                match shot.map_err(|error| error.to_string()).flatten() {
-                    Ok(new) => {
-                        before = std::mem::replace(&mut now, new);
-                        trouble = None;
-                    }
-                    Err(text) => trouble = Some(text),
+            shot = asking.next() => match shot {
+                Ok(new) => {
+                    before = std::mem::replace(&mut now, new);
+                    trouble = None;
                 }
-            }
+                Err(text) => trouble = Some(text),
+            },
             key = screen.key() => match key {
                 Key::End => return Ok(()),
                 Key::Up => scrolled = scrolled.saturating_sub(1),
@@ -165,5 +199,52 @@ async fn watch(
                 Key::Other => {}
             },
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        io::{BufRead, BufReader, Write},
+        net::TcpListener,
+    };
+
+    use tokio::time::timeout;
+
+    use super::*;
+
+    #[test]
+    fn a_page_has_one_line_for_each_and_no_marks() {
+        let lines = ["\tNODE", "\x07bus failed: refused\nin  running"];
+        assert_eq!(
+            plain(&lines.map(str::to_owned)),
+            "NODE\nbus failed: refused\\nin  running\n"
+        );
+    }
+
+    #[tokio::test]
+    async fn keys_do_not_wait_for_an_instance_that_hangs() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let client = Client {
+            address: listener.local_addr().unwrap().to_string(),
+            tls: None,
+            token: None,
+        };
+        let mut asking = Asking::new(client, Duration::from_millis(1));
+        for _ in 0..3 {
+            let key = timeout(Duration::from_millis(50), asking.next());
+            assert!(key.await.is_err(), "a key comes before the answer");
+        }
+        let (mut stream, _) = listener.accept().unwrap();
+        let request = BufReader::new(&stream).lines().map(Result::unwrap);
+        assert!(request.take_while(|line| !line.is_empty()).count() > 0);
+        stream
+            .write_all(b"HTTP/1.0 200 OK\r\n\r\n{\"pid\": 7}")
+            .unwrap();
+        drop(stream);
+        let shot = asking.next().await.unwrap();
+        assert_eq!(shot.status["pid"], 7);
+        listener.set_nonblocking(true).unwrap();
+        assert!(listener.accept().is_err(), "it asks once at a time");
     }
 }

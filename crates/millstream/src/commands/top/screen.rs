@@ -112,9 +112,16 @@ fn keys() -> mpsc::Receiver<Key> {
         let mut bytes = [0; 16];
         // In this mode a read returns what is there.
         while let Ok(count) = stdin().read(&mut bytes) {
-            let key = key(&bytes[..count]);
-            if sender.blocking_send(key).is_err() || count == 0 {
-                return;
+            let mut rest = &bytes[..count];
+            loop {
+                let (key, behind) = key(rest);
+                if sender.blocking_send(key).is_err() || count == 0 {
+                    return;
+                }
+                if behind.is_empty() {
+                    break;
+                }
+                rest = behind;
             }
         }
     });
@@ -131,13 +138,19 @@ impl Drop for Screen {
     }
 }
 
-/// The key that sends these bytes.
-fn key(bytes: &[u8]) -> Key {
+/// The key that sends the first of these bytes, and the bytes behind it: keys that follow each other fast are read together.
+fn key(bytes: &[u8]) -> (Key, &[u8]) {
     match bytes {
-        [] | [b'q' | b'Q' | 3 | 4, ..] => Key::End,
-        [b'k', ..] | b"\x1b[A" | b"\x1bOA" => Key::Up,
-        [b'j', ..] | b"\x1b[B" | b"\x1bOB" => Key::Down,
-        _ => Key::Other,
+        [] => (Key::End, bytes),
+        [b'q' | b'Q' | 3 | 4, rest @ ..] => (Key::End, rest),
+        [b'k', rest @ ..] | [0x1b, b'[' | b'O', b'A', rest @ ..] => (Key::Up, rest),
+        [b'j', rest @ ..] | [0x1b, b'[' | b'O', b'B', rest @ ..] => (Key::Down, rest),
+        [0x1b, b'[' | b'O', rest @ ..] => {
+            // A letter or `~` ends it.
+            let end = rest.iter().position(|byte| (0x40..0x7f).contains(byte));
+            (Key::Other, end.map_or(&[][..], |end| &rest[end + 1..]))
+        }
+        [_, rest @ ..] => (Key::Other, rest),
     }
 }
 
@@ -155,7 +168,20 @@ mod tests {
             (b"j", Key::Down),
             (b"\x1b[5~", Key::Other),
         ] {
-            assert_eq!(key(bytes), wanted);
+            assert_eq!(key(bytes), (wanted, &[][..]));
         }
+    }
+
+    #[test]
+    fn keys_that_are_read_together_all_count() {
+        let mut bytes = &b"\x1b[B\x1b[6~jx\x1bOAq"[..];
+        let mut keys = Vec::new();
+        while !bytes.is_empty() {
+            let (key, rest) = key(bytes);
+            keys.push(key);
+            bytes = rest;
+        }
+        use Key::{Down, End, Other, Up};
+        assert_eq!(keys, [Down, Other, Down, Other, Up, End]);
     }
 }

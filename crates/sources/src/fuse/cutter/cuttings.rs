@@ -48,6 +48,8 @@ pub(in crate::fuse) struct Mode {
     pub fate: Fate,
     /// With joined lines: the unfinished bytes continue a line whose beginning has left.
     pub within_line: bool,
+    /// With joined lines: the unfinished bytes continue a record whose beginning has left as a piece.
+    pub within_record: bool,
 }
 
 impl Cuttings {

@@ -120,12 +120,16 @@ impl<'a> Joined<'a> {
         let mode = self.cuttings.mode;
         if !mode.within_line && self.start.is_match(&self.text(self.line..end)) {
             self.end_record();
-            (self.record, self.cuttings.mode.fate) = (self.line, Fate::Record);
+            (self.record, self.cuttings.mode) = (self.line, Mode::default());
         }
         match self.cuttings.mode.fate {
             Fate::Record if end - self.record > self.boundaries.line_max => self.too_long(end),
             Fate::Rejected => self.reject(self.line..end),
             Fate::Record | Fate::Dropped => {}
+        }
+        if whole && self.record == end && self.cuttings.mode.within_record {
+            // A piece does not begin with an empty line.
+            self.record = end + 1;
         }
         self.line = end + usize::from(whole);
         self.cuttings.mode.within_line = !whole;
@@ -151,11 +155,11 @@ impl<'a> Joined<'a> {
             // End the piece between two lines where possible.
             TooLong::Split if self.record < self.line && end - self.line <= line_max => {
                 self.end_record();
-                // An empty line makes no piece.
-                let is_empty = end == self.line;
-                self.record = self.line + usize::from(is_empty);
+                self.record = self.line;
+                self.cuttings.mode.within_record = true;
             }
             TooLong::Split => {
+                self.cuttings.mode.within_record = true;
                 while end - self.record > line_max {
                     let text = self.text(self.record..end.min(self.record + line_max + 1));
                     let piece = text[..framing::piece(&text, line_max)].to_vec();

@@ -87,6 +87,7 @@ impl Cutter {
         if let Some(record) = self.tail[..whole].strip_suffix(b"\n") {
             cuttings.records = Records::Separate(vec![record.to_vec()]);
             cuttings.took_tail = true;
+            cuttings.mode.within_record = false;
         }
         cuttings
     }

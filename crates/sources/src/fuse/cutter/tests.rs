@@ -286,6 +286,21 @@ fn a_record_that_grows_by_small_writes_is_not_read_again_for_each() {
     }
 }
 
+#[test]
+fn empty_lines_behind_a_record_that_was_split_are_no_record() {
+    for (text, expected) in [
+        ("123456789012\n\n\n\n", vec!["123456789012"]),
+        ("123456789012\n\n\nb\n\n", vec!["123456789012", "b\n"]),
+        ("123456789012\n\n\n2 b\n", vec!["123456789012", "2 b"]),
+        ("\n\n2 b", vec!["\n", "2 b"]),
+    ] {
+        for bytes in 1..=text.len() {
+            let found = joined(&boundaries(stacks(), 12, TooLong::Split), text, bytes);
+            assert_eq!(found.0, expected, "{text:?} in pieces of {bytes} bytes");
+        }
+    }
+}
+
 proptest! {
     #[test]
     fn however_it_is_written_a_text_gives_the_records_of_the_framer(

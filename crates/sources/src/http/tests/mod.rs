@@ -17,7 +17,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use super::COMPONENT;
-use crate::rig::{Downstream, Running, until};
+use crate::rig::{Downstream, Running, connect, until};
 
 struct Rig {
     directory: TempDir,
@@ -36,7 +36,6 @@ impl Rig {
         let socket = directory.path().join("s");
         let options = format!("{{\"listen\": \"unix://{}\"{options}}}", socket.display());
         let running = Running::start(&COMPONENT, &options, &downstream, directory.path());
-        until("it listens", || socket.exists());
         Self {
             directory,
             downstream,
@@ -110,7 +109,7 @@ impl Answer {
 
 impl Client {
     fn new(socket: PathBuf) -> Self {
-        let stream = UnixStream::connect(socket).unwrap();
+        let stream = connect(&socket);
         stream
             .set_read_timeout(Some(Duration::from_secs(20)))
             .unwrap();
