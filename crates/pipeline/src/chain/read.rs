@@ -140,7 +140,8 @@ impl ChainReader {
     }
 
     /// A batch that was read, with the maker of its chain; `None` if it passes through none. A batch of a replay is for one node: for this sink
-    /// it passes no chain. With the address of a processor that is not here it passes no chain either, and the inlet decides about it.
+    /// it passes no chain. With the address of a processor that is not here it passes no chain either, and the inlet decides about it. A pump
+    /// waits with it until a reload brings the processor back, so the present chain may have it.
     fn route(&self, mut delivered: Delivered) -> (Delivered, Option<Arc<ChainMaker>>) {
         let maker = self.maker_of(&delivered);
         let Some(node) = replay::address(&delivered.batch) else {
@@ -153,7 +154,9 @@ impl ChainReader {
             delivered.batch = replay::unaddressed(delivered.batch);
             return (delivered, None);
         }
-        let maker = maker.filter(|maker| maker.plan().input_of(node).is_some());
+        let present = self.stages.back().and_then(|stage| stage.maker.clone());
+        let mut makers = maker.into_iter().chain(present);
+        let maker = makers.find(|maker| maker.plan().input_of(node).is_some());
         (delivered, maker)
     }
 

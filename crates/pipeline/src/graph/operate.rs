@@ -67,7 +67,7 @@ impl Graph {
                 continue;
             }
             let mut inputs = inputs.clone();
-            let input = inputs.find(|(sink, _)| **sink == consumer.name);
+            let input = inputs.find(|(sink, _)| **sink == reader);
             let channel = input.and_then(|(_, channel)| channel);
             if channel.is_some() && !is_own {
                 leading.push(reader);

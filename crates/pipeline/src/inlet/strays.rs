@@ -34,7 +34,7 @@ impl Strays {
             format!("it was sent again to {gone}, which is not in front of {node} any more");
         if rejects.leads_nowhere() {
             let failure = Failure::us(format!(
-                "{} records cannot be processed: {reason}; put it back and restart, or pass over them with `millstream channel skip`",
+                "{} records cannot be processed: {reason}; put it back and reload, or pass over them with `millstream channel skip`",
                 batch.count
             ));
             self.0 = Some(Box::pin(ready_with(Err(failure))));

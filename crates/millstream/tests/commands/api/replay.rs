@@ -203,6 +203,70 @@ fn records_for_a_processor_that_a_restart_removed_are_rejected_by_the_sink_behin
     assert_eq!(program.stop(), Some(0));
 }
 
+/// Bytes beyond those that the second channel holds.
+const FILLER: usize = 24 << 20;
+
+#[test]
+fn a_channel_that_meets_records_for_a_removed_processor_continues_when_a_reload_brings_it_back() {
+    let directory = tempfile::tempdir().unwrap();
+    let (place, api, shown) = (directory.path(), free_port(), directory.path().display());
+    let line = format!("{{\"n\":0,\"text\":\"{}\"}}\n", "x".repeat(1000));
+    let count = FILLER / line.len();
+    write_lines(place, 50);
+    let mut input = fs::OpenOptions::new()
+        .append(true)
+        .open(place.join("in.log"))
+        .unwrap();
+    input.write_all(line.repeat(count).as_bytes()).unwrap();
+    // The file of the sink has no directory, so the second channel becomes full.
+    let outputs = place.join("outputs");
+    fs::write(&outputs, "no directory").unwrap();
+    let config = |processor: &str, from: &str| {
+        format!(
+            "data_dir: {shown}/data\napi: {{ listen: \"127.0.0.1:{api}\" }}\n\
+             sources:\n  web: {{ type: tail, paths: [\"{shown}/in.log\"], start: beginning }}\n{processor}\
+             channels:\n  kept: {{ type: disk, inputs: [web], size_max: 256MiB }}\n  \
+             second: {{ type: disk, inputs: [{from}], size_max: 16MiB }}\n\
+             sinks:\n  on: {{ type: file, inputs: [second], path: {shown}/outputs/out.log }}\n"
+        )
+    };
+    let read = |options: &str| {
+        config(
+            &format!("processors:\n  read: {{ inputs: [kept], {options} }}\n"),
+            "read",
+        )
+    };
+    let parse = read("type: parse, field: .message, as: json, on_error: reject");
+    let program = Program::start(place, &parse).listens(api);
+    wait_until("the second channel is full", || {
+        get_here(api, "/status").contains("blocked")
+    });
+    let (code, text) = replay("read", api);
+    assert_eq!(code, Some(0), "{text}");
+    program.kill();
+
+    fs::remove_file(&outputs).unwrap();
+    let program = Program::start(place, &config("", "kept")).listens(api);
+    wait_until("the pump fails", || {
+        program.log().contains("put it back and reload")
+    });
+    assert!(program.log().contains("50 records cannot be processed"));
+    let back = read("type: fields, set: { mended: \"yes\" }");
+    fs::write(place.join("millstream.yaml"), back).unwrap();
+    let (code, text) = millstream(&["reload", "--api", &format!("127.0.0.1:{api}")]);
+    assert_eq!(code, Some(0), "{text}");
+    let mended = || {
+        let text = fs::read_to_string(outputs.join("out.log")).unwrap_or_default();
+        (
+            text.lines().count(),
+            text.matches("\"mended\":\"yes\"").count(),
+        )
+    };
+    wait_until("all are in the output", || mended() == (count + 50, 50));
+    assert_eq!(program.stop(), Some(0));
+    assert_eq!(mended(), (count + 50, 50));
+}
+
 /// Answers each request with 400 or 200, and keeps the bodies that it took.
 fn serve(listener: TcpListener, takes: Arc<AtomicBool>, into: Arc<std::sync::Mutex<String>>) {
     for stream in listener.incoming() {
