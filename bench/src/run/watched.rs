@@ -21,6 +21,7 @@ use super::{
 use crate::Failure;
 
 const CONFIG: &str = include_str!("../../scenarios/watched/watched.yaml");
+const WITHOUT_API: &str = include_str!("../../scenarios/watched/without_api.yaml");
 /// Pages that are open.
 const PAGES: usize = 50;
 /// The pause between two reads of the metrics.
@@ -62,11 +63,11 @@ pub fn run(bench: &Bench) -> Result<Vec<Row>, Failure> {
 /// Loads Millstream while clients read these paths.
 fn measure(bench: &Bench, has_api: bool, paths: &[&'static str]) -> Result<Run, Failure> {
     let api = SocketAddr::from(([127, 0, 0, 1], free_port()?));
-    let listen = match has_api {
-        true => format!("\"{api}\""),
-        false => "[]".to_owned(),
+    let config = match has_api {
+        true => CONFIG,
+        false => WITHOUT_API,
     };
-    let mut server = Server::start(bench, CONFIG, &[("LISTEN", &listen)])?;
+    let mut server = Server::start(bench, config, &[("API", &api.port().to_string())])?;
     server.ready()?;
     let clients = Clients::start(api, paths);
     let load = Load {
@@ -171,7 +172,7 @@ fn scrape(api: SocketAddr, stop: &AtomicBool, received: &mpsc::Sender<()>) -> io
         let mut stream = ask(api, "/metrics", "close")?;
         stream.set_read_timeout(Some(PATIENCE))?;
         stream.read_to_string(&mut page)?;
-        if !has_begun && page.ends_with("# EOF\n") {
+        if !has_begun && page.contains("\nmillstream_") {
             has_begun = true;
             let _ = received.send(());
         }
