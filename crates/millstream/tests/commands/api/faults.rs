@@ -8,6 +8,7 @@ use std::{
     path::Path,
     process::{Command, Output},
     thread,
+    time::Instant,
 };
 
 use serde_json::Value;
@@ -395,11 +396,14 @@ fn check(fault: &Fault) {
         place.display()
     );
     let program = Program::start_after(place, &config, &AS_A_USER).listens(api);
-    let instance = Instance { fault, api };
+    let (instance, started) = (Instance { fault, api }, Instant::now());
     let told = instance.wait_for(|node| node["state"] == fault.state && instance.tells_why(node));
     let since = told["since"].as_str().unwrap();
     assert!(since.starts_with("20") && since.ends_with('Z'), "{told:#}");
     instance.agrees(fault.state, false);
+    // `--nocapture` shows how soon; the goal is 5 s.
+    let seconds = started.elapsed().as_secs_f64();
+    eprintln!("{}: reported after {seconds:.1} s", fault.name);
     // The log has at most one line of a kind in ten seconds, and the first one may have named another reason.
     wait_until(&format!("{}: the log gives the reason", fault.name), || {
         program.log().contains(fault.why)
@@ -453,7 +457,7 @@ impl Instance<'_> {
 
     fn wait_for_node(&self, name: &str, is_so: impl Fn(&Value) -> bool) -> Value {
         let mut last = Value::Null;
-        let deadline = std::time::Instant::now() + PATIENCE;
+        let deadline = Instant::now() + PATIENCE;
         loop {
             let page = get_here(self.api, "/status");
             let body = page.split("\r\n\r\n").nth(1).unwrap_or_default();
@@ -465,11 +469,7 @@ impl Instance<'_> {
             if is_so(&last) {
                 return last;
             }
-            assert!(
-                std::time::Instant::now() < deadline,
-                "{}: {last:#}",
-                self.fault.name
-            );
+            assert!(Instant::now() < deadline, "{}: {last:#}", self.fault.name);
             thread::sleep(std::time::Duration::from_millis(50));
         }
     }
