@@ -4,6 +4,7 @@
 
 use memchr::{memchr_iter, memrchr};
 use millstream_record::Time;
+use wide::u8x16;
 
 use crate::{
     msgpack::{write_array_len, write_map_len, write_str, write_time},
@@ -14,6 +15,39 @@ use crate::{
 /// The number of newlines in `text`.
 pub fn count(text: &[u8]) -> u32 {
     u32::try_from(memchr_iter(b'\n', text).count()).unwrap_or(u32::MAX)
+}
+
+/// Calls `each` with the offset of every newline, in order.
+///
+/// In lines of a hundred bytes this takes a third of the time of `memchr_iter`, which begins anew behind each newline.
+#[inline(always)]
+pub fn each_newline(text: &[u8], mut each: impl FnMut(usize)) {
+    let (blocks, rest) = text.as_chunks::<BLOCK_BYTES>();
+    for (number, block) in blocks.iter().enumerate() {
+        let mut found = newlines(block);
+        while found != 0 {
+            each(number * BLOCK_BYTES + found.trailing_zeros() as usize);
+            found &= found - 1;
+        }
+    }
+    let start = text.len() - rest.len();
+    let ends = memchr_iter(b'\n', rest);
+    ends.for_each(|end| each(start + end));
+}
+
+/// The bytes that [`each_newline`] looks at together: one bit of a word for each.
+const BLOCK_BYTES: usize = 64;
+
+/// A bit for each newline of a block.
+#[inline(always)]
+fn newlines(block: &[u8; BLOCK_BYTES]) -> u64 {
+    let newline = u8x16::splat(b'\n');
+    let (parts, _) = block.as_chunks::<16>();
+    let bits = parts.iter().enumerate().map(|(at, part)| {
+        let found = u8x16::new(*part).simd_eq(newline).to_bitmask();
+        u64::from(found as u16) << (16 * at)
+    });
+    bits.fold(0, |all, bits| all | bits)
 }
 
 /// The offset after the last newline of `text`, where its complete lines end.
@@ -130,6 +164,18 @@ mod tests {
             out,
             b"before\x92\xd7\0\0\0\0\x01\0\0\0\x02\x81\xa7message\xa5hello"
         );
+    }
+
+    proptest! {
+        #[test]
+        fn every_newline_is_found_once_and_in_order(
+            text in proptest::collection::vec(prop_oneof![Just(b'\n'), any::<u8>()], 0..300),
+        ) {
+            let mut found = Vec::new();
+            each_newline(&text, |end| found.push(end));
+            let expected: Vec<_> = memchr_iter(b'\n', &text).collect();
+            prop_assert_eq!(found, expected);
+        }
     }
 
     #[test]

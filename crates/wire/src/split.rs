@@ -119,10 +119,10 @@ impl Splitter {
     /// The key is the line.
     fn place_lines(&self, batch: &Batch, places: &mut Places) {
         let body = &batch.body[..];
-        for end in memchr::memchr_iter(b'\n', body) {
+        lines::each_newline(body, |end| {
             let line = body.get(places.start..end).unwrap_or_default();
             places.add((self.hash)(line), end + 1);
-        }
+        });
         let rest = body.get(places.start..).unwrap_or_default();
         if !rest.is_empty() {
             places.add((self.hash)(rest), body.len());
