@@ -207,7 +207,7 @@ impl Rig {
         let ports = [false, true].map(|rejected| self.outlet(Vec::new(), rejected));
         let (seat, context) =
             self.starter
-                .source_context(&name.into(), &self.reporter, ports.into());
+                .source_context(&name.into(), [].into(), &self.reporter, ports.into());
         let bound = BoundSource {
             source: Box::new(self.told.clone()),
             seat,
@@ -399,13 +399,15 @@ async fn the_context_of_a_source_is_that_of_its_name_and_stops_with_its_seat_or_
     let somewhere = Edge::to(Feed::new(Arc::new(Unopened::default())));
     let context = |name: &str| {
         let ports = (rig.outlet(Vec::new(), false), rig.outlet(Vec::new(), true));
-        starter.source_context(&name.into(), &rig.reporter, ports)
+        starter.source_context(&name.into(), [].into(), &rig.reporter, ports)
     };
     let ports = (
         rig.outlet(vec![somewhere], false),
         rig.outlet(Vec::new(), true),
     );
-    let (seat, one) = starter.source_context(&"in".into(), &rig.reporter, ports);
+    let before: Arc<[Arc<str>]> = ["old".into()].into();
+    let (seat, one) = starter.source_context(&"in".into(), before.clone(), &rig.reporter, ports);
+    assert_eq!(one.follows, before);
     assert!(!one.outlet.leads_nowhere() && one.rejects.leads_nowhere());
     assert_eq!((&*one.name, &*one.host, one.once), ("in", "here", true));
     assert_eq!(one.directory, PathBuf::from("data/sources/in"));
