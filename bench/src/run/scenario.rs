@@ -174,6 +174,39 @@ impl Row {
         self.median(|run| run.latency.as_ref().map_or(f64::MAX, &figure))
     }
 
+    fn reached_share(&self, least: f64, other: &Self, by: By) -> Option<(String, bool)> {
+        let figure = |run: &Run| match by {
+            By::Cpu => run.per_cpu(),
+            By::Wall => run.bytes as f64 / run.seconds,
+        };
+        if other.runs.is_empty() {
+            return None;
+        }
+        // A row of several variants is as good as its slowest.
+        let (slowest, which) = self.variants(figure).first()?.clone();
+        let share = slowest / other.median(figure);
+        let words = format!(
+            ">= {:.0} % of `{}`{}: {:.1} %{which}",
+            least * 100.0,
+            other.name,
+            if by == By::Wall { " (wall)" } else { "" },
+            share * 100.0
+        );
+        Some((words, share >= least))
+    }
+
+    fn reached_more_memory(&self, most: f64, other: &Self) -> (String, bool) {
+        let peak = |row: &Self| row.median(|run| run.usage.rss_peak as f64);
+        let more = peak(self) - peak(other);
+        let words = format!(
+            "< {:.0} MB more than `{}`: {:.0}",
+            most / 1e6,
+            other.name,
+            more / 1e6
+        );
+        (words, !other.runs.is_empty() && more < most)
+    }
+
     fn reached_times(&self, mean: f64, p99: f64) -> (String, bool) {
         let (means, p99s) = (self.latency(|of| of.mean), self.latency(|of| of.p99));
         let words = format!(
@@ -241,14 +274,7 @@ impl Row {
             }
             Goal::MoreMemory(most, name) => {
                 let other = rows.iter().find(|row| row.name == *name)?;
-                let peak = |row: &Self| row.median(|run| run.usage.rss_peak as f64);
-                let more = peak(self) - peak(other);
-                let words = format!(
-                    "< {:.0} MB more than `{name}`: {:.0}",
-                    mega(*most as f64),
-                    mega(more)
-                );
-                (words, !other.runs.is_empty() && more < *most as f64)
+                self.reached_more_memory(*most as f64, other)
             }
             Goal::Cpu(most) => {
                 let figure = self.median(|run| run.usage.cpu_seconds);
@@ -263,23 +289,7 @@ impl Row {
             Goal::Times(mean, p99) => self.reached_times(*mean, *p99),
             Goal::Share(least, name, by) => {
                 let other = rows.iter().find(|row| row.name == *name)?;
-                let figure = |run: &Run| match by {
-                    By::Cpu => run.per_cpu(),
-                    By::Wall => run.bytes as f64 / run.seconds,
-                };
-                if other.runs.is_empty() {
-                    return None;
-                }
-                // A row of several variants is as good as its slowest.
-                let (slowest, which) = self.variants(figure).first()?.clone();
-                let share = slowest / other.median(figure);
-                let words = format!(
-                    ">= {:.0} % of `{name}`{}: {:.0} %{which}",
-                    least * 100.0,
-                    if *by == By::Wall { " (wall)" } else { "" },
-                    share * 100.0
-                );
-                (words, share >= *least)
+                self.reached_share(*least, other, *by)?
             }
             Goal::Even(least) => {
                 let variants = self.variants(Run::per_cpu);

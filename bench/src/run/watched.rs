@@ -115,7 +115,8 @@ struct Clients {
 impl Clients {
     fn start(api: SocketAddr, paths: &[&'static str]) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
-        let (sender, received) = mpsc::channel();
+        // Each sends one message.
+        let (sender, received) = mpsc::sync_channel(paths.len().max(1));
         let client = |path: &&'static str| {
             let (path, stop, sender) = (*path, stop.clone(), sender.clone());
             thread::spawn(move || {
@@ -160,7 +161,7 @@ fn ask(api: SocketAddr, path: &str, connection: &str) -> io::Result<TcpStream> {
 }
 
 /// Reads the metrics each second.
-fn scrape(api: SocketAddr, stop: &AtomicBool, received: &mpsc::Sender<()>) -> io::Result<()> {
+fn scrape(api: SocketAddr, stop: &AtomicBool, received: &mpsc::SyncSender<()>) -> io::Result<()> {
     let (mut next, mut has_begun) = (Instant::now(), false);
     while !stop.load(Ordering::Relaxed) {
         if Instant::now() < next {
@@ -185,7 +186,7 @@ fn stream(
     api: SocketAddr,
     path: &str,
     stop: &AtomicBool,
-    received: &mpsc::Sender<()>,
+    received: &mpsc::SyncSender<()>,
 ) -> io::Result<()> {
     let mut stream = ask(api, path, "keep-alive")?;
     let (mut bytes, mut has_begun) = (vec![0; 64 << 10], false);

@@ -145,6 +145,24 @@ async fn supervise_source(
     (end, state.get())
 }
 
+/// The inlet and the context of a sink without batches, behind a durable channel if that has an id.
+fn input(channel: Option<u128>, stop: Stop) -> (Inlet, SinkContext) {
+    let meters = Meters::default().of("out");
+    let rejects = Outlet::new(Vec::new(), &meters, true);
+    let reader = Box::new(Nothing);
+    let inlet = Inlet::new("out", reader, channel, rejects, stop.clone(), &meters);
+    let context = SinkContext {
+        name: "out".into(),
+        stop,
+        pool: Pool::new(1 << 20),
+        meters,
+        reporter: Reporter::new("out"),
+        directory: "unused".into(),
+        lane: 0,
+    };
+    (inlet, context)
+}
+
 /// Supervises a sink, behind a durable channel if that has an id; returns its end and its state.
 async fn supervise_sink(
     script: &Script,
@@ -152,19 +170,7 @@ async fn supervise_sink(
     stopper: &Stopper,
 ) -> (End, NodeState) {
     let (seat, stop) = Seat::new(stopper);
-    let meters = Meters::default().of("out");
-    let rejects = Outlet::new(Vec::new(), &meters, true);
-    let reader = Box::new(Nothing);
-    let mut inlet = Inlet::new("out", reader, channel, rejects, stop.clone(), &meters);
-    let context = SinkContext {
-        name: "out".into(),
-        stop,
-        pool: Pool::new(1 << 20),
-        meters: meters.clone(),
-        reporter: Reporter::new("out"),
-        directory: "unused".into(),
-        lane: 0,
-    };
+    let (mut inlet, context) = input(channel, stop);
     let state = StateCell::new();
     let script = Arc::new(script.clone());
     let end = sink(script, seat, &mut inlet, context, state.clone()).await;
@@ -293,25 +299,7 @@ async fn after_a_stop_a_source_that_fails_and_a_sink_behind_a_durable_channel_do
 async fn a_replaced_sink_is_followed_by_the_next_one_on_the_same_inlet() {
     let (stopper, _) = stop();
     let (seat, first) = Seat::<Arc<dyn Sink>>::new(&stopper);
-    let meters = Meters::default().of("out");
-    let rejects = Outlet::new(Vec::new(), &meters, true);
-    let mut inlet = Inlet::new(
-        "out",
-        Box::new(Nothing),
-        None,
-        rejects,
-        first.clone(),
-        &meters,
-    );
-    let context = SinkContext {
-        name: "out".into(),
-        stop: first,
-        pool: Pool::new(1 << 20),
-        meters,
-        reporter: Reporter::new("out"),
-        directory: "unused".into(),
-        lane: 0,
-    };
+    let (mut inlet, context) = input(None, first);
     // The first one does not end, and the second one at the call.
     let (stays, takes) = (Arc::new(Waits(false)), Arc::new(Waits(true)));
     let replace = async {
@@ -331,19 +319,7 @@ async fn a_replaced_sink_is_followed_by_the_next_one_on_the_same_inlet() {
 async fn a_sink_that_is_replaced_while_it_waits_to_retry_is_followed_by_the_next_one() {
     let (stopper, _) = stop();
     let (seat, first) = Seat::<Arc<dyn Sink>>::new(&stopper);
-    let meters = Meters::default().of("out");
-    let rejects = Outlet::new(Vec::new(), &meters, true);
-    let reader = Box::new(Nothing);
-    let mut inlet = Inlet::new("out", reader, Some(7), rejects, first.clone(), &meters);
-    let context = SinkContext {
-        name: "out".into(),
-        stop: first,
-        pool: Pool::new(1 << 20),
-        meters,
-        reporter: Reporter::new("out"),
-        directory: "unused".into(),
-        lane: 0,
-    };
+    let (mut inlet, context) = input(Some(7), first);
     let fails = Script::new([Ends::Failing(later())]);
     let next = Script::new([Ends::Well]);
     let replace = async {

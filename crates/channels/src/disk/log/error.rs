@@ -89,6 +89,13 @@ pub enum Error {
 const GONE: &str = "this directory or the newest segment in it was removed or replaced while the channel was using it; nothing more \
                     is accepted; put it back, or restart to continue with what is there";
 
+/// The text of [`Error::Locked`] behind the directory.
+const LOCKED: &str = "another process has this channel open";
+
+/// The text of [`Error::NoRoom`] behind the error.
+const NO_ROOM: &str = "; the sources wait and nothing is lost: free space on this file system, or stop Millstream and move data_dir to a \
+                       larger one";
+
 /// How much space a full disk lacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shortage {
@@ -149,10 +156,7 @@ pub(super) fn is_no_room(error: &io::Error) -> bool {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Locked(path) => {
-                let path = path.display();
-                write!(f, "{path}: another process has this channel open")
-            }
+            Self::Locked(path) => write!(f, "{}: {LOCKED}", path.display()),
             Self::Newer { path, found, known } => write!(
                 f,
                 "{}: the file has format version {found}, but this program knows versions up to {known}; run the newer Millstream \
@@ -182,10 +186,7 @@ impl fmt::Display for Error {
                 if let Some(shortage) = shortage {
                     write!(f, ": {shortage}")?;
                 }
-                f.write_str(
-                    "; the sources wait and nothing is lost: free space on this file system, or stop Millstream and move data_dir \
-                     to a larger one",
-                )
+                f.write_str(NO_ROOM)
             }
             Self::Full { path, consumer } => {
                 write!(f, "{}: the channel is full", path.display())?;

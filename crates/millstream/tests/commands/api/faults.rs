@@ -403,7 +403,7 @@ fn check(fault: &Fault) {
     instance.agrees(fault.state, false);
     // `--nocapture` shows how soon; the goal is 5 s.
     let seconds = started.elapsed().as_secs_f64();
-    eprintln!("{}: reported after {seconds:.1} s", fault.name);
+    println!("{}: reported after {seconds:.1} s", fault.name);
     // The log has at most one line of a kind in ten seconds, and the first one may have named another reason.
     wait_until(&format!("{}: the log gives the reason", fault.name), || {
         program.log().contains(fault.why)
