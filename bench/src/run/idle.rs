@@ -94,7 +94,7 @@ fn silent(bench: &Bench) -> Result<Run, Failure> {
 }
 
 /// Measures a server that has nothing to do for this time, then stops it.
-fn at_rest(server: Server, time: Duration) -> Result<Run, Failure> {
+pub fn at_rest(server: Server, time: Duration) -> Result<Run, Failure> {
     let (before, started) = (server.usage()?, Instant::now());
     thread::sleep(time);
     Ok(Run {

@@ -383,7 +383,7 @@ mod tests {
             "{words}"
         );
         let (words, met) = reached(Goal::Share(0.52, "bare".into(), By::Cpu));
-        assert!(!met && words.ends_with("50 % with b"), "{words}");
+        assert!(!met && words.ends_with("50.0 % with b"), "{words}");
     }
 
     #[test]

@@ -13,7 +13,7 @@ use std::{
 };
 
 use super::{
-    Bench,
+    Bench, idle,
     process::free_port,
     scenario::{By, Goal, Row, Run},
     server::{Load, Protocol, Server},
@@ -35,6 +35,10 @@ const NO_API: &str = "no API";
 const UNUSED: &str = "API without clients";
 const SCRAPED: &str = "metrics";
 const WATCHED: &str = "metrics, 50 pages, a tap";
+const AT_REST: &str = "metrics, 50 pages, no records, 10 s";
+/// How long the last row takes, and the CPU-seconds of one core in a hundred.
+const REST: Duration = Duration::from_secs(10);
+const REST_CPU_MAX: f64 = 0.1;
 
 /// Runs the scenario.
 pub fn run(bench: &Bench) -> Result<Vec<Row>, Failure> {
@@ -45,9 +49,13 @@ pub fn run(bench: &Bench) -> Result<Vec<Row>, Failure> {
         Row::new(UNUSED, false, vec![share(NO_API)]),
         Row::new(SCRAPED, false, vec![share(UNUSED)]),
         Row::new(WATCHED, false, vec![share(UNUSED), more]),
+        Row::new(AT_REST, false, vec![Goal::Cpu(REST_CPU_MAX)]),
     ];
     bench.choose(&mut rows);
     bench.rounds(rows, |row| {
+        if row.name == AT_REST {
+            return Ok(Some(at_rest(bench)?));
+        }
         let paths: Vec<&'static str> = match &*row.name {
             SCRAPED => vec!["/metrics"],
             WATCHED => {
@@ -58,6 +66,29 @@ pub fn run(bench: &Bench) -> Result<Vec<Row>, Failure> {
         };
         Ok(Some(measure(bench, row.name != NO_API, &paths)?))
     })
+}
+
+/// Measures Millstream while nothing but clients keeps it busy.
+fn at_rest(bench: &Bench) -> Result<Run, Failure> {
+    let api = SocketAddr::from(([127, 0, 0, 1], free_port()?));
+    let mut server = Server::start(bench, CONFIG, &[("API", &api.port().to_string())])?;
+    server.ready()?;
+    let pages = std::iter::repeat_n("/events", PAGES);
+    let paths: Vec<_> = pages.chain(["/metrics"]).collect();
+    let clients = Clients::start(api, &paths);
+    let missing = clients.silent(PATIENCE);
+    let run = idle::at_rest(server, REST)?;
+    clients.stop();
+    let wrong = silent(missing);
+    Ok(Run {
+        wrong: wrong.or(run.wrong),
+        ..run
+    })
+}
+
+/// The defect of a run in which this many clients received nothing.
+fn silent(missing: usize) -> Option<String> {
+    (missing > 0).then(|| format!("{missing} clients received nothing"))
 }
 
 /// Loads Millstream while clients read these paths.
@@ -92,7 +123,7 @@ fn measure(bench: &Bench, has_api: bool, paths: &[&'static str]) -> Result<Run, 
         .map_err(|error| server.explain(&error.to_string()))?;
     let usage = server.usage()?.since(before);
     clients.stop();
-    let wrong = (missing > 0).then(|| format!("{missing} clients received nothing"));
+    let wrong = silent(missing);
     Ok(Run {
         records: sent.records,
         bytes: sent.bytes,
