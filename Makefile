@@ -24,9 +24,8 @@ lint: deps       ## check formatting, lints and licences
 	PATH="$(TOOLS)/bin:$$PATH" $(CARGO) deny --all-features check bans licenses sources
 unit:            ## run the Rust tests
 	$(CARGO) test --workspace --locked --features millstream/hdfs,millstream/vrl $(KAFKA)
-plain:           ## build without optional features, and run the unit tests of the crates that have some
-	$(CARGO) test --locked --lib --bins --package millstream --package millstream-kafka --package millstream-processors \
-		--package millstream-sinks --package millstream-vrl
+plain:           ## build without optional features and run the unit tests
+	$(CARGO) test --workspace --locked --lib --bins
 fuzz: deps       ## fuzz every decoder for FUZZ_SECONDS (30) each
 	@PATH="$(TOOLS)/bin:$$PATH" tests/fuzz.sh
 test: deps       ## run all tests, with real clients
