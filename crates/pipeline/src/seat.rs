@@ -82,9 +82,11 @@ impl<T> Seat<T> {
         self.end_turn(Some(Next::Other(next)));
     }
 
-    /// Asks the node to end its run and to begin another one.
+    /// Asks the node to end its run and to begin another one. One that is to leave already does that, or is followed by the next one.
     pub(crate) fn restart(&self) {
-        self.end_turn(Some(Next::Same));
+        if !self.0.call.is_called.load(Ordering::Acquire) {
+            self.end_turn(Some(Next::Same));
+        }
     }
 
     /// Asks the node to leave.
@@ -158,8 +160,14 @@ mod tests {
         assert!(second.is_stopped());
         let third = seat.turn_to_next(&mut node).unwrap();
         assert_eq!((node, third.is_stopped()), (2, false));
+        // A restart takes no turn from the next node, and brings none back that is to leave.
+        seat.replace(4);
+        seat.restart();
+        let fourth = seat.turn_to_next(&mut node).unwrap();
+        assert_eq!((node, fourth.is_stopped()), (4, false));
         seat.leave();
-        assert!(third.is_stopped() && seat.turn_to_next(&mut node).is_none());
+        seat.restart();
+        assert!(fourth.is_stopped() && seat.turn_to_next(&mut node).is_none());
     }
 
     #[tokio::test(start_paused = true)]

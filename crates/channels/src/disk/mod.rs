@@ -30,9 +30,9 @@ use millstream_pipeline::{
 };
 use millstream_record::{FileId, Position};
 use millstream_sys::disk::{Disk, HostDisk};
-use tokio::sync::oneshot;
+use tokio::{sync::oneshot, task::spawn_blocking};
 
-use log::{ChannelId, Error, Log, Recovered, Sync, Watch};
+use log::{ChannelId, Error, Log, Recovered, Sync, Watch, unsettled};
 use loss_report::LossReport;
 use options::Config;
 use queue::{Queue, Request};
@@ -202,8 +202,13 @@ impl Channel for DiskChannel {
 
     fn skip(&self, consumer: &str, to: Position) -> oneshot::Receiver<Result<u64, String>> {
         let (answer, receiver) = oneshot::channel();
-        let consumer = consumer.to_owned();
-        self.queue.request(Request::Skip(consumer, to, answer));
+        let (watch, queue) = (self.watch.clone(), Arc::clone(&self.queue));
+        let (channel, consumer) = (ChannelId(self.id.to_be_bytes()), consumer.to_owned());
+        // The writer must not wait until a large backlog is counted: neither would the sources.
+        spawn_blocking(move || {
+            let unsettled = unsettled(&watch, channel, &consumer, to);
+            queue.request(Request::Skip(consumer, to, unsettled, answer));
+        });
         receiver
     }
 

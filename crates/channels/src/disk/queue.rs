@@ -17,7 +17,7 @@ use millstream_pipeline::{
 use millstream_record::Position;
 use tokio::sync::{Semaphore, oneshot};
 
-use super::options::Config;
+use super::{log::Skipped, options::Config};
 
 /// The most notes in the queue. They are small, and each connection sends one.
 const NOTES_MAX: usize = 100_000;
@@ -39,8 +39,8 @@ pub(super) enum Entry {
 pub(super) enum Request {
     /// Forget the consumer of this name.
     Forget(String, Answer<()>),
-    /// Move a consumer past everything up to a position, permanently.
-    Skip(String, Position, Answer<u64>),
+    /// Move a consumer past everything up to a position, permanently. It has not settled this much of that.
+    Skip(String, Position, Skipped, Answer<u64>),
     /// Attach a reader for a consumer.
     Attach(Consumer, Answer<Box<dyn Reader>>),
     /// Use these options.

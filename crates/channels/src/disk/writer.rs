@@ -30,7 +30,7 @@ use super::{
     failure,
     gauges::Gauges,
     keep_clock::KeepClock,
-    log::{Error, Log, Watch},
+    log::{Error, Log, Skipped, Watch},
     loss_report::LossReport,
     queue::{Entry, Queue, Request, Work},
     reader::DiskReader,
@@ -265,7 +265,9 @@ impl Writer {
         for request in self.queue.take_requests() {
             match request {
                 Request::Forget(consumer, answer) => drop(answer.send(self.forget(&consumer))),
-                Request::Skip(consumer, to, answer) => drop(answer.send(self.skip(&consumer, to))),
+                Request::Skip(consumer, to, unsettled, answer) => {
+                    drop(answer.send(self.skip(&consumer, to, unsettled)));
+                }
                 Request::Attach(consumer, answer) => drop(answer.send(self.attach(consumer))),
                 Request::Change(config) => {
                     self.log.change(config.options());
@@ -299,11 +301,9 @@ impl Writer {
     }
 
     /// Moves a consumer past everything up to a position. Returns the number of records that it had not settled.
-    fn skip(&mut self, consumer: &str, to: Position) -> Result<u64, String> {
-        let skipped = self
-            .log
-            .skip_to(consumer, to)
-            .map_err(|error| error.to_string())?;
+    fn skip(&mut self, consumer: &str, to: Position, skipped: Skipped) -> Result<u64, String> {
+        let moved = self.log.skip_to(consumer, to);
+        moved.map_err(|error| error.to_string())?;
         let meters = self.context.meters.beside(consumer);
         meters.counter("records_skipped").add(skipped.records);
         meters.counter("bytes_skipped").add(skipped.bytes);

@@ -16,8 +16,8 @@ use tokio::time::timeout;
 use super::{Shown, audit::Said, query};
 use crate::reload::Skip;
 
-/// How long a request waits for the channel, which may wait for its disk.
-const WAIT: Duration = Duration::from_secs(5);
+/// How long a request waits for the channel, which may wait for its disk or count a large backlog. Clients wait a little longer.
+const WAIT: Duration = Duration::from_secs(50);
 
 /// Forgets a consumer.
 pub async fn forget(
@@ -81,10 +81,10 @@ async fn asked<T>(
 ) -> Result<T, String> {
     match timeout(WAIT, request).await {
         Ok(Some(done)) => done,
-        Ok(None) => Err(format!(
-            "no disk channel called {channel} with this id runs"
+        Ok(None) => Err(format!("this disk channel does not run here: {channel}")),
+        Err(_) => Err(format!(
+            "{channel} has not answered yet: it waits for its disk, and may still do it"
         )),
-        Err(_) => Err(format!("{channel} does not answer: it waits for its disk")),
     }
 }
 

@@ -423,8 +423,7 @@ impl Reloader {
         let (answer, receiver) = oneshot::channel();
         tokio::spawn(async move {
             let Ok(skipped) = done.await else { return };
-            // Nothing that its sink has taken is skipped if there is nothing to skip.
-            if skipped.as_ref().is_ok_and(|records| *records > 0) {
+            if skipped.is_ok() {
                 seats.iter().for_each(Seat::restart);
             }
             let _ = answer.send(skipped);

@@ -1,4 +1,4 @@
-//! Tasks that say when they begin: which of them begin, where, in what surroundings, and what becomes of those that cannot.
+//! The order in which tasks start, their threads and contexts, and tasks that cannot start.
 
 use std::{task, thread, time::Duration};
 

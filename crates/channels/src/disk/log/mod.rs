@@ -88,7 +88,7 @@ pub use millstream_pipeline::channel::{Behind, Then};
 pub use options::{ChannelId, Options, SEGMENT_BYTES, SEGMENT_BYTES_LEAST, Sync};
 pub use reader::{Item, Lost, Reader};
 pub use recover::Recovered;
-pub use skip::Skipped;
+pub use skip::{Skipped, unsettled};
 pub use window::Dedupe;
 
 use blanks::Blanks;
@@ -364,14 +364,14 @@ impl Log {
         self.index.lock().consumers.forget(name, &self.directory)
     }
 
-    /// Moves a consumer past everything up to `to`, permanently. Its reader continues there when its sink begins again. Returns what the
-    /// consumer had not settled. Fails if the consumer is unknown or nothing is kept at `to` yet.
-    pub fn skip_to(&mut self, name: &str, to: Position) -> Result<Skipped, Error> {
+    /// Moves a consumer past everything up to `to`, permanently. Its reader continues there when its sink begins again. Fails if the
+    /// consumer is unknown or nothing is kept at `to` yet.
+    pub fn skip_to(&mut self, name: &str, to: Position) -> Result<(), Error> {
         let kept = self.index.lock().kept;
         if to > kept {
             return Err(Error::NotKept { to, kept });
         }
-        skip::skip_to(&self.index, &self.directory, name, to)
+        skip::skip_to(&self.index, name, to)
     }
 
     /// The consumers that no sink reads for.

@@ -7,14 +7,14 @@
 
 use std::sync::{Arc, PoisonError};
 
-use millstream_pipeline::tags::TagFilter;
+use millstream_pipeline::{channel::Then, tags::TagFilter};
 use millstream_record::Position;
 
 use super::{
     ChannelId, Error,
     directory::LogDirectory,
     frame::Kind,
-    index::Index,
+    index::{Index, Watch},
     segment::Segment,
     walk::{Walk, WalkError},
 };
@@ -98,42 +98,48 @@ pub(super) fn skip_segment(
     Ok(true)
 }
 
-/// Moves a consumer past everything up to `to`. Returns what it had not settled of that; the part that its sink has in flight may be
-/// delivered all the same.
-pub(super) fn skip_to(
-    index: &Index,
-    directory: &LogDirectory,
-    name: &str,
-    to: Position,
-) -> Result<Skipped, Error> {
-    let mut published = index.lock();
-    let Some(consumer) = published.consumers.get_mut(name) else {
-        return Err(Error::Consumer(name.to_owned()));
+/// Moves a consumer past everything up to `to`. The cursor says so before anything else changes; if that fails, nothing has.
+pub(super) fn skip_to(index: &Index, name: &str, to: Position) -> Result<(), Error> {
+    let cursor = match index.lock().consumers.get(name) {
+        Some(consumer) => Arc::clone(&consumer.cursor),
+        None => return Err(Error::Consumer(name.to_owned())),
     };
-    let settled = consumer.position;
-    if to <= settled {
-        return Ok(Skipped::default());
-    }
-    consumer.position = to;
-    consumer.skipped_to = to;
-    let (tags, cursor) = (consumer.tags.clone(), Arc::clone(&consumer.cursor));
-    let segments = &published.segments;
-    let held: Vec<_> = (segments.below(settled)..=segments.below(to))
-        .filter_map(|at| segments.get(at).cloned())
-        .collect();
-    drop(published);
-
     let mut cursor = cursor.lock().unwrap_or_else(PoisonError::into_inner);
     if to > cursor.position {
         cursor.pass_on(to)?;
     }
     drop(cursor);
-
-    let mut skipped = Skipped::default();
-    for segment in held {
-        skipped += count(&segment, directory.channel, (settled, to), tags.as_ref());
+    if let Some(consumer) = index.lock().consumers.get_mut(name) {
+        consumer.position = consumer.position.max(to);
+        consumer.skipped_to = consumer.skipped_to.max(to);
     }
-    Ok(skipped)
+    Ok(())
+}
+
+/// Counts what a consumer has not settled up to `to`, without what its reader counts when it gives batches back. Reads the head of every
+/// frame, so it takes long for a large backlog.
+pub fn unsettled(watch: &Watch, channel: ChannelId, name: &str, to: Position) -> Skipped {
+    let (after, tags, held) = {
+        let published = watch.index.lock();
+        let Some(consumer) = published.consumers.get(name) else {
+            return Skipped::default();
+        };
+        let after = match consumer.behind.then {
+            Then::Block => consumer.position,
+            Then::Skip => consumer
+                .position
+                .max(consumer.reader_at.unwrap_or_default()),
+        };
+        let segments = &published.segments;
+        let held = segments.below(after)..=segments.below(to);
+        let held: Vec<_> = held.filter_map(|at| segments.get(at).cloned()).collect();
+        (after, consumer.tags.clone(), held)
+    };
+    let mut all = Skipped::default();
+    for segment in held {
+        all += count(&segment, channel, (after, to), tags.as_ref());
+    }
+    all
 }
 
 /// Counts what a segment holds after the first and up to the second position, by the heads of its frames. Damaged frames

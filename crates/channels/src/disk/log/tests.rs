@@ -17,6 +17,7 @@ use super::{
     Behind, ChannelId, Error, Item, Log, Lost, Options, Reader, Skipped, Sync, Then,
     directory::{LogDirectory, take_lock},
     inspect::{self, Directory, Seen},
+    unsettled,
 };
 
 pub(super) const SEGMENT: u64 = 16 << 10;
@@ -463,6 +464,41 @@ fn next_number(reader: &mut Reader) -> Option<u64> {
         Item::Batch(_, batch) => std::str::from_utf8(&batch.body[..8]).unwrap().parse().ok(),
         Item::Lost(gap) => panic!("{gap:?}"),
     }
+}
+
+#[test]
+fn a_consumer_moves_past_records_durably_or_not_at_all() {
+    let disk = SimulatedDisk::new(1);
+    let mut log = open(&disk);
+    let mut sink = reader(&log, Behind::default());
+    keep(&mut log, 0..60).unwrap();
+    assert_eq!(next_number(&mut sink), Some(0));
+    let (kept, to) = (sink.kept(), Position { epoch: 1, seq: 30 });
+    let unsettled = unsettled(&log.watch(), ChannelId([1; 16]), "sink", to);
+    assert_eq!(unsettled.records, 30, "with the one in flight");
+    let beyond = log.skip_to("sink", kept.next());
+    assert!(matches!(beyond, Err(Error::NotKept { .. })));
+    let unknown = log.skip_to("other", to);
+    assert!(matches!(unknown, Err(Error::Consumer(_))));
+    disk.fail(Call::Write, 1, 5);
+    log.skip_to("sink", to).unwrap_err();
+    sink.restart();
+    assert_eq!(next_number(&mut sink), Some(0), "it did not move");
+    log.skip_to("sink", to).unwrap();
+    // Its sink knows a position before that, or none.
+    for own in [Some(Position { epoch: 1, seq: 5 }), None] {
+        match own {
+            Some(own) => sink.seek(own),
+            None => sink.restart(),
+        }
+        assert_eq!(next_number(&mut sink), Some(30));
+    }
+    drop((log, sink));
+    disk.restart(Crash::Power);
+    let log = open(&disk);
+    let mut sink = reader(&log, Behind::default());
+    sink.seek(Position { epoch: 1, seq: 5 });
+    assert_eq!(next_number(&mut sink), Some(30));
 }
 
 /// A sink that stops in the middle of a segment holds some batches, and its reader has read ahead.
