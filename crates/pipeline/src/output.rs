@@ -1,12 +1,13 @@
 //! The output of a processor for one batch: records that are passed on, new ones, filtered and rejected ones.
 //!
 //! Records that are passed on stay where they are as long as they are adjacent: then the output shares the bytes of its input. They are
-//! copied only when something has to go between them or was left out.
+//! copied only when something has to go between them or was left out. Copies and new records go into buffers of the pool, because memory
+//! that is touched for the first time costs more than the copy.
 
 use std::{ops::Range, sync::Arc};
 
 use bytes::Bytes;
-use millstream_record::{Batch, Encoding, Tag, Values};
+use millstream_record::{Batch, Buffer, Encoding, Pool, Tag, Values};
 
 use crate::reject;
 
@@ -14,6 +15,8 @@ use crate::reject;
 pub struct Out<'a> {
     node: &'a str,
     batch: &'a Batch,
+    /// The memory of the output.
+    buffers: Buffers<'a>,
     /// The records that the processor has been given: a part of the body.
     given: Range<usize>,
     given_count: u32,
@@ -97,7 +100,7 @@ struct Open {
     /// The records in `kept`.
     kept_count: u32,
     /// Everything before `kept`.
-    body: Vec<u8>,
+    body: Body,
     /// The records in `body`.
     count: u32,
     /// The numbers of all its records in the chain's input, or nothing.
@@ -105,8 +108,13 @@ struct Open {
 }
 
 impl<'a> Out<'a> {
-    /// The output of the node `node` for `batch`.
-    pub(crate) fn new(node: &'a str, batch: &'a Batch, uses: impl Iterator<Item = Use>) -> Self {
+    /// The output of the node `node` for `batch`, in buffers of `pool`.
+    pub(crate) fn new(
+        node: &'a str,
+        batch: &'a Batch,
+        pool: &'a Pool,
+        uses: impl Iterator<Item = Use>,
+    ) -> Self {
         let port = |used| Port {
             used,
             done: Vec::new(),
@@ -115,6 +123,7 @@ impl<'a> Out<'a> {
         Self {
             node,
             batch,
+            buffers: Buffers::new(pool, batch.len()),
             given: 0..batch.len(),
             given_count: batch.count,
             from: None,
@@ -148,6 +157,15 @@ impl<'a> Out<'a> {
 
     /// Passes adjacent records of the batch on unchanged: the bytes `range` of its body, which hold `count` records.
     pub fn keep(&mut self, port: usize, range: Range<usize>, count: u32) {
+        self.keep_under(port, None, range, count);
+    }
+
+    /// As [`Out::keep`], with another tag and other values.
+    pub fn keep_as(&mut self, port: usize, head: &Head, range: Range<usize>, count: u32) {
+        self.keep_under(port, Some(head), range, count);
+    }
+
+    fn keep_under(&mut self, port: usize, head: Option<&Head>, range: Range<usize>, count: u32) {
         if count == 0 {
             return;
         }
@@ -156,14 +174,14 @@ impl<'a> Out<'a> {
         };
         let batch = self.batch;
         let range = range.start + self.given.start..range.end + self.given.start;
-        let open = self.ports[port].open_of(batch, None, batch.encoding);
+        let open = self.ports[port].open_of(batch, head, batch.encoding, &mut self.buffers);
         open.plain &= batch.plain;
         open.number(self.from, count);
         if open.kept_count > 0 && open.kept.end == range.start {
             open.kept.end = range.end;
             open.kept_count += count;
         } else {
-            open.copy_kept(batch);
+            open.copy_kept(batch, &mut self.buffers);
             (open.kept, open.kept_count) = (range, count);
         }
     }
@@ -182,17 +200,18 @@ impl<'a> Out<'a> {
             Use::Here(joined) => joined,
             Use::Elsewhere | Use::None => port,
         };
-        let open = self.ports[into].open_of(batch, head, Encoding::Packed);
-        open.copy_kept(batch);
-        let before = open.body.len();
-        let written = write(&mut open.body);
+        let open = self.ports[into].open_of(batch, head, Encoding::Packed, &mut self.buffers);
+        open.copy_kept(batch, &mut self.buffers);
+        let body = open.body.for_writing(&mut self.buffers);
+        let before = body.len();
+        let written = write(body);
         match (&written, used) {
             (Ok(count), Use::Here(_)) => {
                 open.count += count;
                 open.number(self.from, *count);
             }
             // The buffer is used again for the next record.
-            _ => open.body.truncate(before),
+            _ => body.truncate(before),
         }
         written.map(|count| {
             self.count(port, count);
@@ -231,9 +250,10 @@ impl<'a> Out<'a> {
 
     /// Ends the output.
     pub fn finish(self) -> Made {
-        let batch = self.batch;
+        let (batch, mut buffers) = (self.batch, self.buffers);
         let close = |mut port: Port| {
-            let open = port.open.drain(..).filter_map(|open| open.close(batch));
+            let open = port.open.drain(..);
+            let open = open.filter_map(|open| open.close(batch, &mut buffers));
             port.done.extend(open);
             let done = port.done.into_iter();
             done.map(|(batch, numbers)| (batch, numbers.into())).unzip()
@@ -253,7 +273,13 @@ impl<'a> Out<'a> {
 
 impl Port {
     /// The open batch for records with this head and encoding. `None` is the head of the input.
-    fn open_of(&mut self, batch: &Batch, head: Option<&Head>, encoding: Encoding) -> &mut Open {
+    fn open_of(
+        &mut self,
+        batch: &Batch,
+        head: Option<&Head>,
+        encoding: Encoding,
+        buffers: &mut Buffers<'_>,
+    ) -> &mut Open {
         let fits = |open: &Open| match head {
             None => open.head.is_of(batch),
             Some(head) => {
@@ -268,7 +294,8 @@ impl Port {
         let found = match found {
             // Lines and packed entries cannot share a batch. Those of the other encoding come before.
             Some(at) if self.open[at].encoding != encoding => {
-                self.done.extend(self.open.remove(at).close(batch));
+                let finished = self.open.remove(at);
+                self.done.extend(finished.close(batch, buffers));
                 None
             }
             found => found,
@@ -285,7 +312,7 @@ impl Port {
                     && (batch.plain || batch.encoding == Encoding::Lines),
                 kept: 0..0,
                 kept_count: 0,
-                body: Vec::new(),
+                body: Body::Empty,
                 count: 0,
                 numbers: Vec::new(),
             });
@@ -296,9 +323,10 @@ impl Port {
 }
 
 impl Open {
-    fn copy_kept(&mut self, batch: &Batch) {
+    fn copy_kept(&mut self, batch: &Batch, buffers: &mut Buffers<'_>) {
         if self.kept_count > 0 {
-            self.body.extend_from_slice(&batch.body[self.kept.clone()]);
+            let body = self.body.for_writing(buffers);
+            body.extend_from_slice(&batch.body[self.kept.clone()]);
             self.count += self.kept_count;
             self.kept_count = 0;
         }
@@ -311,13 +339,13 @@ impl Open {
         }
     }
 
-    fn close(mut self, batch: &Batch) -> Option<(Batch, Vec<u32>)> {
-        let body = if self.body.is_empty() {
-            self.count += self.kept_count;
+    fn close(mut self, batch: &Batch, buffers: &mut Buffers<'_>) -> Option<(Batch, Vec<u32>)> {
+        let body = if self.count == 0 {
+            self.count = self.kept_count;
             batch.body.slice(self.kept)
         } else {
-            self.copy_kept(batch);
-            Bytes::from(self.body)
+            self.copy_kept(batch, buffers);
+            self.body.share()
         };
         let made = Batch {
             tag: self.head.tag,
@@ -330,6 +358,78 @@ impl Open {
             origins: Vec::new(),
         };
         (self.count > 0).then_some((made, self.numbers))
+    }
+}
+
+/// Batches below this size have buffers of the allocator. The smallest buffer of the pool is much larger than their output.
+const POOLED_BYTES_MIN: usize = 32 << 10;
+/// Buffers of the pool for one batch. A processor may write to any number of ports and tags; the other ones get little of the batch.
+const POOLED_MAX: usize = 4;
+
+/// Hands out the memory for one output.
+struct Buffers<'a> {
+    pool: &'a Pool,
+    /// The bytes of the input. The output is rarely much larger.
+    bytes: usize,
+    /// The buffers that may still come from the pool.
+    pooled: usize,
+}
+
+impl<'a> Buffers<'a> {
+    fn new(pool: &'a Pool, bytes: usize) -> Self {
+        Self {
+            pool,
+            bytes,
+            pooled: if bytes < POOLED_BYTES_MIN {
+                0
+            } else {
+                POOLED_MAX
+            },
+        }
+    }
+
+    fn body(&mut self) -> Body {
+        match self.pooled.checked_sub(1) {
+            None => Body::Allocated(Vec::new()),
+            Some(left) => {
+                self.pooled = left;
+                Body::Pooled(self.pool.take(self.bytes))
+            }
+        }
+    }
+}
+
+/// The bytes of a batch that is being filled.
+enum Body {
+    /// Nothing was written yet.
+    Empty,
+    Allocated(Vec<u8>),
+    Pooled(Buffer),
+}
+
+impl Body {
+    fn for_writing(&mut self, buffers: &mut Buffers<'_>) -> &mut Vec<u8> {
+        if matches!(self, Self::Empty) {
+            *self = buffers.body();
+        }
+        match self {
+            Self::Pooled(buffer) => buffer,
+            Self::Allocated(bytes) => bytes,
+            Self::Empty => unreachable!("a body was just made"),
+        }
+    }
+
+    /// Shares the bytes. A buffer that is mostly empty is returned to its pool at once, because the batch may wait in a queue that
+    /// counts only its bytes.
+    fn share(self) -> Bytes {
+        match self {
+            Self::Pooled(buffer) if buffer.len() < buffer.capacity() / 4 => {
+                Bytes::copy_from_slice(&buffer)
+            }
+            Self::Pooled(buffer) => buffer.freeze(),
+            Self::Allocated(bytes) => Bytes::from(bytes),
+            Self::Empty => Bytes::new(),
+        }
     }
 }
 
@@ -362,8 +462,8 @@ mod tests {
 
     #[test]
     fn adjacent_records_share_the_bytes_of_the_input() {
-        let batch = batch("a\nb\nc\n");
-        let mut out = Out::new("n", &batch, [Use::Here(0), Use::Here(1)].into_iter());
+        let (batch, pool) = (batch("a\nb\nc\n"), Pool::new(1 << 20));
+        let mut out = Out::new("n", &batch, &pool, [Use::Here(0), Use::Here(1)].into_iter());
         out.keep(0, 0..2, 1);
         out.keep(0, 2..4, 1);
         out.keep(1, 4..6, 1);
@@ -382,10 +482,11 @@ mod tests {
 
     #[test]
     fn ports_that_lead_to_the_same_steps_are_one() {
-        let batch = batch("a\nb\nc\n");
+        let (batch, pool) = (batch("a\nb\nc\n"), Pool::new(1 << 20));
         let mut out = Out::new(
             "n",
             &batch,
+            &pool,
             [Use::Here(0), Use::None, Use::Here(0)].into_iter(),
         );
         out.keep(0, 0..2, 1);
@@ -402,8 +503,8 @@ mod tests {
 
     #[test]
     fn records_stay_in_order_when_some_are_left_out_or_replaced() {
-        let batch = batch("a\nb\nc\nd\n");
-        let mut out = Out::new("n", &batch, [Use::Here(0)].into_iter());
+        let (batch, pool) = (batch("a\nb\nc\nd\n"), Pool::new(1 << 20));
+        let mut out = Out::new("n", &batch, &pool, [Use::Here(0)].into_iter());
         out.keep(0, 0..2, 1);
         out.filter(1);
         out.keep(0, 4..6, 1);
@@ -431,11 +532,59 @@ mod tests {
     }
 
     #[test]
+    fn output_of_large_batches_is_in_buffers_of_the_pool_unless_most_of_it_is_left_out() {
+        let pool = Pool::new(8 << 20);
+        let batch = batch(&"0123456\n".repeat(16 << 10));
+        let every = |step: usize| {
+            let mut out = Out::new("n", &batch, &pool, [Use::Here(0)].into_iter());
+            for at in (0..batch.len()).step_by(step) {
+                out.keep(0, at..at + 8, 1);
+            }
+            out.finish().ports.remove(0).remove(0)
+        };
+        let (half, few) = (every(16), every(128));
+        assert_eq!((half.count, few.count), (8 << 10, 1 << 10));
+        assert_eq!(pool.taken_bytes(), batch.len());
+        let place = half.body.as_ptr();
+        drop(half);
+        assert_eq!(pool.taken_bytes(), 0);
+        assert_eq!(every(24).body.as_ptr(), place);
+    }
+
+    #[test]
+    fn output_of_small_batches_takes_no_buffer_of_the_pool() {
+        let (batch, pool) = (batch("a\nb\nc\n"), Pool::new(1 << 20));
+        let mut out = Out::new("n", &batch, &pool, [Use::Here(0)].into_iter());
+        out.keep(0, 0..2, 1);
+        out.keep(0, 4..6, 1);
+        let made = out.finish();
+        assert_eq!(&made.ports[0][0].body[..], b"a\nc\n");
+        assert_eq!(pool.taken_bytes(), 0);
+    }
+
+    #[test]
+    fn few_tags_of_a_batch_have_buffers_of_the_pool() {
+        let (batch, pool) = (batch(&"a\n".repeat(32 << 10)), Pool::new(8 << 20));
+        let mut out = Out::new("n", &batch, &pool, [Use::Here(0)].into_iter());
+        for tag in 0..20 {
+            let head = Head {
+                tag: format!("{tag}").as_str().into(),
+                values: batch.values.clone(),
+            };
+            out.append(0, Some(&head), entry).unwrap();
+        }
+        assert_eq!(pool.taken_bytes(), POOLED_MAX * batch.len());
+        assert_eq!(out.finish().ports[0].len(), 20);
+        assert_eq!(pool.taken_bytes(), 0);
+    }
+
+    #[test]
     fn records_of_one_tag_share_a_batch_and_a_port_that_no_node_takes_filters() {
-        let batch = batch("a\n");
+        let (batch, pool) = (batch("a\n"), Pool::new(1 << 20));
         let mut out = Out::new(
             "n",
             &batch,
+            &pool,
             [Use::Here(0), Use::None, Use::Elsewhere].into_iter(),
         );
         let heads = ["x", "y"].map(|tag| Head {

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use millstream_record::Batch;
+use millstream_record::{Batch, Pool};
 
 use crate::{
     failure::Failure,
@@ -13,11 +13,15 @@ use crate::{
     processor::{Processor, Task},
 };
 
+/// The bound on the memory of the output. Output never waits for memory, so it only limits the free buffers.
+const POOL_BYTES: usize = 64 << 20;
+
 /// A processor with one task.
 pub struct Trial {
     name: Arc<str>,
     ports: Vec<Arc<str>>,
     task: Box<dyn Task>,
+    pool: Pool,
 }
 
 impl Trial {
@@ -27,6 +31,7 @@ impl Trial {
             name: name.into(),
             ports: processor.ports(),
             task: processor.task()?,
+            pool: Pool::new(POOL_BYTES),
         })
     }
 
@@ -38,7 +43,7 @@ impl Trial {
     /// Processes a batch. A panic is a failure, after which the trial is used no more.
     pub fn run(&mut self, batch: &Batch) -> Result<Made, Failure> {
         let ports = (0..self.ports.len()).map(Use::Here);
-        let mut out = Out::new(&self.name, batch, ports);
+        let mut out = Out::new(&self.name, batch, &self.pool, ports);
         let task = &mut self.task;
         match guard::attempt(|| task.process(batch, &mut out)) {
             Ok(processed) => processed.map(|()| out.finish()),

@@ -4,7 +4,7 @@
 use std::{hint::black_box, time::Instant};
 
 use millstream_wire::msgpack::{
-    Walker, write_array_len, write_event_time, write_map_len, write_str,
+    Walker, write_array_len, write_event_time, write_map_len, write_str, write_uint,
 };
 
 /// Entries per chunk: about 1 MB at 122 bytes, as in the forward benchmarks.
@@ -12,7 +12,8 @@ const ENTRIES: usize = 8192;
 /// Passes over the chunk per lap.
 const LAPS: usize = 2000;
 
-fn chunk(keys: usize, value_bytes: usize) -> Vec<u8> {
+/// Entries with `keys` fields, of which the last `numbers` are numbers and the others texts.
+fn chunk(keys: usize, value_bytes: usize, numbers: usize) -> Vec<u8> {
     let mut out = Vec::new();
     for entry in 0..ENTRIES {
         write_array_len(&mut out, 2);
@@ -25,6 +26,10 @@ fn chunk(keys: usize, value_bytes: usize) -> Vec<u8> {
                 format!("key{key}")
             };
             write_str(&mut out, name.as_bytes());
+            if key + numbers >= keys {
+                write_uint(&mut out, 200 + (entry as u64 % 5) * 1_000_000);
+                continue;
+            }
             let text = format!("{entry:0value_bytes$}");
             write_str(&mut out, text.as_bytes());
         }
@@ -34,8 +39,10 @@ fn chunk(keys: usize, value_bytes: usize) -> Vec<u8> {
 
 #[allow(clippy::print_stdout)]
 fn main() {
-    for (keys, value_bytes) in [(1, 100), (1, 12), (5, 40), (20, 20)] {
-        let chunk = chunk(keys, value_bytes);
+    for (keys, value_bytes, numbers) in
+        [(1, 100, 0), (1, 12, 0), (5, 40, 0), (5, 40, 3), (20, 20, 0)]
+    {
+        let chunk = chunk(keys, value_bytes, numbers);
         let fastest = (0..LAPS)
             .map(|_| {
                 let start = Instant::now();
@@ -47,7 +54,7 @@ fn main() {
             .min()
             .unwrap_or_default();
         println!(
-            "{keys} keys, {} bytes an entry: {:.0} M entries/s",
+            "{keys} keys ({numbers} numbers), {} bytes an entry: {:.0} M entries/s",
             chunk.len() / ENTRIES,
             ENTRIES as f64 / fastest.as_secs_f64() / 1e6
         );

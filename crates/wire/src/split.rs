@@ -5,7 +5,7 @@
 use std::ops::Range;
 
 use jiff::tz::TimeZone;
-use millstream_record::{Batch, Encoding, Pool};
+use millstream_record::{Batch, Buffer, Encoding, Pool};
 
 use crate::{
     lines, msgpack,
@@ -58,25 +58,17 @@ impl Splitter {
             let part = ((self.hash)(&self.key) % parts as u64) as usize;
             return vec![(part, batch)];
         }
-        let sizes = self.place(&batch, parts);
-        if let Some(all) = sizes.iter().position(|(bytes, _)| *bytes == batch.len()) {
-            return vec![(all, batch)];
+        let places = self.place(&batch, parts, pool);
+        self.records = places.records;
+        if !places.is_divided {
+            return vec![(places.first, batch)];
         }
-        let take = |(bytes, _): &(usize, u32)| (*bytes > 0).then(|| pool.take(*bytes));
-        let mut bodies: Vec<_> = sizes.iter().map(take).collect();
-        let (from, mut start) = (&batch.body[..], 0);
-        for &(part, end) in &self.records {
-            let bytes = from.get(start..end as usize);
-            start = end as usize;
-            if let (Some(Some(body)), Some(bytes)) = (bodies.get_mut(part as usize), bytes) {
-                body.extend_from_slice(bytes);
-            }
-        }
-        let mut all = Vec::with_capacity(parts);
-        for (part, (body, (_, count))) in bodies.into_iter().zip(sizes).enumerate() {
-            all.extend(body.map(|body| (part, part_of(&batch, body.freeze(), count))));
-        }
-        all
+        let all = places.parts.into_iter().enumerate();
+        all.filter_map(|(number, part)| {
+            let body = part.body?.freeze();
+            Some((number, part_of(&batch, body, part.count)))
+        })
+        .collect()
     }
 
     /// The records of a part of the last batch that was divided, by their place in the batch.
@@ -85,20 +77,14 @@ impl Splitter {
         all.filter_map(move |(at, (of, _))| (*of as usize == part).then_some(at))
     }
 
-    /// Notes the part and the end of each record; returns the bytes and the records of each part.
-    fn place(&mut self, batch: &Batch, parts: usize) -> Vec<(usize, u32)> {
+    /// Copies each record to its part.
+    fn place<'b>(&mut self, batch: &'b Batch, parts: usize, pool: &'b Pool) -> Places<'b> {
         self.records.clear();
         let count = batch.count as usize;
         // One large batch must not hold its memory forever.
         self.records.shrink_to(count.max(RECORDS_KEPT));
         self.records.reserve(count);
-        let mut places = Places {
-            parts: parts as u64,
-            mask: parts.is_power_of_two().then_some(parts as u64 - 1),
-            sizes: vec![(0, 0); parts],
-            records: std::mem::take(&mut self.records),
-            start: 0,
-        };
+        let mut places = Places::new(batch, parts, pool, std::mem::take(&mut self.records));
         match (batch.encoding, &self.name) {
             (Encoding::Lines, Some(name)) if **name == *MESSAGE => {
                 self.place_lines(batch, &mut places)
@@ -112,12 +98,11 @@ impl Splitter {
                 }
             }
         }
-        self.records = places.records;
-        places.sizes
+        places
     }
 
     /// The key is the line.
-    fn place_lines(&self, batch: &Batch, places: &mut Places) {
+    fn place_lines(&self, batch: &Batch, places: &mut Places<'_>) {
         let body = &batch.body[..];
         lines::each_newline(body, |end| {
             let line = body.get(places.start..end).unwrap_or_default();
@@ -130,7 +115,7 @@ impl Splitter {
     }
 
     /// The key is a field at the top level: one walk finds it and the end of the entry.
-    fn place_entries(&mut self, batch: &Batch, places: &mut Places) {
+    fn place_entries(&mut self, batch: &Batch, places: &mut Places<'_>) {
         let (body, name) = (&batch.body[..], self.name.take().unwrap_or_default());
         while let Ok(head) = msgpack::entry_head(body, places.start) {
             let Some((value, end)) = entry_and_end(body, head.record, name.as_bytes()) else {
@@ -169,33 +154,113 @@ impl Splitter {
     }
 }
 
-/// The parts and ends of the records of a batch.
-struct Places {
-    parts: u64,
-    /// The mask that leaves the remainder, if `parts` is a power of two.
+/// The parts of a batch while its records are copied to them.
+struct Places<'b> {
+    body: &'b [u8],
+    pool: &'b Pool,
+    parts: Vec<Part>,
+    /// The mask that leaves the remainder, if the number of parts is a power of two.
     mask: Option<u64>,
-    /// The bytes and the records of each part.
-    sizes: Vec<(usize, u32)>,
+    /// The part of the first record. Nothing is copied before a record of another part.
+    first: usize,
+    is_divided: bool,
+    /// For each record its part and its end in the body.
     records: Vec<(u32, u32)>,
     /// Where the next record begins.
     start: usize,
 }
 
-impl Places {
+/// A part that is being filled.
+#[derive(Default)]
+struct Part {
+    body: Option<Buffer>,
+    count: u32,
+}
+
+impl<'b> Places<'b> {
+    fn new(batch: &'b Batch, parts: usize, pool: &'b Pool, records: Vec<(u32, u32)>) -> Self {
+        let part = |_| Part::default();
+        Self {
+            body: &batch.body,
+            pool,
+            parts: (0..parts).map(part).collect(),
+            mask: parts.is_power_of_two().then_some(parts as u64 - 1),
+            first: 0,
+            is_divided: false,
+            records,
+            start: 0,
+        }
+    }
+
     /// Adds the record that ends at `end`.
     #[inline(always)]
     fn add(&mut self, hash: u64, end: usize) {
         let part = match self.mask {
             Some(mask) => (hash & mask) as usize,
-            None => (hash % self.parts) as usize,
+            None => (hash % self.parts.len() as u64) as usize,
         };
-        if let Some((bytes, count)) = self.sizes.get_mut(part) {
-            *bytes += end - self.start;
-            *count += 1;
-        }
-        self.start = end;
+        let start = std::mem::replace(&mut self.start, end);
         // A body is smaller than 4 GiB.
         self.records.push((part as u32, end as u32));
+        if !self.is_divided && !self.divides(part, start) {
+            return;
+        }
+        let Some(Part { body, count }) = self.parts.get_mut(part) else {
+            return;
+        };
+        *count += 1;
+        match body {
+            Some(body) => append(body, self.body, start..end),
+            None => self.begin(part, start..end),
+        }
+    }
+
+    /// Whether a record of `part` divides the batch. The records before it, which end at `end`, then go to theirs.
+    #[inline(never)]
+    fn divides(&mut self, part: usize, end: usize) -> bool {
+        if end == 0 {
+            self.first = part;
+        }
+        if part == self.first {
+            return false;
+        }
+        self.is_divided = true;
+        self.begin(self.first, 0..end);
+        let before = self.records.len() as u32 - 1;
+        if let Some(first) = self.parts.get_mut(self.first) {
+            first.count = before;
+        }
+        true
+    }
+
+    /// Begins a part with these bytes.
+    #[inline(never)]
+    fn begin(&mut self, part: usize, bytes: Range<usize>) {
+        // A little more than an equal share. Buffers grow if keys are spread unequally.
+        let share = self.body.len() / self.parts.len();
+        let mut body = self.pool.take(bytes.len().max(share + share / 4));
+        body.extend_from_slice(self.body.get(bytes).unwrap_or_default());
+        if let Some(part) = self.parts.get_mut(part) {
+            part.body = Some(body);
+        }
+    }
+}
+
+/// A record of at most this length is copied as if it had it: the copy has no loop and no call.
+const SHORT_BYTES: usize = 128;
+
+/// Appends the bytes of a range.
+#[inline(always)]
+fn append(body: &mut Vec<u8>, from: &[u8], range: Range<usize>) {
+    let whole = body.len() + range.len();
+    let ahead = from.get(range.start..).and_then(<[u8]>::first_chunk);
+    match ahead {
+        Some(ahead) if range.len() <= SHORT_BYTES => {
+            let ahead: &[u8; SHORT_BYTES] = ahead;
+            body.extend_from_slice(ahead);
+            body.truncate(whole);
+        }
+        _ => body.extend_from_slice(from.get(range).unwrap_or_default()),
     }
 }
 

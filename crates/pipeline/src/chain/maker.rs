@@ -48,7 +48,7 @@ impl ChainMaker {
             Ok(started)
         });
         let workers = workers.collect::<Result<Vec<_>, Failure>>()?;
-        Chain::new(self.plan.clone(), &self.contexts, workers)
+        Chain::new(self.plan.clone(), &self.contexts, workers, &self.pool)
     }
 
     fn start(

@@ -18,7 +18,7 @@ mod workers;
 use std::{borrow::Cow, sync::Arc};
 
 use bytes::Bytes;
-use millstream_record::Batch;
+use millstream_record::{Batch, Pool};
 
 pub(crate) use maker::ChainMaker;
 pub(crate) use put::ChainChannel;
@@ -144,9 +144,10 @@ impl Chain {
         plan: Arc<ChainPlan>,
         contexts: &[NodeContext],
         workers: Vec<Option<Arc<Workers>>>,
+        pool: &Pool,
     ) -> Result<Self, Failure> {
         let nodes = plan.nodes.iter().zip(contexts).zip(workers);
-        let nodes = nodes.map(|((node, context), workers)| Node::new(node, context, workers));
+        let nodes = nodes.map(|((node, context), workers)| Node::new(node, context, workers, pool));
         let nodes = nodes.collect::<Result<Vec<_>, Failure>>()?;
         let uses_places = plan.nodes.iter().any(|node| node.processor.uses_places());
         Ok(Self {
@@ -245,6 +246,7 @@ impl Node {
         plan: &ChainNode,
         context: &NodeContext,
         workers: Option<Arc<Workers>>,
+        pool: &Pool,
     ) -> Result<Self, Failure> {
         let used = |(number, port): (usize, &ChainPort)| match port.is_taken {
             _ if !port.hops.is_empty() => Use::Here(plan.joined(number)),
@@ -257,7 +259,7 @@ impl Node {
                     let dealer = workers.dealer();
                     Work::Workers(workers, dealer)
                 }
-                None => Work::Here(GuardedTask::new(plan, &context.meters.busy)?),
+                None => Work::Here(GuardedTask::new(plan, pool, &context.meters.busy)?),
             },
             context: context.clone(),
             uses: plan.ports.iter().enumerate().map(used).collect(),

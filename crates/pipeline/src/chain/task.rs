@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Instant};
 
-use millstream_record::Batch;
+use millstream_record::{Batch, Pool};
 use millstream_wire::record::records;
 
 use super::{merge::Piece, named};
@@ -20,6 +20,8 @@ pub(super) struct GuardedTask {
     node: Arc<str>,
     processor: Arc<dyn Processor>,
     task: Option<Box<dyn Task>>,
+    /// The memory of its output.
+    pool: Pool,
     busy: Meter,
     /// The task's own meters, if it is one of several.
     own: Option<TaskMeters>,
@@ -45,11 +47,12 @@ impl TaskMeters {
 
 impl GuardedTask {
     /// A task of `node`. It is created at once, to find a processor that cannot run.
-    pub(super) fn new(node: &ChainNode, busy: &Meter) -> Result<Self, Failure> {
+    pub(super) fn new(node: &ChainNode, pool: &Pool, busy: &Meter) -> Result<Self, Failure> {
         let mut guarded = Self {
             node: node.name.clone(),
             processor: node.processor.clone(),
             task: None,
+            pool: pool.clone(),
             busy: busy.clone(),
             own: None,
             rest: 0,
@@ -77,7 +80,7 @@ impl GuardedTask {
             Some(task) => task,
             None => self.create()?,
         };
-        let mut out = Out::new(&self.node, batch, uses.iter().copied());
+        let mut out = Out::new(&self.node, batch, &self.pool, uses.iter().copied());
         let processed = guard::attempt(|| match piece.numbers.is_empty() {
             true => task.process(batch, &mut out),
             false => process_each(&mut *task, piece, &mut out),

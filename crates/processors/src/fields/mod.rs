@@ -2,9 +2,9 @@
 //!
 //! `read -> decode -> send -> keep -> read back -> [process] -> encode -> write -> settle`
 //!
-//! The changes are made on the undecoded bytes (`wire::edit`), in one pass over a batch.
+//! The changes are made on the undecoded bytes (`wire::edit`), in one pass over a batch. A new tag alone copies nothing.
 
-use std::sync::Arc;
+use std::{ops::Range, sync::Arc};
 
 use bytes::Bytes;
 use jiff::tz::TimeZone;
@@ -20,7 +20,7 @@ use millstream_wire::{
     edit::{Changes, Edit, Reject, Rename, Set},
     forward::TAG_BYTES_MAX,
     record::{FieldPath, records},
-    template::{Depends, Renderer, Template},
+    template::{Depends, Missing, Renderer, Template},
 };
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -57,7 +57,8 @@ struct Config {
 }
 
 struct Fields {
-    edit: Edit,
+    /// `None`: only the tag changes.
+    edit: Option<Edit>,
     tag: Option<Template>,
     zone: TimeZone,
 }
@@ -72,7 +73,8 @@ fn build(_name: &str, options: &Node) -> Checked<Arc<dyn Processor>> {
         remove: config.remove,
         keep: config.keep,
     };
-    if changes.is_empty() && config.tag.is_none() {
+    let is_empty = changes.is_empty();
+    if is_empty && config.tag.is_none() {
         let problem = options.problem_at("", "it changes nothing");
         return Err(vec![
             problem.help("set one of `rename`, `set`, `remove`, `keep` and `tag`"),
@@ -86,7 +88,7 @@ fn build(_name: &str, options: &Node) -> Checked<Arc<dyn Processor>> {
         ]
     })?;
     Ok(Arc::new(Fields {
-        edit,
+        edit: (!is_empty).then_some(edit),
         tag: config.tag,
         zone,
     }))
@@ -106,13 +108,14 @@ impl Processor for Fields {
                 renderer: renderer(tag),
                 text: Vec::new(),
                 head: None,
+                body: Vec::new(),
             }),
         }))
     }
 }
 
 struct Editing {
-    edit: Edit,
+    edit: Option<Edit>,
     rejects: Vec<Reject>,
     retag: Option<Retag>,
 }
@@ -124,29 +127,27 @@ struct Retag {
     text: Vec<u8>,
     /// The head of the record before.
     head: Option<Head>,
+    /// A buffer for changed records, reused because memory that is touched for the first time is slow.
+    body: Vec<u8>,
 }
+
+/// The largest buffer that a task holds between two batches.
+const BODY_BYTES_MAX: usize = 4 << 20;
 
 impl Task for Editing {
     fn process(&mut self, batch: &Batch, out: &mut Out<'_>) -> Result<(), Failure> {
-        let (edit, rejects) = (&mut self.edit, &mut self.rejects);
-        match &mut self.retag {
-            None => {
+        let rejects = &mut self.rejects;
+        match (&mut self.edit, &mut self.retag) {
+            (Some(edit), None) => {
                 let apply =
                     |buffer: &mut Vec<u8>| Ok::<_, Failure>(edit.apply(batch, buffer, rejects));
                 out.append(MAIN, None, apply)?;
             }
-            Some(retag) => {
-                let mut body = Vec::with_capacity(batch.len());
-                let count = edit.apply(batch, &mut body, rejects);
-                let changed = Batch {
-                    encoding: Encoding::Packed,
-                    body: Bytes::from(body),
-                    count,
-                    origins: Vec::new(),
-                    ..batch.clone()
-                };
-                retag.send(&changed, out);
-            }
+            (Some(edit), Some(retag)) => retag.send_changed(edit, batch, rejects, out),
+            (None, Some(retag)) => retag.send(batch, out, |out, head, range, count| {
+                out.keep_as(MAIN, head, range, count);
+            }),
+            (None, None) => out.pass(MAIN),
         }
         for reject in self.rejects.drain(..) {
             out.reject(&batch.body[reject.range], &reject.reason.to_string());
@@ -156,49 +157,80 @@ impl Task for Editing {
 }
 
 impl Retag {
-    /// Sends each record of a changed batch under its new tag.
-    fn send(&mut self, changed: &Batch, out: &mut Out<'_>) {
-        self.head = None;
-        let is_shared =
-            self.renderer.depends() != Depends::Record && self.renderer.depends() != Depends::Time;
-        for (range, timed) in records(changed) {
-            let entry = &changed.body[range];
-            if !is_shared || self.head.is_none() {
-                self.text.clear();
-                let rendered = self.renderer.render(changed.into(), timed, &mut self.text);
-                if let Err(missing) = rendered {
-                    out.reject(entry, &missing.to_string());
-                    continue;
-                }
-                if let Err(why) = self.turn_to(changed) {
-                    out.reject(entry, why);
-                    continue;
-                }
-            }
-            let _ = out.append(MAIN, self.head.as_ref(), |buffer| {
-                buffer.extend_from_slice(entry);
-                Ok::<_, Failure>(1)
+    /// Changes the records of a batch and sends each under its new tag.
+    fn send_changed(
+        &mut self,
+        edit: &mut Edit,
+        batch: &Batch,
+        rejects: &mut Vec<Reject>,
+        out: &mut Out<'_>,
+    ) {
+        let mut body = std::mem::take(&mut self.body);
+        let count = edit.apply(batch, &mut body, rejects);
+        let changed = Batch {
+            encoding: Encoding::Packed,
+            body: Bytes::from(body),
+            count,
+            origins: Vec::new(),
+            ..batch.clone()
+        };
+        self.send(&changed, out, |out, head, range, count| {
+            let entries = &changed.body[range];
+            let _ = out.append(MAIN, Some(head), |buffer| {
+                buffer.extend_from_slice(entries);
+                Ok::<_, Failure>(count)
             });
+        });
+        let mut body = Vec::from(changed.body);
+        if body.capacity() <= BODY_BYTES_MAX {
+            body.clear();
+            self.body = body;
         }
     }
 
-    /// Makes the head with the rendered tag, unless it is that of the record before.
-    fn turn_to(&mut self, batch: &Batch) -> Result<(), &'static str> {
+    /// Renders the tags of the records of a batch. `send` gets each new head with adjacent records: their range and number.
+    fn send(
+        &mut self,
+        batch: &Batch,
+        out: &mut Out<'_>,
+        mut send: impl FnMut(&mut Out<'_>, &Head, Range<usize>, u32),
+    ) {
+        self.head = None;
+        if self.renderer.depends() <= Depends::Batch {
+            self.text.clear();
+            let rendered = self.renderer.render_batch(batch, &mut self.text);
+            match self.turn_to(batch, rendered) {
+                Ok(head) => send(out, head, 0..batch.len(), batch.count),
+                Err(why) => {
+                    for (range, _) in records(batch) {
+                        out.reject(&batch.body[range], &why);
+                    }
+                }
+            }
+            return;
+        }
+        for (range, timed) in records(batch) {
+            self.text.clear();
+            let rendered = self.renderer.render(batch.into(), timed, &mut self.text);
+            match self.turn_to(batch, rendered) {
+                Ok(head) => send(out, head, range, 1),
+                Err(why) => out.reject(&batch.body[range], &why),
+            }
+        }
+    }
+
+    /// The head with the rendered tag, or why there is none.
+    fn turn_to(&mut self, batch: &Batch, rendered: Result<(), Missing>) -> Result<&Head, String> {
+        rendered.map_err(|missing| missing.to_string())?;
         let tag = std::str::from_utf8(&self.text).map_err(|_| "the new tag is not UTF-8")?;
         if tag.is_empty() || tag.len() > TAG_BYTES_MAX {
-            return Err("the new tag is empty or longer than 8192 bytes");
+            return Err("the new tag is empty or longer than 8192 bytes".to_owned());
         }
-        if self
-            .head
-            .as_ref()
-            .is_none_or(|head| head.tag.as_str() != tag)
-        {
-            self.head = Some(Head {
-                tag: tag.into(),
-                values: batch.values.clone(),
-            });
-        }
-        Ok(())
+        let known = self.head.take().filter(|head| head.tag.as_str() == tag);
+        Ok(self.head.insert(known.unwrap_or_else(|| Head {
+            tag: tag.into(),
+            values: batch.values.clone(),
+        })))
     }
 }
 

@@ -36,7 +36,7 @@ impl Decoder {
                 _ => break,
             };
             let (start, mut open) = match message.get(time) {
-                Some(map @ 0x80..=0x8f) => plain.skip(message, time + 1, map & 0x0f),
+                Some(map @ 0x80..=0x8f) => plain.skip(message, time + 1, u16::from(map & 0x0f)),
                 _ => (time, 1),
             };
             let Ok(end) = skip(message, start, &mut open) else {

@@ -41,21 +41,27 @@ impl Walker {
         let mut good = 0;
         let walked = loop {
             let entry = self.at;
-            // The form of nearly all entries, visible in the first 12 bytes: EventTime and a small map.
             let rest = bytes.get(entry..).unwrap_or_default();
             let (sure, start, open) = match *rest {
+                // The form of nearly all entries, visible in the first 12 bytes: EventTime and a small map.
                 [0x92, 0xd7, 0, _, _, _, _, _, _, _, _, map @ 0x80..=0x8f, ..] => {
-                    let (at, open) = self.plain.skip(bytes, entry + 12, map & 0x0f);
-                    if open == 0 {
-                        good += 1;
-                        (self.at, self.whole) = (at, at);
-                        continue;
-                    }
+                    let (at, open) = self.plain.skip(bytes, entry + 12, u16::from(map & 0x0f));
                     (true, at, open)
                 }
                 [] => break Ok(()),
-                _ => (false, entry, 1),
+                _ => match other_head(rest) {
+                    Some((size, pairs)) => {
+                        let (at, open) = self.plain.skip_rare(bytes, entry + size, pairs);
+                        (true, at, open)
+                    }
+                    None => (false, entry, 1),
+                },
             };
+            if open == 0 {
+                good += 1;
+                (self.at, self.whole) = (start, start);
+                continue;
+            }
             self.open = open;
             self.at = match skip(bytes, start, &mut self.open) {
                 Ok(at) => at,
@@ -105,5 +111,19 @@ impl Walker {
     /// The offset after the last complete entry.
     pub fn whole(&self) -> usize {
         self.whole
+    }
+}
+
+/// The size of an entry's head and the number of its pairs, for the other forms of a time without metadata and a map.
+#[inline(never)]
+fn other_head(entry: &[u8]) -> Option<(usize, u16)> {
+    match *entry {
+        [0x92, 0xd7, 0, _, _, _, _, _, _, _, _, 0xde, a, b, ..] => {
+            Some((14, u16::from_be_bytes([a, b])))
+        }
+        // A time in seconds.
+        [0x92, 0xce, _, _, _, _, map @ 0x80..=0x8f, ..] => Some((7, u16::from(map & 0x0f))),
+        [0x92, 0xce, _, _, _, _, 0xde, a, b, ..] => Some((9, u16::from_be_bytes([a, b]))),
+        _ => None,
     }
 }
