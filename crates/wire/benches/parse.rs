@@ -66,9 +66,9 @@ fn syslog(n: usize) -> String {
     )
 }
 
-/// A line of nginx with groups that end where the next byte says so.
+/// A line of nginx. Each group ends at a byte that cannot be part of it.
 const PLAIN: &str = r#"^(?<remote>[^ ]*) (?<ident>[^ ]*) (?<user>[^ ]*) \[(?<time>[^\]]*)\] "(?<method>[^ "]*) (?<path>[^ "]*)(?: [^"]*)?" (?<code>[^ ]*) (?<size>[^ ]*) "#;
-/// The same with the part of Fluentd's expression that leaves several ways to match.
+/// The same with the part of Fluentd's expression that can match in several ways.
 const PATTERN: &str = r#"^(?<remote>[^ ]*) (?<ident>[^ ]*) (?<user>[^ ]*) \[(?<time>[^\]]*)\] "(?<method>\S+) (?<path>[^"]*?)(?: \S*)?" (?<code>[^ ]*) (?<size>[^ ]*)"#;
 
 #[allow(clippy::print_stdout)]

@@ -11,8 +11,8 @@
 //! \n                            an empty line ends the entry
 //! ```
 //!
-//! Specification: <https://systemd.io/JOURNAL_EXPORT_FORMATS/#journal-export-format>. No length decides about memory.
-//! An incomplete entry waits for more bytes, up to a bound that the caller sets.
+//! Specification: <https://systemd.io/JOURNAL_EXPORT_FORMATS/#journal-export-format>. No length in the text causes an
+//! allocation. An incomplete entry waits for more bytes, up to a limit that the caller sets.
 
 use memchr::memchr;
 use millstream_record::Time;

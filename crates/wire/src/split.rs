@@ -13,19 +13,19 @@ use crate::{
     template::{Depends, Renderer, Template},
 };
 
-/// The places of as many records are kept from batch to batch.
+/// The memory for at most this many records is kept between batches.
 const RECORDS_KEPT: usize = 64 << 10;
 
 /// Splits batches by a hash of a template's text. One per task.
 pub struct Splitter {
     renderer: Renderer,
-    /// The template, if it is one field: its text is not copied.
+    /// The field, if the template is one field. Its text is then not copied.
     field: Option<FieldPath>,
-    /// The name of this field, if it is at the top level.
+    /// The name of that field, if it is at the top level.
     name: Option<Box<str>>,
     hash: fn(&[u8]) -> u64,
     key: Vec<u8>,
-    /// For each record of the batch its part, its end in the body.
+    /// For each record of the batch: its part, and its end in the body.
     records: Vec<(u32, u32)>,
 }
 
@@ -79,7 +79,7 @@ impl Splitter {
         all
     }
 
-    /// The records of a part of the last batch that was divided, by their place in the batch.
+    /// The indices of the records in a part of the last batch that was divided.
     pub fn members(&self, part: usize) -> impl Iterator<Item = usize> {
         let all = self.records.iter().enumerate();
         all.filter_map(move |(at, (of, _))| (*of as usize == part).then_some(at))
@@ -116,7 +116,7 @@ impl Splitter {
         places.sizes
     }
 
-    /// The key is the line.
+    /// Places lines. The key is the line.
     fn place_lines(&self, batch: &Batch, places: &mut Places) {
         let body = &batch.body[..];
         lines::each_newline(body, |end| {
@@ -129,7 +129,7 @@ impl Splitter {
         }
     }
 
-    /// The key is a field at the top level: one walk finds it and the end of the entry.
+    /// Places entries by a field at the top level. One walk finds the field and the end of the entry.
     fn place_entries(&mut self, batch: &Batch, places: &mut Places) {
         let (body, name) = (&batch.body[..], self.name.take().unwrap_or_default());
         while let Ok(head) = msgpack::entry_head(body, places.start) {
@@ -172,12 +172,12 @@ impl Splitter {
 /// The parts and ends of the records of a batch.
 struct Places {
     parts: u64,
-    /// The mask that leaves the remainder, if `parts` is a power of two.
+    /// The mask that computes the remainder, if `parts` is a power of two.
     mask: Option<u64>,
     /// The bytes and the records of each part.
     sizes: Vec<(usize, u32)>,
     records: Vec<(u32, u32)>,
-    /// Where the next record begins.
+    /// The offset of the next record.
     start: usize,
 }
 
@@ -194,12 +194,13 @@ impl Places {
             *count += 1;
         }
         self.start = end;
-        // A body is smaller than 4 GiB.
+        // The conversion cannot fail: a body is smaller than 4 GiB.
         self.records.push((part as u32, end as u32));
     }
 }
 
-/// At most `parts` adjacent parts of about equal size, which share the bytes of the batch and have no origins.
+/// Divides a batch into at most `parts` adjacent parts of about equal size. They share the bytes of the batch and have no
+/// origins.
 pub fn adjacent(batch: &Batch, parts: usize) -> Vec<Batch> {
     let (body, parts) = (&batch.body[..], parts.max(1));
     let mut found = Vec::with_capacity(parts);
@@ -236,7 +237,7 @@ fn entries(body: &[u8], mut at: usize, target: usize) -> (usize, u32) {
         let mut open = 1;
         match msgpack::skip(body, at, &mut open) {
             Ok(end) if open == 0 => (at, count) = (end, count + 1),
-            // A valid batch contains no such bytes. They stay in the part of the entries before them.
+            // A valid batch contains no such bytes. They stay with the entries before them.
             _ => return (body.len(), count),
         }
     }

@@ -101,7 +101,7 @@ impl<'a> Reader<'a> {
     pub fn block(&mut self) -> Result<u64, ReadError> {
         let count = self.long()?;
         if count < 0 {
-            // Only readers that skip the block need its size.
+            // The size of the block is only for readers that skip it.
             self.length()?;
         }
         Ok(count.unsigned_abs())

@@ -14,7 +14,7 @@ use super::{Codec, Inflated, Inflater};
 /// Compression level for stored data: the default of the `gzip` tool.
 const GZIP_LEVEL: u32 = 6;
 const ZSTD_LEVEL: i32 = 3;
-/// The output grows by this when a member does not fit.
+/// The step in bytes by which the output grows when a member does not fit.
 const STEP_BYTES: usize = 64 << 10;
 
 /// Writes members or frames.
@@ -36,7 +36,7 @@ impl Members {
             Codec::Gzip => Engine::Gzip,
             Codec::Zstd => {
                 let mut encoder = Encoder::new(ZSTD_LEVEL)?;
-                // A checksum, as in gzip, so that every reader notices damage.
+                // As in gzip, so that every reader notices damage.
                 encoder.set_parameter(CParameter::ChecksumFlag(true))?;
                 Engine::Zstd(encoder)
             }
@@ -77,7 +77,7 @@ fn zstd_frame(
 ) -> io::Result<()> {
     let bytes: usize = parts.iter().map(|part| part.as_ref().len()).sum();
     encoder.reinit()?;
-    // So that a short frame gets small tables.
+    // A known size gives short frames small tables.
     encoder.set_pledged_src_size(Some(bytes as u64))?;
     for part in parts {
         let mut input = InBuffer::around(part.as_ref());

@@ -4,8 +4,8 @@ use millstream_record::Encoding;
 
 use crate::msgpack::{Malformed, Walker};
 
-/// Counts and validates the records of a growing payload. Fed the same bytes with more after them, it continues where
-/// it stopped.
+/// Counts and validates the records of a growing payload. Each call gets the same bytes with more after them, and continues
+/// where the last one stopped.
 #[derive(Clone, Debug)]
 pub enum Check {
     /// Entries.

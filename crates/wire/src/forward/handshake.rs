@@ -203,7 +203,7 @@ mod tests {
     const NONCE: &[u8] = b"0123456789abcdef";
     const AUTH: &[u8] = &[0, 255, 1, 254];
 
-    /// The complete message reads back; truncated anywhere it is short; with one byte changed nothing panics.
+    /// Checks that the complete message reads back, that each truncated one is short, and that a changed byte causes no panic.
     fn comes_back(bytes: &[u8], read: impl Fn(&[u8]) -> Result<usize, ReadError>) {
         let mut longer = bytes.to_vec();
         longer.extend_from_slice(b"what follows");

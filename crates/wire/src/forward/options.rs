@@ -84,7 +84,7 @@ impl<'a> Options<'a> {
                 }
             }
             b"millstream" => {
-                // Unreadable parts are ignored: they describe the records but are none.
+                // Errors are ignored: these parts only describe the records.
                 let _ = self.read_ours(&mut reader);
             }
             _ => {}

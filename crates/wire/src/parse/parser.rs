@@ -1,4 +1,4 @@
-//! Parses one record: its head and other fields, then the text, then the counts.
+//! Parses one record: writes its head and other fields, then the parsed fields, then the counts.
 
 use jiff::tz::TimeZone;
 use millstream_record::Time;
@@ -146,7 +146,7 @@ impl Parser {
             others,
             plain,
         } = begun;
-        // The record consists of the parsed fields alone.
+        // Whether the record has no fields but the parsed ones.
         let alone = others == 0 && self.joint.into.is_none();
         if let Text::Syslog(syslog) = &mut self.text
             && alone
@@ -217,5 +217,5 @@ impl Text {
     }
 }
 
-/// More memory than this is not kept for the next record.
+/// A buffer keeps at most this many bytes of memory for the next record.
 const SCRATCH_BYTES: usize = 1 << 20;

@@ -13,8 +13,8 @@
 //! zstandard  a frame of RFC 8878
 //! ```
 //!
-//! The records are `format: avro_event` ([`crate::format`]). A block ends when it is full and when the caller says so.
-//! The bytes up to the end of any block are a complete file.
+//! The records are `format: avro_event` ([`crate::format`]). A block ends when it is full, or when the caller ends it. The
+//! bytes up to the end of any block are a complete file.
 //!
 //! The same records, sync marker and block ends always give the same bytes (no clock, no random numbers), and nothing
 //! is allocated per record. The caller decides where the bytes go and when a block ends early.
@@ -79,11 +79,11 @@ impl Container {
         }
     }
 
-    /// Appends the file's header.
+    /// Appends the header of the file.
     pub fn begin(&self, codec: Codec, out: &mut Vec<u8>) {
         out.extend_from_slice(MAGIC);
         write_long(out, 2);
-        // In the order of Java's hash map.
+        // The order in which Java's hash map writes them.
         for (name, value) in [("avro.schema", SCHEMA), ("avro.codec", codec.name())] {
             for text in [name, value] {
                 write_long(out, text.len() as u64);

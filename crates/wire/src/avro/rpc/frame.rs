@@ -12,7 +12,7 @@
 pub struct Frames {
     bytes_max: usize,
     serial: u32,
-    /// Buffers whose length was not read yet; `None` between two frames.
+    /// The number of buffers whose length was not read yet; `None` between two frames.
     buffers: Option<u32>,
     /// Remaining bytes of the current buffer.
     left: usize,
