@@ -114,7 +114,8 @@ fn field(text: &[u8], at: usize) -> Result<Option<Field<'_>>, Malformed> {
 
 /// Returns the item at the start of `text`.
 ///
-/// # Errors The bytes cannot be an entry, whatever follows them.
+/// # Errors
+/// The bytes cannot be an entry, whatever follows them.
 pub fn scan(text: &[u8]) -> Result<Scanned<'_>, Malformed> {
     let blank = text.iter().take_while(|byte| **byte == b'\n').count();
     if blank > 0 {

@@ -30,7 +30,8 @@ enum Engine {
 impl Members {
     /// A compressor for files.
     ///
-    /// # Errors The library ran out of memory.
+    /// # Errors
+    /// The library ran out of memory.
     pub fn new(codec: Codec) -> io::Result<Self> {
         let engine = match codec {
             Codec::Gzip => Engine::Gzip,
@@ -46,7 +47,8 @@ impl Members {
 
     /// Appends `parts`, concatenated, to `output` as one member or frame.
     ///
-    /// # Errors The library ran out of memory.
+    /// # Errors
+    /// The library ran out of memory.
     pub fn append(&mut self, parts: &[impl AsRef<[u8]>], output: &mut Vec<u8>) -> io::Result<()> {
         match &mut self.engine {
             Engine::Gzip => {

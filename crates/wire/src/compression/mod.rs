@@ -92,7 +92,8 @@ impl Inflater {
     /// Appends to `output` until it is full or the end of `input` is reached; `input` must be the same at every call.
     /// An empty input gives an empty output.
     ///
-    /// # Errors [`InflateError`]; the output so far may be damaged as well.
+    /// # Errors
+    /// [`InflateError`]; the output so far may be damaged as well.
     pub fn inflate(
         &mut self,
         input: &[u8],
@@ -163,7 +164,8 @@ pub fn size_claimed(codec: Codec, input: &[u8]) -> Option<usize> {
 
 /// Appends `input` to `output` as one gzip member or zstd frame, at a level for the wire.
 ///
-/// # Errors The library ran out of memory.
+/// # Errors
+/// The library ran out of memory.
 pub fn compress(codec: Codec, input: &[u8], output: &mut Vec<u8>) -> std::io::Result<()> {
     use std::io::Write as _;
     match codec {

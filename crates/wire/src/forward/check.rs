@@ -36,7 +36,8 @@ impl Check {
 
     /// Continues to the end of `bytes`.
     ///
-    /// # Errors [`Malformed`]: the bytes after [`Check::whole`] cannot be read.
+    /// # Errors
+    /// [`Malformed`]: the bytes after [`Check::whole`] cannot be read.
     pub fn feed(&mut self, bytes: &[u8]) -> Result<(), Malformed> {
         match self {
             Self::Packed(walker) => walker.walk(bytes),

@@ -176,7 +176,8 @@ impl Decoder {
     /// Returns the item at the front of `input`, and the number of bytes consumed: drop these, then call again. After
     /// [`Step::More`] pass the same bytes with more after them.
     ///
-    /// # Errors [`Refusal`]: close the connection.
+    /// # Errors
+    /// [`Refusal`]: close the connection.
     #[inline]
     pub fn next<'a>(&'a mut self, input: &'a [u8]) -> Result<(usize, Step<'a>), Refusal> {
         // The previous frame is done. Free a large buffer now, so that a peer that then falls silent does not hold it.

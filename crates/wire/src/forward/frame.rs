@@ -44,7 +44,8 @@ pub(crate) enum Value<'a> {
 
 /// Reads the top-level value at the start of `input`; returns where it ends.
 ///
-/// # Errors [`ReadError::Short`] if it is incomplete, [`ReadError::Malformed`].
+/// # Errors
+/// [`ReadError::Short`] if it is incomplete, [`ReadError::Malformed`].
 #[inline]
 pub(crate) fn read_value(input: &[u8]) -> Result<(usize, Value<'_>), ReadError> {
     let mut reader = Reader::new(input);

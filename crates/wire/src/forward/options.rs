@@ -48,7 +48,8 @@ pub struct Options<'a> {
 impl<'a> Options<'a> {
     /// Reads the option, which is one complete value. A value that is not a map counts as none.
     ///
-    /// # Errors [`ReadError::Short`] if it is incomplete, [`ReadError::Malformed`].
+    /// # Errors
+    /// [`ReadError::Short`] if it is incomplete, [`ReadError::Malformed`].
     pub(crate) fn read(reader: &mut Reader<'a>) -> Result<Self, ReadError> {
         let mut options = Self::default();
         if !is_map(reader.peek()?) {

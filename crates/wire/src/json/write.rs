@@ -57,7 +57,8 @@ impl From<ReadError> for Unfit {
 
 /// Appends the value at offset `at` of `bytes` as JSON text; returns the offset after the value.
 ///
-/// # Errors [`Unfit`]: then `out` is unchanged.
+/// # Errors
+/// [`Unfit`]: then `out` is unchanged.
 pub fn write_value(bytes: &[u8], at: usize, out: &mut Vec<u8>) -> Result<usize, Unfit> {
     let mut room = Room::new(out);
     let start = room.position();

@@ -61,7 +61,8 @@ impl Encoder {
 
     /// Appends the log record for `event` to `out`, and its context to `around`.
     ///
-    /// # Errors [`Unfit`]: then both are unchanged.
+    /// # Errors
+    /// [`Unfit`]: then both are unchanged.
     pub fn record(
         &mut self,
         shared: Shared<'_>,

@@ -49,7 +49,8 @@ impl Parser {
     /// A parser for these options; times without a zone are in `zone` ([`ParseOptions::time`] may name one, which the
     /// caller looks up).
     ///
-    /// # Errors [`OptionError`]: an option that the format does not have, a missing one, or one with a wrong value.
+    /// # Errors
+    /// [`OptionError`]: an option that the format does not have, a missing one, or one with a wrong value.
     pub fn new(options: &ParseOptions, zone: TimeZone) -> Result<Self, OptionError> {
         options.check()?;
         let into = options.name_of_into()?;
@@ -116,7 +117,8 @@ impl Parser {
     /// Appends the record with its parsed fields to `out`, as one entry of the packed encoding. A record without a time
     /// gets `received`.
     ///
-    /// # Errors [`Fault`]: then `out` is unchanged.
+    /// # Errors
+    /// [`Fault`]: then `out` is unchanged.
     pub fn entry(
         &mut self,
         input: Input<'_>,

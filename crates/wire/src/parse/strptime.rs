@@ -115,7 +115,8 @@ impl Strptime {
 
     /// Compiles a format.
     ///
-    /// # Errors The part of the format that is not known, or what it lacks.
+    /// # Errors
+    /// The part of the format that is not known, or what it lacks.
     pub(super) fn compile(format: &str) -> Result<Self, String> {
         let mut items = Vec::new();
         let mut characters = format.chars();

@@ -135,7 +135,8 @@ enum Changes {
 impl Template {
     /// Parses a template.
     ///
-    /// # Errors [`TemplateError`] with the place and what to write instead.
+    /// # Errors
+    /// [`TemplateError`] with the place and what to write instead.
     pub fn parse(text: &str) -> Result<Self, TemplateError> {
         Ok(Self {
             text: text.into(),

@@ -142,7 +142,8 @@ impl Renderer {
 
     /// Appends the text for one record, or with [`Record::None`] for a batch.
     ///
-    /// # Errors [`Missing`]: then `out` is unchanged.
+    /// # Errors
+    /// [`Missing`]: then `out` is unchanged.
     pub fn render(
         &mut self,
         shared: Shared<'_>,
@@ -218,7 +219,8 @@ impl Renderer {
 
     /// Appends the text for a batch: as [`Renderer::render`] without a record, at the batch's receive time.
     ///
-    /// # Errors [`Missing`]: then `out` is unchanged.
+    /// # Errors
+    /// [`Missing`]: then `out` is unchanged.
     pub fn render_batch(&mut self, batch: &Batch, out: &mut Vec<u8>) -> Result<(), Missing> {
         let event = TimedRecord {
             time: batch.received,

@@ -97,7 +97,8 @@ impl Container {
     /// Encodes the records in `range` of the batch's body with an encoder of `format: avro_event`. Appends full blocks
     /// to `out` and records that cannot be written to `rejects`. Returns the number of records that were encoded.
     ///
-    /// # Errors The codec ran out of memory.
+    /// # Errors
+    /// The codec ran out of memory.
     pub fn encode(
         &mut self,
         encoder: &mut Encoder,
@@ -129,7 +130,8 @@ impl Container {
 
     /// Ends the current block if it is not empty. Then `out` holds everything that was encoded.
     ///
-    /// # Errors The codec ran out of memory.
+    /// # Errors
+    /// The codec ran out of memory.
     pub fn end_block(&mut self, packer: &mut Packer, out: &mut Vec<u8>) -> io::Result<()> {
         if self.records == 0 {
             return Ok(());

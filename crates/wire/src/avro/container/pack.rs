@@ -78,7 +78,8 @@ impl Packed<'_> {
 impl Packer {
     /// A packer for this codec.
     ///
-    /// # Errors The library ran out of memory.
+    /// # Errors
+    /// The library ran out of memory.
     pub fn new(codec: Codec) -> io::Result<Self> {
         let engine = match codec {
             Codec::Null => Engine::Null,

@@ -40,7 +40,8 @@ impl Inflate {
     /// the output is full there may be more, even after the last byte of the input. Bytes after the end of the stream
     /// are skipped.
     ///
-    /// # Errors [`Corrupt`]: close the connection.
+    /// # Errors
+    /// [`Corrupt`]: close the connection.
     pub fn inflate(&mut self, input: &[u8], output: &mut Vec<u8>) -> Result<usize, Corrupt> {
         if self.ended {
             return Ok(input.len());

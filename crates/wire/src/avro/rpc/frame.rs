@@ -78,7 +78,8 @@ impl Frames {
     /// Returns the item at the front of `input`, and the number of bytes consumed: drop these, then call again. After
     /// [`Step::More`] pass the same bytes with more after them.
     ///
-    /// # Errors [`Refusal`]: close the connection.
+    /// # Errors
+    /// [`Refusal`]: close the connection.
     pub fn next(&mut self, input: &[u8]) -> Result<(usize, Step), Refusal> {
         let mut at = 0;
         loop {
