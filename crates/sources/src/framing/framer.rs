@@ -24,7 +24,7 @@ const WINDOW_SPARE: usize = 64 << 10;
 /// A partial record of a container is complete if nothing was written for this long.
 const CRI_WAIT: Duration = Duration::from_secs(5);
 
-/// What follows the text that is passed to the framer.
+/// The state of the input behind the text that is passed to the framer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ending {
     /// More text may follow.

@@ -22,7 +22,7 @@ pub enum Framing {
     Lines,
 }
 
-/// What follows the available text.
+/// The state of the input behind the available text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum After {
     /// Probably more.

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-/// What happens to the bytes up to the end of their record.
+/// The fate of the bytes up to the end of their record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::fuse) enum Fate {
     /// They become a record.
