@@ -57,7 +57,7 @@ impl SourceCase<'_> {
     pub async fn check(&self) {
         self.sends_every_record_and_rejects_only_misfits().await;
         self.drains_before_it_ends().await;
-        self.takes_a_dropped_batch_for_no_success().await;
+        self.resends_a_dropped_batch().await;
         self.restarts_after_a_panic().await;
     }
 
@@ -102,7 +102,7 @@ impl SourceCase<'_> {
     }
 
     /// A source resends a batch that its consumer dropped, unless it promises at most once.
-    async fn takes_a_dropped_batch_for_no_success(&self) {
+    async fn resends_a_dropped_batch(&self) {
         let mut node = self.node("dropped");
         node.kept.state().answer = Answer::DropFirst;
         // The run may end with a failure. The supervisor then runs the source again.
