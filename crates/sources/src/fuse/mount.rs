@@ -11,7 +11,7 @@ use super::{below::Below, config::Options};
 /// The most mounts of dead processes that are removed from one directory. Several may be stacked.
 const STALE_MAX: usize = 8;
 
-/// Mounts the directory. Also opens the plain directory first, which the mount hides.
+/// Mounts the directory. First opens the plain directory, which the mount then hides.
 pub(super) fn mount(
     options: &Options,
     reporter: &Reporter,

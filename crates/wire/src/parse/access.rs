@@ -10,9 +10,9 @@
 //! - `-` is a missing value: its field is left out. A user may contain spaces.
 //! - A request that is not `METHOD PATH` (a TLS handshake on a plain port, `-`, nothing) becomes the field `request`, as the
 //!   server wrote it.
-//! Escapes (`\"`, `\\`, `\xHH`) become the characters that they stand for, if the value is then UTF-8 text without control
-//! characters. Otherwise the value stays as the server wrote it, so that no request can forge a line or an escape sequence for
-//! a terminal.
+//! - Escapes (`\"`, `\\`, `\xHH`) become the characters that they stand for, if the value is then UTF-8 text without control
+//!   characters. Otherwise the value stays as the server wrote it, so that no request can forge a line or an escape sequence
+//!   for a terminal.
 
 use memchr::{memchr, memchr2, memmem::Finder, memrchr};
 

@@ -14,8 +14,8 @@
 //! ```
 //!
 //! - [`Template`]: a parsed and checked template.
-//! [`Renderer`]: renders a template. It remembers the text of recent seconds, so that even a busy stream converts to a time
-//! zone only once a second.
+//! - [`Renderer`]: renders a template. It remembers the text of recent seconds, so that even a busy stream converts to a time
+//!   zone only once a second.
 
 mod clock;
 mod parse;

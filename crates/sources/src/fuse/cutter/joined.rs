@@ -5,9 +5,9 @@
 //! The unfinished bytes are the whole lines of a record, each with its newline, and a partial line. A record may arrive in many
 //! small writes, so each write looks only at its own bytes and the line that it continues. The `Framer` of other sources would
 //! read the record from its start each time.
+//!
 //! A line is matched when it is whole. A line longer than `line_max` is cut before its end: otherwise a writer that sends no
 //! newline would take any amount of memory.
-//! no newline would take any amount of memory.
 
 use std::{borrow::Cow, ops::Range};
 

@@ -335,7 +335,6 @@ impl Load {
 
 /// Writes numbered lines to `path`, like a program that reopens its log when it is gone. After each quarter of them it waits
 /// for another rotation, so that a fast writer does not end before the first one.
-/// rotation, so that a fast writer does not end before the first.
 fn write_under_load(
     path: PathBuf,
     lines: u32,
