@@ -14,7 +14,7 @@ use millstream_wire::{
 
 /// Records per lap.
 const RECORDS: usize = 512;
-/// Laps, of which the least is printed.
+/// Number of laps. The fastest is printed.
 const LAPS: usize = 400;
 /// 2026-11-21T06:40:31Z
 const NOW: Time = Time(1_795_243_231_000_000_000);

@@ -197,7 +197,7 @@ impl<'a> Room<'a> {
 }
 
 impl Drop for Room<'_> {
-    /// Truncates the vector to what was written.
+    /// Truncates the vector to the written bytes.
     fn drop(&mut self) {
         self.out.truncate(self.at);
     }

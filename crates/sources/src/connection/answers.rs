@@ -99,7 +99,7 @@ impl Answering {
             }
             let write = async {
                 writer.write_all(&out).await?;
-                // TLS may hold back what the socket did not accept at once.
+                // TLS may still hold bytes that the socket did not accept.
                 writer.flush().await
             };
             let written = timeout(patience, write).await;

@@ -23,7 +23,7 @@ pub(super) enum End {
     Refused(Refusal),
     /// A chunk that cannot be read was refused this time. Holds the reason.
     Poisoned(String),
-    /// There is no memory for the frame beside those of other connections.
+    /// There is no memory for the frame, because other connections hold it.
     NoMemory,
     /// The peer does not finish the frame that it has begun.
     Slow,

@@ -37,7 +37,7 @@ fn cri(stream: &str, tag: &str, text: &str) -> String {
     )
 }
 
-/// The messages of what was framed; of packed records with their streams.
+/// The messages of the records. Those of packed records include their streams.
 fn messages(framer: &Framer, out: &Framed) -> Vec<String> {
     if framer.encoding() == Encoding::Lines {
         let text = String::from_utf8(out.body.clone()).unwrap();

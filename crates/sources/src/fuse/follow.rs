@@ -213,7 +213,7 @@ impl Followed {
         Ok(())
     }
 
-    /// Reads and sends what was written since the last read.
+    /// Reads and sends the bytes written since the last read.
     async fn send_new(&mut self, shipper: &Shipper, stop: &Stop) -> io::Result<()> {
         loop {
             let new = self.file.metadata()?.len().saturating_sub(self.read);

@@ -1,4 +1,4 @@
-//! An open file: sends what is written through it, syncs it, and sends its end when it is closed.
+//! An open file: sends the bytes written through it, syncs it, and sends its end when it is closed.
 //!
 //! `read -> decode -> [send] -> keep -> take -> process -> encode -> write -> settle`
 //!
@@ -36,7 +36,7 @@ struct Writing {
     tee: Option<Arc<Tee>>,
     /// With joined lines. The kernel lets only one write at a time into a file, but joined lines also leave between writes.
     turns: Option<Arc<tokio::sync::Mutex<()>>>,
-    /// Behind memory: what was sent and is not settled.
+    /// Behind memory: the batches that were sent and are not settled.
     in_flight: InFlight,
 }
 

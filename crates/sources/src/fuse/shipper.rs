@@ -29,7 +29,7 @@ use super::{
 /// How long a write waits for free space before it fails, with `when_full: fail`.
 const FAIL_AFTER: Duration = Duration::from_secs(1);
 
-/// The node's own meters, beside those of every source.
+/// The node's own meters, in addition to those of every source.
 #[derive(Clone)]
 pub(super) struct Meters {
     pub too_long: Meter,

@@ -137,7 +137,7 @@ struct Sending {
 }
 
 impl Sending {
-    /// Sends what the reading thread delivers until it ends, then waits for all answers.
+    /// Sends the pieces of the reading thread until it ends, then waits for all answers.
     async fn send_all(&mut self, mut pieces: mpsc::Receiver<Piece>) -> Result<(), Failure> {
         loop {
             tokio::select! {

@@ -40,7 +40,7 @@ const BESIDE_BYTES: usize = 512;
 /// Pause after an error of a socket.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Sets the size of the receive buffer, and makes the kernel count what it drops.
+/// Sets the size of the receive buffer, and makes the kernel count the datagrams that it drops.
 pub(super) fn prepare(socket: &Datagrams, bytes: usize, reporter: &Reporter) {
     if let Datagrams::Udp(socket) = socket {
         // Exceeds the administrator's limit, if the process may do that.

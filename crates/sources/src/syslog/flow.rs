@@ -34,7 +34,7 @@ pub(super) struct Flow {
     /// The field `host` of messages that do not name a host.
     host: Box<[u8]>,
     batch: Option<PendingBatch>,
-    /// Receipts of what was rejected since the last batch.
+    /// The receipts of records that were rejected since the last batch.
     rejected: Vec<Receipt>,
 }
 

@@ -336,7 +336,7 @@ impl Admission {
         }
     }
 
-    /// Where to begin reading a file with a rotated name of which nothing was sent: at its start, unless it is a copy.
+    /// Where to begin reading a file with a rotated name, of which no byte was sent: at its start, unless it is a copy.
     fn begin_unseen(
         &mut self,
         file: &fs::File,

@@ -20,7 +20,7 @@ const COPY_LOOK: Duration = Duration::from_millis(20);
 pub(super) enum Copied {
     /// No copy: all of it is read.
     No,
-    /// A copy of what was already read up to this mark.
+    /// A copy of a file that was already read up to this mark.
     UpTo(Mark),
     /// The source stops. Nothing is sent from a file that may be a copy.
     Stopped,

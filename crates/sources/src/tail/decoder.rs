@@ -19,7 +19,7 @@ const READ_BYTES: usize = 512 << 10;
 /// The lower limit of a read when `rate_max` is low, in bytes.
 const READ_BYTES_MIN: usize = 4 << 10;
 
-/// Finds records in what is read.
+/// Finds records in the bytes that are read.
 #[derive(Debug)]
 pub(super) struct Decoder {
     /// Makes the records, unless they are plain lines.

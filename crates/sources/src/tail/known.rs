@@ -48,7 +48,7 @@ pub(super) struct Known {
 /// The relation of a found file to the known ones.
 #[derive(Debug)]
 pub(super) enum Verdict {
-    /// A file of which nothing was read.
+    /// No part of the file was read.
     New,
     /// It continues at the mark.
     Continues(FileId, Mark),
@@ -187,7 +187,7 @@ impl Known {
             })
     }
 
-    /// Compares an open file with what is known.
+    /// Compares an open file with the known ones.
     pub(super) fn judge(&self, file: &fs::File, stat: &Stat) -> io::Result<Verdict> {
         let Some(past) = self.find(stat.inode) else {
             return Ok(Verdict::New);

@@ -400,7 +400,7 @@ mod tests {
             }
         }
 
-        /// Sends what a read of `bytes` bytes at the position finds.
+        /// Sends the records that a read of `bytes` bytes at the position finds.
         async fn step(&mut self, bytes: usize) -> Step {
             let next = self.records.position.next();
             let buffer = Pool::new(1 << 20).reserve(Chunk::memory(next, bytes)).await;

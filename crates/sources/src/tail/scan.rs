@@ -168,7 +168,8 @@ impl Patterns {
             .filter(|shorter| self.matches(shorter))
     }
 
-    /// The patterns that match no file of the scan, each with a text that says what was searched.
+    /// A message for each pattern that matches no file of the scan. It names the directories searched, or one that cannot be
+    /// read.
     pub(super) fn unmatched(&self, scan: &Scan) -> Vec<String> {
         let mut matched = vec![false; self.paths.len()];
         for found in scan.files.iter().filter(|found| found.matches) {

@@ -1,4 +1,4 @@
-//! The bytes of one file: what programs see, what is durable, and the versions in between that a power cut may leave.
+//! The bytes of one file: those that programs see, those that are durable, and the versions that a power cut may leave.
 
 use std::collections::BTreeMap;
 

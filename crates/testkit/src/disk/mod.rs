@@ -29,7 +29,7 @@ use volume::Volume;
 pub enum Crash {
     /// SIGKILL or a panic: the page cache survives.
     Kill,
-    /// A power cut: only what was synced is certain to survive.
+    /// A power cut: only synced data are certain to survive.
     Power,
 }
 

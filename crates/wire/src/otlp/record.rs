@@ -130,7 +130,7 @@ impl<'o> Entry<'o> {
         }
     }
 
-    /// Removes what was written.
+    /// Removes the partial entry from the output.
     pub(super) fn undo(self) {
         self.out.truncate(self.start);
     }

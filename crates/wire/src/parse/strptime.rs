@@ -116,7 +116,7 @@ impl Strptime {
     /// Compiles a format.
     ///
     /// # Errors
-    /// The part of the format that is not known, or what it lacks.
+    /// A text that names the unknown or missing part of the format.
     pub(super) fn compile(format: &str) -> Result<Self, String> {
         let mut items = Vec::new();
         let mut characters = format.chars();

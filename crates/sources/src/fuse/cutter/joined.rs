@@ -34,7 +34,7 @@ pub(super) struct Joined<'a> {
 }
 
 impl<'a> Joined<'a> {
-    /// Cuts what was written behind the unfinished bytes.
+    /// Cuts the bytes that were written, together with the unfinished bytes before them.
     pub(super) fn cut(
         boundaries: &Boundaries,
         start: &Regex,
