@@ -59,7 +59,7 @@ impl Writers {
             values.set("pid", process.to_string());
         }
         let values = Arc::new(values);
-        // An id is not reused while its thread has the file open, so cached values need no expiry.
+        // The system does not reuse the id of a live thread. A cached value can be wrong only after its thread has ended.
         if self.known.len() >= THREADS_MAX {
             self.known.clear();
         }

@@ -53,7 +53,7 @@ impl Watch {
             watches: inotify.watches(),
             set: Arc::default(),
         };
-        // The constructor that replaces this one is unsafe, because a type may not own its descriptor. `Inotify` does.
+        // The constructor that replaces this one is unsafe, because other types may not own their descriptor. `Inotify` does.
         #[allow(deprecated)]
         let inotify = AsyncFd::new(inotify)?;
         Ok(Self {
