@@ -9,7 +9,7 @@ const MAGICS: [&[u8]; 6] = [
     b"\x1f\x9d",
     b"PK\x03\x04",
 ];
-/// bzip2: three letters, a digit, and the mark of the first block. The letters alone may begin a line.
+/// bzip2: three letters, a digit, and the magic of the first block. A text line may begin with the letters alone.
 const BZIP2: (&[u8], &[u8]) = (b"BZh", b"\x31\x41\x59\x26\x53\x59");
 
 /// Whether a file whose first bytes are `start` is compressed.

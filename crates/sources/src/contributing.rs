@@ -83,7 +83,7 @@ impl Source for Pulse {
                     values: values.clone(),
                     origins: Vec::new(),
                 };
-                // Waits for room in the channel behind: here back-pressure arrives.
+                // Waits while the channel behind is full: this is where back-pressure takes effect.
                 let receipt = context.outlet.send(batch, true).await;
                 if receipt.await.is_err() {
                     context
@@ -143,7 +143,7 @@ mod tests {
         let here = squeeze(include_str!("contributing.rs"));
         let blocks = blocks();
         assert!(blocks.len() >= 3, "the walk-through lost its code");
-        // The two lines outside the directory are in lib.rs; `..` stands for what is copied.
+        // The two lines outside the directory are in lib.rs; `..` stands for the copied lines.
         let outside =
             |block: &&String| block.starts_with("modpulse") || block.starts_with("pulse::");
         for block in blocks.iter().filter(|block| !outside(block)) {

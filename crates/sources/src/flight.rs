@@ -1,4 +1,5 @@
-//! The batches of one flow (a file, a generator) in flight: sent and not settled, in order, and bounded.
+//! The batches of one flow (a file, a generator) that are in flight: sent and not settled. They are in order, and their number
+//! is bounded.
 //!
 //! `read -> decode -> [send] -> keep -> read back -> encode -> write -> settle`
 
@@ -8,10 +9,10 @@ use bytes::Bytes;
 use millstream_pipeline::delivery::{Receipt, Unsettled};
 use millstream_record::Buffer;
 
-/// A body smaller than this is copied out of its buffer: a few lines must not hold the memory of many.
+/// A body smaller than this is copied out of its buffer, so that a few lines do not hold a large buffer.
 const COPY_BYTES_MAX: usize = 4 << 10;
 
-/// The body of a batch that is in `range` of a buffer.
+/// The body of a batch: the bytes in `range` of a buffer.
 pub(crate) fn share(buffer: Buffer, range: Range<usize>) -> Bytes {
     if range.len() < COPY_BYTES_MAX {
         Bytes::copy_from_slice(&buffer[range])
@@ -20,20 +21,20 @@ pub(crate) fn share(buffer: Buffer, range: Range<usize>) -> Bytes {
     }
 }
 
-/// Maximum number of batches of a flow in flight: between two checkpoints of a sink behind memory (64 MiB or a second) there
-/// may be many small ones. The queues bound their bytes; this bounds the receipts.
+/// The most batches of a flow in flight. The queues limit bytes, this limits receipts: between two checkpoints of a sink behind
+/// memory (64 MiB or a second) there may be many small batches.
 const BATCHES_MAX: usize = 1024;
 
 /// The batches of one flow in flight, and the mark up to which it is settled.
 #[derive(Debug, Default)]
 pub(crate) struct Flight<M> {
     in_flight: VecDeque<(Receipt, M)>,
-    /// Everything before it is settled.
+    /// Everything before this mark is settled.
     settled: M,
 }
 
 impl<M: Copy> Flight<M> {
-    /// No batch in flight, and everything settled up to `settled`.
+    /// No batch is in flight, and everything before `settled` is settled.
     pub(crate) fn new(settled: M) -> Self {
         Self {
             in_flight: VecDeque::new(),
@@ -41,12 +42,12 @@ impl<M: Copy> Flight<M> {
         }
     }
 
-    /// A batch that ends at `mark` was sent.
+    /// Adds a batch that was sent and ends at `mark`.
     pub(crate) fn push(&mut self, receipt: Receipt, mark: M) {
         self.in_flight.push_back((receipt, mark));
     }
 
-    /// Everything before `mark` needs no receipt.
+    /// Notes that everything before `mark` needs no receipt.
     pub(crate) fn skip(&mut self, mark: M) {
         match self.in_flight.back_mut() {
             Some((_, last)) => *last = mark,
@@ -59,17 +60,17 @@ impl<M: Copy> Flight<M> {
         self.settled
     }
 
-    /// Whether the next batch should be answered soon: consumers that delay their answers must not stop the flow.
+    /// Whether the next batch should be answered early, so that consumers that delay their answers do not stop the flow.
     pub(crate) fn is_half_full(&self) -> bool {
         self.in_flight.len() >= BATCHES_MAX / 2
     }
 
-    /// Whether the next batch has to wait.
+    /// Whether an answer must arrive before the next batch is sent.
     pub(crate) fn is_full(&self) -> bool {
         self.in_flight.len() >= BATCHES_MAX
     }
 
-    /// Takes the answers that are there; returns whether there were any.
+    /// Takes the answers that have arrived. Returns whether there were any.
     pub(crate) fn collect(&mut self) -> Result<bool, Unsettled> {
         let before = self.in_flight.len();
         while let Some((receipt, mark)) = self.in_flight.front() {
@@ -85,10 +86,10 @@ impl<M: Copy> Flight<M> {
         Ok(self.in_flight.len() < before)
     }
 
-    /// Waits for the oldest answer; forever if none is due.
+    /// Waits for the oldest answer. Never returns if no batch is in flight.
     pub(crate) async fn answered(&mut self) {
         match self.in_flight.front_mut() {
-            // `collect` looks at the outcome.
+            // The next `collect` checks the outcome.
             Some((receipt, _)) => drop(receipt.await),
             None => std::future::pending().await,
         }

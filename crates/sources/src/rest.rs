@@ -1,25 +1,25 @@
-//! Bytes of something incomplete: a value, the body of a request. A few kilobytes are in a vector; larger ones move into memory
-//! of the pool. `memory_max` counts both.
+//! The bytes of an incomplete value or request body. Up to 64 KiB are in a vector; more of them move into memory of the pool.
+//! `memory_max` counts both.
 
 use std::time::Duration;
 
 use millstream_record::{Buffer, Charge, Claim};
 use tokio::time::timeout;
 
-/// More bytes than this are in memory of the pool, whose smallest buffer has this size.
+/// The largest number of bytes kept outside of the pool, whose smallest buffer has this size.
 const OWN_BYTES_MAX: usize = 64 << 10;
-/// Up to this many bytes do not count as memory.
+/// Up to this many bytes are not counted as memory.
 const FEW_BYTES: usize = 1 << 10;
-/// Memory of the pool grows by this factor, so bytes are copied at most once and a third.
+/// Memory of the pool grows by this factor, so growing copies at most a third of the bytes.
 const GROWTH: usize = 4;
 
-/// The bytes of something incomplete.
+/// The bytes of an incomplete value.
 pub(crate) struct Rest {
     own: Vec<u8>,
-    /// The memory that `own` counts as.
+    /// The memory that is charged for `own`.
     charge: Option<(usize, Charge)>,
     pooled: Option<Buffer>,
-    /// The most that is expected.
+    /// The largest expected number of bytes.
     expected: usize,
 }
 
@@ -56,7 +56,7 @@ impl Rest {
         }
     }
 
-    /// Appends bytes; false: there was no memory within `wait`, or none beside what other messages need.
+    /// Appends bytes. Returns false if no memory became free within `wait`, or none beside the memory that other messages need.
     pub(crate) async fn append(&mut self, bytes: &[u8], claim: &Claim, wait: Duration) -> bool {
         let length = self.bytes().len() + bytes.len();
         if self.pooled.is_none() && length <= OWN_BYTES_MAX {
@@ -73,7 +73,7 @@ impl Rest {
         true
     }
 
-    /// Counts `own` as memory; false: there is none left.
+    /// Charges memory for `own`. Returns false if there is none left.
     fn count(&mut self, claim: &Claim) -> bool {
         let bytes = self.own.capacity();
         let counted = self

@@ -1,4 +1,4 @@
-//! Test support for sources: a channel under the control of the test, and a run of a source.
+//! Test support for sources: a channel that the test controls, and a run of a source.
 
 use std::{
     collections::HashMap,
@@ -25,18 +25,18 @@ use millstream_pipeline::{
 use millstream_record::{Batch, FileId, Origin, Pool};
 use millstream_testkit::contract::Peer;
 
-/// The channel behind a source. It survives the source, as a disk channel does.
+/// The channel behind a source. Like a disk channel, it survives the source.
 #[derive(Clone, Default)]
 pub(crate) struct Downstream(Arc<Mutex<State>>);
 
 #[derive(Default)]
 struct State {
     durable: bool,
-    /// Whether it answers at once; otherwise answers are held back.
+    /// Whether it answers at once. Otherwise answers are held back.
     answers: bool,
-    /// Whether it has no room.
+    /// Whether it is full.
     full: bool,
-    /// Whether it takes batches and reports that it has no room to keep them, as a disk channel does.
+    /// Whether it takes batches but does not keep them, as a full disk channel does.
     chokes: bool,
     /// The values that the source declares; none before it runs.
     values: &'static [&'static str],
@@ -57,7 +57,7 @@ impl Downstream {
         downstream
     }
 
-    /// A disk channel: it keeps everything at once, knows the offset up to which each file is kept, and drops or cuts repeats.
+    /// A disk channel. It keeps everything at once, knows the offset up to which each file is kept, and drops or cuts repeats.
     pub(crate) fn durable() -> Self {
         let downstream = Self::memory();
         downstream.lock().durable = true;
@@ -69,25 +69,25 @@ impl Downstream {
         self.lock().answers = false;
     }
 
-    /// From now on it has room, or none.
+    /// Makes it full, or not.
     pub(crate) fn set_full(&self, full: bool) {
         self.lock().full = full;
     }
 
-    /// From now on it is a disk channel that is full: batches wait in it until [`Downstream::settle`].
+    /// Makes it a full disk channel: batches wait in it until [`Downstream::settle`].
     pub(crate) fn choke(&self) {
         let mut state = self.lock();
         (state.answers, state.chokes) = (false, true);
     }
 
-    /// Settles what was held, and answers at once from now on.
+    /// Settles all batches that were held, and answers at once from now on.
     pub(crate) fn settle(&self) {
         let mut state = self.lock();
         (state.answers, state.chokes) = (true, false);
         state.held.drain(..).for_each(Token::settle);
     }
 
-    /// Drops what was held with the batches that were not answered, as a consumer that dies does; answers at once from now on.
+    /// Drops all batches that were not answered, as the death of a consumer does. Answers at once from now on.
     pub(crate) fn drop_held(&self) {
         let mut state = self.lock();
         state.answers = true;
@@ -132,7 +132,7 @@ impl Downstream {
         self.lock().syncs
     }
 
-    /// The origins, as a disk channel knows them.
+    /// The origins that a disk channel would know.
     pub(crate) fn origins(&self) -> Vec<(FileId, u64)> {
         self.lock()
             .origins
@@ -216,7 +216,7 @@ impl Downstream {
             } else {
                 Some(batch)
             };
-            // Copied, as by a channel that writes: the buffer goes back to its pool.
+            // Copied, as by a channel that writes, so that the buffer returns to its pool.
             state.batches.extend(batch.map(|batch| Batch {
                 body: batch.body.to_vec().into(),
                 ..batch
@@ -230,7 +230,7 @@ impl Downstream {
     }
 }
 
-/// The context of a source whose ports, `NAME` and `NAME.rejected`, lead to two channels. Its batches carry `values`.
+/// The context of a source. Its ports, `NAME` and `NAME.rejected`, lead to two channels. Its batches carry `values`.
 pub(crate) fn context(
     (to, rejects): (&Downstream, &Downstream),
     values: &'static [&'static str],
@@ -335,24 +335,24 @@ impl Running {
         }
     }
 
-    /// Asks it to stop and waits for its end.
+    /// Stops the source and waits for its end.
     pub(crate) fn stop(mut self) {
         self.stopper.stop();
         self.thread.take().unwrap().join().unwrap().unwrap();
     }
 
-    /// Waits until it ends on its own.
+    /// Waits until the source ends without a stop.
     pub(crate) fn ended(mut self) -> Result<(), Failure> {
         self.thread.take().unwrap().join().unwrap()
     }
 
-    /// The value of one of its meters.
+    /// The value of one of the source's meters.
     pub(crate) fn meter(&self, name: &str) -> u64 {
         self.meters.value("source", name)
     }
 }
 
-/// A peer for the contract of sources: writes `input` to a new connection and reads until `answer` has come.
+/// A peer for the contract of sources: writes `input` to a new connection and reads until `answer` has arrived.
 pub(crate) fn peer<S: Read + Write>(
     connect: impl Fn() -> io::Result<S> + Send + Sync + 'static,
     input: Vec<u8>,
@@ -374,7 +374,7 @@ pub(crate) fn peer<S: Read + Write>(
     Arc::new(move || exchange().is_ok())
 }
 
-/// Builds a source from these options (in JSON), or returns what is wrong with them.
+/// Builds a source from these options (in JSON). The error lists the problems.
 pub(crate) fn try_build(
     component: &Component,
     options: &str,
@@ -386,7 +386,7 @@ pub(crate) fn try_build(
     build("source", &node).map_err(|problems| problems.into_iter().map(|p| p.message).collect())
 }
 
-/// A tree of the configuration, from JSON.
+/// A configuration tree, from JSON.
 pub(crate) fn node(value: serde_json::Value) -> Node {
     use serde_json::Value as Json;
     let place = || Place::whole(millstream_config::Source::new("test.yaml", "", 0));
@@ -415,7 +415,7 @@ pub(crate) fn node(value: serde_json::Value) -> Node {
     }
 }
 
-/// Connects to a unix socket as soon as a source listens there. Its file exists a moment before that.
+/// Connects to a unix socket as soon as a source listens there. The file exists slightly earlier.
 pub(crate) fn connect(socket: &Path) -> UnixStream {
     let mut stream = None;
     until("it listens", || {
@@ -425,7 +425,7 @@ pub(crate) fn connect(socket: &Path) -> UnixStream {
     stream.unwrap()
 }
 
-/// Waits until something holds; panics when it does not within 20 seconds.
+/// Waits until `holds` returns true. Panics after 20 seconds.
 pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
     let give_up = Instant::now() + Duration::from_secs(20);
     while !holds() {

@@ -1,5 +1,5 @@
-//! The option `tag` of sources: a text in which `*` is a path with dots for slashes, or a template of values that all records of a
-//! batch share.
+//! The option `tag` of sources: a text in which `*` is a path with dots for slashes, or a template of values that all records
+//! of a batch share.
 
 use jiff::tz::TimeZone;
 use millstream_config::{Node, Problem};
@@ -12,22 +12,22 @@ use millstream_wire::{
 
 /// Values of this machine.
 pub(crate) const LOCAL_VALUES: &[&str] = &["host"];
-/// Values of a peer: both are its address, or for a unix socket this machine and `unix`.
+/// Values of a peer. Both are its address. For a unix socket, they are this machine and `unix`.
 pub(crate) const PEER_VALUES: &[&str] = &["host", "peer"];
 
-/// How the tag of a batch is made.
+/// How to make the tag of a batch.
 #[derive(Clone, Debug)]
 pub(crate) enum Tagging {
-    /// It is given: the name of the node, or the sender's tag.
+    /// The given tag: the name of the node, or the sender's tag.
     Given,
-    /// A text in which `*` is the path with dots.
+    /// A text in which `*` stands for the path with dots.
     Star(String),
     /// A template.
     Template(Template),
 }
 
 impl Tagging {
-    /// From the option `tag`; `known` are the values that exist beside `tag`.
+    /// Parses the option `tag`. `known` are the values that templates may use, in addition to `tag`.
     pub(crate) fn new(tag: Option<&str>, known: &[&str]) -> Result<Self, String> {
         let tag = match tag {
             None => return Ok(Self::Given),
@@ -37,13 +37,13 @@ impl Tagging {
         batch_template(tag, known).map(Self::Template)
     }
 
-    /// The same from a node's option.
+    /// Does the same as [`Tagging::new`] for the option of a node.
     pub(crate) fn of(tag: Option<&str>, known: &[&str], node: &Node) -> Result<Self, Problem> {
         Self::new(tag, known).map_err(|why| node.problem_at("tag", why))
     }
 
-    /// The tag of a batch. `given` is the tag without the option; `path` replaces the star, if there is one. If this batch lacks
-    /// a value of the template (a file that belongs to no pod), the tag is `given`, too.
+    /// The tag of a batch. `given` is the tag without the option. `path` replaces the star, if there is one. If the batch lacks
+    /// a value of the template (a file that belongs to no pod), the tag is `given`.
     pub(crate) fn tag(&self, given: &str, path: Option<&str>, values: &Values) -> Tag {
         match (self, path) {
             (Self::Given, _) => Tag::from(given),
@@ -68,7 +68,7 @@ impl Tagging {
     }
 }
 
-/// A template of the values that all records of a batch share, which are `known`.
+/// Parses a template that may use only `known`, the values that all records of a batch share.
 pub(crate) fn batch_template(text: &str, known: &[&str]) -> Result<Template, String> {
     let template = Template::parse(text).map_err(|error| error.to_string())?;
     if template.depends() > Depends::Batch {

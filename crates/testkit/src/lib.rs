@@ -1,8 +1,8 @@
 //! Code that the tests of several crates share: a simulated disk with its random numbers, the contracts of sources, channels
 //! and sinks, captured error logs, certificates, and real servers.
 //!
-//! The program contains none of it. Everything but the certificates and servers is deterministic: the seed that a failing test
-//! prints repeats the run.
+//! The program contains none of it. Everything except certificates and servers is deterministic: the seed that a failing test
+//! prints reproduces the run.
 
 mod authority;
 pub mod contract;
@@ -20,7 +20,7 @@ pub use disk::{Call, Crash, SimulatedDisk, trial};
 pub use log::logged_errors;
 pub use random::Random;
 
-/// A batch of lines, received in 1970.
+/// A batch of lines, with a receive time of 1970.
 pub fn lines(tag: &str, text: &str) -> Batch {
     Batch {
         tag: tag.into(),

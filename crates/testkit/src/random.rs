@@ -5,7 +5,7 @@
 pub struct Random(u64);
 
 impl Random {
-    /// A generator. A failing test prints `seed`.
+    /// A generator with this seed.
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }
@@ -45,7 +45,7 @@ impl Random {
         self.below(whole) < part
     }
 
-    /// One of them, `None` if there are none.
+    /// A random element; `None` if there are none.
     pub fn pick<'a, T>(&mut self, from: &'a [T]) -> Option<&'a T> {
         let place = self.below(from.len() as u64);
         from.get(usize::try_from(place).unwrap_or(0))

@@ -24,7 +24,7 @@ fn batch() -> Batch {
         write_array_len(&mut body, 2);
         write_event_time(&mut body, 1_700_000_000, number);
         write_map_len(&mut body, 5);
-        // Neighbours differ without a period, as in real streams.
+        // Neighbouring records differ without a period, as in real streams.
         let mixed = number.wrapping_mul(2_654_435_761) >> 7;
         let level = ["debug", "error"][(mixed & 1) as usize];
         let message = format!("{number:0160}");

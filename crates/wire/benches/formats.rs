@@ -17,7 +17,7 @@ use millstream_wire::{
 const RECORDS: u32 = 8192;
 /// Passes over the batch per lap.
 const LAPS: u32 = 2;
-/// Laps, of which the best and the median are printed.
+/// Number of laps. The best and the median are printed.
 const ROUNDS: usize = 300;
 
 fn batch(encoding: Encoding, body: Vec<u8>, count: u32) -> Batch {
@@ -46,7 +46,7 @@ fn packed(fields: impl Fn(&mut Vec<u8>, u32)) -> Batch {
     batch(Encoding::Packed, body, RECORDS)
 }
 
-/// One field `message` of 100 bytes, of which `tabs` are tabs: 122 bytes with the time.
+/// One field `message` of 100 bytes with `tabs` tabs among them: 122 bytes with the time.
 fn message(tabs: usize) -> Batch {
     packed(|body, number| {
         let mut text = format!("{number:0100}").into_bytes();

@@ -14,7 +14,7 @@ use millstream_wire::{
 
 /// Records per lap.
 const RECORDS: usize = 512;
-/// Laps, of which the least is printed.
+/// Number of laps. The fastest is printed.
 const LAPS: usize = 400;
 /// 2026-11-21T06:40:31Z
 const NOW: Time = Time(1_795_243_231_000_000_000);
@@ -66,9 +66,9 @@ fn syslog(n: usize) -> String {
     )
 }
 
-/// A line of nginx with groups that end where the next byte says so.
+/// A line of nginx. Each group ends at a byte that cannot be part of it.
 const PLAIN: &str = r#"^(?<remote>[^ ]*) (?<ident>[^ ]*) (?<user>[^ ]*) \[(?<time>[^\]]*)\] "(?<method>[^ "]*) (?<path>[^ "]*)(?: [^"]*)?" (?<code>[^ ]*) (?<size>[^ ]*) "#;
-/// The same with the part of Fluentd's expression that leaves several ways to match.
+/// The same with the part of Fluentd's expression that can match in several ways.
 const PATTERN: &str = r#"^(?<remote>[^ ]*) (?<ident>[^ ]*) (?<user>[^ ]*) \[(?<time>[^\]]*)\] "(?<method>\S+) (?<path>[^"]*?)(?: \S*)?" (?<code>[^ ]*) (?<size>[^ ]*)"#;
 
 #[allow(clippy::print_stdout)]

@@ -36,7 +36,7 @@ fn older(_: usize) -> String {
     "<13>Nov 21 06:40:31 hammer-0001 bench[4242]: ".to_owned()
 }
 
-/// From many senders: neighbours differ in their header fields.
+/// A message of one of many senders: neighbours differ in their header fields.
 fn mixed(n: usize) -> String {
     let (host, app) = (HOSTS[n % HOSTS.len()], APPS[n % APPS.len()]);
     let (second, id) = (28 + n * 7 % 4, n * 7919 % 60_000);

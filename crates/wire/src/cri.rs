@@ -36,12 +36,12 @@ pub struct Line<'a> {
     pub text: &'a [u8],
 }
 
-/// Parses a line without its newline; `None` if it has another form.
+/// Parses a line without its newline; `None` if it has another format.
 pub fn parse(line: &[u8]) -> Option<Line<'_>> {
     let head = line.get(..TIME_BYTES_MAX).unwrap_or(line);
     let (time, rest) = line.split_at_checked(memchr(b' ', head)?)?;
     let (stream, rest) = word(rest.get(1..)?)?;
-    // An empty line may end after its tags.
+    // A line with an empty text may end after its tags.
     let (tags, text) = word(rest).unwrap_or((rest, &[]));
     let first = tags.split(|byte| *byte == b':').next()?;
     let partial = match first {
@@ -58,7 +58,7 @@ pub fn parse(line: &[u8]) -> Option<Line<'_>> {
     })
 }
 
-/// The bytes up to the next space, and those after it; none if there are none before it.
+/// The bytes up to the next space, and those after it. `None` if the space is missing or comes first.
 fn word(text: &[u8]) -> Option<(&[u8], &[u8])> {
     let (word, rest) = text.split_at_checked(memchr(b' ', text)?)?;
     (!word.is_empty()).then_some((word, rest.get(1..)?))

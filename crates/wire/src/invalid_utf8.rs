@@ -1,7 +1,7 @@
 //! Replacements for text that is not UTF-8.
 //!
-//! Hop: read decode send keep take [encode] write settle. The bytes of a record never change before this: only a sink
-//! that must write UTF-8 replaces them.
+//! Hop: read decode send keep take [encode] write settle. The bytes of a record do not change before this hop: they are
+//! replaced only by a sink that must write UTF-8.
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use schemars::JsonSchema;

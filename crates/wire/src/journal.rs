@@ -11,8 +11,8 @@
 //! \n                            an empty line ends the entry
 //! ```
 //!
-//! Specification: <https://systemd.io/JOURNAL_EXPORT_FORMATS/#journal-export-format>. No length decides about memory.
-//! An incomplete entry waits for more bytes, up to a bound that the caller sets.
+//! Specification: <https://systemd.io/JOURNAL_EXPORT_FORMATS/#journal-export-format>. No length in the text causes an
+//! allocation. An incomplete entry waits for more bytes, up to a limit that the caller sets.
 
 use memchr::memchr;
 use millstream_record::Time;
@@ -114,7 +114,8 @@ fn field(text: &[u8], at: usize) -> Result<Option<Field<'_>>, Malformed> {
 
 /// Returns the item at the start of `text`.
 ///
-/// # Errors The bytes cannot be an entry, whatever follows them.
+/// # Errors
+/// The bytes cannot be an entry, whatever follows them.
 pub fn scan(text: &[u8]) -> Result<Scanned<'_>, Malformed> {
     let blank = text.iter().take_while(|byte| **byte == b'\n').count();
     if blank > 0 {

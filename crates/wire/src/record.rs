@@ -16,7 +16,7 @@ pub const MESSAGE: &str = "message";
 /// A record, as a slice of the body.
 #[derive(Clone, Copy, Debug)]
 pub enum Record<'a> {
-    /// No record, for what concerns a whole batch. It has no fields.
+    /// No record: for values that concern a whole batch. It has no fields.
     None,
     /// A line without its newline: its one field is [`MESSAGE`].
     Line(&'a [u8]),
@@ -174,7 +174,7 @@ impl FieldPath {
         Ok((Self { parts }, at))
     }
 
-    /// The field's value; `None` if it is missing. Of equal keys the first one counts.
+    /// The value of the field; `None` if it is missing. If a key occurs several times, the first one applies.
     #[inline]
     pub fn find<'a>(&self, record: Record<'a>) -> Option<Value<'a>> {
         match record {

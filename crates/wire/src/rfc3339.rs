@@ -1,9 +1,9 @@
-//! RFC 3339 with nanoseconds, remembered by the second: a stream repeats the same few seconds.
+//! Writes RFC 3339 with nanoseconds. Recent seconds are remembered, because the times of a stream repeat them.
 
 use jiff::{Timestamp, tz::TimeZone};
 use millstream_record::Time;
 
-/// The number of remembered texts: records of several senders interleave, a few seconds apart.
+/// The number of remembered texts. Several, because records of different senders interleave, a few seconds apart.
 pub(crate) const SLOTS: usize = 8;
 
 /// The time as a type of jiff.
@@ -14,7 +14,7 @@ pub(crate) fn timestamp(time: Time) -> Timestamp {
 
 /// Length of `2026-11-21T03:46:12.123456789Z`.
 pub(crate) const RFC3339_BYTES: usize = 30;
-/// Its length up to and including the dot.
+/// The length up to and including the dot.
 const WHOLE_BYTES: usize = 20;
 
 /// Times as RFC 3339 with nanoseconds, in UTC.

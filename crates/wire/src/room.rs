@@ -1,12 +1,12 @@
 //! Spare bytes at the end of a vector, written by position.
 //!
-//! Encoders store eight bytes at a time where fewer may count, so they write into initialised bytes and truncate the
-//! vector at the end. The vector grows in steps of a few pages, which are in the cache when they are written.
+//! Encoders store eight bytes at a time even if fewer belong to the text. So they write into initialised bytes, and the vector
+//! is truncated at the end. It grows in steps of a few pages, which are in the cache when they are written.
 
 use crate::invalid_utf8::InvalidUtf8;
 
-/// The growth of the vector: as much as was written so far, so that one record costs little and a batch needs few
-/// steps; at most what stays in the first-level cache until it is written.
+/// The range of steps by which the vector grows. A step is as large as the part written so far, so that one record costs little
+/// and a batch needs few steps. It is small enough to stay in the first-level cache until it is written.
 const STEP_BYTES: std::ops::RangeInclusive<usize> = 256..=8 << 10;
 
 /// A vector and the position up to which it is written.
@@ -24,7 +24,7 @@ impl<'a> Room<'a> {
         Self::with(out, None)
     }
 
-    /// As [`Room::new`], for text formats that replace text that is not UTF-8 in this way.
+    /// Like [`Room::new`], for text formats. Text that is not UTF-8 is replaced as `invalid_utf8` says.
     pub(crate) fn with(out: &'a mut Vec<u8>, invalid_utf8: Option<InvalidUtf8>) -> Self {
         let start = out.len();
         Self {
@@ -73,7 +73,7 @@ impl<'a> Room<'a> {
         self.out.resize(self.at + bytes.max(step), 0);
     }
 
-    /// Stores a word of which `count` bytes count; the next store overwrites the others.
+    /// Stores a word, of which the first `count` bytes are kept. The next store overwrites the others.
     #[inline(always)]
     pub(crate) fn word(&mut self, word: [u8; 8], count: usize) {
         self.ensure(8);
@@ -142,7 +142,7 @@ impl<'a> Room<'a> {
         self.advance(count + M + E);
     }
 
-    /// The next `bytes` bytes, for the caller to write; [`Room::advance`] sets how many of them count.
+    /// The next `bytes` bytes, for the caller to write. [`Room::advance`] sets how many of them are kept.
     #[inline(always)]
     pub(crate) fn ahead(&mut self, bytes: usize) -> &mut [u8] {
         self.ensure(bytes);
@@ -151,7 +151,7 @@ impl<'a> Room<'a> {
             .unwrap_or_default()
     }
 
-    /// Counts the next `count` bytes as written; at most as many as the last [`Room::ahead`] returned.
+    /// Keeps the next `count` bytes as written, at most those that the last [`Room::ahead`] returned.
     #[inline(always)]
     pub(crate) fn advance(&mut self, count: usize) {
         self.at = (self.at + count).min(self.out.len());
@@ -168,7 +168,7 @@ impl<'a> Room<'a> {
         self.at = self.at.min(position.max(self.start));
     }
 
-    /// Moves everything after `position` by `count` bytes, to make space for an insertion.
+    /// Moves everything after `position` by `count` bytes, as space for an insertion.
     #[cold]
     pub(crate) fn insert(&mut self, position: usize, count: usize) {
         self.ensure(count);
@@ -197,7 +197,7 @@ impl<'a> Room<'a> {
 }
 
 impl Drop for Room<'_> {
-    /// Truncates the vector to what was written.
+    /// Truncates the vector to the written bytes.
     fn drop(&mut self) {
         self.out.truncate(self.at);
     }

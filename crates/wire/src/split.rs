@@ -101,7 +101,7 @@ impl Splitter {
         places
     }
 
-    /// The key is the line.
+    /// Places lines. The key is the line.
     fn place_lines(&self, batch: &Batch, places: &mut Places<'_>) {
         let body = &batch.body[..];
         lines::each_newline(body, |end| {
@@ -114,7 +114,7 @@ impl Splitter {
         }
     }
 
-    /// The key is a field at the top level: one walk finds it and the end of the entry.
+    /// Places entries by a field at the top level. One walk finds the field and the end of the entry.
     fn place_entries(&mut self, batch: &Batch, places: &mut Places<'_>) {
         let (body, name) = (&batch.body[..], self.name.take().unwrap_or_default());
         while let Ok(head) = msgpack::entry_head(body, places.start) {
@@ -159,14 +159,14 @@ struct Places<'b> {
     body: &'b [u8],
     pool: &'b Pool,
     parts: Vec<Part>,
-    /// The mask that leaves the remainder, if the number of parts is a power of two.
+    /// The mask that computes the remainder, if the number of parts is a power of two.
     mask: Option<u64>,
     /// The part of the first record. Nothing is copied before a record of another part.
     first: usize,
     is_divided: bool,
     /// For each record its part and its end in the body.
     records: Vec<(u32, u32)>,
-    /// Where the next record begins.
+    /// The offset of the next record.
     start: usize,
 }
 

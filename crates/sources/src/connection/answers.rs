@@ -1,4 +1,4 @@
-//! Acks: written in the order of the chunks, each only when its batch is kept or settled.
+//! Writes acks in the order of the chunks, each only when its batch is kept or settled.
 
 use std::{cell::Cell, io, rc::Rc, time::Duration};
 
@@ -9,22 +9,22 @@ use tokio::{
     time::timeout,
 };
 
-/// Maximum number of batches of a connection that wait for their answers; beyond it the connection is not read.
+/// The most batches of a connection whose answers are outstanding. Beyond it the connection is not read.
 const ANSWERS_MAX: usize = 256;
 /// Acks that are due together are written together, up to about this many bytes.
 const WRITE_BYTES: usize = 16 << 10;
 
-/// The answer to a peer when a batch is done.
+/// The answer to a peer for one batch.
 pub(crate) struct Answer {
-    /// The receipts of everything the frames became.
+    /// The receipts of everything that the frames became. The answer is due once all have arrived.
     pub receipts: Vec<Receipt>,
-    /// The acks, as they are written.
+    /// The acks, encoded for the peer.
     pub acks: Vec<u8>,
     /// Number of acks.
     pub count: u64,
 }
 
-/// Where the reading side puts its answers.
+/// The reading side's end of the queue of answers.
 pub(crate) struct Answers {
     queue: mpsc::Sender<Answer>,
     open: Rc<Cell<usize>>,
@@ -33,16 +33,16 @@ pub(crate) struct Answers {
 /// Writes the answers.
 pub(crate) struct Answering {
     queue: mpsc::Receiver<Answer>,
-    /// Taken from the queue, but not due yet.
+    /// The next answer, taken from the queue but not due yet.
     held: Option<Answer>,
     open: Rc<Cell<usize>>,
 }
 
-/// Why no more acks are written.
+/// The reason why no more acks are written.
 pub(crate) enum Unanswered {
-    /// The peer does not take them.
+    /// The peer does not read them.
     Write(io::Error),
-    /// A chunk was dropped on its way: the peer must send it again.
+    /// A chunk was dropped before it was settled. Without an ack, the peer sends it again.
     Unsettled,
 }
 
@@ -63,20 +63,20 @@ pub(crate) fn answers() -> (Answers, Answering) {
 }
 
 impl Answers {
-    /// Queues an answer; waits while too many are open. The other side ends only with the connection.
+    /// Queues an answer. Waits while too many are outstanding. The other side ends only when the connection does.
     pub(crate) async fn push(&self, answer: Answer) {
         self.open.set(self.open.get() + 1);
         let _ = self.queue.send(answer).await;
     }
 
-    /// Number of batches whose acks are not written yet.
+    /// The number of batches whose acks are not written yet.
     pub(crate) fn open(&self) -> usize {
         self.open.get()
     }
 }
 
 impl Answering {
-    /// Writes until the reading side has ended and everything is answered. `patience` is the timeout of a write.
+    /// Writes answers until the reading side has ended and all are written. `patience` is the timeout of a write.
     pub(crate) async fn run(
         mut self,
         writer: &mut (impl AsyncWrite + Unpin),
@@ -89,7 +89,7 @@ impl Answering {
                 receipt.await.map_err(|_| Unanswered::Unsettled)?;
             }
             let mut out = answer.acks;
-            // Answers that are due already are written with it.
+            // Other answers that are already due are written together with this one.
             while out.len() < WRITE_BYTES
                 && let Some(next) = self.next_due()
             {
@@ -99,7 +99,7 @@ impl Answering {
             }
             let write = async {
                 writer.write_all(&out).await?;
-                // TLS may hold back what the socket did not accept at once.
+                // TLS may still hold bytes that the socket did not accept.
                 writer.flush().await
             };
             let written = timeout(patience, write).await;
@@ -119,7 +119,7 @@ impl Answering {
         }
     }
 
-    /// The next answer if it is due; otherwise it is held.
+    /// The next answer, if it is due. Otherwise keeps it for later.
     fn next_due(&mut self) -> Option<Answer> {
         let next = self.held.take().or_else(|| self.queue.try_recv().ok())?;
         let due = |receipt: &Receipt| receipt.try_outcome() == Some(Ok(()));

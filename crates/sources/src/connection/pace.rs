@@ -1,18 +1,18 @@
-//! Moderates wake-ups, as network cards do: a connection that sends single messages without pause is read once per tick.
+//! Moderates wake-ups, as network cards do: a connection that sends single messages in quick succession is read once per tick.
 //!
-//! A server that is faster than its sender is woken for every message or two, and a wake-up costs more than a message. Neither an
-//! idle stream nor a peer that waits for acks is ever delayed.
+//! A server that is faster than its sender is woken for every message or two, and a wake-up costs more than a message. Idle
+//! streams and peers that wait for acks are never delayed.
 
 use std::time::{Duration, Instant};
 
-/// A read of fewer bytes is small: a few messages, each of which cost a wake-up.
+/// A read of fewer bytes is small: it cost a wake-up for only a few messages.
 const SMALL_READ_BYTES: usize = 2 << 10;
-/// After this many small reads within [`QUICK`] a connection is read once per tick.
+/// After this many small reads within [`QUICK`], a connection is busy and read once per tick.
 const SMALL_READS: u32 = 5;
-/// See [`SMALL_READS`].
+/// The time within which the small reads must be: see [`SMALL_READS`].
 const QUICK: Duration = Duration::from_millis(2);
 
-/// Recognizes a connection that sends single messages without pause.
+/// Recognizes a connection that sends single messages in quick succession.
 pub(crate) struct Pace {
     on: bool,
     small: u32,
@@ -30,8 +30,8 @@ impl Pace {
         }
     }
 
-    /// Whether to wait before the next read, after one of `count` bytes at `now` that took all there was. `asked`: the
-    /// peer waits for acks, so waiting would slow it down.
+    /// Whether to wait before the next read. Called after a read of `count` bytes at `now` that took everything available.
+    /// `asked`: the peer waits for acks, so waiting would slow it down.
     pub(crate) fn is_busy(&mut self, count: usize, now: Instant, asked: bool) -> bool {
         if asked {
             self.calm();
@@ -45,7 +45,7 @@ impl Pace {
         self.busy && self.on
     }
 
-    /// The connection is not busy any more.
+    /// Ends the busy state.
     pub(crate) fn calm(&mut self) {
         self.busy = false;
         self.small = 0;

@@ -1,6 +1,6 @@
-//! Whether a peer makes progress with what it has begun: a frame, a header, a body.
+//! Measures whether a peer makes progress with the message that it has begun: a frame, a header, a body.
 //!
-//! Only time spent waiting for the peer counts, never time that this side takes for decoding or waits for memory or room.
+//! Only time spent waiting for the peer counts, not time that this side spends decoding or waiting for memory or space.
 
 use std::{
     future::{Future, poll_fn},
@@ -12,27 +12,28 @@ use std::{
 use millstream_record::Pool;
 use tokio::time::{Instant, Sleep, sleep};
 
-/// Minimum number of bytes per second.
+/// The lowest rate of a peer, in bytes per second.
 const RATE_MIN: u64 = 1 << 10;
-/// While other messages wait for memory, a message must fill the memory it holds within this many seconds.
+/// While other messages wait for memory, a message must be fast enough to fill the memory that it holds within this many
+/// seconds.
 const SHORT_SECONDS: u64 = 60;
-/// While other messages wait for memory, progress is measured over this time.
+/// While other messages wait for memory, progress is measured over at most this time.
 const SHORT_WINDOW: Duration = Duration::from_secs(5);
-/// Number of checks within a window.
+/// The number of checks per window.
 const CHECKS: u32 = 4;
 
-/// The peer is too slow.
+/// The error for a peer that is too slow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Slow;
 
 /// Measures the progress of one message after another.
 pub(crate) struct Progress {
     pool: Pool,
-    /// Zero: no limit.
+    /// The time over which progress is measured. Zero: no limit.
     window: Duration,
     /// Time spent waiting in this window.
     waited: Duration,
-    /// Number of bytes that came in this window.
+    /// The number of bytes received in this window.
     came: u64,
     check: Option<Pin<Box<Sleep>>>,
 }
@@ -48,18 +49,18 @@ impl Progress {
         }
     }
 
-    /// Bytes have come.
+    /// Counts received bytes.
     pub(crate) fn came(&mut self, bytes: usize) {
         self.came += bytes as u64;
     }
 
-    /// The peer has nothing to finish.
+    /// Starts over: the peer has no message to finish.
     pub(crate) fn restart(&mut self) {
         self.waited = Duration::ZERO;
         self.came = 0;
     }
 
-    /// Waits for `read`, which brings more of a message that holds `held` bytes of memory.
+    /// Waits for `read`, which receives more of a message that holds `held` bytes of memory. Fails if the peer is too slow.
     pub(crate) async fn wait<T>(
         &mut self,
         held: usize,

@@ -1,7 +1,8 @@
 //! The read buffer of a connection: for headers, small frames, and bytes read beyond a payload.
 //!
-//! Thousands of silent connections hold no buffer: while there is nothing to read it is in a free list of its thread, and the bytes
-//! of an incomplete frame are in a vector of their size. More than a few of them count as memory of the pool.
+//! Thousands of silent connections hold no buffer. While there is nothing to read, the buffer is in a free list of its thread,
+//! and the bytes of an incomplete frame are in a vector of their size. A vector larger than [`FEW_BYTES`] counts as memory of
+//! the pool.
 
 use std::{
     cell::RefCell, future::Future, future::poll_fn, io, pin::pin, task::Poll, time::Duration,
@@ -12,7 +13,7 @@ use millstream_net::sides::Reading;
 use millstream_record::{Buffer, Charge, Claim, Pool};
 use tokio::{io::AsyncReadExt, time::timeout};
 
-/// Size of the buffer. Larger ones gain a tenth at most, smaller ones cost system calls.
+/// The size of the buffer. Larger ones are at most a tenth faster, smaller ones need more system calls.
 pub(crate) const STASH_BYTES: usize = 64 << 10;
 /// An incomplete frame of up to this size is moved out of the buffer while the connection waits.
 const MOVED_BYTES_MAX: usize = STASH_BYTES / 2;
@@ -20,14 +21,14 @@ const MOVED_BYTES_MAX: usize = STASH_BYTES / 2;
 const FEW_BYTES: usize = 1 << 10;
 /// Maximum number of free buffers of a thread.
 const FREE_MAX: usize = 16;
-/// How long a connection that holds memory waits for more. Then it gives up and frees what it holds.
+/// How long a connection that holds memory waits for more. Then it ends and frees its memory.
 const MEMORY_WAIT: Duration = Duration::from_secs(30);
 
 thread_local! {
     static FREE: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Waits for memory while other connections may wait for what this one holds; None: it timed out.
+/// Waits for memory, with a timeout, because other connections may wait for the memory that this one holds. None: the timeout.
 pub(crate) async fn patiently<T>(wait: impl Future<Output = T>) -> Option<T> {
     timeout(MEMORY_WAIT, wait).await.ok()
 }
@@ -41,13 +42,13 @@ pub(crate) fn is_no_memory(error: &io::Error) -> bool {
 pub(crate) struct Stash {
     pool: Pool,
     store: Store,
-    /// Number of bytes at the front that were consumed.
+    /// The number of bytes at the front that were already consumed.
     start: usize,
-    /// The memory that the bytes count as while the connection waits.
+    /// The memory that is charged for the bytes while the connection waits.
     charge: Option<Charge>,
 }
 
-/// Where the bytes are.
+/// The memory that holds the bytes.
 enum Store {
     /// A buffer of [`STASH_BYTES`], or a smaller one for an incomplete frame.
     Own(Vec<u8>),
@@ -65,7 +66,7 @@ impl Store {
 }
 
 impl Stash {
-    /// Starts with bytes that were read already.
+    /// Starts with bytes that were already read.
     pub(crate) fn new(pool: Pool, bytes: Vec<u8>) -> Self {
         Self {
             pool,
@@ -98,7 +99,8 @@ impl Stash {
         self.consume(count);
     }
 
-    /// Reads once, at most `limit` bytes. Returns their number (0: the peer has closed the connection), and whether nothing more is there.
+    /// Reads once, at most `limit` bytes. Returns the number of bytes (0: the peer has closed the connection), and whether the
+    /// socket is drained.
     pub(crate) async fn fill(
         &mut self,
         reader: &mut Reading,
@@ -121,7 +123,7 @@ impl Stash {
         .await
     }
 
-    /// Reads once from a socket that is set aside; None: nothing is there. Otherwise as [`Stash::fill`].
+    /// Reads once from a socket that is set aside. None: nothing is available. Otherwise as [`Stash::fill`].
     pub(crate) fn fill_aside(&mut self, reader: &Reading) -> io::Result<Option<(usize, bool)>> {
         self.prepare();
         let bytes = self.store.bytes();
@@ -135,7 +137,7 @@ impl Stash {
         Ok(read?.map(|count| (count, count < room)))
     }
 
-    /// Whether the frame at the front fills the buffer.
+    /// Whether the frame at the front fills the whole buffer.
     pub(crate) fn is_full(&self) -> bool {
         self.bytes().len() >= STASH_BYTES
             && match &self.store {
@@ -144,7 +146,7 @@ impl Stash {
             }
     }
 
-    /// Its claim on memory of the pool, for a frame that did not fit.
+    /// The claim on memory of the pool, if the buffer was grown for a large frame.
     pub(crate) fn claim(&self) -> Option<&Claim> {
         match &self.store {
             Store::Own(_) => None,
@@ -152,7 +154,7 @@ impl Stash {
         }
     }
 
-    /// Number of bytes it holds while the connection waits.
+    /// The number of bytes of memory held while the connection waits.
     pub(crate) fn held(&self) -> usize {
         match &self.store {
             Store::Own(bytes) => bytes.len(),
@@ -160,7 +162,7 @@ impl Stash {
         }
     }
 
-    /// Grows by a factor of four for a frame of up to `bytes_max` bytes; false: there is no memory.
+    /// Grows the buffer fourfold for a frame of up to `bytes_max` bytes. Returns false if there is no memory.
     pub(crate) async fn grow(&mut self, bytes_max: usize) -> bool {
         let bytes = (self.bytes().len() * 4).min(bytes_max + STASH_BYTES);
         let growing = async {
@@ -177,14 +179,14 @@ impl Stash {
         patiently(growing).await.unwrap_or(false)
     }
 
-    /// Gives memory of the pool back if it is empty.
+    /// Gives memory back to the pool if no bytes are left.
     pub(crate) fn shrink(&mut self) {
         if self.bytes().is_empty() && self.claim().is_some() {
             self.release();
         }
     }
 
-    /// Moves the bytes to the front of a buffer with room.
+    /// Makes space for a read: moves the bytes to the front of a buffer that is large enough.
     fn prepare(&mut self) {
         self.charge = None;
         let waiting = self.bytes().len();
@@ -208,7 +210,7 @@ impl Stash {
         }
     }
 
-    /// Gives the buffer back while there is nothing to read; false: there is no memory for the bytes that remain.
+    /// Gives the buffer back while there is nothing to read. Returns false if there is no memory for the bytes that remain.
     fn park(&mut self) -> bool {
         let waiting = self.bytes();
         let count = waiting.len();

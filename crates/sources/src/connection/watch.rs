@@ -1,4 +1,4 @@
-//! The ends of a connection that its peer does not choose: a stop of the process, the idle timeout, too little progress.
+//! Ends a connection for other reasons than its peer's: a stop of the process, the idle timeout, too little progress.
 
 use std::{
     future::Future,
@@ -15,26 +15,26 @@ use tokio::time::{Sleep, sleep};
 
 use super::progress::Progress;
 
-/// The idle timeout that stands for none (0).
+/// Stands for no idle timeout (0).
 pub(crate) const NEVER: Duration = Duration::from_secs(100 * 365 * 86_400);
 
-/// Why a connection ends, other than by its peer.
+/// The reason why a connection ends, unless the peer ends it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Quit {
     /// The process stops.
     Stopped,
     /// The peer was silent for too long.
     Idle,
-    /// The peer makes too little progress with what it has begun.
+    /// The peer makes too little progress with the message that it has begun.
     Slow,
 }
 
 /// The limits on the time a peer takes; zero: no limit.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Patience {
-    /// Maximum time without a byte.
+    /// The longest time without a byte.
     pub(crate) idle: Duration,
-    /// Time over which its progress with a message is measured, and within which it must read some bytes.
+    /// The time over which progress with a message is measured. Also the timeout for a peer to read some bytes of an answer.
     pub(crate) progress: Duration,
 }
 
@@ -46,7 +46,7 @@ impl Patience {
         }
     }
 
-    /// Timeout for a peer to read some bytes of an answer.
+    /// The timeout for a peer to read some bytes of an answer.
     pub(crate) fn with_answers(self) -> Duration {
         let all = [self.progress, self.idle];
         all.into_iter()
@@ -56,13 +56,13 @@ impl Patience {
     }
 }
 
-/// Waits for a read, or for what ends the connection.
+/// Waits for a read, or for a reason to end the connection.
 pub(crate) struct Watch {
     pub(crate) stop: Stop,
     stopped: LocalFuture<'static, ()>,
     quiet: Pin<Box<Sleep>>,
     idle: Duration,
-    /// When bytes last came.
+    /// When bytes were last received.
     pub(crate) last: Instant,
     progress: Progress,
 }
@@ -84,14 +84,15 @@ impl Watch {
         }
     }
 
-    /// Bytes have come.
+    /// Notes received bytes.
     pub(crate) fn came(&mut self, bytes: usize) {
         self.last = Instant::now();
         self.progress.came(bytes);
     }
 
-    /// The output of `read`, unless the process stops or the peer is silent for too long. `may_wait`: whether the peer may be
-    /// silent, because it waits for us. `amid`: the memory of a message that the peer has begun and must make progress with.
+    /// Returns the output of `read`, or why the connection ends before that. `may_wait`: whether the peer may be silent,
+    /// because it waits for an answer. `amid`: the bytes of memory held by a message that the peer has begun; it must make
+    /// progress with it.
     pub(crate) async fn until<T>(
         &mut self,
         may_wait: impl Fn() -> bool,

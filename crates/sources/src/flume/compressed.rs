@@ -9,13 +9,13 @@ use std::{
 use millstream_wire::avro::rpc::Deflate;
 use tokio::io::AsyncWrite;
 
-/// Writes bytes, compressed if it has a stream for that.
+/// A writer that compresses, if it has a deflate stream.
 pub(super) struct Compressed<W> {
     inner: W,
     stream: Option<Deflate>,
-    /// Compressed bytes.
+    /// Compressed bytes that are not fully written yet.
     out: Vec<u8>,
-    /// How many of them were written.
+    /// The number of bytes of `out` that were written.
     written: usize,
 }
 
@@ -29,7 +29,7 @@ impl<W: AsyncWrite + Unpin> Compressed<W> {
         }
     }
 
-    /// Writes the compressed bytes.
+    /// Writes the compressed bytes in `out`.
     fn poll_out(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         while let Some(rest) = self.out.get(self.written..).filter(|rest| !rest.is_empty()) {
             match ready!(Pin::new(&mut self.inner).poll_write(context, rest))? {

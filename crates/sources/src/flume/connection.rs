@@ -15,8 +15,8 @@ use super::{
 };
 use crate::connection::{self, Quit, Stash, Unanswered, Watch, is_no_memory};
 
-/// How long the end of a connection waits for the peer to close its side: closing a connection with unread bytes would destroy the
-/// answers in flight.
+/// How long a connection that ends waits for the peer to close its side. Closing it with unread bytes would discard answers in
+/// flight.
 const LINGER: Duration = Duration::from_millis(500);
 
 /// Serves one connection to its end.
@@ -31,7 +31,7 @@ pub(super) async fn serve(connection: Connection, endpoint: Arc<Endpoint>) {
         let answered = &endpoint.meters.calls_answered;
         let mut answering =
             pin!(answering.run(&mut writer, endpoint.patience.with_answers(), answered));
-        // Dropping `intake` ends the queue of answers, and so the writing side.
+        // Dropping `intake` closes the queue of answers, which ends the writing side.
         let mut reading = pin!(async {
             let end = read_all(&mut reader, &mut intake).await;
             drop(intake);
@@ -40,7 +40,7 @@ pub(super) async fn serve(connection: Connection, endpoint: Arc<Endpoint>) {
         tokio::select! {
             biased;
             end = &mut reading => answering.await.map_or_else(End::Unanswered, |()| end),
-            // The writing side ends first only by an error.
+            // The writing side ends before the reading side only after an error.
             answered = &mut answering => match answered {
                 Ok(()) => reading.await,
                 Err(unanswered) => End::Unanswered(unanswered),
@@ -57,7 +57,7 @@ pub(super) async fn serve(connection: Connection, endpoint: Arc<Endpoint>) {
     }
 }
 
-/// Reads until the peer closes the connection or it has to end.
+/// Reads until the peer closes the connection or another reason ends it.
 async fn read_all(reader: &mut Reading, intake: &mut Intake) -> End {
     let pool = &intake.endpoint.context.pool;
     let mut stash = Stash::new(pool.clone(), Vec::new());
@@ -90,7 +90,7 @@ async fn read_all(reader: &mut Reading, intake: &mut Intake) -> End {
             break End::Stopped;
         }
     };
-    // Whole calls are kept, however the connection ends.
+    // Complete calls are kept, for whatever reason the connection ends.
     intake.send_batch().await;
     end
 }

@@ -1,4 +1,4 @@
-//! Why a connection ends, and what is reported of it.
+//! Why a connection ends, and how that is reported.
 
 use std::fmt;
 
@@ -23,7 +23,7 @@ pub(super) enum End {
     Slow,
     /// The connection broke.
     Broken,
-    /// Answers cannot or must not be written.
+    /// Answers cannot be written, or must not be.
     Unanswered(Unanswered),
 }
 

@@ -33,7 +33,7 @@ impl Endpoint {
     }
 }
 
-/// The metrics of the source beside those of its outlets.
+/// The metrics of the source, in addition to those of its outlets.
 pub(super) struct FlumeMeters {
     pub(super) bytes_received: Meter,
     pub(super) calls_answered: Meter,

@@ -1,4 +1,5 @@
-//! From the bytes of a connection to batches: frames, calls, and the batch in which calls are gathered.
+//! Turns the bytes of a connection into batches: decodes frames and calls, and gathers the events of several calls in one
+//! batch.
 //!
 //! `read -> [decode] -> [send] -> keep`
 
@@ -17,17 +18,17 @@ use crate::{
     rest::Rest,
 };
 
-/// A gathered batch of this size is sent: large enough that the cost per batch does not show, small enough that it is still in the
-/// cache when the next hop reads it.
+/// A gathered batch of this size is sent. It is large enough to make the cost per batch negligible, and small enough to be
+/// still in the cache when the next hop reads it.
 const GATHER_BYTES: usize = 256 << 10;
 /// A smaller batch is copied into memory of its size, so that a slow stream does not hold buffers of the pool.
 const OWN_BYTES_MAX: usize = 16 << 10;
-/// The first size of a batch: the smallest buffer of the pool.
+/// The initial size of a batch: the smallest buffer of the pool.
 const START_BYTES: usize = 64 << 10;
-/// How long a connection that holds memory waits for more. Then it frees what it holds, because all connections that hold memory
-/// could be waiting for each other.
+/// How long a connection that holds memory waits for more. Then it ends and frees its memory: connections that hold memory
+/// could otherwise wait for each other.
 const MEMORY_WAIT: Duration = Duration::from_secs(30);
-/// The limit of gathered answers: the peer decides how many calls a batch has.
+/// The most bytes of gathered answers. The peer decides how many calls are in a batch.
 const ANSWERS_BYTES_MAX: usize = 64 << 10;
 
 /// A batch that is being filled, and the answers to its calls.
@@ -39,7 +40,7 @@ struct PendingBatch {
     calls: u64,
 }
 
-/// The decoding of one connection.
+/// Decodes the bytes of one connection.
 pub(super) struct Intake {
     pub(super) endpoint: Arc<Endpoint>,
     peer: Arc<str>,
@@ -49,12 +50,12 @@ pub(super) struct Intake {
     inflate: Option<Inflate>,
     frames: Frames,
     calls: Calls,
-    /// The first bytes of an incomplete frame head.
+    /// The first bytes of an incomplete frame header.
     head: Vec<u8>,
     /// An incomplete value of a call.
     partial: Rest,
     batch: Option<PendingBatch>,
-    /// The memory of the value and the batch.
+    /// The claim on memory for the value and the batch.
     claim: Claim,
 }
 
@@ -86,7 +87,7 @@ impl Intake {
         self.answers.open() > 0
     }
 
-    /// How much memory an incomplete call holds; None if no call has begun.
+    /// The memory that an incomplete call holds, in bytes; None if no call has begun.
     pub(super) fn amid(&self) -> Option<usize> {
         let decoded = self.batch.as_ref().map_or(0, |batch| batch.body.capacity());
         let held = decoded + self.partial.bytes().len();
@@ -115,11 +116,11 @@ impl Intake {
             if let Err(end) = self.plain(&buffer).await {
                 break Err(end);
             }
-            // Space that is left means that there is no more.
+            // Free space means that the stream has no more output.
             if buffer.len() < buffer.capacity() {
                 break Ok(());
             }
-            // A stream may expand a thousandfold: lets other connections of this thread run.
+            // A compressed stream may expand a thousandfold: let other connections of this thread run.
             tokio::task::yield_now().await;
         };
         self.inflate = Some(inflate);
@@ -140,7 +141,7 @@ impl Intake {
         Ok(())
     }
 
-    /// Decodes frames. Returns what is left: an incomplete head.
+    /// Decodes frames. Returns the bytes that are left: an incomplete header.
     async fn frames_of<'b>(&mut self, mut input: &'b [u8]) -> Result<&'b [u8], End> {
         loop {
             let refused = |refusal: Refusal| End::Refused(refusal.to_string());
@@ -180,7 +181,7 @@ impl Intake {
         Ok(())
     }
 
-    /// Decodes whole values. Returns how many bytes they have.
+    /// Decodes complete values. Returns the number of bytes that they have.
     async fn feed(&mut self, bytes: &[u8]) -> Result<usize, End> {
         let mut consumed = 0;
         loop {
@@ -200,7 +201,7 @@ impl Intake {
         }
     }
 
-    /// Begins a batch, or makes it larger by at least `wanted` bytes.
+    /// Begins a batch, or enlarges it by at least `wanted` bytes.
     async fn enlarge(&mut self, wanted: usize) -> Result<(), End> {
         let (length, capacity) = match &self.batch {
             None => (0, START_BYTES / 2),
@@ -237,7 +238,7 @@ impl Intake {
         Ok(())
     }
 
-    /// A call is complete.
+    /// Ends a call that is complete: queues its answer.
     async fn end_call(&mut self, serial: u32) -> Result<(), End> {
         if self.batch.is_none() {
             self.enlarge(0).await?;
@@ -273,7 +274,7 @@ impl Intake {
         Ok(())
     }
 
-    /// Sends the whole calls that were gathered. The decoded part of an incomplete call stays.
+    /// Sends the complete calls that were gathered. The decoded part of an incomplete call stays.
     pub(super) async fn send_batch(&mut self) {
         if self
             .batch
@@ -290,7 +291,7 @@ impl Intake {
         };
         let end = self.calls.start().min(batch.body.len());
         if end < batch.body.len() {
-            // Does not wait: this is no more than what becomes free when the batch is written.
+            // Taken without waiting: at least as much becomes free when the batch is written.
             let mut body = self.endpoint.context.pool.take(batch.body.len() - end);
             body.extend_from_slice(&batch.body[end..]);
             batch.body.truncate(end);

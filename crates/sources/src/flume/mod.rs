@@ -2,9 +2,9 @@
 //!
 //! `[read] -> [decode] -> [send] -> keep -> take -> process -> encode -> write -> settle`
 //!
-//! A call is answered with OK when everything in it was kept (durable channel) or settled (memory), in the order of the calls. A
-//! call that cannot be decoded, or that the end of a connection cuts off, leaves nothing behind. While the next channel is full,
-//! nothing is read. The protocol is the business of `wire::avro::rpc`, listening and TLS that of `net`.
+//! A call is answered with OK once everything in it is kept (durable channel) or settled (memory), in the order of the calls. A
+//! call that cannot be decoded, or that is cut off by the end of the connection, leaves no records. While the next channel is
+//! full, nothing is read. The protocol is in `wire::avro::rpc`, listening and TLS are in `net`.
 
 mod compressed;
 mod connection;
@@ -60,7 +60,7 @@ fn build(_name: &str, options: &Node) -> Checked<Box<dyn Source>> {
     }
 }
 
-/// The source; it has its sockets once it is bound.
+/// The source. It has its sockets once it is bound.
 struct Flume {
     config: Config,
     tag: Tagging,

@@ -16,7 +16,7 @@ use crate::rig::{Downstream, Running, connect, peer, try_build, until};
 
 /// MD5 of the protocol of Flume.
 const FLUME: [u8; 16] = 0x86aa_dae2_c454_74c0_fe93_ffd0_f235_0a65_u128.to_be_bytes();
-/// BOTH and nothing else.
+/// The answer to a handshake: BOTH, without any text or hash.
 const GREETING: [u8; 4] = [0; 4];
 /// No metadata, no error, OK.
 const OK: [u8; 3] = [0; 3];
@@ -113,7 +113,7 @@ impl Client {
         matches!(read, Err(error) if error.kind() == ErrorKind::WouldBlock)
     }
 
-    /// Whether the server has closed it without another byte.
+    /// Whether the server has closed the connection without sending another byte.
     fn is_closed(&mut self) -> bool {
         matches!(self.stream.read(&mut [0]), Ok(0))
     }

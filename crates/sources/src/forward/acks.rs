@@ -1,4 +1,4 @@
-//! The acks of one connection: which chunks asked for one, and what is written for them.
+//! The acks of one connection: notes which chunks asked for one, and encodes it.
 //!
 //! `keep -> [settle]`
 
@@ -12,16 +12,16 @@ pub(super) struct Acks {
     answers: Answers,
     /// Whether the peer speaks JSON, and so expects JSON.
     pub(super) json: bool,
-    /// Whether a chunk id has come since the last [`Acks::is_awaited`].
+    /// Whether the peer has sent a chunk id since the last [`Acks::is_awaited`].
     asked: bool,
-    /// Whether one has ever come.
+    /// Whether the peer has ever sent a chunk id.
     identified: bool,
-    /// The open connections that have sent one.
+    /// The number of open connections whose peer has sent a chunk id.
     connections: Meter,
 }
 
 impl Acks {
-    /// `connections` counts those whose peer asks for acks.
+    /// `connections` counts the connections whose peers ask for acks.
     pub(super) fn new(answers: Answers, connections: Meter) -> Self {
         Self {
             answers,
@@ -32,7 +32,7 @@ impl Acks {
         }
     }
 
-    /// A frame has come, with the id of a chunk if its sender waits for an ack.
+    /// Notes a frame. It has the id of a chunk if its sender waits for an ack.
     pub(super) fn note(&mut self, chunk: Option<&[u8]>) {
         self.asked |= chunk.is_some();
         if chunk.is_some() && !self.identified {
@@ -46,7 +46,7 @@ impl Acks {
         self.identified
     }
 
-    /// Whether acks are not written yet.
+    /// Whether some acks are not written yet.
     pub(super) fn are_due(&self) -> bool {
         self.answers.open() > 0
     }
@@ -59,14 +59,14 @@ impl Acks {
     /// Appends the ack of the chunk `id`.
     pub(super) fn write(&self, out: &mut Vec<u8>, id: &[u8]) {
         if self.json {
-            // An id that came as JSON can be written as JSON.
+            // An id that was received as JSON can always be written as JSON.
             let _ = write_json_ack(out, id);
         } else {
             write_ack(out, id);
         }
     }
 
-    /// Acks the chunk, if there is one, when all of `receipts` are good.
+    /// Acks the chunk, if it has an id, once all `receipts` report success.
     pub(super) async fn answer(&self, receipts: Vec<Receipt>, chunk: Option<&[u8]>) {
         if let Some(id) = chunk {
             let mut acks = Vec::new();
@@ -75,7 +75,7 @@ impl Acks {
         }
     }
 
-    /// Writes `acks`, which are those of `count` chunks, when all of `receipts` are good.
+    /// Queues `acks` for `count` chunks. They are written once all `receipts` report success.
     pub(super) async fn send(&self, receipts: Vec<Receipt>, acks: Vec<u8>, count: u64) {
         let answer = Answer {
             receipts,

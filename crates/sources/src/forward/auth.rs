@@ -27,7 +27,7 @@ pub(super) struct Auth {
     anonymous: bool,
 }
 
-/// As in Fluentd (`allow_anonymous_source`).
+/// The default of Fluentd's `allow_anonymous_source`.
 fn anonymous() -> bool {
     true
 }
@@ -125,7 +125,7 @@ impl Auth {
     }
 }
 
-/// An address and the number of its first bits that count.
+/// An address, and the number of its leading bits that count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Network {
     address: IpAddr,

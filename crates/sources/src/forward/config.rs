@@ -38,7 +38,7 @@ pub(super) struct Config {
     pub(super) poison_after: u32,
 }
 
-/// One tick of the clock, as network cards moderate their interrupts.
+/// One clock tick, a usual interval for moderating interrupts.
 fn default_gather() -> Period {
     Period::millis(1)
 }

@@ -2,7 +2,7 @@
 //!
 //! `[read] -> [decode] -> send -> keep`
 //!
-//! Reading continues while acks are due, up to a limit, and stops while the outlet is full; acks continue meanwhile.
+//! Reading continues while acks are outstanding, up to a limit. It stops while the outlet is full; acks are still written then.
 
 use std::{pin::pin, sync::Arc, time::Duration};
 
@@ -23,7 +23,7 @@ use super::{
 };
 use crate::connection;
 
-/// How long the end of a connection waits for the peer to close it, too: closing it over unread bytes would destroy acks in
+/// How long a connection that ends waits for the peer to close it, too. Closing it with unread bytes would discard acks in
 /// flight.
 const LINGER: Duration = Duration::from_millis(500);
 
@@ -44,7 +44,7 @@ pub(super) async fn serve(mut connection: Connection, service: Arc<Service>) {
     let values = connection.peer.values(&service.context.host);
     let peer = connection.peer.name;
     let (mut reader, mut writer) = connection.stream.into_sides();
-    // A number that no other connection ever has.
+    // A random number that identifies this connection.
     let Ok(number) = random::bytes() else {
         let text = "cannot number a connection: the system gives no random numbers";
         return service.context.reporter.error("random", text);
@@ -66,7 +66,7 @@ pub(super) async fn serve(mut connection: Connection, service: Arc<Service>) {
     };
     let last = {
         let mut answering = pin!(answering.run(&mut writer, patience, &meters.chunks_acked));
-        // The queue of answers ends with `intake`, and then the side that writes.
+        // Dropping `intake` closes the queue of answers, which ends the writing side.
         let mut reading = pin!(async {
             let last = intake.run(&mut reader).await;
             drop(intake);
@@ -78,7 +78,7 @@ pub(super) async fn serve(mut connection: Connection, service: Arc<Service>) {
                 Ok(()) => last,
                 Err(unanswered) => Last::unanswered(unanswered),
             },
-            // It ends before the reading side only by an error.
+            // The writing side ends before the reading side only after an error.
             answered = &mut answering => match answered {
                 Ok(()) => reading.await,
                 Err(unanswered) => Last::unanswered(unanswered),
@@ -101,21 +101,21 @@ pub(super) async fn serve(mut connection: Connection, service: Arc<Service>) {
     }
 }
 
-/// The reading side of a connection: from bytes to batches.
+/// The reading side of a connection: turns bytes into batches.
 struct Intake {
     input: Input,
     decoder: Decoder,
-    /// A payload that has come whole and whose options have not.
+    /// A payload that was received completely, but whose options were not.
     incoming: Option<Payload>,
     peer: Arc<str>,
     out: Outgoing,
 }
 
 impl Intake {
-    /// Reads to the end of the connection.
+    /// Reads until the connection ends.
     async fn run(&mut self, reader: &mut Reading) -> Last {
         let end = self.read_all(reader).await;
-        // Whole frames are kept, however the connection ends.
+        // Complete frames are kept, for whatever reason the connection ends.
         self.out.flush().await;
         let mut end = end.err().unwrap_or(End::Closed);
         if matches!(end, End::Closed) && self.decoder.is_amid(self.input.stash.bytes().len()) {
@@ -154,7 +154,7 @@ impl Intake {
         }
     }
 
-    /// Reads a busy connection once per tick, until nothing has come for a tick or the peer waits for acks. Returns whether the
+    /// Reads a busy connection once per tick, until a tick passes without bytes or the peer waits for acks. Returns whether the
     /// peer has closed it.
     async fn read_by_the_clock(&mut self, reader: &mut Reading) -> Result<bool, End> {
         let tick = self.out.service.gather;
@@ -177,7 +177,7 @@ impl Intake {
         Ok(false)
     }
 
-    /// Decodes and sends what a read brought. Returns whether to wait a moment before the next read.
+    /// Decodes and sends the bytes of a read. Returns whether to wait for the next tick before the next read.
     async fn handle(&mut self, reader: &mut Reading, read: Read) -> Result<bool, End> {
         self.input.count(read.count);
         self.out.now = self.input.now;
@@ -192,7 +192,7 @@ impl Intake {
         Ok(self.input.is_busy(read, &mut self.out.acks))
     }
 
-    /// Decodes all whole frames in the read buffer, and reads long payloads from the connection.
+    /// Decodes all complete frames in the read buffer, and reads long payloads from the connection.
     async fn decode(&mut self, reader: &mut Reading) -> Result<(), End> {
         loop {
             if let Some((body, count, head)) = self.out.gather.alike() {
@@ -201,7 +201,7 @@ impl Intake {
                 self.input.stash.consume(consumed);
             }
             let input = self.input.stash.bytes();
-            // The first byte decides, which the decoder has not seen yet.
+            // The decoder has not seen the first byte yet, which tells JSON from MessagePack.
             let begins_json =
                 self.decoder.offset() == 0 && matches!(input.first(), Some(b'{' | b'['));
             self.out.acks.json = begins_json || self.decoder.is_json();
@@ -220,7 +220,7 @@ impl Intake {
                     let length = head.length;
                     self.input.stash.consume(consumed);
                     reader.watch().map_err(|_| End::Broken)?;
-                    // A connection that waits for memory holds none.
+                    // A connection that waits for memory must not hold any.
                     self.out.flush().await;
                     let acks = &self.out.acks;
                     let payload = self.input.payload(reader, acks, kind, length).await?;
@@ -238,10 +238,10 @@ impl Intake {
         }
     }
 
-    /// Enlarges the read buffer if a frame fills it that is not complete.
+    /// Enlarges the read buffer if an incomplete frame fills it.
     async fn grow(&mut self) -> Result<(), End> {
         if self.input.stash.is_full() {
-            // A connection that waits for memory holds none.
+            // A connection that waits for memory must not hold any.
             self.out.flush().await;
             let bytes_max = self.out.service.frame_bytes_max;
             if !self.input.stash.grow(bytes_max).await {
@@ -251,7 +251,7 @@ impl Intake {
         Ok(())
     }
 
-    /// The memory of a frame that has begun; None: none has begun.
+    /// The memory that an incomplete frame holds, in bytes; None if no frame has begun.
     fn begun_bytes(&self) -> Option<usize> {
         let stash = &self.input.stash;
         let payload = self.incoming.as_ref().map(|payload| payload.held);
@@ -259,7 +259,7 @@ impl Intake {
         (payload.is_some() || self.decoder.is_amid(stash.bytes().len())).then_some(held)
     }
 
-    /// A value that is not a frame is skipped.
+    /// Reports a value that is not a frame. It is skipped.
     fn report_stray(&self) {
         let service = &self.out.service;
         service.meters.values_skipped.add(1);

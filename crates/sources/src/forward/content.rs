@@ -12,25 +12,25 @@ use millstream_wire::{
 use super::{end::End, outgoing::Outgoing};
 use crate::connection::patiently;
 
-/// The most by which a payload may claim to grow when it is decompressed, as a factor; logs grow about tenfold. Beyond it memory
-/// is reserved as bytes appear.
+/// The largest growth factor that a compressed payload may claim; logs grow about tenfold. If it grows more, memory is reserved
+/// step by step.
 const INFLATE_FACTOR_MAX: usize = 32;
-/// The factor by which a payload that claims nothing is expected to grow.
+/// The assumed growth factor of a payload that claims no size.
 pub(super) const INFLATE_FACTOR: usize = 4;
-/// Spare room in a buffer, so that the end of the content is found without another one.
+/// Spare space in a buffer, so that the decompressor reaches the end of the content without another buffer.
 const SPARE_BYTES: usize = 64;
 
 /// The content of a payload.
 pub(super) struct Content {
     pub(super) body: Bytes,
-    /// The findings in `body`.
+    /// The result of checking `body`.
     pub(super) check: Check,
-    /// Whether `body` could be read to its end.
+    /// Whether `body` is MessagePack to its end.
     pub(super) sound: bool,
 }
 
 impl Content {
-    /// Decompresses `input`; the inner error says why that is impossible.
+    /// Decompresses `input`. The inner error is a fault of the payload, the outer one ends the connection.
     pub(super) async fn inflate(
         out: &Outgoing,
         codec: Codec,
@@ -53,7 +53,7 @@ impl Content {
                 Ok(inflated) => inflated,
                 Err(error) => return Ok(Err(error.to_string())),
             };
-            // A buffer that is filled beyond its limit has more than that.
+            // The buffer has spare space beyond the limit, so this length is over the limit.
             if output.len() > bytes_max {
                 let reason = format!(
                     "it has more than {bytes_max} bytes when decompressed (limits.decompressed)"
@@ -72,17 +72,17 @@ impl Content {
             if patiently(output.grow_more(claim, larger)).await != Some(true) {
                 return Err(End::NoMemory);
             }
-            // Other connections of this thread wait.
+            // Let other connections of this thread run.
             tokio::task::yield_now().await;
         }
     }
 
-    /// Whether it consists of whole values.
+    /// Whether the content consists of complete entries.
     pub(super) fn is_whole(&self) -> bool {
         self.sound && self.check.whole() == self.body.len()
     }
 
-    /// Describes its fault.
+    /// Describes the fault of the content.
     pub(super) fn fault(&self) -> String {
         let end = self.check.whole();
         if !self.sound {

@@ -17,15 +17,15 @@ pub(super) enum End {
     Stopped,
     /// The peer was silent for too long.
     Idle,
-    /// The peer does not have the key or did not prove it in time; with the reason sent to it.
+    /// The peer does not have the key, or did not prove it in time. Holds the reason that was sent to it.
     Unauthenticated(String),
     /// The peer does not speak the protocol.
     Refused(Refusal),
-    /// A chunk that cannot be read was refused this time, for this reason.
+    /// A chunk that cannot be read was refused this time. Holds the reason.
     Poisoned(String),
-    /// There is no memory for its frame beside those of other connections.
+    /// There is no memory for the frame, because other connections hold it.
     NoMemory,
-    /// The peer does not finish the frame it has begun.
+    /// The peer does not finish the frame that it has begun.
     Slow,
     /// The connection broke.
     Broken,
@@ -52,10 +52,10 @@ impl From<io::Error> for End {
     }
 }
 
-/// The end, and what it tells a durable channel.
+/// The end of a connection, with a hint for the durable channel.
 pub(super) struct Last {
     pub(super) end: End,
-    /// Whether the peer closed the connection after our last ack. None: it never sent the id of a chunk, so it does not matter.
+    /// Whether the peer closed the connection after the last ack was written. None if it never sent the id of a chunk.
     pub(super) orderly: Option<bool>,
 }
 
@@ -68,7 +68,7 @@ impl Last {
     }
 }
 
-/// Counts the end and logs it if it is worth a line.
+/// Counts the end. Logs it unless it is ordinary.
 pub(super) fn report(end: &End, peer: &str, service: &Service) {
     let (reporter, meters) = (&service.context.reporter, &service.meters);
     let refused = |kind, why: fmt::Arguments<'_>| {

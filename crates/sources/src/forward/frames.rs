@@ -1,5 +1,5 @@
-//! From frames to batches: small ones are gathered; long, compressed or faulty ones, and those with their own values, become batches
-//! alone.
+//! Turns frames into batches. Small frames are gathered. Frames that are long, compressed, faulty, or have their own values
+//! become separate batches.
 //!
 //! `read -> [decode] -> send -> keep`
 
@@ -19,28 +19,29 @@ use super::{
     poison::Key,
 };
 
-/// The most that a time instead of nil adds to a message, with its array markers.
+/// The most bytes by which a message grows when nil is replaced by a time, with array markers.
 const TIME_BYTES: usize = 16;
 
-/// Up to this many bad values of a payload are rejected one by one, more of them as one: each costs a hundred bytes.
+/// Up to this many bad values of a payload are rejected one by one. More of them become one record, because each costs about a
+/// hundred bytes.
 const REJECTED_SINGLY_MAX: u32 = 1024;
 
-/// A payload that has come whole.
+/// A payload that was received completely.
 pub(super) struct Payload {
     pub(super) tag: Tag,
     pub(super) encoding: Encoding,
     pub(super) body: Bytes,
-    /// The memory that `body` holds of the pool.
+    /// The bytes of pool memory that `body` holds.
     pub(super) held: usize,
-    /// The findings in it, if it is not compressed.
+    /// The result of checking `body`, if it is not compressed.
     pub(super) check: Check,
-    /// Whether it could be read to its end.
+    /// Whether `body` is MessagePack to its end, if it is not compressed.
     pub(super) sound: bool,
-    /// The claim on memory for it.
+    /// The claim on memory for the payload.
     pub(super) claim: Claim,
 }
 
-/// Takes a frame; `input` starts with it.
+/// Handles a frame. `input` starts with its bytes.
 pub(super) async fn frame(out: &mut Outgoing, frame: &Frame<'_>, input: &[u8]) -> Result<(), End> {
     out.acks.note(frame.options.chunk);
     let (encoding, plain) = match frame.form {
@@ -76,7 +77,7 @@ pub(super) async fn frame(out: &mut Outgoing, frame: &Frame<'_>, input: &[u8]) -
     Ok(())
 }
 
-/// Takes a message: one record with its time.
+/// Handles a message: one record with its time.
 async fn message(
     out: &mut Outgoing,
     frame: &Frame<'_>,
@@ -118,7 +119,7 @@ async fn message(
     Ok(())
 }
 
-/// A frame that cannot be gathered: compressed, with faults, or with its own values.
+/// Handles a frame that cannot be gathered: it is compressed, has faults, or has its own values.
 async fn alone(
     out: &mut Outgoing,
     frame: &Frame<'_>,
@@ -163,7 +164,7 @@ pub(super) async fn misfit(out: &mut Outgoing, value: &[u8], chunk: Option<&[u8]
     out.reject_whole(Tag::from(""), value, reason, chunk).await;
 }
 
-/// Sends a payload whose options are known. Nothing is gathered before it.
+/// Sends a payload once its options are known. The gathered batch must have been sent before.
 pub(super) async fn deliver(
     out: &mut Outgoing,
     payload: Payload,
@@ -214,7 +215,7 @@ pub(super) async fn deliver(
     Ok(())
 }
 
-/// Sorts a payload with faults: good records are sent, the rest is rejected, and then it is acked.
+/// Handles a payload with faults: sends the good records, rejects the rest, then acks it.
 async fn sort(
     out: &mut Outgoing,
     (tag, encoding): (Tag, Encoding),
@@ -258,7 +259,7 @@ async fn sort(
     Ok(())
 }
 
-/// A payload of which nothing can be read: refused a few times, then rejected whole.
+/// Handles a payload that cannot be decompressed: refuses it a few times, then rejects all of it.
 async fn broken(
     out: &Outgoing,
     tag: Tag,
@@ -273,7 +274,7 @@ async fn broken(
     Ok(())
 }
 
-/// Whether to refuse it this time. Without an id its sender would not send it again.
+/// Whether to refuse the payload this time. Never without an id: its sender would not send it again.
 fn refuses(out: &Outgoing, body: &[u8], options: &Options<'_>) -> bool {
     options.chunk.is_some_and(|id| {
         out.service.poison.refuses(Key {
@@ -284,7 +285,7 @@ fn refuses(out: &Outgoing, body: &[u8], options: &Options<'_>) -> bool {
     })
 }
 
-/// The single values of a whole stream.
+/// Iterates over the values of a stream that consists of complete values.
 fn values(stream: &[u8]) -> impl Iterator<Item = &[u8]> {
     let mut reader = Reader::new(stream);
     std::iter::from_fn(move || reader.value().ok())

@@ -7,32 +7,32 @@ use std::{ops::Range, sync::Arc};
 use bytes::Bytes;
 use millstream_record::{Batch, Buffer, ChunkOrigin, Encoding, Origin, Tag, Time, Values};
 
-/// A gathered batch is sent when it has this many bytes: large enough to make the cost per batch negligible, small enough to be in the
-/// cache still when the next hop reads it.
+/// A gathered batch is sent when it has this many bytes. That is large enough to make the cost per batch negligible, and small
+/// enough to be still in the cache when the next hop reads it.
 pub(super) const GATHER_BYTES: usize = 256 << 10;
 /// A smaller batch is copied into memory of its size, so that a slow stream does not hold buffers of the pool.
 pub(super) const OWN_BYTES_MAX: usize = 16 << 10;
-/// A batch is sent when the ids of its chunks have this many bytes: peers choose the ids, so they need a bound.
+/// A batch is sent when the ids of its chunks have this many bytes together. Peers choose the ids, so they must be bounded.
 const IDS_BYTES_MAX: usize = 64 << 10;
 
 /// The batch that is being gathered. All its frames have the same tag and encoding.
 #[derive(Default)]
 pub(super) struct Gather {
     batch: Option<Gathered>,
-    /// The bytes with which the messages of the batch begin; empty if they differ.
+    /// The bytes with which each message of the batch begins; empty if they differ.
     head: Vec<u8>,
 }
 
 struct Gathered {
     tag: Tag,
     encoding: Encoding,
-    /// No record has metadata beside its time.
+    /// Whether no record has metadata beside its time.
     plain: bool,
     body: Buffer,
     count: u32,
     received: Time,
     spans: Vec<Span>,
-    /// The ids of the chunks, one after the other.
+    /// The ids of the chunks, concatenated.
     ids: Vec<u8>,
     acks: Vec<u8>,
     acked: u64,
@@ -50,19 +50,19 @@ struct Span {
 
 /// A chunk with an id that was appended.
 pub(super) struct Chunk<'a> {
-    /// The id as it came.
+    /// The id as received.
     pub id: &'a [u8],
-    /// Bytes of its payload as received.
+    /// The size of its payload as received, in bytes.
     pub length: usize,
     /// CRC-32C of its payload as received.
     pub checksum: u32,
-    /// Where it starts in the body; it goes to the end.
+    /// Where it starts in the body. It reaches to the end.
     pub start: usize,
-    /// Its records.
+    /// The number of its records.
     pub records: u32,
 }
 
-/// A batch to send, and the acks of its chunks.
+/// A batch to send, with the acks of its chunks.
 pub(super) struct Gone {
     pub batch: Batch,
     pub acks: Vec<u8>,
@@ -81,7 +81,7 @@ impl Gather {
         })
     }
 
-    /// Starts a batch in `body`. The one before it was taken.
+    /// Starts a batch in `body`. The previous one must have been taken.
     pub(super) fn start(&mut self, tag: Tag, encoding: Encoding, received: Time, body: Buffer) {
         self.head.clear();
         self.batch = Some(Gathered {
@@ -104,14 +104,14 @@ impl Gather {
         Some((&mut batch.body, &mut batch.count))
     }
 
-    /// The frame that was appended last has metadata beside a time.
+    /// Notes that the last frame has metadata beside a time.
     pub(super) fn set_nested(&mut self) {
         if let Some(batch) = &mut self.batch {
             batch.plain = false;
         }
     }
 
-    /// The body, the number of records, and the bytes with which the messages of the batch begin, if they are alike.
+    /// The body, the number of records, and the bytes with which each message begins. None if the messages differ.
     pub(super) fn alike(&mut self) -> Option<(&mut Vec<u8>, &mut u32, &[u8])> {
         if self.head.is_empty() {
             return None;
@@ -120,13 +120,13 @@ impl Gather {
         Some((&mut batch.body, &mut batch.count, &self.head))
     }
 
-    /// More messages of the batch may begin with `head`.
+    /// Notes that further messages of the batch may begin with `head`.
     pub(super) fn set_head(&mut self, head: &[u8]) {
         self.head.clear();
         self.head.extend_from_slice(head);
     }
 
-    /// Notes the chunk that was appended last. `origins`: whether a channel can recognize repeats.
+    /// Notes the chunk that was appended last. `origins`: whether the channel can recognize repeats.
     pub(super) fn chunk(
         &mut self,
         chunk: &Chunk<'_>,
@@ -153,7 +153,7 @@ impl Gather {
         });
     }
 
-    /// Takes the batch out, of the connection with this number; None: there is none.
+    /// Takes the batch; None if there is none. `connection` is the number of the connection, for the origins.
     pub(super) fn take(&mut self, connection: u64, values: &Arc<Values>) -> Option<Gone> {
         let gathered = self.batch.take()?;
         self.head.clear();

@@ -1,7 +1,7 @@
-//! The handshake HELO, PING, PONG: a peer proves that it has the key before anything else is read.
+//! The handshake HELO, PING, PONG. A peer proves that it has the key before anything else of it is read.
 //!
-//! A peer may use [`PING_BYTES_MAX`] bytes and `limits.handshake` for it. If it fails, it gets the reason, and nothing it sent is
-//! used. Bytes that follow a good PING are handed on.
+//! A peer may take `limits.handshake` and [`PING_BYTES_MAX`] bytes for it. If it fails, it receives the reason, and its bytes
+//! are dropped. Bytes behind a valid PING are handed on.
 
 use millstream_net::{Connection, Peer, Stream};
 use millstream_sys::random;
@@ -16,18 +16,18 @@ use tokio::{
 
 use super::{auth::Auth, end::End, service::Service};
 
-/// Bytes of nonce and salt, as in Fluentd.
+/// The size of nonce and salt in bytes, as in Fluentd.
 const NONCE_BYTES: usize = 16;
-/// Maximum number of bytes a peer may send before it is authenticated, including what follows its PING at once. Known PINGs have
-/// about 400.
+/// The most bytes that a peer may send before it is authenticated, including bytes that it sends right behind its PING. Known
+/// PINGs have about 400.
 const PING_BYTES_MAX: usize = 16 << 10;
 
-/// Why a peer is refused, in Fluentd's words.
+/// The reason for refusing a peer, in Fluentd's words.
 const NO_PING: &str = "invalid ping message";
 const WRONG_KEY: &str = "shared_key mismatch";
 const WRONG_USER: &str = "username/password mismatch";
 
-/// Authenticates a peer, or tells it why it is refused. Returns the bytes that followed its PING.
+/// Authenticates a peer, or sends it the reason for the refusal. Returns the bytes that followed its PING.
 pub(super) async fn greet(connection: &mut Connection, service: &Service) -> Result<Vec<u8>, End> {
     let Some(auth) = &service.auth else {
         return Ok(Vec::new());
@@ -86,16 +86,16 @@ async fn exchange(
     Ok(bytes)
 }
 
-/// Reads until a whole PING has come. Returns all bytes, and the length of the PING.
+/// Reads until the PING is complete. Returns all bytes, and the length of the PING.
 async fn receive(stream: &mut Stream) -> Result<(Vec<u8>, usize), End> {
     let mut bytes = Vec::new();
     loop {
-        // In steps: a peer that only opens a connection costs little.
+        // Reads in small steps, so that a peer that only opens a connection costs little memory.
         let before = bytes.len();
         let step = (PING_BYTES_MAX - before).min(1 << 10) as u64;
         let read = (&mut *stream).take(step).read_buf(&mut bytes).await;
         if read.map_err(|_| End::Broken)? == 0 {
-            // Heartbeats of senders open a connection and close it at once.
+            // Senders check the server by opening a connection and closing it at once.
             return Err(if before == 0 {
                 End::Closed
             } else {
@@ -110,7 +110,7 @@ async fn receive(stream: &mut Stream) -> Result<(Vec<u8>, usize), End> {
     }
 }
 
-/// Checks the proofs in a PING; returns the proof that this side has the key.
+/// Checks the proofs in a PING. Returns the proof that this side has the key.
 fn prove(
     ping: &Ping<'_>,
     peer: &Peer,
@@ -129,7 +129,7 @@ fn prove(
     }
     if auth.has_users() {
         let password = auth.password(rule, ping.user);
-        // An unknown user takes the same time as a wrong password.
+        // An unknown user must take the same time as a wrong password.
         let secret = password.map_or("", |password| password.expose());
         let wanted = digest(&[helo.auth, ping.user, secret.as_bytes()]);
         if !is_digest(ping.password_digest, &wanted) || password.is_none() {

@@ -8,7 +8,7 @@ use tokio::task::JoinSet;
 
 /// The answer that a sender with `heartbeat_type udp` waits for.
 const ANSWER: [u8; 1] = [0];
-/// Pause after an error of the socket (not of a datagram).
+/// The pause after an error of the socket itself, not of a datagram.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// UDP sockets at the addresses of the TCP listeners.
@@ -53,7 +53,7 @@ async fn answer(socket: tokio::net::UdpSocket, reporter: Reporter) -> io::Result
     loop {
         match socket.recv_from(&mut datagram).await {
             Ok((_, peer)) => {
-                // A lost answer is like a lost datagram: the sender asks again in a second.
+                // A lost answer has the same effect as a lost datagram: the sender asks again within a second.
                 let _ = socket.try_send_to(&ANSWER, peer);
             }
             Err(error) => {

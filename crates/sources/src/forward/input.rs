@@ -1,4 +1,4 @@
-//! The bytes of one connection: read when they come, at a moderate pace, from a peer that keeps sending.
+//! Reads the bytes of one connection, at a moderate pace, and only while the peer makes progress.
 //!
 //! `[read] -> decode -> send -> keep`
 
@@ -13,24 +13,24 @@ use tokio::io::AsyncReadExt;
 use super::{acks::Acks, content::INFLATE_FACTOR, end::End, frames::Payload, service::Service};
 use crate::connection::{Pace, Quit, Stash, Watch, patiently};
 
-/// The most that is read after a payload at first: enough for the option map and the next head, and little that must be copied.
+/// The initial size of a read behind a payload: enough for the option map and the next frame header, with little to copy.
 const BEHIND_PAYLOAD_BYTES: usize = 4 << 10;
-/// A read of a payload waits for this much: a part of it is of no use, and each wake-up costs as much as validating a thousand
-/// records. The system cannot hold much more for a connection.
+/// A read of a payload waits for this many bytes. Fewer are of no use, and a wake-up costs as much as validating a thousand
+/// records. The kernel cannot buffer much more per connection.
 const WAKE_BYTES: usize = 256 << 10;
-/// This much of a payload must have come before memory is reserved for it.
+/// This many bytes of a payload must have arrived before memory is reserved for it.
 const FIRST_BYTES: usize = 1 << 10;
-/// Memory for a payload grows by this factor as its bytes arrive, so they are copied at most once and a third.
+/// Memory for a payload grows by this factor as its bytes arrive, so growing copies at most a third of the bytes.
 const GROWTH: usize = 4;
-/// A peer whose payloads have come whole gets memory for another one of that length at once, up to this many bytes.
+/// A peer that has sent a complete payload gets memory for another one of that length at once, up to this many bytes.
 const PROVEN_BYTES_MAX: usize = 4 << 20;
 
 /// The result of one read.
 #[derive(Clone, Copy)]
 pub(super) struct Read {
-    /// Number of bytes; 0: the peer has closed the connection.
+    /// The number of bytes; 0: the peer has closed the connection.
     pub(super) count: usize,
-    /// Nothing more is there.
+    /// Whether the socket is drained.
     pub(super) drained: bool,
 }
 
@@ -40,14 +40,14 @@ pub(super) struct Input {
     pub(super) pace: Pace,
     watch: Watch,
     service: Arc<Service>,
-    /// When bytes last came.
+    /// When bytes were last received.
     pub(super) now: Time,
-    /// Length of the longest payload that has come whole, up to [`PROVEN_BYTES_MAX`].
+    /// The length of the longest complete payload so far, at most [`PROVEN_BYTES_MAX`].
     proven: usize,
 }
 
 impl Input {
-    /// With the bytes that were read with the handshake.
+    /// Starts with `early`, the bytes that arrived with the handshake.
     pub(super) fn new(service: Arc<Service>, early: Vec<u8>) -> Self {
         Self {
             stash: Stash::new(service.context.pool.clone(), early),
@@ -64,21 +64,21 @@ impl Input {
         self.watch.stop.is_stopped()
     }
 
-    /// Counts bytes that have come now.
+    /// Counts bytes that were received just now.
     pub(super) fn count(&mut self, bytes: usize) {
         self.watch.came(bytes);
         self.now = Time::now();
         self.service.meters.bytes_received.add(bytes as u64);
     }
 
-    /// Whether to wait a moment before the next read, after `read` took all there was.
+    /// Whether to wait for a tick before the next read, after `read` drained the socket.
     pub(super) fn is_busy(&mut self, read: Read, acks: &mut Acks) -> bool {
         let awaited = acks.is_awaited();
         self.pace.is_busy(read.count, self.watch.last, awaited)
     }
 
-    /// Waits for bytes and reads once. A peer that waits for acks may be silent; one that has begun a frame, which holds `begun`
-    /// bytes, may not. `in_payload`: the options of a payload come next.
+    /// Waits for bytes and reads once. A peer that waits for acks may be silent. A peer that has begun a frame, which holds
+    /// `begun` bytes of memory, must make progress. `in_payload`: the options of a payload come next.
     pub(super) async fn read(
         &mut self,
         reader: &mut Reading,
@@ -97,13 +97,13 @@ impl Input {
         Ok(Read { count, drained })
     }
 
-    /// Reads once from a socket that is set aside; None: nothing is there.
+    /// Reads once from a socket that is set aside. None: nothing is available.
     pub(super) fn read_aside(&mut self, reader: &Reading) -> Result<Option<Read>, End> {
         let read = self.stash.fill_aside(reader)?;
         Ok(read.map(|(count, drained)| Read { count, drained }))
     }
 
-    /// Reads a payload of `length` bytes exactly, validating it as it comes. Memory for it grows with the bytes that have come.
+    /// Reads a payload of exactly `length` bytes, and validates it as it arrives. Its memory grows with the bytes received.
     pub(super) async fn payload(
         &mut self,
         reader: &mut Reading,
@@ -150,7 +150,7 @@ impl Input {
         })
     }
 
-    /// Waits until some of a payload has come: a peer that only announces it gets no memory.
+    /// Waits until the first bytes of a payload have arrived. A peer that only announces a payload gets no memory.
     async fn await_first_bytes(
         &mut self,
         reader: &mut Reading,
@@ -185,7 +185,7 @@ impl Input {
             let read = reader.read_buf(&mut target);
             let read = self.watch.until(|| acks.are_due(), held, read).await;
             if matches!(read, Err(Quit::Idle | Quit::Slow)) && wake > 1 {
-                // It may have sent a little all the time.
+                // The peer may have sent fewer than `wake` bytes all the time, so read even a single one.
                 wake = 1;
                 self.watch.last = Instant::now();
                 continue;

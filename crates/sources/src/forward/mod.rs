@@ -5,10 +5,10 @@
 //! Where to look: `connection` runs a connection and decodes its frames from its `input`; `frames` turns them into batches,
 //! which `outgoing` sends and acks.
 //!
-//! Guarantees: what a peer is acked for is kept (durable channel) or settled (memory), byte for byte as it came; a frame cut off
-//! by the end of a connection is neither stored nor acked; reading stops while the outlet is full. Each connection is one
-//! task, and connections are spread evenly over the data threads; no lock and no allocation per record. The protocol is in
-//! `wire::forward`, listening and TLS in `net`; the disk channel recognizes repeats by the origins of each batch.
+//! Guarantees: a chunk that is acked is kept (durable channel) or settled (memory), byte for byte as received. A frame cut off
+//! by the end of a connection is neither stored nor acked. Reading stops while the outlet is full. Each connection is one task,
+//! and connections are spread evenly over the data threads. There is no lock and no allocation per record. The protocol is in
+//! `wire::forward`, listening and TLS are in `net`. The disk channel recognizes repeats by the origins of each batch.
 
 mod acks;
 mod auth;
@@ -60,7 +60,7 @@ fn build(_name: &str, options: &Node) -> Checked<Box<dyn Source>> {
     Ok(Box::new(Forward::new(options)?))
 }
 
-/// The source: checked options, and its sockets once it is bound.
+/// The source: its checked options, and its sockets once it is bound.
 struct Forward {
     config: Config,
     tag: Tagging,

@@ -1,4 +1,4 @@
-//! The batches of one connection on their way out, in order, and their acks.
+//! Sends the batches of one connection, in order, and queues their acks.
 //!
 //! `read -> decode -> [send] -> keep`
 
@@ -18,7 +18,7 @@ use super::{
 };
 use crate::connection::{STASH_BYTES, patiently};
 
-/// A batch at least this large is read by the next hop before this one continues, while it is in the cache.
+/// After sending a batch at least this large, the task yields, so that the next hop reads the batch while it is in the cache.
 pub(super) const YIELD_BYTES: usize = 64 << 10;
 
 /// Sends the batches of one connection.
@@ -30,10 +30,10 @@ pub(super) struct Outgoing {
     values: Arc<Values>,
     pub(super) acks: Acks,
     pub(super) gather: Gather,
-    /// The sender's tag of the last frame, and ours for it: most frames have the tag of the one before.
+    /// The last tag received and the tag made from it. Cached, because most frames have the same tag as the one before.
     sent_tag: Vec<u8>,
     tag: Tag,
-    /// When the bytes that are being decoded came.
+    /// When the bytes that are being decoded were received.
     pub(super) now: Time,
 }
 
@@ -51,7 +51,7 @@ impl Outgoing {
         }
     }
 
-    /// Sends what was gathered, and acks it when it is kept.
+    /// Sends the gathered batch. Its chunks are acked once it is kept.
     pub(super) async fn flush(&mut self) {
         let Some(gone) = self.gather.take(self.number, &self.values) else {
             return;
@@ -62,7 +62,7 @@ impl Outgoing {
         }
     }
 
-    /// Sends a batch, and lets the next hop have it while it is in the cache.
+    /// Sends a batch, and yields so that the next hop reads it while it is in the cache.
     pub(super) async fn send(&self, batch: Batch, awaited: bool) -> Receipt {
         let bytes = batch.len();
         let receipt = self.service.context.outlet.send(batch, awaited).await;
@@ -84,7 +84,7 @@ impl Outgoing {
             return Ok(());
         }
         self.flush().await;
-        // A frame that is longer than the read buffer is in memory of the pool.
+        // A frame that is longer than the read buffer already holds memory of the pool.
         let claim = (bytes > STASH_BYTES).then(|| self.service.context.pool.claim(0));
         let body = self.memory(bytes.max(GATHER_BYTES), claim.as_ref()).await?;
         self.gather
@@ -110,7 +110,7 @@ impl Outgoing {
             .chunk(&chunk, durable, |out| acks.write(out, id));
     }
 
-    /// The batch with this body that became of `received`, a chunk with these options.
+    /// The batch with `body`. It was made from `received`, a chunk with these options.
     pub(super) fn batch(
         &self,
         tag: Tag,
@@ -144,10 +144,11 @@ impl Outgoing {
         }
     }
 
-    /// The values that another Millstream has sent, with those of this connection that it lacks; `peer` is always this one.
+    /// The values that another Millstream has sent, completed by those of this connection. `peer` is always the one of this
+    /// connection.
     fn add_to(&self, values: &Values) -> Arc<Values> {
         let mut values = values.clone();
-        // A peer addresses no node.
+        // A peer must not address nodes.
         values.remove(ADDRESS);
         for (name, text) in self.values.iter() {
             if name == "peer" || values.get(name).is_none() {
@@ -157,7 +158,7 @@ impl Outgoing {
         Arc::new(values)
     }
 
-    /// Sends `items` out by the port `rejected`.
+    /// Sends `items` to the port `rejected`, with the reason.
     pub(super) async fn reject<'a>(
         &self,
         tag: Tag,
@@ -180,7 +181,8 @@ impl Outgoing {
         let bytes = items
             .iter()
             .map(|item| reject::bytes(node, &from, item, reason));
-        // Counted, so that other connections wait. If it waited itself while it holds the payload, it could wait forever.
+        // Taken without waiting, but counted, so that other connections wait. Waiting while it holds the payload could last
+        // forever.
         let mut body = context.pool.take(bytes.sum());
         for item in &items {
             reject::write(&mut body, node, &from, item, reason);
@@ -195,7 +197,7 @@ impl Outgoing {
         context.rejects.send(batch, chunk.is_some()).await
     }
 
-    /// Rejects all of `item`, a chunk with this id or none, and acks it.
+    /// Rejects `item` as a whole, and acks it if it has the id of a chunk.
     pub(super) async fn reject_whole(
         &self,
         tag: Tag,
@@ -207,8 +209,8 @@ impl Outgoing {
         self.acks.answer(vec![receipt], chunk).await;
     }
 
-    /// A buffer for a frame. `holding`: the claim of a frame that holds memory already. It waits only for a limited time, and only
-    /// if all messages can be completed.
+    /// A buffer for a frame. `holding`: the claim of a frame that already holds memory. Such a frame waits only for a limited
+    /// time, and fails if not all messages could be completed.
     pub(super) async fn memory(
         &self,
         bytes: usize,
@@ -221,7 +223,7 @@ impl Outgoing {
         buffer.ok_or(End::NoMemory)
     }
 
-    /// The tag for one of the sender, which becomes text: bytes that are not UTF-8 are replaced.
+    /// The tag for a tag of the sender. Bytes that are not UTF-8 are replaced.
     pub(super) fn tag(&mut self, sent: &[u8]) -> Tag {
         self.set_tag(sent);
         self.tag.clone()

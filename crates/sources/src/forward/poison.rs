@@ -1,26 +1,27 @@
-//! Chunks that cannot be read to their end: refused a few times, because they may have been damaged on the way, then sorted.
+//! Counts chunks that cannot be decoded. They are refused a few times, because they may have been damaged in transit, then
+//! sorted.
 //!
-//! A sender that waits for its ack sends a damaged chunk again and again. Attempts are counted by id over all connections; a
-//! refused chunk leaves no trace but this count.
+//! A sender that waits for an ack resends a damaged chunk again and again. Attempts are counted by id over all connections. A
+//! refused chunk leaves only this count.
 
 use std::sync::{Mutex, PoisonError};
 
-/// Maximum number of chunks to remember. The least recently seen one is forgotten first and then gets more attempts.
+/// The most chunks that are remembered. The least recently seen one is forgotten first, which gives it more attempts.
 const REMEMBERED_MAX: usize = 256;
 
-/// Counts the attempts of chunks that cannot be read.
+/// Counts the attempts of chunks that cannot be decoded.
 pub(super) struct Poison {
     after: u32,
-    /// Chunks and their attempts, the latest last.
+    /// Chunks and the number of their attempts. The most recent one is last.
     tries: Mutex<Vec<(Key, u32)>>,
 }
 
 /// The identity of a chunk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Key {
-    /// The id as it came.
+    /// The id as received.
     pub id: Vec<u8>,
-    /// Bytes of its payload.
+    /// The size of its payload in bytes.
     pub length: usize,
     /// CRC-32C of its payload.
     pub checksum: u32,

@@ -16,7 +16,7 @@ pub(super) struct Service {
     pub(super) tag: Tagging,
     /// Whether batches carry origins: only a durable channel can recognize repeats.
     pub(super) durable: bool,
-    /// None: everyone may send.
+    /// None: all peers may send.
     pub(super) auth: Option<Auth>,
     pub(super) frame_bytes_max: usize,
     pub(super) decompressed_bytes_max: usize,
@@ -48,7 +48,7 @@ impl Service {
     }
 }
 
-/// The counters of the source, beside those of its outlets.
+/// The counters of the source, in addition to those of its outlets.
 pub(super) struct ForwardMeters {
     pub(super) bytes_received: Meter,
     pub(super) connections_acked: Meter,

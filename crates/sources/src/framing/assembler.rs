@@ -1,18 +1,18 @@
-//! Records that are being joined from lines, and the policy for those that are too long.
+//! Joins lines to records, and applies the policy for records that are too long.
 
 use millstream_record::{Encoding, Time};
 use millstream_wire::{cri, lines};
 
 use super::{framed::Framed, options::TooLong, plain::piece};
 
-/// How records are made and written.
+/// How records are made from lines, and how they are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
-    /// A line each, written as a line.
+    /// Each line is a record, written as a line.
     Line,
-    /// Partial lines of a container, written with time and stream.
+    /// Partial lines of a container are joined, and written with time and stream.
     Cri,
-    /// Lines joined by newlines, written with a time.
+    /// Lines are joined by newlines, and written with a time.
     Joined,
 }
 
@@ -32,23 +32,23 @@ pub(super) struct Assembler {
     form: Form,
     line_max: usize,
     too_long: TooLong,
-    /// At most one for each stream of a container, otherwise at most one.
+    /// The records in progress: one per stream of a container, otherwise at most one.
     pending: Vec<PendingRecord>,
 }
 
-/// A record whose end was not seen yet.
+/// A record whose end is not known yet.
 #[derive(Debug)]
 struct PendingRecord {
     stream: Vec<u8>,
     time: Time,
     text: Vec<u8>,
     lines: usize,
-    /// It is longer than `line_max`.
+    /// Whether it is longer than `line_max`.
     too_long: bool,
 }
 
 impl Clone for Assembler {
-    /// An assembler for another text.
+    /// An empty assembler with the same settings.
     fn clone(&self) -> Self {
         Self {
             pending: Vec::new(),
@@ -84,17 +84,17 @@ impl Assembler {
         self.pending.is_empty()
     }
 
-    /// Forgets what is pending.
+    /// Forgets the pending records.
     pub(super) fn clear(&mut self) {
         self.pending.clear();
     }
 
-    /// The pending record of a stream.
+    /// The index of the pending record of a stream.
     pub(super) fn of_stream(&self, stream: &[u8]) -> Option<usize> {
         self.pending.iter().position(|open| open.stream == stream)
     }
 
-    /// Begins a record.
+    /// Begins a record; returns its index.
     pub(super) fn begin(&mut self, time: Time, stream: &[u8]) -> usize {
         self.pending.push(PendingRecord {
             stream: stream.to_vec(),
@@ -106,7 +106,7 @@ impl Assembler {
         self.pending.len() - 1
     }
 
-    /// Adds a line to a record, or as much of it as `line_max` and `too_long` allow.
+    /// Adds a line to a record, or the part of it that `line_max` and `too_long` allow.
     pub(super) fn add(&mut self, at: usize, line: &[u8], out: &mut Framed) {
         let is_joined = self.form == Form::Joined;
         let Some(record) = self.pending.get_mut(at) else {
@@ -141,7 +141,7 @@ impl Assembler {
         }
     }
 
-    /// Writes as much of a record as is too long; the last line has `line_bytes` bytes.
+    /// Writes pieces of a record until the rest is not too long. The last line has `line_bytes` bytes.
     fn split(&mut self, at: usize, line_bytes: usize, out: &mut Framed) {
         let Some(record) = self.pending.get_mut(at) else {
             return;
@@ -152,7 +152,7 @@ impl Assembler {
             record.time,
         );
         let mut begin = 0;
-        // The lines before the last one become a record, so that it is split between lines.
+        // The lines before the last one become a record, so that the split is between lines.
         let is_joined = self.form == Form::Joined;
         if is_joined && line_bytes <= self.line_max && text.len() > line_bytes {
             let before = text.len() - line_bytes - 1;
@@ -170,7 +170,7 @@ impl Assembler {
         }
     }
 
-    /// A record is complete.
+    /// Writes the record at an index, which is complete.
     pub(super) fn finish(&mut self, at: usize, out: &mut Framed) {
         let record = self.pending.remove(at);
         out.too_long += u32::from(record.too_long);
@@ -181,14 +181,14 @@ impl Assembler {
         }
     }
 
-    /// All records are complete.
+    /// Writes all pending records.
     pub(super) fn finish_all(&mut self, out: &mut Framed) {
         while !self.is_empty() {
             self.finish(0, out);
         }
     }
 
-    /// Finishes all records although more of them follows. Returns the stream of the last one that is too long.
+    /// Writes all pending records although they continue. Returns the stream of the last one that is too long.
     pub(super) fn cut_all(&mut self, out: &mut Framed) -> Option<Vec<u8>> {
         let mut cut = None;
         while let Some(record) = self.pending.first() {

@@ -1,4 +1,4 @@
-//! Text in other encodings than UTF-8: where its lines end, and its conversion to UTF-8.
+//! Text in other encodings than UTF-8: finds the ends of lines, and converts it to UTF-8.
 
 use std::borrow::Cow;
 
@@ -7,9 +7,9 @@ use memchr::memchr;
 
 use super::plain::piece;
 
-/// Text is cut at most this many bytes before the wanted place, to find a byte that is not part of a longer character.
+/// The most bytes before the wanted place that are searched for a byte that is not part of a longer character.
 const CUT_BYTES: usize = 64;
-/// A smaller byte is always a whole character, in all multi-byte encodings except UTF-16.
+/// In all multi-byte encodings except UTF-16, a byte below this is always a whole character.
 const FIRST_TRAIL: u8 = 0x30;
 
 /// The encoding of a text.
@@ -23,7 +23,7 @@ impl Default for Charset {
 }
 
 impl Charset {
-    /// By its name in web standards (`shift_jis`, `euc-jp`, `latin1`, `utf-16le`); `_` and `-` are equal.
+    /// Finds an encoding by its name in web standards (`shift_jis`, `euc-jp`, `latin1`, `utf-16le`). `_` and `-` are equal.
     pub(crate) fn named(name: &str) -> Option<Self> {
         let label = |name: &str| Encoding::for_label_no_replacement(name.as_bytes());
         let found = label(name)
@@ -41,7 +41,7 @@ impl Charset {
         self.0 == UTF_16LE || self.0 == UTF_16BE
     }
 
-    /// The end of the first line of `text`, and the start of the next line.
+    /// The end of the first line of `text`, and the start of the next line, as offsets. None if there is no newline.
     pub(super) fn newline(self, text: &[u8]) -> Option<(usize, usize)> {
         if !self.is_utf16() {
             return memchr(b'\n', text).map(|end| (end, end + 1));
@@ -56,7 +56,7 @@ impl Charset {
         Some((at * 2, at * 2 + 2))
     }
 
-    /// The largest length up to `bytes` at which `text` can be cut.
+    /// The largest length up to `bytes` at which `text` can be cut between two characters.
     pub(super) fn cut(self, text: &[u8], bytes: usize) -> usize {
         let bytes = bytes.min(text.len());
         let head = &text[..bytes];
@@ -77,8 +77,8 @@ impl Charset {
         }
     }
 
-    /// The text in UTF-8, and whether bytes that are invalid in this encoding were replaced. `start`: the text is at the start of
-    /// the input, where a byte order mark may be.
+    /// The text in UTF-8, and whether invalid bytes were replaced. `start`: the text is at the start of the input, where a byte
+    /// order mark may be.
     pub(super) fn decode(self, text: &[u8], start: bool) -> (Cow<'_, [u8]>, bool) {
         if self.is_utf8() {
             let mark = start.then(|| text.strip_prefix(b"\xef\xbb\xbf")).flatten();

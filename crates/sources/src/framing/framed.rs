@@ -1,12 +1,12 @@
 //! The result of framing a text.
 
-/// Why a line is rejected that does not have the form of its framing.
+/// The reason for rejecting a line that does not have the format of its framing.
 pub(crate) const NOT_FRAMED: &str = "a line that is not in the format of container runtimes";
 
 /// The result of framing a text.
 #[derive(Debug, Default)]
 pub(crate) struct Framed {
-    /// The records, encoded as [`super::Framer::encoding`] says.
+    /// The records, in the encoding [`super::Framer::encoding`].
     pub body: Vec<u8>,
     /// The number of records.
     pub count: u32,
@@ -23,7 +23,7 @@ pub(crate) struct Framed {
 pub(crate) struct Rejected {
     /// Its text.
     pub bytes: Vec<u8>,
-    /// It is longer than `line_max`; otherwise it does not have the form of the framing.
+    /// Whether it is longer than `line_max`. Otherwise it does not have the format of the framing.
     pub too_long: bool,
 }
 

@@ -1,10 +1,10 @@
-//! Records that need a look at every line: joined lines, and text in other encodings than UTF-8.
+//! Makes records that need a look at every line: joined lines, and text in other encodings than UTF-8.
 //!
 //! `[read] -> decode -> send -> keep -> take -> process -> encode -> write -> settle`
 //!
-//! The caller shows the text from a position between two records on. The framer returns how far it came: to where no record
-//! is pending. The caller shows the text behind that again, with more behind it, so it needs no other position. The framer
-//! remembers only one thing: how to treat the rest of a record that is longer than what can be shown at once.
+//! The caller passes the text from a position between two records on. The framer returns how many bytes became complete
+//! records. The caller passes the text behind these bytes again, once there is more of it. So no position within a record is
+//! needed. The framer keeps one thing between calls: how to treat the rest of a record that does not fit into one call.
 
 use std::time::Duration;
 
@@ -19,32 +19,32 @@ use super::{
     options::{Framing, TooLong},
 };
 
-/// Space beside a record for the heads of its lines and the first bytes of the next record.
+/// Space in a call, in addition to a record, for the prefixes of its lines and the first bytes of the next record.
 const WINDOW_SPARE: usize = 64 << 10;
-/// A container that has begun a record and wrote nothing for this long has ended it.
+/// A partial record of a container is complete if nothing was written for this long.
 const CRI_WAIT: Duration = Duration::from_secs(5);
 
-/// The text behind the text that is shown.
+/// The state of the input behind the text that is passed to the framer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ending {
-    /// There may be more.
+    /// More text may follow.
     Open,
-    /// Nothing came for as long as the rest of a record is waited for.
+    /// Nothing was written for as long as the rest of a record is waited for.
     Quiet,
-    /// There is more, but no more can be shown at once.
+    /// More text follows, but no more can be passed at once.
     Full,
-    /// There is no more: the text behind the last newline is a line, too.
+    /// The end of the input: the text behind the last newline is a line, too.
     End,
 }
 
-/// The rest of a record that was cut.
+/// How to treat the rest of a record that was cut.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Remainder {
     stream: Vec<u8>,
     policy: TooLong,
 }
 
-/// How far the framer came: nothing behind it counts.
+/// A state of the output behind a complete record, to which the framer goes back.
 struct Whole {
     at: usize,
     body: usize,
@@ -55,11 +55,11 @@ struct Whole {
     remainder: Option<Remainder>,
 }
 
-/// Makes records of text.
+/// Makes records from text.
 #[derive(Debug)]
 pub(crate) struct Framer {
     charset: Charset,
-    /// Matches the first line of a record of several lines.
+    /// Matches the first line of a record that may have several lines.
     first_line: Option<Regex>,
     wait: Option<Duration>,
     assembler: Assembler,
@@ -67,7 +67,7 @@ pub(crate) struct Framer {
 }
 
 impl Clone for Framer {
-    /// A framer for another text.
+    /// A framer with the same settings for another text.
     fn clone(&self) -> Self {
         Self {
             charset: self.charset,
@@ -80,7 +80,7 @@ impl Clone for Framer {
 }
 
 impl Framer {
-    /// From the options; the error says what is wrong with the regular expression.
+    /// Builds a framer from the options. The error describes a wrong regular expression.
     pub(crate) fn new(
         framing: &Framing,
         charset: Charset,
@@ -104,7 +104,7 @@ impl Framer {
         })
     }
 
-    /// Whether it does no more than [`super::scan`].
+    /// Whether [`super::scan`] would find the same records.
     pub(crate) fn is_plain(&self) -> bool {
         self.assembler.form() == Form::Line && self.charset.is_utf8()
     }
@@ -114,12 +114,12 @@ impl Framer {
         self.assembler.form().encoding()
     }
 
-    /// How long the rest of a record is waited for.
+    /// How long the rest of a record is waited for; None: without a limit.
     pub(crate) fn wait(&self) -> Option<Duration> {
         self.wait
     }
 
-    /// How many bytes of text to show at once, if there are as many.
+    /// The most bytes of text to pass at once.
     pub(crate) fn window(&self) -> usize {
         let line_max = self.assembler.line_max();
         line_max.saturating_mul(2).saturating_add(WINDOW_SPARE)
@@ -130,13 +130,13 @@ impl Framer {
         self.charset.newline(text).is_some()
     }
 
-    /// The next text does not follow the last one.
+    /// Forgets the cut record: the next text does not follow the last one.
     pub(crate) fn reset(&mut self) {
         self.remainder = None;
     }
 
-    /// Makes the whole records at the start of `text`; returns how many bytes they had. Always some when the ending is
-    /// `Full`, and all when it is `End`. `start`: the text is at the start of the input.
+    /// Makes records from the start of `text`; returns the number of bytes that became records. That is never 0 with `Full`,
+    /// and all of them with `End`. `start`: the text is at the start of the input.
     pub(crate) fn frame(
         &mut self,
         text: &[u8],
@@ -210,7 +210,7 @@ impl Framer {
         }
     }
 
-    /// Adds a line; calls `begins` when the records before it are whole.
+    /// Adds a line. Calls `begins` if it begins a record and so completes those before it.
     fn line(
         &mut self,
         raw: &[u8],
@@ -238,7 +238,7 @@ impl Framer {
 
     fn plain(&mut self, line: &[u8], received: Time, out: &mut Framed) {
         match self.remainder.take().map(|remainder| remainder.policy) {
-            // The line ended where it was cut.
+            // The line ended exactly where it was cut.
             Some(TooLong::Split) if line.is_empty() => {}
             Some(TooLong::Truncate) => {}
             Some(TooLong::Reject) => out.reject(line, self.assembler.line_max(), true),
@@ -291,7 +291,7 @@ impl Framer {
         }
     }
 
-    /// Adds the first part of a line of which no more can be shown.
+    /// Adds the first part of a line that does not fit into one call.
     fn cut_line(&mut self, raw: &[u8], start: bool, received: Time, out: &mut Framed) {
         let before = self.remainder.clone();
         self.line(raw, start, received, out, |_, _| {});

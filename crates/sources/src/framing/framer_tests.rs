@@ -1,4 +1,4 @@
-//! The framer against texts that end anywhere.
+//! The framer with texts that end at any place.
 
 use millstream_record::{Encoding, Time};
 use millstream_wire::msgpack::Walker;
@@ -37,7 +37,7 @@ fn cri(stream: &str, tag: &str, text: &str) -> String {
     )
 }
 
-/// The messages of what was framed; of packed records with their streams.
+/// The messages of the records. Those of packed records include their streams.
 fn messages(framer: &Framer, out: &Framed) -> Vec<String> {
     if framer.encoding() == Encoding::Lines {
         let text = String::from_utf8(out.body.clone()).unwrap();
@@ -67,7 +67,7 @@ fn step(framer: &mut Framer, text: &str, ending: Ending) -> (Vec<String>, usize)
     (messages(framer, &out), taken)
 }
 
-/// The records of a text that is shown in pieces of `piece` bytes, as a reader does.
+/// The records of a text that is passed in pieces of `piece` bytes, as a reader does.
 fn in_pieces(framer: &mut Framer, text: &[u8], piece: usize) -> (Vec<String>, Vec<u8>) {
     let mut out = Framed::default();
     let (mut at, mut shown) = (0, 0);

@@ -3,8 +3,8 @@
 //!
 //! `[read] -> decode -> send -> keep -> take -> process -> encode -> write -> settle`
 //!
-//! Joining lines is part of framing, so a position never points into a record. Plain lines are found without looking at each
-//! of them (`plain.rs`); what to do with one that is too long is up to the caller. All other records are made line by line
+//! Joining lines is part of framing, so a position never points into a record. Plain lines are found without looking at each of
+//! them (`plain.rs`); the caller decides what to do with a line that is too long. All other records are made line by line
 //! (`framer.rs`, `assembler.rs`, `charset.rs`). Nothing here does I/O.
 
 mod assembler;

@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 /// The default of `line_max`.
 pub(crate) const LINE_MAX: Size = Size::mib(1);
-/// The largest `line_max`: a line fits in one buffer.
+/// The largest `line_max`, so that a line fits into one buffer.
 pub(crate) const LINE_MAX_LARGEST: Size = Size::gib(1);
 
 /// Format that determines where a record ends.
@@ -36,7 +36,7 @@ pub(crate) struct Multiline {
 }
 
 impl Multiline {
-    /// The expression that matches the first line of every record, or what is wrong with it.
+    /// The expression that matches the first line of every record. The error describes the problem.
     pub(crate) fn start(&self) -> Result<Regex, String> {
         Regex::new(&self.start)
             .map_err(|error| format!("`start` is not a regular expression: {error}"))

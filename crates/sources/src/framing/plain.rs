@@ -1,8 +1,8 @@
-//! Whole lines, without looking at each of them.
+//! Finds whole lines without looking at each of them.
 
 use millstream_wire::lines;
 
-/// The start of a text.
+/// The content at the start of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Scanned {
     /// Whole lines of this many bytes in total, none of them too long.
@@ -13,14 +13,14 @@ pub(crate) enum Scanned {
     Partial,
 }
 
-/// Finds what is at the start of `text`, where lines have at most `line_max` bytes without their newlines.
+/// Scans the start of `text`. Lines may have at most `line_max` bytes without their newlines.
 pub(crate) fn scan(text: &[u8], line_max: usize) -> Scanned {
     let mut end = 0;
     while text.len() - end > line_max {
-        // No line between two newlines this close to each other is too long: most lines are never looked at.
+        // If two newlines are at most this far apart, no line between them is too long. So most lines are never looked at.
         match lines::cut(&text[end..], line_max.saturating_add(1)) {
             0 if end == 0 => return Scanned::TooLong,
-            // The next line is too long: the next scan begins with it.
+            // The next line is too long. The next scan begins with it.
             0 => return Scanned::Lines(end),
             whole => end += whole,
         }
@@ -31,8 +31,8 @@ pub(crate) fn scan(text: &[u8], line_max: usize) -> Scanned {
     }
 }
 
-/// How many bytes of `text`, which has more than `line_max`, become a piece: `line_max`, or up to three fewer so that no
-/// UTF-8 character is cut.
+/// The size of the first piece of `text`, which has more than `line_max` bytes. It is `line_max`, or up to three bytes less so
+/// that no UTF-8 character is cut.
 pub(crate) fn piece(text: &[u8], line_max: usize) -> usize {
     let starts = |at: &usize| text.get(*at).is_none_or(|byte| byte & 0xc0 != 0x80);
     let near = (line_max.saturating_sub(3).max(1)..=line_max).rev();

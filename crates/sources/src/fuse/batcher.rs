@@ -14,8 +14,8 @@ use millstream_wire::{
 
 use super::{cutter::Records, rules::Rule};
 
-/// Records of at most this size, in bytes, are copied out of the buffer they were read into. The buffer has room for the
-/// largest request: a few lines must not hold the memory of many.
+/// Records of at most this size, in bytes, are copied out of the buffer they were read into. Larger ones keep the buffer. It is
+/// as large as the largest request, so keeping it for a few lines would waste memory.
 const COPY_BYTES_MAX: usize = 256 << 10;
 
 /// The properties that the batches of one open file share.

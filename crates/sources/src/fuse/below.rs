@@ -1,7 +1,7 @@
 //! The plain directory below the mount, to which programs write while nothing is mounted.
 //!
-//! It has the same directories as the tree: the tree begins with them, and changes to the tree are repeated here. A failure to do
-//! so is no error for a program. The files in it are shipped by `follow.rs`.
+//! Its directories are those of the tree: the tree starts with them, and later changes to directories in the tree are repeated
+//! here. If that fails, the program that made the change gets no error. `follow.rs` ships the files in it.
 
 use std::{
     fs, io,
@@ -23,7 +23,7 @@ pub(super) struct Below {
     directory: fs::File,
 }
 
-/// A directory of a scan.
+/// A directory that a scan found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Directory {
     pub path: PathBuf,
@@ -55,7 +55,7 @@ impl Below {
         Ok(Self { directory })
     }
 
-    /// A path to an entry that does not lead through the mount.
+    /// The path of an entry, through the open directory and not through the mount.
     pub(super) fn path(&self, path: &Path) -> PathBuf {
         let mut full = PathBuf::from(format!("/proc/self/fd/{}", self.directory.as_raw_fd()));
         full.push(path);
@@ -85,7 +85,7 @@ impl Below {
         entries.sort_by_key(fs::DirEntry::file_name);
         for entry in entries {
             let path = directory.join(entry.file_name());
-            // It may have been removed meanwhile.
+            // The entry may have been removed since it was listed.
             let Ok(metadata) = entry.metadata() else {
                 continue;
             };
@@ -110,7 +110,7 @@ impl Below {
         let _ = builder.mode(mode & 0o7777).create(self.path(path));
     }
 
-    /// Gives a directory the owner and the permissions that it has in the tree, as far as permitted.
+    /// Gives a directory the owner and the permissions that it has in the tree. Ignores errors: the process may lack the right.
     pub(super) fn change_directory(&self, path: &Path, mode: u32, uid: u32, gid: u32) {
         let path = self.path(path);
         let _ = chown(&path, Some(uid), Some(gid));

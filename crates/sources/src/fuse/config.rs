@@ -177,7 +177,7 @@ pub(super) fn check(node: &Node) -> Checked<Options> {
             Ok(rule) => rules.push(Arc::new(rule)),
             Err((option, why)) => {
                 let place = format!("rules.{index}.{option}");
-                // A fault in what a rule takes over from the source is reported there.
+                // The rule takes this option from the source, which reports the problem.
                 if option.is_empty() || node.find(&place).is_some() {
                     wrong(&place, why);
                 }
@@ -238,7 +238,7 @@ impl Config {
 }
 
 impl RuleConfig {
-    /// The error names the option that is wrong, if it is a single one.
+    /// On an error also returns the name of the option that is wrong, or an empty name if it is not a single one.
     fn check(&self, of: &Config) -> Result<Rule, (&'static str, String)> {
         if self.path.is_empty() {
             return Err(("path", "`path` names no file".to_owned()));

@@ -25,12 +25,12 @@ use super::tee::text;
 
 /// The queue in front of a command, in batches: a few MiB together.
 const QUEUE: usize = 4;
-/// The first back-off before a command that has ended is restarted. Each further one doubles it.
+/// The back-off before the first restart of a command that has ended. Each further one is twice as long.
 const BACK_OFF_MIN: Duration = Duration::from_millis(500);
-/// The longest back-off. A command that ran for longer than this starts with the shortest one again.
+/// The longest back-off. After a command has run for longer than this, its back-off starts at the shortest again.
 const BACK_OFF_MAX: Duration = Duration::from_secs(30);
 
-/// All running commands, by their words.
+/// All running commands, by their list of words.
 pub(super) struct Commands {
     queues: Mutex<HashMap<Vec<String>, Queue>>,
     reporter: Reporter,
@@ -54,7 +54,7 @@ impl Commands {
         }
     }
 
-    /// Gives the records to a command, and starts it if it does not run yet.
+    /// Sends the records to a command. Starts the command if it does not run yet.
     pub(super) async fn send(&self, words: &[String], batch: &Batch) {
         let queue = {
             let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
@@ -125,7 +125,7 @@ impl Feed {
         }
     }
 
-    /// Runs the command once, until the queue is closed. The error says how the command ended before that.
+    /// Runs the command once, until the queue is closed. Returns an error with the reason if the command ends before that.
     fn feed(&mut self) -> Result<(), String> {
         let (program, arguments) = self.words.split_first().ok_or("has no name")?;
         let mut child = Command::new(program)

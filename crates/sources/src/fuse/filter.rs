@@ -1,6 +1,7 @@
 //! Filters and rewrites records: `allow`, `deny` and `rewrite` of a rule.
 //!
-//! Expressions see a line without its line end (`\n` or `\r\n`), which is put back. No allocation per line.
+//! Expressions see a line without its line end (`\n` or `\r\n`); the line end is appended afterwards. Nothing is allocated per
+//! line.
 
 use regex::bytes::{CaptureLocations, Regex};
 
@@ -98,7 +99,7 @@ impl Filter {
     }
 }
 
-/// Rewrites line after line. Reuses the places of groups, and the text between two replacements.
+/// Rewrites one line after another. Reuses the memory for the positions of groups and for the text between two replacements.
 struct Work<'a> {
     rewrite: Vec<(&'a Regex, &'a [Part], CaptureLocations)>,
     line: Vec<u8>,

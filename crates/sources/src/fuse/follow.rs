@@ -3,8 +3,8 @@
 //! `[read] -> [decode] -> [send] -> keep -> take -> process -> encode -> write -> settle`
 //!
 //! A program may have opened such a file before the mount and still write to it. So a file is followed until no process has it
-//! open for writing, and removed when all of it is kept (behind memory: settled). A durable channel remembers how far a file
-//! was read, so nothing is sent twice. Before a file is removed it gets a name that no program opens.
+//! open for writing. It is removed when all of it is kept, or behind memory: settled. A durable channel remembers how far a
+//! file was read, so nothing is sent twice. Before a file is removed it is renamed to a name that no program opens.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -28,23 +28,23 @@ use crate::compressed::is_compressed;
 
 /// The size of one read in bytes, and so of a batch.
 const READ_BYTES: usize = 512 << 10;
-/// How many of the first bytes show whether a file is compressed.
+/// The number of bytes at the start of a file that show whether it is compressed.
 const START_BYTES: usize = 16;
 /// The interval at which files that are still being written are checked.
 const POLL: Duration = Duration::from_millis(200);
-/// The interval at which new files are searched: a program whose working directory is below can still make some.
+/// The interval between two searches for new files. A program whose working directory is below the mount can still create some.
 const POLL_FOR_NEW: Duration = Duration::from_secs(5);
-/// Follows the name of a file that is about to be removed, with the file's inode behind it. So no two get the same name: after
-/// a crash an older file of the same name may still be there.
+/// The suffix of a file that is about to be removed; the file's inode follows it. The inode makes the name unique: after a
+/// crash an older file of the same name may still be there.
 const TAKEN: &[u8] = b".millstream-taken";
 
 /// Device and inode of a file.
 type Key = (u64, u64);
 
-/// A file below.
+/// A file in the directory below the mount.
 struct Followed {
     path: PathBuf,
-    /// Its path as its writer knows it.
+    /// Its path below the mount, as its writer knows it.
     name: String,
     file: fs::File,
     /// `None` if the file system cannot tell this file from a later one with the same inode.
@@ -65,7 +65,7 @@ enum Step {
     Done,
 }
 
-/// Follows the files below until `stop`; with `once` only until all that is there is sent.
+/// Follows the files below the mount until `stop`. With `once`, returns when all files found are sent.
 pub(super) async fn follow(below: &Below, shipper: &Arc<Shipper>, mut stop: Stop, once: bool) {
     let origins = shipper.context.outlet.file_origins().unwrap_or_default();
     let origins: HashMap<_, _> = origins.into_iter().collect();
@@ -100,7 +100,8 @@ pub(super) async fn follow(below: &Below, shipper: &Arc<Shipper>, mut stop: Stop
                 Err(error) => {
                     let text = format_args!("{} below the mount: {error}", file.path.display());
                     reporter.error("below", text);
-                    // The next round opens it again: at the offset that the channel knows, or behind memory at its start.
+                    // The next round opens the file again, at the offset that a durable channel has, or behind memory at its
+                    // start.
                     done.push(*key);
                 }
             }
@@ -173,7 +174,7 @@ impl Followed {
         Ok(Some((key, file)))
     }
 
-    /// Sends what is there. Removes the file if no process writes to it any more.
+    /// Sends the data that the file has now. Removes the file if no process writes to it any more.
     async fn step(&mut self, below: &Below, shipper: &Shipper, stop: &Stop) -> io::Result<Step> {
         self.send_new(shipper, stop).await?;
         let quiet = self.open.stream()?.quiet()?;
@@ -185,7 +186,7 @@ impl Followed {
         }
         self.hide(below)?;
         self.send_new(shipper, stop).await?;
-        // A process may have opened it just before it was renamed.
+        // A process may have opened the file just before it was renamed.
         if stop.is_stopped() || is_being_written(&self.file) != Some(false) {
             return Ok(Step::Open);
         }
@@ -201,7 +202,7 @@ impl Followed {
         Ok(Step::Done)
     }
 
-    /// Gives the file a name that no program opens.
+    /// Renames the file to a name that no program opens.
     fn hide(&mut self, below: &Below) -> io::Result<()> {
         if original(self.path.as_os_str().as_bytes()).is_some() {
             return Ok(());
@@ -212,7 +213,7 @@ impl Followed {
         Ok(())
     }
 
-    /// Reads and sends what was written since the last read.
+    /// Reads and sends the bytes written since the last read.
     async fn send_new(&mut self, shipper: &Shipper, stop: &Stop) -> io::Result<()> {
         loop {
             let new = self.file.metadata()?.len().saturating_sub(self.read);
@@ -256,7 +257,7 @@ fn hidden(path: &Path, inode: u64) -> PathBuf {
     hidden.into()
 }
 
-/// The name that a hidden file had before; `None` if this is no hidden name.
+/// The name that a hidden file had before; `None` if the file is not hidden.
 fn original(name: &[u8]) -> Option<&[u8]> {
     let at = memchr::memmem::rfind(name, TAKEN)?;
     let (original, suffix) = (&name[..at], &name[at + TAKEN.len()..]);
@@ -276,7 +277,7 @@ mod tests {
         for hidden in [&old, &new] {
             assert_eq!(original(hidden.as_os_str().as_bytes()), Some(&b"d/a"[..]));
         }
-        // The name that earlier versions gave.
+        // A name without an inode, as earlier versions gave.
         assert_eq!(original(b"a.millstream-taken"), Some(&b"a"[..]));
         assert_eq!(original(b"a.millstream-taken.log"), None);
         assert_eq!(original(b"a"), None);

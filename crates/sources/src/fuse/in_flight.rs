@@ -1,4 +1,4 @@
-//! The batches of one open file that were sent to memory and are not settled.
+//! The batches of one open file that were sent to memory and are not settled yet.
 //!
 //! `read -> decode -> [send] -> keep -> take -> process -> encode -> write -> settle`
 
@@ -15,7 +15,7 @@ use crate::flight::Flight;
 #[derive(Default)]
 pub(super) struct InFlight {
     flight: Mutex<Flight<()>>,
-    /// The file was synced before, so it will be again: consumers should answer soon.
+    /// The file was synced before, so it probably will be again. Sinks are then asked to settle soon.
     synced: AtomicBool,
     /// A batch was dropped, and no `fsync` has returned an error for it yet.
     lost: AtomicBool,

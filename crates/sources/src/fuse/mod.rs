@@ -3,15 +3,16 @@
 //! `[read] -> [decode] -> [send] -> keep -> take -> process -> encode -> write -> settle`
 //!
 //! - Serving: `mount.rs` mounts, `run.rs` starts and stops, `session.rs` reads requests and answers them on each data thread,
-//!   `namespace.rs` answers those about names, `mounted.rs` those about open files.
+//!   `namespace.rs` answers requests about names, `mounted.rs` requests about open files.
 //! - Open files: `open_files.rs` is their table, `open_file.rs` sends and syncs one, `stream.rs` turns its bytes into parcels
-//!   (`cutter/`: records, `batcher.rs`: batches, `writers.rs`: their values), `in_flight.rs` is what memory has not settled.
-//! - Unfinished lines: `unfinished.rs` in memory, `journal/` on the disk, `quiet.rs` for joined lines that nothing follows.
-//! - Names: `tree/` in memory, `below.rs` the plain directory below the mount, `follow.rs` the files that were written to it.
+//!   (`cutter/`: records, `batcher.rs`: batches, `writers.rs`: their values), `in_flight.rs` holds the batches in memory
+//!   channels that are not settled.
+//! - Unfinished lines: `unfinished.rs` in memory, `journal/` on the disk, `quiet.rs` sends joined lines after a pause.
+//! - Names: `tree/` in memory, `below.rs` the plain directory below the mount, `follow.rs` ships the files in that directory.
 //! - Rules: `config.rs`, `rules.rs`, `filter.rs`; copies of records: `tee.rs`, `exec.rs`.
 //!
-//! The source promises that the bytes of a `write` that has returned are kept (behind a durable channel), that `fsync` returns
-//! when they are synced, and that what it cannot accept is an error for the writer.
+//! Behind a durable channel, the bytes of a `write` are kept when it returns, and durable when `fsync` returns. A `write` whose
+//! bytes cannot be accepted returns an error.
 
 mod batcher;
 mod below;
@@ -76,7 +77,7 @@ fn build(_name: &str, node: &Node) -> Checked<Box<dyn Source>> {
 /// The source.
 struct Fuse {
     options: Arc<Options>,
-    /// The mount that `bind` made, until it is run.
+    /// The mount that `bind` made; taken by the first `run`.
     mounted: Option<(Device, Mount, Arc<Below>)>,
 }
 
@@ -103,7 +104,7 @@ impl Source for Fuse {
     }
 
     fn is_replaceable(&self) -> bool {
-        // Programs have files below the mount open.
+        // Programs have open files in the mount, which a replacement would break.
         false
     }
 

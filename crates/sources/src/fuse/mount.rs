@@ -1,4 +1,4 @@
-//! Mounts the directory, over the plain one that it hides.
+//! Mounts the source's directory over the plain directory at the same path.
 
 use std::{path::Path, sync::Arc};
 
@@ -8,10 +8,10 @@ use rustix::io::Errno;
 
 use super::{below::Below, config::Options};
 
-/// The most mounts of dead processes that are removed from one directory: they may be stacked.
+/// The most mounts of dead processes that are removed from one directory. Several may be stacked.
 const STALE_MAX: usize = 8;
 
-/// Mounts, and opens the directory that the mount hides.
+/// Mounts the directory. First opens the plain directory, which the mount then hides.
 pub(super) fn mount(
     options: &Options,
     reporter: &Reporter,

@@ -1,4 +1,4 @@
-//! A mount that is served: what all its sessions share, and the requests about open files.
+//! The state that all sessions of a mount share, and the requests about open files.
 //!
 //! `read -> [decode] -> [send] -> keep -> take -> process -> encode -> write -> settle`
 
@@ -28,7 +28,7 @@ const ACCESS_MODE: u32 = 3;
 const TRUNCATE: u32 = 0o1_000;
 /// O_DSYNC, which O_SYNC includes: each write returns when it is durable.
 const DSYNC: u32 = 0o10_000;
-/// Each write arrives as it is made, so its end is known and its writer gets its error.
+/// With direct I/O the kernel sends each write as it is made: its end is known, and the writer gets its error.
 const OPENED: u32 = open_flag::DIRECT_IO | open_flag::NO_FLUSH;
 
 /// The state that the sessions of one mount share.
@@ -59,17 +59,17 @@ pub(super) struct BegunWrite {
     stage: Stage,
 }
 
-/// How far a write has come.
+/// The progress of a write.
 #[allow(
     clippy::large_enum_variant,
     reason = "nearly every one is the large one, and none is stored"
 )]
 enum Stage {
-    /// The records are cut; the turn is held, if the file needs one.
+    /// The records are cut. Holds the file's turn, if the file needs one.
     Cut(Parcel, Option<Turn>),
-    /// The whole request: the file's turn is taken, so it waits.
+    /// The whole request: another task has the file's turn, so the write waits.
     Queued(Buffer),
-    /// A part of a copy within the mount, which is not sent again.
+    /// A part of a copy within the mount, which was shipped already.
     Copy,
 }
 
@@ -82,7 +82,7 @@ impl Mounted {
                 return None;
             }
             Operation::Interrupt { unique } if self.waiting.interrupt(unique) => return None,
-            // It does not wait yet, or no longer. The kernel sends this again if it still does.
+            // The request does not wait yet, or has ended. If it still waits, the kernel sends the interrupt again.
             Operation::Interrupt { .. } => Err(Errno::AGAIN),
             Operation::Open { flags } => self.open(header.node, flags),
             Operation::Create { name, mode, flags } => self.create(header, name, mode, flags),
@@ -117,8 +117,8 @@ impl Mounted {
         }))
     }
 
-    /// The first part of WRITE, which does not wait: cuts the data, which follows the request in the buffer, into records. Takes
-    /// the buffer if records stay in it, or if the write has to wait for its turn.
+    /// The first part of WRITE, which does not wait: cuts the data into records. The data follows the request in the buffer.
+    /// Takes the buffer if records stay in it, or if the write has to wait for its turn.
     pub(super) fn begin_write(
         &self,
         write: Write,
@@ -135,8 +135,8 @@ impl Mounted {
         Ok(BegunWrite { file, write, stage })
     }
 
-    /// The second part of WRITE: sends the records; returns how many bytes were accepted. Given up while it waits, it takes
-    /// nothing with it that other writes have left unfinished.
+    /// The second part of WRITE: sends the records; returns the number of bytes that were accepted. A write that is given up
+    /// while it waits loses no unfinished bytes of other writes.
     pub(super) async fn finish_write(&self, begun: BegunWrite) -> Result<u32, Errno> {
         let BegunWrite { file, write, stage } = begun;
         let when_full = self.shipper.options.when_full;
@@ -169,7 +169,7 @@ impl Mounted {
         sent
     }
 
-    /// Notes a write in the tree and cuts its data into records; `None` if it is a part of a copy within the mount.
+    /// Notes a write in the tree and cuts its data into records; `None` if the write is a part of a copy within the mount.
     fn cut(
         &self,
         write: Write,
@@ -209,7 +209,7 @@ impl Mounted {
         Ok(None)
     }
 
-    /// FSYNC: syncs everything that was written to a file, through all its handles.
+    /// FSYNC: syncs everything that was written to a file, through any handle.
     pub(super) async fn sync(&self, header: Header) -> Result<(), Errno> {
         let sync = async {
             for file in self.files.of_node(header.node) {
@@ -225,7 +225,7 @@ impl Mounted {
         }
     }
 
-    /// RELEASE: the last copy of a handle is closed. No program waits for this, so an error can only be logged.
+    /// RELEASE: the last copy of a handle was closed. No program waits for this, so an error can only be logged.
     pub(super) async fn release(&self, handle: u64) {
         let Some(file) = self.files.remove(handle) else {
             return;

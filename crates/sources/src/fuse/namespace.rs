@@ -1,4 +1,4 @@
-//! Requests about names, attributes and what can be read again. The tree in memory answers them at once.
+//! Requests about names, attributes and reads. The tree in memory answers them at once.
 
 use std::{
     ffi::OsStr,
@@ -17,11 +17,11 @@ use super::{
     tree::{DIRECTORY, LINK, NAME_BYTES_MAX, NODES_MAX, TYPE_MASK, Tree, Who},
 };
 
-/// How long the kernel may cache an answer, in seconds. It sees every change itself, except that old files are forgotten.
+/// How long the kernel may cache an answer, in seconds. It makes every change itself, except that the tree forgets old files.
 pub(super) const VALID_SECONDS: u64 = 1;
 /// The largest write that the kernel may send, in bytes: its own limit is 256 pages.
 pub(super) const WRITE_BYTES_MAX: u32 = 1 << 20;
-/// The capabilities that are requested, as far as the kernel offers them.
+/// The capabilities to request, if the kernel offers them.
 const CAPABILITIES: u32 = capability::ATOMIC_O_TRUNC
     | capability::BIG_WRITES
     | capability::PARALLEL_DIROPS
@@ -31,14 +31,14 @@ const CAPABILITIES: u32 = capability::ATOMIC_O_TRUNC
 const KEEP_SIZE: u32 = 1;
 /// The operation LINK. Refused: a file has one path, which decides its rule.
 const HARD_LINK: u32 = 13;
-/// The free blocks that `statfs` shows. The real limit is the room of the channel behind, and of all after it.
+/// The free blocks that `statfs` reports. The number is fixed: the real limit is the free space in the channels behind.
 const FREE_BLOCKS: u64 = 1 << 28;
 const BLOCK_BYTES: u32 = 4096;
 
 /// The body of an answer.
 pub(super) type Body = Result<Vec<u8>, Errno>;
 
-/// The names below the mount point, and the plain directory below, whose directories follow them.
+/// The names below the mount point, and the plain directory below, which gets the same directories.
 pub(super) struct Namespace {
     tree: Mutex<Tree>,
     below: Arc<Below>,
@@ -146,7 +146,7 @@ impl Namespace {
         attributes(shown)
     }
 
-    /// Makes a new directory below, too, for programs that write while nothing is mounted.
+    /// Makes the same directory in the plain one below, for programs that write while nothing is mounted.
     fn directory_made(&self, node: u64) {
         let path = self.tree().path(node);
         if let Some(path) = path {

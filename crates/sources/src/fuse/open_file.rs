@@ -1,4 +1,4 @@
-//! An open file: sends what is written through it, syncs it, and sends its end when it is closed.
+//! An open file: sends the bytes written through it, syncs it, and sends its end when it is closed.
 //!
 //! `read -> decode -> [send] -> keep -> take -> process -> encode -> write -> settle`
 //!
@@ -18,10 +18,10 @@ use super::{
     shipper::Shipper, stream::Stream, tee::Tee,
 };
 
-/// The exclusive right to change what is unfinished of a file with joined lines.
+/// The exclusive right to change the unfinished bytes of a file with joined lines.
 pub(super) type Turn = OwnedMutexGuard<()>;
 
-/// One open file: what one `open` gave, until its last copy is closed.
+/// An open file: begins with one `open`, and ends when the last copy of its handle is closed.
 pub(super) struct OpenFile {
     node: u64,
     shipper: Arc<Shipper>,
@@ -34,9 +34,9 @@ struct Writing {
     stream: Mutex<Stream>,
     rule: Arc<Rule>,
     tee: Option<Arc<Tee>>,
-    /// With joined lines: the kernel lets one write at a time into a file, but joined lines also leave without a write.
+    /// With joined lines. The kernel lets only one write at a time into a file, but joined lines also leave between writes.
     turns: Option<Arc<tokio::sync::Mutex<()>>>,
-    /// Behind memory: what was sent and is not settled.
+    /// Behind memory: the batches that were sent and are not settled.
     in_flight: InFlight,
 }
 
@@ -60,7 +60,7 @@ impl OpenFile {
         Self::new(shipper, 0, Stream::of_file(shipper, path))
     }
 
-    /// A file that an earlier run left with an unfinished line.
+    /// A file whose unfinished line an earlier run left in the journal.
     pub(super) fn recovered(shipper: &Arc<Shipper>, left: Left) -> Self {
         Self::new(shipper, 0, Stream::recovered(shipper, left))
     }
@@ -85,12 +85,12 @@ impl OpenFile {
         self.node
     }
 
-    /// The rule that it follows; EBADF if it is open for reading only.
+    /// The rule that the file follows; EBADF if it is open for reading only.
     pub(super) fn rule(&self) -> Result<&Rule, Errno> {
         Ok(&self.writing()?.rule)
     }
 
-    /// Its stream; EBADF if it is open for reading only.
+    /// The stream that is written through it; EBADF if it is open for reading only.
     pub(super) fn stream(&self) -> Result<MutexGuard<'_, Stream>, Errno> {
         Ok(self.writing()?.stream())
     }
@@ -105,7 +105,7 @@ impl OpenFile {
         Some(self.turns()?.clone().lock_owned().await)
     }
 
-    /// Its turn, or an error if another task has it.
+    /// The file's turn, or an error if another task has it.
     pub(super) fn try_turn(&self) -> Result<Option<Turn>, TryLockError> {
         let turns = self.turns().cloned();
         turns.map(tokio::sync::Mutex::try_lock_owned).transpose()
@@ -119,8 +119,8 @@ impl OpenFile {
         self.writing.as_ref().ok_or(Errno::BADF)
     }
 
-    /// Sends a parcel; returns how many bytes of its write can be acknowledged, once they can be. Any thread may have read the
-    /// write, but a file always sends into the same lane, which keeps its order.
+    /// Sends a parcel; returns the number of bytes of its write that can be acknowledged, once they can be. Writes may be read
+    /// by any thread, but a file always sends into the same lane, which keeps its order.
     pub(super) async fn send(&self, parcel: Parcel, when_full: WhenFull) -> Result<usize, Errno> {
         let writing = self.writing()?;
         let lanes = self.shipper.context.threads.count() as u64;
@@ -152,7 +152,7 @@ impl OpenFile {
         Ok(())
     }
 
-    /// The last copy is closed: sends what is unfinished.
+    /// Sends the unfinished bytes, because the last copy of the handle was closed.
     pub(super) async fn finish(&self) -> Result<(), Errno> {
         let Ok(writing) = self.writing() else {
             return Ok(());
@@ -161,7 +161,7 @@ impl OpenFile {
         let _turn = self.turn().await;
         let parcel = writing.stream().finish()?;
         self.send(parcel, WhenFull::Block).await?;
-        // The journal must hold a line until the batch that it became part of is kept.
+        // The journal must keep a line until the batch that contains it is kept.
         if shipper.durable && writing.stream().line().is_in_doubt() {
             let receipt = shipper.context.outlet.sync();
             receipt.await.map_err(|_| Errno::IO)?;
@@ -222,8 +222,8 @@ impl Writing {
         accepted
     }
 
-    /// Sends a batch to a durable channel and waits until it is kept. If the caller stops waiting in between, whatever was
-    /// unfinished counts as sent.
+    /// Sends a batch to a durable channel and waits until it is kept. If the caller stops waiting, the unfinished bytes in the
+    /// batch count as sent.
     async fn keep(
         &self,
         shipper: &Shipper,
@@ -243,7 +243,7 @@ impl Writing {
         match kept {
             Ok(()) => stream.line().kept(parcel.leaves),
             Err(Errno::IO) => stream.rewind(before),
-            // It may still be kept.
+            // The channel may still keep the batch.
             Err(_) => {}
         }
         kept

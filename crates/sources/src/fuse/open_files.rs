@@ -13,7 +13,7 @@ use rustix::io::Errno;
 
 use super::open_file::OpenFile;
 
-/// All open files, by the numbers that the kernel knows them by.
+/// All open files, by handle.
 pub(super) struct OpenFiles {
     next: AtomicU64,
     open: Mutex<HashMap<u64, Arc<OpenFile>>>,
@@ -21,7 +21,7 @@ pub(super) struct OpenFiles {
 }
 
 impl OpenFiles {
-    /// An empty table; `count` follows its size.
+    /// An empty table; `count` shows its size.
     pub(super) fn new(count: Meter) -> Self {
         Self {
             next: AtomicU64::default(),

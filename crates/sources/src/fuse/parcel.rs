@@ -1,4 +1,4 @@
-//! A parcel: what one write, or the end of a file, gives to be sent.
+//! A parcel: the result of one write, or of the end of a file, ready to be sent.
 
 use millstream_record::Batch;
 
@@ -7,13 +7,13 @@ use super::{cutter::Mode, unfinished::Place};
 /// A batch to send, and the unfinished bytes behind it.
 #[derive(Debug)]
 pub(super) struct Parcel {
-    /// The records; `None` if none is left to send.
+    /// The records; `None` if there are none to send.
     pub batch: Option<Batch>,
     /// Pieces of records that were too long, for the port `NAME.rejected`.
     pub rejected: Option<Batch>,
-    /// The unfinished bytes of the journal that leave with this parcel.
+    /// The generation of unfinished bytes in the journal that leaves with this parcel.
     pub leaves: Option<Place>,
-    /// How many of the bytes that were unfinished before stay so.
+    /// How many of the earlier unfinished bytes, counted from the end, stay unfinished.
     pub stay: usize,
     /// The last bytes of the write, which are unfinished.
     pub unfinished: Vec<u8>,

@@ -1,11 +1,11 @@
-//! The thread that sent a request, as `/proc` shows it.
+//! Looks up the thread that sent a request in `/proc`.
 
 use std::fs;
 
-/// SIGKILL in the masks of `/proc/PID/status`. The kernel turns every fatal signal into it.
+/// SIGKILL in the signal masks of `/proc/PID/status`. The kernel turns every fatal signal into SIGKILL.
 const KILL_BIT: u64 = 1 << 8;
 
-/// The process that a thread belongs to; `None` if this process may not see it.
+/// The process that a thread belongs to; `None` if `/proc` does not show the thread.
 pub(super) fn process_of(thread: u32) -> Option<u32> {
     field(&status(thread)?, "Tgid:")?.parse().ok()
 }

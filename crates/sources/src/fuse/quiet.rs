@@ -1,10 +1,10 @@
-//! Sends joined lines as a whole record once nothing has followed them for the rule's `wait`.
+//! Sends joined lines as a record once nothing was written for the rule's `wait`.
 //!
 //! `[read] -> [decode] -> [send] -> keep -> take -> process -> encode -> write -> settle`
 //!
-//! One task checks all open files from time to time, so a write costs no timer. It has the turn of each file that it sends
-//! for: writes to the file wait, and no file is checked while a write to it is in flight. So unfinished bytes are never sent
-//! twice, and their order is kept.
+//! One task checks all open files periodically, so a write needs no timer. It takes the turn of a file before it sends: writes
+//! to the file wait meanwhile, and a file with a write in flight is skipped. So unfinished bytes are never sent twice, and
+//! their order is kept.
 
 use std::{sync::Arc, time::Duration};
 
@@ -15,14 +15,14 @@ use super::{
     config::WhenFull, open_file::OpenFile, open_files::OpenFiles, parcel::Parcel, shipper::Shipper,
 };
 
-/// Checks per `wait`: a record leaves up to this part of its `wait` late.
+/// Checks per `wait`. So a record leaves at most this fraction of its `wait` late.
 const CHECKS: u32 = 4;
 /// The shortest and the longest interval between two checks.
 const INTERVAL_MIN: Duration = Duration::from_millis(10);
 const INTERVAL_MAX: Duration = Duration::from_secs(1);
 
-/// Sends complete records until it is dropped. Never returns, and does nothing where no rule joins lines. Each task that it
-/// starts holds a clone of `busy`.
+/// Sends complete records until it is dropped. Never returns; idle if no rule joins lines. Each task that it starts holds a
+/// clone of `busy`.
 pub(super) async fn send_quiet(shipper: &Arc<Shipper>, files: &OpenFiles, busy: &mpsc::Sender<()>) {
     let rules = shipper.options.rules.all();
     let Some(wait) = rules.filter_map(|rule| rule.boundaries.wait()).min() else {
@@ -37,7 +37,7 @@ pub(super) async fn send_quiet(shipper: &Arc<Shipper>, files: &OpenFiles, busy: 
             };
             if let Some(parcel) = complete(&file) {
                 let (shipper, busy) = (shipper.clone(), busy.clone());
-                // A task each: a file whose channel is full does not hold up the others.
+                // One task per file, so that a full channel delays only its own files.
                 tokio::task::spawn_local(async move {
                     let (_turn, _busy) = (turn, busy);
                     send(&shipper, &file, parcel).await;
@@ -47,18 +47,18 @@ pub(super) async fn send_quiet(shipper: &Arc<Shipper>, files: &OpenFiles, busy: 
     }
 }
 
-/// The record that has become complete in an open file.
+/// The record that has become complete in an open file; `None` if there is none.
 fn complete(file: &OpenFile) -> Option<Parcel> {
     let mut stream = file.stream().ok()?;
     stream.quiet().unwrap_or_else(|_| {
-        // Its error was logged.
+        // The stream has logged the error. The record is due again after `wait`.
         stream.wait_again();
         None
     })
 }
 
 async fn send(shipper: &Shipper, file: &OpenFile, parcel: Parcel) {
-    // The limit of writes: one that waits behind this must be able to fail in time.
+    // The same limit as for writes: a write that waits behind this one must be able to fail in time.
     let when_full = shipper.options.when_full;
     let Err(error) = file.send(parcel, when_full).await else {
         return;

@@ -1,4 +1,4 @@
-//! The rules: which one a file follows, and its tag. Both depend on the path of the file when it is opened.
+//! The rules: which rule a file follows, and its tag. Both depend on the path when the file is opened.
 
 use std::{path::Path, sync::Arc};
 
@@ -15,7 +15,7 @@ use crate::tagging::{Tagging, batch_template};
 
 /// The values that the templates of `tag` and `tee` may use.
 pub(super) const NAMES: [&str; 2] = ["host", "path"];
-/// The values of batches: the same, and the process that wrote the records, where it is known.
+/// The values of batches: the same, and `pid`, the process that wrote the records, if it is known.
 pub(super) const VALUES: &[&str] = &[NAMES[0], NAMES[1], "pid"];
 
 /// The most parts that a suffix of log rotation may have.
@@ -25,7 +25,7 @@ const SUFFIX_PARTS_MAX: usize = 8;
 #[derive(Debug)]
 pub(super) struct Rule {
     pub paths: GlobSet,
-    /// The directories in front of the first wildcard of each pattern, which are created at the start.
+    /// The directories in front of the first wildcard of each pattern. They are created at the start.
     pub directories: Vec<String>,
     pub tag: Tagging,
     pub boundaries: Arc<Boundaries>,
@@ -41,7 +41,7 @@ impl Rule {
     }
 }
 
-/// The paths that `path` extends by a suffix, as a rotated name does. The longest comes first.
+/// The paths that `path` extends by a suffix, as a rotated name does: `app.log` for `app.log.1`. The longest comes first.
 fn originals(path: &str) -> impl Iterator<Item = &str> {
     let name_at = path.rfind('/').map_or(0, |slash| slash + 1);
     let ends = path.char_indices().rev();
@@ -60,9 +60,9 @@ pub(super) struct Rules {
 }
 
 impl Rules {
-    /// The rule of a file: the first that matches its path, with one exception. Log rotation must not carry filtered records out
-    /// under another name: if the path extends one whose rule filters (`app.log.1`), it follows that rule, unless it is matched
-    /// by a rule that does not match the original.
+    /// The rule of a file: the first one that matches its path, with one exception. Log rotation must not carry filtered
+    /// records out under another name. So if the path extends another path by a suffix (`app.log.1`) and the rule of that one
+    /// filters, the file follows that rule, unless a rule that does not match the original matches this path.
     pub(super) fn of(&self, path: &str) -> Arc<Rule> {
         let named = self.first(path);
         for original in originals(path) {
@@ -144,7 +144,7 @@ impl CopyPath {
             record: Record::None,
         };
         let mut out = Vec::new();
-        // The names were checked, so no value can be missing.
+        // The names were checked at the start, so no value can be missing.
         let _ = Renderer::path(&self.0, TimeZone::UTC).render(shared, record, &mut out);
         String::from_utf8_lossy(&out).into_owned()
     }

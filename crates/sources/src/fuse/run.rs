@@ -1,9 +1,9 @@
-//! Runs the source: serves the mount, and takes everything down again.
+//! Runs the source: serves the mount, and closes everything at a stop.
 //!
-//! First the lines that an earlier run left unfinished are sent, from their slots in the journal. Meanwhile the sessions serve
-//! the mount; then the files below it are shipped. On a stop the mount is removed first, so that no new file can be opened.
-//! Requests in flight are answered, and every open file is closed as its writer would have done. The device is closed last;
-//! from then on writers get ENOTCONN.
+//! First the lines that an earlier run left in the journal are sent. Meanwhile the sessions serve the mount. Then the files
+//! below the mount are shipped. At a stop the mount is removed first, so that no new file can be opened. Requests in flight are
+//! answered, and every open file is ended as if its writer had closed it. The device is closed last; from then on writers get
+//! ENOTCONN.
 
 use std::{
     io,
@@ -46,7 +46,7 @@ pub(super) async fn once(
     Ok(())
 }
 
-/// Serves a mount until it is time to stop.
+/// Serves a mount until the source stops or the mount is gone.
 pub(super) async fn run(
     options: Arc<Options>,
     (device, mut mount, below): (Device, Mount, Arc<Below>),
@@ -80,7 +80,7 @@ pub(super) async fn run(
     };
     let gone = tokio::select! {
         () = stop.stopped() => false,
-        // None: all sessions have panicked, which their threads have reported.
+        // `None`: all sessions have panicked, and their threads have reported it.
         gone = ends.recv() => gone.unwrap_or(false),
         () = beside => false,
         () = send_quiet(&shipper, &mounted.files, &mounted.busy) => false,
@@ -103,7 +103,7 @@ pub(super) async fn run(
     }))
 }
 
-/// Sends what an earlier run has left unfinished.
+/// Sends the unfinished lines that an earlier run left.
 async fn send_left(shipper: &Arc<Shipper>, left: Vec<Left>) {
     for left in left {
         let path = left.path.clone();
@@ -117,7 +117,7 @@ async fn send_left(shipper: &Arc<Shipper>, left: Vec<Left>) {
     }
 }
 
-/// The tree at the start: the directories below the mount, and those that rules name.
+/// The tree at the start: the directories below the mount, and those that the rules name.
 fn tree(options: &Options, below: &Below) -> io::Result<Tree> {
     let root = below.metadata()?;
     let who = Who {
@@ -146,7 +146,7 @@ fn tree(options: &Options, below: &Below) -> io::Result<Tree> {
     Ok(tree)
 }
 
-/// Starts a session on every data thread. Each sends at its end whether the mount is gone.
+/// Starts a session on every data thread. When a session ends, it sends whether the mount is gone.
 async fn start_sessions(
     mounted: &Arc<Mounted>,
     end: watch::Receiver<bool>,
@@ -165,7 +165,7 @@ async fn start_sessions(
     ends
 }
 
-/// Waits for the requests in flight, and closes every file as its writer would have done.
+/// Waits for the requests in flight, and ends every open file as if its writer had closed it.
 async fn close_all(mounted: Arc<Mounted>, mut all_done: mpsc::Receiver<()>) {
     let shipper = mounted.shipper.clone();
     let files = mounted.files.drain();

@@ -3,8 +3,8 @@
 //! `[read] -> decode -> send -> keep -> take -> process -> encode -> write -> settle`
 //!
 //! A request is read into a pooled buffer behind some headroom, so that an unfinished line can be put in front of the data.
-//! Large writes leave in that buffer and are never copied. A request that cannot be answered at once (its channel is full, or
-//! it waits for a sync) continues as a task on the same thread, so that other files are served.
+//! Large writes leave in that buffer and are never copied. A request may have to wait, for a full channel or a sync. It then
+//! continues as a task on the same thread, while the session serves other requests.
 
 use std::{
     future::{Future, poll_fn},
@@ -32,10 +32,11 @@ use super::{
 /// The size of a buffer, in bytes.
 const REQUEST_BYTES: usize = HEADROOM + WRITE_DATA_AT + WRITE_BYTES_MAX as usize;
 
-/// A request is readable; the end of the mount shows as an error.
+/// A request is readable, or the mount has ended, which shows as an error.
 const WAKES: Interest = Interest::READABLE.add(Interest::ERROR);
 
-/// The answer to one request. Dropped unanswered, it answers EIO, so that no fault of ours makes a writer hang.
+/// The answer to one request. If it is dropped unanswered, it answers EIO, so that a bug or a panic never leaves a writer
+/// hanging.
 struct Reply {
     device: Device,
     unique: u64,
@@ -54,7 +55,7 @@ impl Reply {
     fn send(&mut self, error: i32, body: &[u8]) {
         self.is_answered = true;
         let header = fuse::header(self.unique, error, body.len());
-        // ENOENT: the process that asked is gone. ENODEV: the mount is.
+        // ENOENT: the process that sent the request is gone. ENODEV: the mount is gone.
         let _ = self
             .device
             .write(&[IoSlice::new(&header), IoSlice::new(body)]);
@@ -82,7 +83,7 @@ impl Drop for Reply {
     }
 }
 
-/// Serves requests until `stop`, or until the mount is gone; then returns true.
+/// Serves requests until `stop`, or until the mount is gone. Returns whether the mount is gone.
 pub(super) async fn serve(mounted: Arc<Mounted>, mut stop: watch::Receiver<bool>) -> bool {
     let reporter = &mounted.shipper.context.reporter;
     #[allow(
@@ -115,14 +116,14 @@ pub(super) async fn serve(mounted: Arc<Mounted>, mut stop: watch::Receiver<bool>
     }
 }
 
-/// Reads one request; false when the mount is gone.
+/// Reads one request; returns false when the mount is gone.
 async fn read(
     mounted: &Mounted,
     ready: &AsyncFd<Device>,
     buffer: &mut Option<Buffer>,
 ) -> io::Result<bool> {
     if buffer.is_none() {
-        // While memory is short nothing is read. Writers wait in the kernel, where any signal interrupts them.
+        // While the pool is empty nothing is read. Writers wait in the kernel, where any signal interrupts them.
         *buffer = Some(mounted.shipper.context.pool.reserve(REQUEST_BYTES).await);
     }
     let Some(buffer) = buffer else {
@@ -142,7 +143,7 @@ async fn read(
     }
 }
 
-/// Answers the request in the buffer, or spawns a task that will.
+/// Answers the request in the buffer, or spawns a task that does.
 async fn handle(mounted: &Arc<Mounted>, buffer: &mut Option<Buffer>) {
     let Some(bytes) = buffer.as_ref().and_then(|buffer| buffer.get(HEADROOM..)) else {
         return;
@@ -182,7 +183,7 @@ async fn handle(mounted: &Arc<Mounted>, buffer: &mut Option<Buffer>) {
                 reply.answer(written.map(fuse::written));
             })
             .await;
-            // A consumer on this thread takes the batch while it is still in the cache.
+            // Lets a consumer on this thread take the batch while it is still in the CPU cache.
             tokio::task::yield_now().await;
         }
         Operation::Sync { .. } => {
@@ -193,7 +194,7 @@ async fn handle(mounted: &Arc<Mounted>, buffer: &mut Option<Buffer>) {
             .await;
         }
         Operation::Release { handle } => {
-            // No program waits for the end of this, and the kernel expects its answer soon.
+            // No program waits for the end of this request, and the kernel expects its answer soon.
             reply.answer(Ok([]));
             run(mounted, async move |mounted| mounted.release(handle).await).await;
         }
@@ -204,7 +205,7 @@ async fn handle(mounted: &Arc<Mounted>, buffer: &mut Option<Buffer>) {
     }
 }
 
-/// Runs a request to its end if it does not have to wait. Otherwise it continues as a task.
+/// Polls a request once. If it has to wait, it continues as a task.
 async fn run(mounted: &Arc<Mounted>, request: impl AsyncFnOnce(Arc<Mounted>) + 'static) {
     let mounted = mounted.clone();
     let mut work: Pin<Box<dyn Future<Output = ()>>> = Box::pin(async move {

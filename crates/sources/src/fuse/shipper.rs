@@ -1,4 +1,4 @@
-//! The path of all open files of a node: the outlets, the journal, the copies, and how long a write may wait for room.
+//! The state that all open files of a node share: outlets, journal, copies, and how long a write may wait for free space.
 //!
 //! `read -> decode -> [send] -> keep -> take -> process -> encode -> write -> settle`
 
@@ -26,10 +26,10 @@ use super::{
     unfinished::Unfinished,
 };
 
-/// How long a write waits for room before it fails, with `when_full: fail`.
+/// How long a write waits for free space before it fails, with `when_full: fail`.
 const FAIL_AFTER: Duration = Duration::from_secs(1);
 
-/// The node's own meters, beside those of every source.
+/// The node's own meters, in addition to those of every source.
 #[derive(Clone)]
 pub(super) struct Meters {
     pub too_long: Meter,
@@ -54,7 +54,7 @@ pub(super) struct Shipper {
 }
 
 impl Shipper {
-    /// Opens the journal; returns with it the lines that an earlier run left unfinished.
+    /// Opens the journal. Also returns the lines that an earlier run left unfinished.
     pub(super) fn open(
         options: Arc<Options>,
         context: SourceContext,
@@ -104,7 +104,7 @@ impl Shipper {
         Ok((Arc::new(shipper), left))
     }
 
-    /// Hands a batch to an outlet once it has room. If the caller stops waiting before that, nothing is sent.
+    /// Hands a batch to an outlet once it has space for it. If the caller stops waiting before that, nothing is sent.
     pub(super) async fn put(
         &self,
         outlet: &Outlet,
@@ -117,7 +117,8 @@ impl Shipper {
         self.in_time(outlet.send(batch, true), when_full).await
     }
 
-    /// Waits until a batch is kept. EIO: it is not. ENOSPC: the outlet has become full, and may still keep the batch.
+    /// Waits until a batch is kept. EIO: it was not kept. ENOSPC: the outlet has become full, and may still keep the batch
+    /// later.
     pub(super) async fn kept(
         &self,
         outlet: &Outlet,
@@ -137,7 +138,7 @@ impl Shipper {
         }
     }
 
-    /// Waits for room as long as `when_full` allows.
+    /// Waits for free space for as long as `when_full` allows.
     pub(super) async fn in_time<T>(
         &self,
         room: impl Future<Output = T>,
@@ -156,7 +157,7 @@ impl Shipper {
         Some(Arc::new(Tee::new(PathBuf::from(copy))))
     }
 
-    /// Copies a batch to the file and the command of a rule. A failure is counted and logged, and fails no writer.
+    /// Copies a batch to the rule's file and command. A failure is counted and logged, and is no error for the writer.
     pub(super) async fn copy(&self, tee: Option<Arc<Tee>>, rule: &Rule, batch: Batch) {
         if let Some(tee) = tee {
             let body = batch.clone();

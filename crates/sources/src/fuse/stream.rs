@@ -2,10 +2,10 @@
 //!
 //! `read -> [decode] -> send -> keep -> take -> process -> encode -> write -> settle`
 //!
-//! A stream keeps the rule, tag and path of the moment its file was opened, also when the file is renamed. It never waits:
-//! `open_file.rs` sends the parcels. Bytes that earlier writes left unfinished stay in the stream until their parcel has been
-//! handed over ([`Stream::advance`]), and return if it is not kept ([`Stream::rewind`]), so a write that fails loses nothing
-//! of another one.
+//! A stream keeps the rule, tag and path with which its file was opened, even if the file is renamed. It never waits:
+//! `open_file.rs` sends the parcels. Unfinished bytes of earlier writes stay in the stream until their parcel was handed over
+//! ([`Stream::advance`]). They return if the parcel is not kept ([`Stream::rewind`]), so a write that fails loses no bytes of
+//! another write.
 
 use std::{ops::Range, sync::Arc, time::Instant};
 
@@ -32,13 +32,13 @@ pub(super) struct Stream {
     writers: Writers,
     batcher: Batcher,
     too_long: Meter,
-    /// Unfinished bytes go into the journal before their write is answered.
+    /// Whether unfinished bytes go into the journal before their write is answered.
     journals: bool,
-    /// With joined lines: the time of the last write, until the stream was checked for records that nothing followed.
+    /// With joined lines: the time of the last write. `None` once `quiet` has found the stream due.
     last_write: Option<Instant>,
 }
 
-/// The state of a stream before a parcel left.
+/// The state of a stream before it advanced.
 #[derive(Debug)]
 pub(super) struct Before {
     cutter: CutterBefore,
@@ -66,7 +66,7 @@ impl Stream {
         }
     }
 
-    /// The stream of a real file, which itself holds its unfinished bytes.
+    /// The stream of a real file. The file holds its unfinished bytes, so the journal is not needed.
     pub(super) fn of_file(shipper: &Shipper, path: &str) -> Self {
         Self {
             journals: false,
@@ -98,7 +98,7 @@ impl Stream {
         self.writers.path()
     }
 
-    /// The parcel of a write by `thread`, whose bytes are in `data` of the buffer. Takes the buffer if records stay in it.
+    /// The parcel of a write by `thread`. Its bytes are in `data` of the buffer. Takes the buffer if records stay in it.
     pub(super) fn write(
         &mut self,
         buffer: &mut Option<Buffer>,
@@ -111,12 +111,12 @@ impl Stream {
         self.parcel(cuttings, buffer, data, values)
     }
 
-    /// The parcel of the end of the file: all that is unfinished.
+    /// The parcel of the end of the file: all unfinished bytes.
     pub(super) fn finish(&mut self) -> Result<Parcel, Errno> {
         self.parcel_of_tail(self.cutter.cut_end())
     }
 
-    /// The parcel of joined lines that nothing followed for the rule's `wait`; `None` if there are none.
+    /// The parcel of joined lines after a pause of the rule's `wait`; `None` if there is nothing to send.
     pub(super) fn quiet(&mut self) -> Result<Option<Parcel>, Errno> {
         let waited = self.rule.boundaries.wait().zip(self.last_write);
         if waited.is_none_or(|(wait, written)| written.elapsed() < wait) {
@@ -130,7 +130,7 @@ impl Stream {
         self.parcel_of_tail(cuttings).map(Some)
     }
 
-    /// The parcel of [`Stream::quiet`] could not be sent: it is due again after the rule's `wait`.
+    /// Makes the parcel of [`Stream::quiet`] due again after `wait`, because it could not be sent.
     pub(super) fn wait_again(&mut self) {
         self.last_write = Some(Instant::now());
     }
@@ -177,7 +177,7 @@ impl Stream {
         })
     }
 
-    /// The next hop has the parcel: the unfinished bytes in it leave the stream.
+    /// Removes the unfinished bytes of a parcel, because the next hop has it. Returns the state before.
     pub(super) fn advance(&mut self, parcel: &Parcel) -> Before {
         Before {
             line: self.line.advance(parcel.leaves, parcel.stay),
@@ -185,14 +185,14 @@ impl Stream {
         }
     }
 
-    /// The parcel was not kept: its unfinished bytes are unfinished again.
+    /// Restores the unfinished bytes of a parcel that was not kept.
     pub(super) fn rewind(&mut self, before: Before) {
         self.cutter.rewind(before.cutter);
         self.line.rewind(&before.line);
     }
 
-    /// Takes in the unfinished end of the write; returns how many bytes of the write can be acknowledged. Behind a durable
-    /// channel the journal has every unfinished byte first: what it has no room for is not accepted.
+    /// Adds the unfinished end of a write; returns the number of bytes of the write that can be acknowledged. Behind a durable
+    /// channel the journal gets every unfinished byte first. Bytes that it has no space for are not accepted.
     pub(super) fn accept_unfinished(&mut self, parcel: &Parcel) -> Result<usize, Errno> {
         let unfinished = &parcel.unfinished;
         self.cutter.extend(unfinished);
@@ -218,7 +218,7 @@ impl Stream {
         Ok(!self.cutter.tail().is_empty())
     }
 
-    /// The unfinished bytes that the journal has.
+    /// The state of the unfinished bytes in the journal.
     pub(super) fn line(&mut self) -> &mut UnfinishedLine {
         &mut self.line
     }

@@ -2,8 +2,8 @@
 //!
 //! `read -> decode -> [send] -> keep -> take -> process -> encode -> write -> settle`
 //!
-//! Their bytes are in the stream's cutter. This module bounds the memory that they take together, and holds what the journal
-//! has of each, so that a crash does not lose bytes that a `write` has acknowledged.
+//! The bytes are in the stream's cutter. This module limits the memory that all of them take, and tracks which of them are in
+//! the journal, so that a crash loses no bytes that a `write` has acknowledged.
 
 use std::{
     io,
@@ -20,16 +20,16 @@ use rustix::io::Errno;
 
 use super::journal::{Identity, Journal};
 
-/// The part of `memory_max` that all unfinished lines together may take: one in this many bytes.
+/// All unfinished lines together may take `memory_max` divided by this.
 const MEMORY_PART: usize = 8;
-/// An unfinished line up to this size is always accepted, in bytes. Beyond it the bound on all of them counts.
+/// An unfinished line up to this size, in bytes, is always accepted. A larger one counts against the limit on all of them.
 const FREE_BYTES: usize = 4 << 10;
 
 /// The unfinished lines of all open files.
 pub(super) struct Unfinished {
     journal: Mutex<Journal>,
     identity: Identity,
-    /// The channel behind is durable: its origins say after a crash which generations it has kept.
+    /// Whether the channel is durable: after a crash its origins show which generations it has kept.
     durable: bool,
     bytes: AtomicUsize,
     bytes_max: usize,
@@ -45,7 +45,7 @@ pub(super) struct Place {
 }
 
 impl Unfinished {
-    /// No lines yet. `memory_max` is the memory of the process, in bytes; `directory` holds the journal.
+    /// `memory_max` is the memory limit of the process, in bytes; `directory` holds the journal.
     pub(super) fn new(
         journal: Journal,
         durable: bool,
@@ -64,7 +64,7 @@ impl Unfinished {
         }
     }
 
-    /// Notes that everything below the place's generation is settled. Only needed behind memory: a durable channel knows.
+    /// Notes that all generations below the place's are settled. Only needed behind memory: a durable channel keeps origins.
     pub(super) fn note_settled(&self, place: Place) -> Result<(), Errno> {
         let noted = self.journal().note_done(place.slot, place.generation);
         noted.map_err(|error| self.failed(&error))
@@ -102,23 +102,23 @@ impl Unfinished {
     }
 }
 
-/// The unfinished line of one open file.
+/// The unfinished line of one open file, and its state in the journal.
 pub(super) struct UnfinishedLine {
     all: Arc<Unfinished>,
     /// The bytes that are unfinished now.
     bytes: usize,
-    /// How many of them, from the first on, are in the journal.
+    /// How many of them are in the journal, counted from the first.
     journaled: usize,
-    /// Where further bytes go in the journal. Each parcel that takes unfinished bytes gets its own generation, whether
-    /// it is sent or not: several channels may disagree on whether they kept it.
+    /// The generation in the journal that gets further bytes. Each parcel that takes unfinished bytes ends a generation,
+    /// whether it is sent or not: several channels may disagree on whether they kept it.
     place: Option<Place>,
-    /// The generation in which the unfinished bytes begin.
+    /// The generation of the first unfinished bytes.
     since: u64,
-    /// It is unknown whether the last parcel was kept, because its writer gave up waiting.
+    /// Whether the last parcel was kept is unknown, because its writer stopped waiting.
     in_doubt: bool,
 }
 
-/// The state of an [`UnfinishedLine`] before a parcel left.
+/// The state of an [`UnfinishedLine`] before it advanced.
 #[derive(Debug)]
 pub(super) struct LineBefore {
     bytes: usize,
@@ -148,16 +148,16 @@ impl UnfinishedLine {
         line
     }
 
-    /// Whether the line may take this many bytes.
+    /// Whether the line may grow to this many bytes.
     pub(super) fn may_take(&self, bytes: usize) -> bool {
         let more = bytes.saturating_sub(self.bytes);
         let all = || self.all.bytes.load(Ordering::Relaxed).saturating_add(more);
         more == 0 || bytes <= FREE_BYTES || all() <= self.all.bytes_max
     }
 
-    /// Begins a generation before a parcel leaves with all unfinished bytes but the last `stay`; returns the generation that
-    /// leaves, if the journal has any of it. The bytes that stay move to the new generation before the parcel is sent: the
-    /// channel that keeps the parcel declares the old generation done.
+    /// Begins a new generation before a parcel leaves with all unfinished bytes but the last `stay`. Returns the old
+    /// generation, if the file has a place in the journal. The bytes that stay move to the new generation before the parcel is
+    /// sent: once the channel keeps the parcel, the old generation is done.
     pub(super) fn begin_generation(&mut self, stay: usize) -> Result<Option<Place>, Errno> {
         let Some(leaves) = self.place else {
             return Ok(None);
@@ -175,7 +175,7 @@ impl UnfinishedLine {
         Ok(Some(leaves))
     }
 
-    /// The origin of a batch that takes a generation, for a channel that remembers it.
+    /// The origin of a batch that takes a generation; `None` if the channel is not durable.
     pub(super) fn origin(&self, leaves: Place) -> Option<Origin> {
         self.all.durable.then(|| {
             Origin::File(FileOrigin {
@@ -186,7 +186,7 @@ impl UnfinishedLine {
         })
     }
 
-    /// A parcel has left with all but the last `stay` bytes.
+    /// Notes that the next hop has a parcel with all but the last `stay` bytes. Returns the state before.
     pub(super) fn advance(&mut self, leaves: Option<Place>, stay: usize) -> LineBefore {
         let before = LineBefore {
             bytes: self.bytes,
@@ -201,13 +201,13 @@ impl UnfinishedLine {
         before
     }
 
-    /// The parcel that left was not kept.
+    /// Restores the state before a parcel that was not kept.
     pub(super) fn rewind(&mut self, before: &LineBefore) {
         self.set_bytes(before.bytes);
         (self.since, self.journaled) = (before.since, before.journaled);
     }
 
-    /// A parcel was handed to a durable channel, whose answer is still to come.
+    /// Notes that a durable channel has a parcel and has not answered yet.
     pub(super) fn set_in_doubt(&mut self) {
         self.in_doubt = true;
     }
@@ -216,7 +216,7 @@ impl UnfinishedLine {
         self.in_doubt
     }
 
-    /// A durable channel has kept a parcel, and so everything that was sent before it.
+    /// Notes that a durable channel has kept a parcel, and with it everything that was sent before.
     pub(super) fn kept(&mut self, leaves: Option<Place>) {
         self.in_doubt = false;
         if let Some(place) = leaves {
@@ -224,7 +224,7 @@ impl UnfinishedLine {
         }
     }
 
-    /// A parcel left with nothing to send, so no channel can tell that it did.
+    /// Notes that a parcel had no records to send. No channel can remember it, so the journal does.
     pub(super) fn dropped(&self, leaves: Option<Place>) -> Result<(), Errno> {
         match leaves {
             Some(place) => self.all.note_settled(Place {
@@ -235,12 +235,12 @@ impl UnfinishedLine {
         }
     }
 
-    /// The line grows by this many bytes.
+    /// Adds this many bytes to the line.
     pub(super) fn grow(&mut self, bytes: usize) {
         self.set_bytes(self.bytes + bytes);
     }
 
-    /// Writes to the journal what it lacks of the unfinished bytes of the file at `path`.
+    /// Appends to the journal the unfinished bytes of the file at `path` that it lacks.
     pub(super) fn write(&mut self, path: &str, unfinished: &[u8]) -> Result<(), Errno> {
         if unfinished.len() <= self.journaled {
             return Ok(());
@@ -263,7 +263,7 @@ impl UnfinishedLine {
         Ok(())
     }
 
-    /// Behind memory: everything that was sent is settled.
+    /// Notes that everything that was sent is settled. Behind memory only.
     pub(super) fn settled(&self) -> Result<(), Errno> {
         match self.place {
             Some(place) => self.all.note_settled(Place {
@@ -274,12 +274,12 @@ impl UnfinishedLine {
         }
     }
 
-    /// Gives up the place in the journal, which [`Unfinished::end`] frees.
+    /// Gives up the place in the journal. Returns it for [`Unfinished::end`].
     pub(super) fn release(&mut self) -> Option<Place> {
         self.place.take()
     }
 
-    /// How many of the last `stay` bytes are in the journal.
+    /// The number of bytes among the last `stay` that are in the journal.
     fn journaled_of_last(&self, stay: usize) -> usize {
         self.journaled
             .saturating_sub(self.bytes.saturating_sub(stay))

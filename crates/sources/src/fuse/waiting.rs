@@ -1,8 +1,9 @@
-//! Requests that wait for room or for a sync, and when to give them up.
+//! Requests that wait for free space or for a sync, and when to give them up.
 //!
 //! The kernel reports an interrupted request once, whatever the signal was. From then on the writer sleeps uninterruptibly
-//! until it gets its answer: not even SIGKILL ends it. So after an interrupt the request polls the state of its thread. It is
-//! answered with EINTR once a fatal signal is pending; any other signal leaves it waiting, as on other file systems.
+//! until it gets an answer: even SIGKILL does not end the wait. So after an interrupt the request polls the state of its
+//! thread. It is answered with EINTR once a fatal signal is pending. After any other signal it keeps waiting, as on other file
+//! systems.
 
 use std::{
     collections::HashMap,
@@ -31,7 +32,7 @@ impl Waiting {
         notify.is_some()
     }
 
-    /// Returns when a request should be given up, because its thread is about to die.
+    /// Returns when a request should be given up, because its thread has a fatal signal or is gone.
     pub(super) async fn given_up(&self, unique: u64, thread: u32) {
         let notify = Arc::new(Notify::new());
         self.lock().insert(unique, notify.clone());
@@ -50,7 +51,7 @@ impl Waiting {
     }
 }
 
-/// Removes a request from the table when its wait ends, in whichever way.
+/// Removes a request from the table on drop.
 struct Entry<'a> {
     waiting: &'a Waiting,
     unique: u64,

@@ -1,4 +1,4 @@
-//! The values of batches (`host`, `path`, `pid`), which depend on the thread that writes.
+//! The values of batches (`host`, `path`, `pid`). They depend on the thread that writes.
 
 use std::sync::Arc;
 
@@ -14,9 +14,9 @@ const THREADS_MAX: usize = 64;
 pub(super) struct Writers {
     host: Arc<str>,
     path: Arc<str>,
-    /// Values by thread: reading a thread's process from `/proc` costs more than a small write.
+    /// Values by thread. They are cached because looking up a thread's process in `/proc` costs more than a small write.
     known: Vec<(u32, Arc<Values>)>,
-    /// The values of the last write, for what leaves without one: the end of a file, a record that became complete.
+    /// The values of the last write, for records that leave without one: at the end of a file, or after a pause.
     last: Option<Arc<Values>>,
 }
 
@@ -35,14 +35,14 @@ impl Writers {
         &self.path
     }
 
-    /// The values of what a thread writes now.
+    /// The values of a write by this thread.
     pub(super) fn writes(&mut self, thread: u32) -> Arc<Values> {
         let values = self.of(thread);
         self.last = Some(values.clone());
         values
     }
 
-    /// The values of what leaves without a write.
+    /// The values of records that leave without a write.
     pub(super) fn last(&mut self) -> Arc<Values> {
         match &self.last {
             Some(values) => values.clone(),
@@ -59,7 +59,7 @@ impl Writers {
             values.set("pid", process.to_string());
         }
         let values = Arc::new(values);
-        // The system reuses thread ids, but not those of threads that keep a file open.
+        // The system does not reuse the id of a live thread. A cached value can be wrong only after its thread has ended.
         if self.known.len() >= THREADS_MAX {
             self.known.clear();
         }

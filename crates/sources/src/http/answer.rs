@@ -16,7 +16,7 @@ use millstream_wire::otlp::{self, Form};
 const INVALID_ARGUMENT: u8 = 3;
 const UNAVAILABLE: u8 = 14;
 
-/// Why a request is rejected: it stays with its sender.
+/// The reason for rejecting a request. The sender still has it.
 #[derive(Debug)]
 pub(super) struct Refusal {
     pub(super) status: StatusCode,
@@ -31,7 +31,7 @@ impl Refusal {
                 Some((WWW_AUTHENTICATE, HeaderValue::from_static("Bearer")))
             }
             StatusCode::METHOD_NOT_ALLOWED => Some((ALLOW, HeaderValue::from_static("POST"))),
-            // The rest of the request is not worth reading.
+            // Not worth reading the rest of the request, so the connection is closed.
             StatusCode::PAYLOAD_TOO_LARGE | StatusCode::REQUEST_TIMEOUT => {
                 Some((CONNECTION, HeaderValue::from_static("close")))
             }
@@ -44,7 +44,8 @@ impl Refusal {
         }
     }
 
-    /// The request may be retried after `wait`: `status` is 429 (this process is full) or 503 (the next channel is).
+    /// The request may be retried after `wait`. `status` is 429 (this process is short of memory) or 503 (the next channel is
+    /// full).
     pub(super) fn later(status: StatusCode, text: &str, wait: Duration) -> Self {
         let seconds = wait.as_secs().max(1);
         Self {
@@ -60,7 +61,7 @@ impl Refusal {
         Self::new(StatusCode::PAYLOAD_TOO_LARGE, text)
     }
 
-    /// There is no memory for the request.
+    /// There is no memory for the request: answered with 429.
     pub(super) fn no_memory(wait: Duration) -> Self {
         let text = "the memory for incoming data is exhausted (memory_max)";
         Self::later(StatusCode::TOO_MANY_REQUESTS, text, wait)
@@ -74,7 +75,7 @@ impl Refusal {
         )
     }
 
-    /// The answer; `form` is that of an OTLP request.
+    /// Encodes the answer; `form` is the form of an OTLP request.
     pub(super) fn response(self, form: Option<Form>) -> Response<Full<Bytes>> {
         let code = match self.is_later() {
             true => UNAVAILABLE,

@@ -1,4 +1,4 @@
-//! The body of a request: read completely within its limits, then decompressed.
+//! Reads the body of a request within its limits, and decompresses it.
 
 use std::time::Duration;
 
@@ -18,16 +18,16 @@ use super::{
 };
 use crate::{connection::Progress, rest::Rest};
 
-/// A body may claim to become at most this many times larger by decompression; more memory is reserved only as it does.
+/// The largest growth factor that a compressed body may claim. If it grows more, memory is reserved step by step.
 const INFLATE_FACTOR_MAX: usize = 32;
-/// The assumed factor for a body that claims nothing.
+/// The assumed growth factor of a body that claims no size.
 const INFLATE_FACTOR: usize = 4;
-/// How long the rest of a rejected body is still read.
+/// How long the rest of a rejected body is read.
 const LINGER: Duration = Duration::from_secs(2);
-/// A buffer is this much larger than its text, so that the end is found without another buffer.
+/// Spare space in a buffer, so that the decompressor reaches the end of the text without another buffer.
 const END_BYTES: usize = 64;
 
-/// A body that was read, and the claim to memory of its request.
+/// A body that was read, and the claim on memory of its request.
 pub(super) struct ReceivedBody {
     pub(super) body: Rest,
     pub(super) claim: Claim,
@@ -45,7 +45,7 @@ pub(super) async fn read(
     if length.is_some_and(|bytes| bytes > frame_bytes_max as u64) {
         return Err(Refusal::too_large(frame_bytes_max, "limits.frame"));
     }
-    // At most `frame_bytes_max`.
+    // The length is at most `frame_bytes_max`.
     let length = length.map(|length| usize::try_from(length).unwrap_or(frame_bytes_max));
     let mut read = ReceivedBody {
         body: length.map_or_else(Rest::default, Rest::expecting),
@@ -65,7 +65,7 @@ pub(super) async fn read(
     filled.map(|()| read)
 }
 
-/// The memory that a request may need: for its body, the decompressed body, and its records.
+/// The memory that a request may need, in bytes: for its body, the decompressed body, and its records.
 fn memory_of(length: usize, codec: Option<Codec>) -> usize {
     let text = match codec {
         None => 0,
@@ -88,13 +88,13 @@ async fn fill(
         Ok(()) => return Ok(()),
         Err(refusal) => refusal,
     };
-    // Frees its memory at once. The client reads the answer only when it has sent everything.
+    // Frees the memory at once. Many clients read the answer only after they have sent the whole body.
     read.body.clear();
     let _ = timeout(LINGER, pass_over(&mut body, endpoint.frame_bytes_max)).await;
     Err(refusal)
 }
 
-/// Reads up to `bytes_max` bytes of a rejected body: closing a connection with unread bytes would destroy the answer.
+/// Reads and drops up to `bytes_max` bytes of a rejected body. Closing a connection with unread bytes would discard the answer.
 async fn pass_over(body: &mut Incoming, bytes_max: usize) {
     let mut passed = 0;
     while passed < bytes_max
@@ -150,7 +150,7 @@ pub(super) async fn inflate(
         let inflated = inflater
             .inflate(input, &mut output)
             .map_err(|error| cannot_inflate(codec, error))?;
-        // A buffer that is full at its limit has more text.
+        // The buffer has spare space beyond the limit, so this length is over the limit.
         if output.len() > bytes_max {
             return Err(Refusal::too_large(bytes_max, "limits.decompressed"));
         }
@@ -159,7 +159,7 @@ pub(super) async fn inflate(
         }
         let bytes = output.capacity();
         memory.enlarge(&mut output, bytes).await?;
-        // Lets other connections of this thread run.
+        // Let other connections of this thread run.
         tokio::task::yield_now().await;
     }
 }
@@ -179,7 +179,7 @@ fn cannot_inflate(codec: Codec, error: InflateError) -> Refusal {
     Refusal::new(StatusCode::BAD_REQUEST, text)
 }
 
-/// Rejects a compressed body whose request does not declare it.
+/// Rejects a compressed body without a `Content-Encoding`.
 pub(super) fn check_plain(body: &[u8]) -> Result<(), Refusal> {
     let Some(codec) = codec_of(body) else {
         return Ok(());
@@ -189,7 +189,7 @@ pub(super) fn check_plain(body: &[u8]) -> Result<(), Refusal> {
     Err(Refusal::new(StatusCode::BAD_REQUEST, text))
 }
 
-/// The codec as `Content-Encoding` names it.
+/// The name of the codec in `Content-Encoding`.
 fn encoding(codec: Codec) -> &'static str {
     match codec {
         Codec::Gzip => "gzip",

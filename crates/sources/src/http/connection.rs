@@ -15,7 +15,7 @@ use super::{
 };
 use crate::connection::NEVER;
 
-/// The longest head of a request, and the most that is read ahead.
+/// The longest head of a request, and the most bytes that are read ahead.
 const HEAD_BYTES_MAX: usize = 64 << 10;
 
 /// Serves one connection to its end.
@@ -40,7 +40,7 @@ pub(super) async fn serve(connection: Connection, endpoint: Arc<Endpoint>) {
     let begun = Cell::new(false);
     let service = service_fn(|request| {
         begun.set(true);
-        // The body has its own limits, and the answer may take longer than `idle`.
+        // No timeout here: the body has its own limits, and the answer may take longer than `idle`.
         handling.set(true);
         let (answer, handling) = (request::answer(&client, request), handling.clone());
         async move {
@@ -51,7 +51,7 @@ pub(super) async fn serve(connection: Connection, endpoint: Arc<Endpoint>) {
     });
     let serving = http1::Builder::new()
         .max_buf_size(HEAD_BYTES_MAX)
-        // A client may close its side after it has sent its request.
+        // A client may close its sending side once the request is sent.
         .half_close(true)
         .serve_connection(TokioIo::new(stream), service);
     let mut serving = pin!(serving);
@@ -79,7 +79,7 @@ pub(super) async fn serve(connection: Connection, endpoint: Arc<Endpoint>) {
     }
 }
 
-/// Reports what is not HTTP, but not connections that break or fall silent.
+/// Reports a connection that does not speak HTTP. Connections that break or fall silent are not reported.
 fn report(error: &hyper::Error, client: &Client) {
     if error.is_parse() || error.is_parse_too_large() {
         client.endpoint.meters.requests_refused.add(1);

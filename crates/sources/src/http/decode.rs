@@ -1,4 +1,4 @@
-//! The text of a request to one batch of packed records and to what is rejected.
+//! Turns the text of a request into one batch of packed records, and collects the parts that are not records.
 //!
 //! `read -> [decode] -> send -> keep`
 
@@ -17,13 +17,14 @@ use super::{
     memory::{RequestMemory, SPARE_BYTES},
 };
 
-/// At most this many bad parts of a request are rejected one by one, all others together: each costs a hundred bytes.
+/// The most bad parts of a request that are rejected one by one. All others become one record, because each costs a hundred
+/// bytes.
 const BAD_SINGLY_MAX: usize = 1024;
-/// The fault of those others.
+/// The fault of the record with all others.
 const REST: &str = "further parts of a request that are not records";
-/// Reports at most this many faults.
+/// The most faults that an answer names.
 const ERRORS_MAX: usize = 10;
-/// Other connections of the thread have a turn after this many bytes.
+/// After this many bytes, other connections of the thread get a turn.
 const YIELD_BYTES: usize = 1 << 20;
 
 /// The content of a request.
@@ -37,11 +38,11 @@ pub(super) struct Decoded {
 #[derive(Default)]
 pub(super) struct Bad {
     pub(super) count: u64,
-    /// The faults of the first ones, and their lengths.
+    /// The faults of the first parts, each with the length of its part.
     faults: Vec<(usize, String)>,
-    /// All of them as received, in memory that counts: those whose fault is not stored as a line each.
+    /// All parts as received, in memory of the pool. Behind each part without an entry in `faults` there is a newline.
     bytes: Option<Buffer>,
-    /// The first faults.
+    /// The first faults, for the answer.
     pub(super) errors: Vec<String>,
 }
 
@@ -76,12 +77,12 @@ impl Bad {
         Ok(())
     }
 
-    /// Frees the parts, which have been copied.
+    /// Frees the parts after they were copied.
     pub(super) fn forget_bytes(&mut self) {
         self.bytes = None;
     }
 
-    /// The parts to be rejected with their faults: the first ones one by one, all others together.
+    /// The parts to reject, each with its fault: the first ones one by one, all others as one.
     pub(super) fn items(&self) -> impl Iterator<Item = (&[u8], &str)> {
         let mut left = self.bytes.as_ref().map_or(&b""[..], |bytes| bytes);
         let mut faults = self.faults.iter();
@@ -97,7 +98,7 @@ impl Bad {
     }
 }
 
-/// The batch while it grows.
+/// The batch in progress.
 struct Output<'s> {
     body: Buffer,
     records: u32,
@@ -132,7 +133,7 @@ impl<'s> Output<'s> {
     }
 }
 
-/// JSON lines, or an array.
+/// Decodes JSON lines, or an array.
 pub(super) async fn json(
     text: &[u8],
     received: Time,
@@ -160,7 +161,7 @@ pub(super) async fn json(
     }
 }
 
-/// OTLP.
+/// Decodes an OTLP request.
 pub(super) async fn otlp(
     text: &[u8],
     form: Form,
@@ -177,7 +178,7 @@ pub(super) async fn otlp(
             if behind == text.len() {
                 return logs(Logs::json(&packed), text, form, received, memory).await;
             }
-            // Another request follows, such as the lines of the OTLP file exporter: the whole body is rejected.
+            // Several requests in a body, such as the lines of the OTLP file exporter: the whole body is rejected.
             (behind, "the end of the request")
         }
         Ok(Progress::NeedMore) => (text.len(), "more of the request"),
@@ -217,10 +218,10 @@ async fn logs(
     }
 }
 
-/// A part of a JSON request, as JSON again.
+/// The JSON text of a part of a request.
 fn json_of(packed: &[u8]) -> Vec<u8> {
     let mut text = Vec::new();
-    // It was made of JSON, so it can be written as JSON.
+    // The part was JSON, so it can be written as JSON.
     let _ = write_value(packed, 0, &mut text);
     text
 }

@@ -22,7 +22,7 @@ pub(super) struct Endpoint {
     pub(super) decompressed_bytes_max: usize,
     pub(super) patience: Patience,
     pub(super) wait: Duration,
-    /// SHA-256 of the token, so that the comparison does not depend on lengths.
+    /// SHA-256 of the token. Comparing hashes takes the same time for tokens of any length.
     pub(super) bearer: Option<[u8; 32]>,
     pub(super) path: Option<String>,
     pub(super) tag: Tagging,
@@ -47,7 +47,7 @@ impl Endpoint {
     }
 }
 
-/// The metrics of the source beside those of its outlets.
+/// The metrics of the source, in addition to those of its outlets.
 pub(super) struct HttpMeters {
     pub(super) bytes_received: Meter,
     pub(super) requests_kept: Meter,
@@ -70,6 +70,6 @@ impl HttpMeters {
 pub(super) struct Client {
     pub(super) endpoint: Arc<Endpoint>,
     pub(super) peer: Arc<str>,
-    /// The values of all its records.
+    /// The values that all its records share.
     pub(super) values: Arc<Values>,
 }

@@ -1,4 +1,4 @@
-//! Sends what a request became: the batch with its origin, and what is rejected; then waits for both.
+//! Sends the batch of a request and its rejected parts, then waits until both are kept.
 //!
 //! `read -> decode -> [send] -> keep`
 
@@ -34,7 +34,7 @@ pub(super) struct Arrived<'r> {
     pub(super) key: Option<&'r [u8]>,
 }
 
-/// Sends what a request holds and waits until it is kept.
+/// Sends the content of a request, and waits until it is kept.
 pub(super) async fn keep(
     client: &Client,
     arrived: &Arrived<'_>,
@@ -61,7 +61,8 @@ pub(super) async fn keep(
         origins: Vec::new(),
     };
     let (outlet, rejects) = (&endpoint.context.outlet, &endpoint.context.rejects);
-    // Before anything is sent: a batch that waits in a full channel would be kept although its sender was asked to retry.
+    // Checked before anything is sent: a batch that waits in a full channel would be kept later, although its sender was asked
+    // to retry.
     let room = async {
         outlet.has_room().await;
         if bad.count > 0 {
@@ -96,13 +97,13 @@ pub(super) async fn keep(
     })
 }
 
-/// Sends a batch when the channel has space. If that times out, the channel keeps nothing of it.
+/// Sends a batch when the channel has space. On a timeout, nothing is sent.
 async fn put(client: &Client, outlet: &Outlet, batch: Batch) -> Result<Receipt, Refusal> {
     let sent = timeout(client.endpoint.wait, outlet.send(batch, true)).await;
     sent.map_err(|_| no_room(client))
 }
 
-/// Waits until the batch is settled, or the channel is full for too long: what waits in it may still be kept later.
+/// Waits until the batch is settled. Fails if the channel is full for too long; it may still keep the batch later.
 async fn settled(client: &Client, outlet: &Outlet, receipt: Receipt) -> Result<(), Refusal> {
     let endpoint = &client.endpoint;
     tokio::select! {
@@ -140,7 +141,7 @@ fn origin(
     write_str(&mut id, &[KEY_MARK, key].concat());
     Ok(Some(Origin::Chunk(ChunkOrigin {
         id: id.into(),
-        // The connection matters only for ids that do not identify a chunk on their own.
+        // The key identifies the request without the connection.
         connection: 0,
         length: arrived.bytes.len() as u32,
         checksum: crc32c(arrived.bytes),
@@ -150,7 +151,7 @@ fn origin(
     })))
 }
 
-/// The batch that leaves by the port `rejected`: one record for each part, with its fault.
+/// The batch for the port `rejected`: one record for each part, with its fault.
 async fn reject_bad(
     client: &Client,
     from: &Batch,

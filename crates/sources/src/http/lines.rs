@@ -1,14 +1,14 @@
-//! From JSON text to packed records, one by one: lines, the elements of an array, or one object over several lines.
+//! Turns JSON text into packed records, one by one: lines, the elements of an array, or one object over several lines.
 //!
 //! `read -> [decode] -> send -> keep`
 //!
-//! Nothing is written beyond the capacity of the output. Every byte of the text belongs to a record, to white space and commas
-//! around records, or to a part that is reported as bad.
+//! Nothing is written beyond the capacity of the output. Every byte of the text belongs to a record, to the white space and
+//! commas around records, or to a part that is reported as bad.
 //!
-//! The elements of an array are separated before they are parsed, so a bad element does not affect others. In an object only
-//! braces are counted, in a nested array only brackets, both outside of strings: the effect of a missing `]` within an object
-//! ends with that object. An object without its closing brace, or a string without its closing quote, makes the rest of the text
-//! one bad part. The start of the next element cannot be known, and a guess could turn a part of a record into a record.
+//! The elements of an array are separated before they are parsed, so a bad element does not affect others. Within an object
+//! only braces are counted, within a nested array only brackets, both outside of strings. So a missing `]` within an object
+//! affects only that object. An object without its closing brace, or a string without its closing quote, makes the rest of the
+//! text one bad part: the start of the next element is unknown, and a guess could turn a part of a record into a record.
 
 use std::ops::Range;
 
@@ -19,13 +19,13 @@ use millstream_wire::{
     msgpack::{write_array_len, write_time},
 };
 
-/// The largest growth: the shortest number that becomes a float of 9 bytes is `-0,`.
+/// The largest growth factor. The shortest number that becomes a float of 9 bytes is `-0,`.
 const GROWTH: usize = 3;
-/// For a shorter text, numbers are not counted to find its size.
+/// A text up to this size is assumed to grow by [`GROWTH`]. In a larger one the numbers are counted.
 const SHORT_BYTES: usize = 4 << 10;
-/// Bytes of an entry beside its record.
+/// The size of an entry without its record, in bytes.
 const ENTRY_BYTES: usize = 32;
-/// Some writers put it at the start of a UTF-8 text.
+/// Skipped at the start of a text, where some writers put it.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// Reads the records of one text.
@@ -39,9 +39,9 @@ pub(super) struct Lines<'t> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
     Lines,
-    /// Elements of an array. True: one was read already.
+    /// The elements of an array. True once the first one was read.
     Array(bool),
-    /// One value.
+    /// One value that fills the text.
     Whole,
     End,
 }
@@ -51,14 +51,14 @@ enum Mode {
 pub(super) enum Next {
     /// A record: its entry was appended to the output.
     Record,
-    /// A part of the text that is not a record, and why.
+    /// A part of the text that is not a record, and its fault.
     Bad(Range<usize>, Fault),
-    /// The next record may need this many bytes beyond the length of the output.
+    /// The next record may need this many bytes beyond the current length of the output.
     Room(usize),
     End,
 }
 
-/// A syntax error and its place.
+/// A syntax error and its position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Fault {
     /// Offset in the text.
@@ -86,7 +86,7 @@ impl<'t> Lines<'t> {
         lines
     }
 
-    /// Begins at `at`: the start of the text, or the end of an array.
+    /// Begins at `at`, which is the start of the text or the end of an array.
     fn begin(&mut self, at: usize) {
         self.at = self.skip(at);
         let rest = self.text.get(self.at..).unwrap_or_default();
@@ -98,7 +98,7 @@ impl<'t> Lines<'t> {
         self.at += usize::from(self.mode == Mode::Array(false));
     }
 
-    /// How many bytes were read.
+    /// The number of bytes that were read.
     pub(super) fn position(&self) -> usize {
         self.at
     }
@@ -135,7 +135,7 @@ impl<'t> Lines<'t> {
         self.value(self.at + length, received, out)
     }
 
-    /// The value between the position and `end`; nothing may follow it.
+    /// Reads the value between the position and `end`. Nothing may follow it.
     fn value(&mut self, end: usize, received: Time, out: &mut Vec<u8>) -> Next {
         let (start, text) = (self.at, self.text.get(self.at..end).unwrap_or_default());
         if let Some(room) = missing(text, out) {
@@ -158,7 +158,7 @@ impl<'t> Lines<'t> {
         Next::Bad(start..end, Fault::new(start + fault.at, fault.expected))
     }
 
-    /// The next element of the array, with the comma before it; `None` at the end of the array.
+    /// Reads the next element of the array, with the comma before it. `None` at the end of the array.
     fn element(&mut self, begun: bool, received: Time, out: &mut Vec<u8>) -> Option<Next> {
         let mut at = self.skip(self.at);
         let mut is_element = true;
@@ -202,18 +202,18 @@ impl<'t> Lines<'t> {
     }
 }
 
-/// The most bytes that a value may have when it is packed.
+/// The largest size of a value when it is packed, in bytes.
 pub(super) fn room(text: &[u8]) -> usize {
     let most = text.len() * GROWTH;
     if text.len() <= SHORT_BYTES {
         return most;
     }
-    // Only numbers grow, by up to 6 bytes, and each but the first follows one of these bytes.
+    // Only numbers grow, by up to 6 bytes each. Each number but the first follows one of these bytes.
     let numbers = memchr::memchr3_iter(b',', b':', b'[', text).count() + 1;
     most.min(text.len() + 6 * numbers)
 }
 
-/// Asks for space if the output has too little for the record in `text`.
+/// Asks for more space if the output has too little for the record in `text`.
 fn missing(text: &[u8], out: &Vec<u8>) -> Option<Next> {
     let room = room(text) + ENTRY_BYTES;
     (out.capacity() - out.len() < room).then_some(Next::Room(room))
@@ -310,7 +310,7 @@ fn is_one_object(text: &[u8]) -> bool {
     })
 }
 
-/// Converts offsets, which must not decrease, to lines and columns. Each byte of the text is visited once.
+/// Converts offsets to lines and columns. Offsets must not decrease. Each byte of the text is visited once.
 #[derive(Debug, Default)]
 pub(super) struct Places {
     /// The last offset that was converted.
@@ -322,7 +322,7 @@ pub(super) struct Places {
 }
 
 impl Places {
-    /// The line and byte of an offset, for a message.
+    /// The line and byte of an offset, as text for a message.
     pub(super) fn of(&mut self, text: &[u8], at: usize) -> String {
         let passed = text.get(self.at..at).unwrap_or_default();
         self.lines += memchr::memchr_iter(b'\n', passed).count();

@@ -5,7 +5,7 @@ use tokio::time::timeout;
 
 use super::{answer::Refusal, endpoint::Endpoint};
 
-/// A batch is assumed to be about as large as its text. With this much more, a single record needs no second buffer.
+/// Spare bytes in a batch, in addition to the size of its text. So a single record needs no second buffer.
 pub(super) const SPARE_BYTES: usize = 4 << 10;
 
 /// Reserves memory for one request.
@@ -16,7 +16,7 @@ pub(super) struct RequestMemory<'r> {
 }
 
 impl RequestMemory<'_> {
-    /// A buffer of the pool. Fails if none becomes free within `wait`.
+    /// Reserves a buffer of the pool. Fails if none becomes free within `wait`.
     pub(super) async fn reserve(self, bytes: usize) -> Result<Buffer, Refusal> {
         let wait = self.endpoint.wait;
         let buffer = timeout(wait, self.claim.reserve_more(bytes)).await;
@@ -26,7 +26,7 @@ impl RequestMemory<'_> {
             .ok_or_else(|| Refusal::no_memory(wait))
     }
 
-    /// Makes a buffer larger by `bytes`, and at least twice as large.
+    /// Enlarges a buffer by `bytes`, and at least to twice its size.
     pub(super) async fn enlarge(self, buffer: &mut Buffer, bytes: usize) -> Result<(), Refusal> {
         let wait = self.endpoint.wait;
         let wanted = (buffer.len() + bytes).max(buffer.capacity() * 2);

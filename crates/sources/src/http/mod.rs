@@ -2,10 +2,9 @@
 //!
 //! `[read] -> [decode] -> [send] -> keep -> take -> process -> encode -> write -> settle`
 //!
-//! 200 means that every record of the request was kept (durable channel) or settled (memory), or left by the port `rejected` and
-//! is named in the answer. After any other status, the request stays with its sender. A disk channel does not store a request
-//! twice that is repeated with its `Idempotency-Key`. HTTP is the business of `hyper`, listening and TLS of `net`, OTLP of
-//! `wire::otlp`, and recognizing repeats of the disk channel.
+//! 200 means that every record of the request was kept (durable channel) or settled (memory), or left by the port `rejected`
+//! and is named in the answer. After any other status the sender must keep the request. A disk channel stores a request that is
+//! repeated with its `Idempotency-Key` only once. HTTP is done by `hyper`, listening and TLS by `net`, OTLP by `wire::otlp`.
 
 mod answer;
 mod body;
@@ -77,7 +76,7 @@ fn build(_name: &str, options: &Node) -> Checked<Box<dyn Source>> {
     }
 }
 
-/// The source; it has its sockets once it is bound.
+/// The source. It has its sockets once it is bound.
 struct Http {
     config: Config,
     tag: Tagging,

@@ -1,4 +1,4 @@
-//! One request: its authentication, its form, and its answer.
+//! Handles one request: its authentication, its form, and its answer.
 //!
 //! `[read] -> [decode] -> send -> keep`
 
@@ -26,9 +26,9 @@ use super::{
 const LOGS: &str = "/v1/logs";
 /// The health check of load balancers, which needs no token.
 const HEALTH: &str = "/health";
-/// The other signals of OTLP: their JSON would pass for records.
+/// The paths of other OTLP signals. They are refused, because their JSON would pass for records.
 const OTHER_SIGNALS: [&str; 3] = ["/v1/traces", "/v1/metrics", "/v1development/profiles"];
-/// The content types of JSON lines; the last is the default of curl.
+/// The content types of JSON lines. The last one is the default of curl.
 const JSON_TYPES: [&str; 9] = [
     "application/json",
     "application/x-ndjson",

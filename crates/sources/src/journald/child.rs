@@ -1,8 +1,8 @@
-//! The child: `journalctl -o export`, and a thread that makes records of its output.
+//! The child process `journalctl -o export`, and a thread that makes records from its output.
 //!
 //! `[read] -> [decode] -> send -> keep -> take -> process -> encode -> write -> settle`
 //!
-//! It is a thread because reading a pipe blocks. A short queue leads to the data thread; while it is full, the child waits.
+//! A separate thread, because reading a pipe blocks. A short queue leads to the data thread. While it is full, the child waits.
 
 use std::{
     io::{self, Read},
@@ -18,11 +18,11 @@ use tokio::sync::mpsc;
 
 use super::{Config, Start};
 
-/// The most bytes of one read: more than a pipe holds.
+/// The size of one read in bytes: more than a pipe holds.
 const READ_BYTES: usize = 256 << 10;
-/// The length of the queue between the reading thread and the data thread.
+/// The length of the queue between the reading thread and the data thread, in pieces.
 const PIECES: usize = 4;
-/// How much of the child's stderr is reported when it fails.
+/// The most bytes of the child's stderr that are reported when it fails.
 const REASON_BYTES: u64 = 2000;
 
 /// The events of the reading thread.
@@ -35,9 +35,9 @@ pub(super) enum Piece {
         /// The cursor of the last one.
         cursor: String,
     },
-    /// The start of an entry that is too large; the child has ended.
+    /// The start of an entry that is too large. The child was ended.
     TooLarge { bytes: Vec<u8>, cursor: String },
-    /// The child has ended; `Err` says why it failed or what of its output is not the export format.
+    /// The child has ended. `Err` has the reason: it failed, or its output is not in the export format.
     Ended(Result<(), String>),
 }
 
@@ -54,7 +54,7 @@ impl Drop for Journalctl {
             .child
             .lock()
             .unwrap_or_else(std::sync::PoisonError::into_inner);
-        // It may have ended already.
+        // The child may have ended already.
         let _ = child.kill();
         let _ = child.wait();
     }
@@ -99,7 +99,8 @@ pub(super) fn program(config: &Config) -> &str {
         .map_or("journalctl", String::as_str)
 }
 
-/// Starts the child behind a cursor (empty: at the beginning). It follows the journal unless `once` is set.
+/// Starts the child behind a cursor; an empty one means the beginning of the journal. It follows the journal unless `once` is
+/// set.
 pub(super) fn start(
     config: &Config,
     cursor: &str,
@@ -139,7 +140,7 @@ pub(super) fn start(
             Err(why) => Err(why),
         };
         if ended.is_err() {
-            // Its output is not the export format, and it would never end.
+            // A child whose output is not in the export format might never end.
             let _ = child
                 .lock()
                 .unwrap_or_else(std::sync::PoisonError::into_inner)
@@ -228,7 +229,7 @@ async fn read_all(
     }
 }
 
-/// Checks a cursor before it becomes an argument of a program.
+/// Checks a cursor before it is passed as an argument to a program.
 fn cursor_text(cursor: &[u8]) -> Result<String, String> {
     let is_plain = |byte: &u8| byte.is_ascii_graphic();
     match !cursor.is_empty() && cursor.iter().all(is_plain) {

@@ -1,8 +1,8 @@
-//! Cursors: which entry of systemd's journal belongs to a number of entries that were sent.
+//! Cursors: maps a number of sent entries to the place in systemd's journal.
 //!
-//! A durable channel keeps, with the data, how many entries it has (as the offset of a file). This file gives the cursor
-//! for that count. A place is appended and synced before the batch that it ends is sent, so every count that the channel
-//! may have after a crash is found here. Behind a memory channel a place is stored when its entries are settled.
+//! A durable channel keeps the number of its entries with the data (as the offset of a file). This file has the cursor for that
+//! number. A place is appended and synced before the batch that ends there is sent, so it has every number that the channel may
+//! have after a crash. Behind a memory channel a place is stored once its entries are settled.
 //!
 //! ```text
 //! SOURCE/cursors     a `millstream_state::Journal`
@@ -10,8 +10,8 @@
 //!     others         a place each
 //!     a place        0 count u64, little-endian | 8 cursor; empty for the beginning of the journal
 //! ```
-//! A damaged record is skipped: the others still give the cursor for their count. The first record must be whole, because
-//! the source continues there when the channel gives no count. Versions 1 and 2 were texts: see [`older`].
+//! A damaged record is skipped: the others still have their cursors. The first record must be whole, because the source
+//! continues there if the channel has no number. Versions 1 and 2 were texts: see [`older`].
 
 use std::{collections::VecDeque, fmt, io, path::Path, sync::Arc};
 
@@ -28,7 +28,7 @@ const FORMAT: JournalFormat = JournalFormat {
     format: Format {
         magic: b"MILLJCUR",
         version: 3,
-        // It is replaced long before.
+        // The file is replaced long before it reaches this size.
         bytes_max: 64 << 20,
         remedy: "restore it from a backup, or remove it and restart Millstream: the journal is then read again as `start` \
                  says",
@@ -44,18 +44,18 @@ const GROWN_BYTES: u64 = 256 << 10;
 /// A number of entries, and the cursor of the last one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Place {
-    /// How many entries were sent up to here.
+    /// The number of entries sent up to and including this place.
     pub count: u64,
-    /// The cursor of the last one; empty: none.
+    /// The cursor of the last entry; empty if there is none.
     pub cursor: String,
 }
 
-/// The places from the last kept one on, and the file that holds them.
+/// The places from the last kept one on, and the file that stores them.
 pub(super) struct Cursors {
     journal: Journal,
     id: u64,
     places: VecDeque<Place>,
-    /// How long the file was when it was last replaced.
+    /// The length of the file when it was last replaced, in bytes.
     replaced_bytes: u64,
 }
 
@@ -66,7 +66,7 @@ impl fmt::Debug for Cursors {
 }
 
 impl Cursors {
-    /// Reads what earlier runs have left; `None`: this is the first one.
+    /// Loads the places that earlier runs left; `None` in the first run.
     pub(super) fn load(directory: &Path) -> Result<Option<Self>, Failure> {
         Ok(Self::load_on(Arc::new(HostDisk), directory)?)
     }
@@ -95,7 +95,7 @@ impl Cursors {
         }))
     }
 
-    /// Begins at a cursor; nothing is written yet.
+    /// Begins at a cursor. Nothing is written yet.
     pub(super) fn begin(directory: &Path, cursor: String) -> Result<Self, Failure> {
         Self::begin_on(Arc::new(HostDisk), directory, cursor)
     }
@@ -110,7 +110,7 @@ impl Cursors {
         })
     }
 
-    /// The "file" by which a durable channel knows the count.
+    /// The "file" under which a durable channel keeps the number of entries.
     pub(super) fn file_id(&self) -> FileId {
         FileId {
             device: DEVICE,
@@ -125,8 +125,8 @@ impl Cursors {
         self.places.back().cloned().unwrap_or_default()
     }
 
-    /// Continues at the count that a durable channel has; `None`: it has none. Returns false if no place has this count:
-    /// what follows is then counted from 0 under a new id, and some entries may come twice.
+    /// Continues at the number that a durable channel has; `None` if it has none. Returns false if no place has this number:
+    /// further entries are then counted from 0 under a new id, and some entries may be sent twice.
     pub(super) fn resume(&mut self, count: Option<u64>) -> Result<bool, Failure> {
         self.journal.invalidate();
         let Some(count) = count else {
@@ -148,23 +148,23 @@ impl Cursors {
         Ok(false)
     }
 
-    /// Forgets the places before the one of `count`.
+    /// Forgets the places before the one at `count`, because it is settled.
     pub(super) fn settled(&mut self, count: u64) {
         while self.places.get(1).is_some_and(|next| next.count <= count) {
             self.places.pop_front();
         }
     }
 
-    /// After a failure: forgets the places behind the one of `count`.
+    /// Forgets the places behind `count`, after a failure.
     pub(super) fn go_back(&mut self, count: u64) {
         while self.places.len() > 1 && self.last().count > count {
             self.places.pop_back();
         }
-        // The next record must not follow those of the forgotten places.
+        // Forces a replacement, because the file still has the forgotten places.
         self.journal.invalidate();
     }
 
-    /// Adds a place. It survives a power cut when this returns. Blocks.
+    /// Adds a place. It is durable when this returns. Blocks.
     pub(super) fn add(&mut self, place: Place) -> io::Result<()> {
         let grown = self.journal.bytes().saturating_sub(self.replaced_bytes);
         if self.journal.needs_replace() || grown > GROWN_BYTES {
@@ -177,7 +177,7 @@ impl Cursors {
         Ok(())
     }
 
-    /// Replaces the file by one with the places that are not forgotten. Blocks.
+    /// Replaces the file by one with the current places. Blocks.
     pub(super) fn replace(&mut self) -> io::Result<()> {
         let mut records = self.journal.replacement();
         for (number, place) in self.places.iter().enumerate() {
@@ -218,7 +218,7 @@ fn decode(body: &[u8]) -> Option<Place> {
 /// ```
 fn older([bytes, _]: [Option<&[u8]>; 2]) -> Option<Recovered> {
     let text = String::from_utf8_lossy(bytes?);
-    // Without its newline a line is torn.
+    // A line without its newline is torn.
     let whole = text.rfind('\n').map_or("", |end| &text[..end]);
     let mut lines = whole.split('\n');
     let title = lines.next()?;

@@ -1,4 +1,4 @@
-//! The source `journald`: the entries of systemd's journal, by `journalctl`.
+//! The source `journald`: the entries of systemd's journal, read through `journalctl`.
 //!
 //! `[read] -> [decode] -> send -> keep -> take -> process -> encode -> write -> settle`
 //!
@@ -62,7 +62,7 @@ struct Config {
     command: OneOrMany<String>,
 }
 
-/// Larger than any log line; core dumps are stored outside of the journal.
+/// Larger than any usual log entry. Core dumps are stored outside of the journal.
 fn entry_max() -> Size {
     Size::mib(16)
 }

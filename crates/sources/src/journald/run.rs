@@ -21,18 +21,18 @@ use crate::{flight::Flight, tagging::Tagging};
 /// The first and the longest back-off before the child is restarted.
 const RESTART_FIRST: Duration = Duration::from_millis(500);
 const RESTART_MAX: Duration = Duration::from_secs(60);
-/// A child that has run this long after a failure works, even if the journal has no new entries.
+/// After a failure, a child that runs for this long counts as working, even if the journal has no new entries.
 const PROVEN: Duration = Duration::from_secs(5);
-/// Behind a memory channel the place is stored this long after it moved.
+/// Behind a memory channel, the delay between a move of the place and its store.
 const STORE_WAIT: Duration = Duration::from_secs(1);
 
-/// Why reading from the child ended.
+/// The reason why reading from the child ended.
 enum Ended {
-    /// The source stops, or it has read everything with `--once`.
+    /// The source stops, or with `--once` the whole journal was read.
     Stop,
-    /// A batch was dropped, or the child must continue behind an entry that is too large: restart it at once.
+    /// Restart the child at once: a batch was dropped, or reading must continue behind an entry that is too large.
     Again,
-    /// The child ended; why.
+    /// The child ended. Holds the reason.
     Died(String),
 }
 
@@ -47,7 +47,7 @@ pub(super) struct Follower {
     tag: Tag,
     values: Arc<Values>,
     flight: Flight<u64>,
-    /// How many entries were sent so far.
+    /// The number of entries sent so far.
     count: u64,
     /// The cursor of the last entry that was sent.
     cursor: String,
@@ -58,7 +58,7 @@ pub(super) struct Follower {
 }
 
 impl Follower {
-    /// Reads the cursors that earlier runs have left.
+    /// Loads the cursors that earlier runs left.
     pub(super) fn new(
         config: Config,
         tag: &Tagging,
@@ -162,7 +162,7 @@ impl Follower {
                 }
             }
         }
-        // The next start reads again what fails now.
+        // If a batch is dropped now, the next start reads its entries again.
         let _ = self.flight.land().await;
         self.store().await
     }
@@ -232,7 +232,7 @@ impl Follower {
         }
     }
 
-    /// Sends `count` entries; an empty body skips them.
+    /// Sends `count` entries. An empty body only moves the place past them.
     async fn send(&mut self, body: Vec<u8>, count: u32, cursor: String) -> Result<(), Failure> {
         let next = self.count + u64::from(count);
         let place = Place {
@@ -240,7 +240,7 @@ impl Follower {
             cursor: cursor.clone(),
         };
         if self.durable {
-            // The place of an entry is durable before the channel keeps the entry.
+            // The place must be durable before the channel keeps the entries.
             self.write(place).await?;
         } else {
             self.unsettled.push_back(place);
@@ -278,7 +278,7 @@ impl Follower {
         }
     }
 
-    /// A batch was dropped: reads again from the last place that the channel keeps.
+    /// Continues at the last place that the channel keeps, because a batch was dropped.
     async fn go_back(&mut self) -> Result<Ended, Failure> {
         let _ = self.flight.land().await;
         self.store().await?;
@@ -302,7 +302,7 @@ impl Follower {
         Ok(Ended::Again)
     }
 
-    /// Behind a memory channel: stores the place up to which everything is settled.
+    /// Stores the place up to which everything is settled. Behind a memory channel only.
     async fn store(&mut self) -> Result<(), Failure> {
         self.store_at = None;
         let settled = self.flight.settled();

@@ -204,7 +204,7 @@ fn behind_a_durable_channel_a_kill_at_any_moment_loses_and_repeats_no_entry() {
         let running = journal.start("", &to);
         journal.numbered(begin..begin + 25);
         until("a part", || messages(&to).len() as u32 >= begin + 25);
-        // The channel may or may not keep what is in flight at the end.
+        // The channel may or may not keep the batches in flight at the end.
         to.hold();
         journal.numbered(begin + 25..begin + 50);
         until("the rest", || messages(&to).len() as u32 >= begin + 50);

@@ -1,4 +1,4 @@
-//! From a Kafka record to an entry `[time, record]`.
+//! Turns a Kafka record into an entry `[time, record]`.
 //!
 //! `read -> [decode] -> send -> keep -> take -> process -> encode -> write -> settle`
 
@@ -76,7 +76,7 @@ pub(super) fn entry(
     Ok(())
 }
 
-/// The map of a value that is a map or an entry. An entry has its own time.
+/// The map in a value, which is either a map or an entry. An entry has its own time.
 fn msgpack(value: &[u8], time: Time) -> Result<(&[u8], Time), String> {
     let mut reader = Reader::new(value);
     reader
@@ -95,7 +95,7 @@ fn msgpack(value: &[u8], time: Time) -> Result<(&[u8], Time), String> {
     }
 }
 
-/// A part of a record beside its value.
+/// A part of a record other than its value.
 #[derive(Clone, Copy)]
 enum Beside {
     Key,
@@ -107,7 +107,7 @@ enum Beside {
 }
 
 impl Beside {
-    /// The configured parts, with the names of their fields.
+    /// The parts that are configured, with the names of their fields.
     fn all(fields: &Fields) -> impl Iterator<Item = (&str, Self)> {
         let all = [
             (&fields.key, Self::Key),

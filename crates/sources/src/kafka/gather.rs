@@ -1,4 +1,4 @@
-//! Gathers records in one buffer: consecutive records of one partition become a batch.
+//! Gathers records in one buffer. Consecutive records of one partition become a batch.
 //!
 //! `read -> [decode] -> send -> keep -> take -> process -> encode -> write -> settle`
 
@@ -10,9 +10,9 @@ use millstream_record::{Batch, Buffer, Encoding, FileId, FileOrigin, Origin, Tag
 
 use super::{decode, options::Config, progress::Assigned};
 
-/// A piece of this size is full.
+/// A piece of this size, in bytes, is full.
 pub(super) const PIECE_BYTES: usize = 1 << 20;
-/// Fewer bytes are copied out of their buffer: a few records must not hold the space of many.
+/// A batch up to this size, in bytes, is copied out of its buffer, so that a few records do not hold a large buffer.
 const COPY_BYTES_MAX: usize = 64 << 10;
 
 /// A partition that is being read.
@@ -22,11 +22,11 @@ pub(super) struct Reading {
     pub(super) id: FileId,
     pub(super) tag: Tag,
     pub(super) values: Arc<Values>,
-    /// Everything before this offset was gathered.
+    /// The records before this offset were gathered.
     pub(super) next: u64,
-    /// Everything before this offset was sent.
+    /// The records before this offset were sent.
     pub(super) sent: u64,
-    /// Offsets at which a batch must end, because a channel continues there.
+    /// Offsets at which a batch must end, because a channel may continue there.
     pub(super) marks: Vec<u64>,
 }
 
@@ -34,20 +34,20 @@ pub(super) struct Reading {
 pub(super) struct PartitionBatch {
     pub(super) of: Assigned,
     pub(super) batch: Batch,
-    /// The offset of the first record, or one before it.
+    /// The offset of the first record, or an earlier one if there is a gap before it.
     pub(super) begin: u64,
     /// The offset behind the last record.
     pub(super) next: u64,
-    /// Records that could not be decoded, and why.
+    /// The records that could not be decoded, each with the reason.
     pub(super) rejected: Vec<(Vec<u8>, String)>,
 }
 
-/// The batches that go to the data thread at a time.
+/// The batches that are passed to the data thread together.
 pub(super) struct Piece {
     pub(super) batches: Vec<PartitionBatch>,
 }
 
-/// A batch whose records are in the buffer of all.
+/// A batch whose records are in the common buffer.
 struct PendingBatch {
     partition: Partition,
     begin: u64,
@@ -57,7 +57,7 @@ struct PendingBatch {
     rejected: Vec<(Vec<u8>, String)>,
 }
 
-/// Gathers the records of one call of the client.
+/// Gathers the records of one poll of the client.
 pub(super) struct Gather<'a> {
     config: &'a Config,
     readings: &'a mut HashMap<Partition, Reading>,
@@ -86,7 +86,7 @@ impl<'a> Gather<'a> {
     /// Adds a record.
     pub(super) fn add(&mut self, record: Incoming<'_>) -> Taken {
         if !self.continues(&record) && !self.begin(&record) {
-            // Its partition is not read any more: its next reader gets the record.
+            // The partition was revoked: its next reader gets the record.
             return Taken::More;
         }
         let Some(batch) = self.pending.last_mut() else {
@@ -136,7 +136,8 @@ impl<'a> Gather<'a> {
             return false;
         };
         let start = self.buffer.len();
-        // A gap (from compaction, or markers of transactions) belongs to what follows it, unless there is a mark in it.
+        // A gap (from compaction, or from markers of transactions) belongs to the batch behind it, unless there is a mark in
+        // it.
         let mark = reading
             .marks
             .iter()
@@ -154,7 +155,7 @@ impl<'a> Gather<'a> {
         true
     }
 
-    /// Notes how far the last batch reaches.
+    /// Ends the last batch: its partition continues behind it.
     fn close(&mut self) {
         if let Some(batch) = self.pending.last()
             && let Some(reading) = self.readings.get_mut(&batch.partition)
@@ -163,7 +164,7 @@ impl<'a> Gather<'a> {
         }
     }
 
-    /// The gathered batches without those of revoked partitions; None if there are none.
+    /// The gathered batches, without those of revoked partitions; None if there are none.
     pub(super) fn finish(mut self, revoked: &[Partition]) -> Option<Piece> {
         self.close();
         let Self {

@@ -1,6 +1,6 @@
 //! The identity of a partition for a durable channel, which keeps the next offset with the data.
 //!
-//! A channel keeps positions in files. To a channel, a partition is a growing file whose positions are offsets.
+//! A channel keeps positions in files. For a channel, a partition is a growing file, and its offsets are positions.
 //!
 //! ```text
 //! device  2^64-2 (those of file systems are small, that of the generator is 2^64-1)

@@ -7,12 +7,12 @@
 //! data thread: piece -> outlet -> receipts -> settled offsets
 //! own thread:  settled offsets -> commit
 //! ```
-//! `reader` is the thread, `gather` and `decode` make entries of records, `start` finds where a partition begins, `identity` names
-//! it for a durable channel, and `progress` is what both threads share.
+//! `reader` is the thread, `gather` and `decode` turn records into entries, `start` finds where to begin a partition,
+//! `identity` makes its id for a durable channel, and `progress` is the state that both threads share.
 //!
-//! An offset is committed for the group only after everything before it is kept (settled, behind memory). A revoked partition is
-//! given up after what was read of it is kept and committed. With fixed partitions and a disk channel, every record is kept once:
-//! the channel holds the offset with the data.
+//! An offset is committed for the group only after everything before it is kept (behind memory: settled). A revoked partition
+//! is given up once the records read from it are kept and committed. With fixed partitions and a disk channel, every record is
+//! kept exactly once: the channel keeps the offset with the data.
 
 mod decode;
 mod gather;
@@ -52,9 +52,9 @@ pub const COMPONENT: Component = Component {
     build: Build::Source(build),
 };
 
-/// Pieces between the reading thread and the data thread: about 4 MiB in total.
+/// The length of the queue between the reading thread and the data thread, in pieces: about 4 MiB in total.
 const PIECES: usize = 4;
-/// How often answers are collected while nothing else happens.
+/// The interval at which answers are collected while no piece arrives.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// The source.
@@ -81,7 +81,7 @@ impl Kafka {
 
 impl Source for Kafka {
     fn bind(&mut self, _: &SourceContext) -> Result<(), Failure> {
-        // Nothing is bound on this machine, and a cluster that does not answer must not prevent the start.
+        // The source binds nothing on this machine, and an unreachable cluster must not prevent the start.
         Ok(())
     }
 
@@ -102,7 +102,7 @@ impl Source for Kafka {
                 flights: HashMap::new(),
             };
             let sent = sending.send_all(pieces).await;
-            // Even after a failure, the thread commits what is settled and leaves the group.
+            // After a failure, too, the thread commits the settled offsets and leaves the group.
             progress.land();
             progress.ended().await?;
             sent
@@ -129,7 +129,7 @@ impl Source for Kafka {
     }
 }
 
-/// The side of the data thread.
+/// The state of the data thread.
 struct Sending {
     context: SourceContext,
     progress: Arc<Progress>,
@@ -137,7 +137,7 @@ struct Sending {
 }
 
 impl Sending {
-    /// Sends what the reading thread delivers until it ends, then waits for all answers.
+    /// Sends the pieces of the reading thread until it ends, then waits for all answers.
     async fn send_all(&mut self, mut pieces: mpsc::Receiver<Piece>) -> Result<(), Failure> {
         loop {
             tokio::select! {

@@ -59,7 +59,7 @@ pub(super) struct Config {
     pub(super) properties: BTreeMap<String, String>,
 }
 
-/// A broker delivers this much in a few requests.
+/// A broker delivers this many bytes in a few requests.
 fn prefetch() -> Size {
     Size::mib(16)
 }
@@ -186,7 +186,7 @@ impl JsonSchema for Start {
     }
 }
 
-/// Properties that the source sets.
+/// Properties that the source sets. Users may not set them.
 const OURS: &[&str] = &[
     "bootstrap.servers",
     "group.id",
@@ -232,16 +232,16 @@ impl Config {
         problems
     }
 
-    /// How the records of a partition are tagged.
+    /// The tagging of the records of a partition. The error describes the problem.
     pub(super) fn tagging(&self) -> Result<Tagging, String> {
         Tagging::new(self.tag.as_deref(), VALUES)
     }
 
-    /// The settings of the client. `once`: it reports the ends of partitions.
+    /// The settings of the client. With `once`, it also reports the ends of partitions.
     pub(super) fn settings(&self, once: bool) -> Settings {
         let mut settings = Settings::new(&self.brokers);
         if !self.properties.contains_key("group.protocol") {
-            // A rebalance interrupts only the partitions that move.
+            // A rebalance then interrupts only the partitions that move.
             settings.set("partition.assignment.strategy", "cooperative-sticky");
         }
         for (name, value) in &self.properties {
@@ -251,7 +251,8 @@ impl Config {
         settings.set("group.id", &self.group);
         settings.set("enable.auto.commit", "false");
         settings.set("enable.auto.offset.store", "false");
-        // Every partition begins at an offset that was looked up: a missing one is an error, never a jump.
+        // Every partition begins at an offset that was looked up. If it is missing, that must be an error and never a silent
+        // jump.
         settings.set("auto.offset.reset", "error");
         settings.set("enable.partition.eof", if once { "true" } else { "false" });
         let level = if self.uncommitted {

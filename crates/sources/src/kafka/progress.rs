@@ -12,10 +12,10 @@ use std::{
 use millstream_kafka::Partition;
 use millstream_pipeline::failure::Failure;
 
-/// How often to check whether the thread has ended.
+/// The interval at which [`Progress::ended`] checks whether the thread has ended.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// An assignment of a partition. Each assignment of the same partition is a different one.
+/// One assignment of a partition. A later assignment of the same partition is a different one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct Assigned {
     pub(super) partition: Partition,
@@ -25,47 +25,47 @@ pub(super) struct Assigned {
 /// How far the partitions are settled, and whether the threads have ended.
 #[derive(Default)]
 pub(super) struct Progress {
-    /// How far each assigned partition is settled.
+    /// The offset up to which each assigned partition is settled.
     settled: Mutex<HashMap<Assigned, u64>>,
-    /// All answers have arrived, good or bad: the thread may commit and leave the group.
+    /// Whether all answers have arrived, good or bad. The thread may then commit and leave the group.
     landed: AtomicBool,
     end: Mutex<Option<Result<(), Failure>>>,
 }
 
 impl Progress {
     fn all(&self) -> MutexGuard<'_, HashMap<Assigned, u64>> {
-        // No update can panic half-way, so the map of a poisoned lock is consistent.
+        // No update can panic halfway, so the map of a poisoned lock is consistent.
         self.settled.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A partition is read from `begin`.
+    /// Notes that a partition is read from `begin` on.
     pub(super) fn assign(&self, assigned: Assigned, begin: u64) {
         self.all().insert(assigned, begin);
     }
 
-    /// A partition is not read any more.
+    /// Notes that a partition is not read any more.
     pub(super) fn unassign(&self, assigned: &Assigned) {
         self.all().remove(assigned);
     }
 
-    /// Whether a partition is still read.
+    /// Whether this assignment of a partition is still read.
     pub(super) fn is_assigned(&self, assigned: &Assigned) -> bool {
         self.all().contains_key(assigned)
     }
 
-    /// Everything before `next` is settled. Ignored if the partition is not assigned any more.
+    /// Notes that everything before `next` is settled. Ignored if the partition is not assigned any more.
     pub(super) fn settle(&self, assigned: &Assigned, next: u64) {
         if let Some(settled) = self.all().get_mut(assigned) {
             *settled = (*settled).max(next);
         }
     }
 
-    /// How far a partition is settled.
+    /// The offset up to which a partition is settled.
     pub(super) fn settled(&self, assigned: &Assigned) -> Option<u64> {
         self.all().get(assigned).copied()
     }
 
-    /// Nothing more will be settled.
+    /// Notes that nothing more will be settled.
     pub(super) fn land(&self) {
         self.landed.store(true, Ordering::Release);
     }
@@ -75,7 +75,7 @@ impl Progress {
         self.landed.load(Ordering::Acquire)
     }
 
-    /// The thread has ended.
+    /// Notes how the thread has ended.
     pub(super) fn end(&self, end: Result<(), Failure>) {
         *self.end.lock().unwrap_or_else(PoisonError::into_inner) = Some(end);
     }

@@ -1,4 +1,4 @@
-//! The reading thread: it owns the consumer, and may block.
+//! The reading thread. It owns the consumer, and may block.
 //!
 //! `[read] -> decode -> send -> keep -> take -> process -> encode -> write -> settle`
 
@@ -30,16 +30,16 @@ use crate::tagging::Tagging;
 
 /// How long one poll waits for records.
 const WAIT: Duration = Duration::from_millis(50);
-/// If the data thread accepts nothing for this long, reading is paused; until then, prefetched records are kept.
+/// If the data thread accepts nothing for this long, reading is paused. Until then, the client keeps its prefetched records.
 const PAUSE_AFTER: Duration = Duration::from_secs(1);
-/// How often settled offsets are committed.
+/// The interval at which settled offsets are committed.
 const COMMIT: Duration = Duration::from_secs(1);
-/// How long a revoked partition waits until what was read of it is settled. A sink that takes longer is down; the next owner
-/// reads again what it has not written.
+/// How long the records of a revoked partition may take to be settled. A sink that takes longer is down: the next owner then
+/// reads the unsettled records again.
 const REVOKE_WAIT: Duration = Duration::from_secs(30);
-/// How often to look for new partitions.
+/// The interval at which new partitions are looked for.
 const LOOK_AGAIN: Duration = Duration::from_secs(30);
-/// How often to check the progress of the other thread.
+/// The interval at which the progress of the data thread is checked.
 const STEP: Duration = Duration::from_millis(5);
 /// Pause before a retry.
 const RETRY: Duration = Duration::from_secs(1);
@@ -51,14 +51,14 @@ pub(super) struct Reader {
     context: SourceContext,
     progress: Arc<Progress>,
     cluster: String,
-    /// Holds while no broker answers.
+    /// Raised while no broker answers.
     failing: Condition,
     readings: HashMap<Partition, Reading>,
-    /// How many assignments there were.
+    /// The number of assignments so far.
     time: u64,
     /// The last committed offsets.
     committed: HashMap<Partition, u64>,
-    /// With `--once`: how many ends were reached, by the number of the partition.
+    /// With `--once`: how many partitions have reached their end, by partition number.
     ends: HashMap<i32, usize>,
 }
 
@@ -93,7 +93,7 @@ impl Reader {
         }
     }
 
-    /// Starts the thread. It ends when it is time to stop or the receiver of the pieces is dropped.
+    /// Starts the thread. It ends when the source stops or the receiver of the pieces is dropped.
     pub(super) fn start(mut self, pieces: mpsc::Sender<Piece>) -> Result<(), Failure> {
         let name = self.context.name.clone();
         let started = own_thread(&name, async move || {
@@ -125,8 +125,8 @@ impl Reader {
         read
     }
 
-    /// Commits for the last time. During a rebalance, a group accepts no offsets for a moment. If it never does, the next reader
-    /// of the partitions begins earlier, and nothing is lost.
+    /// Commits for the last time. A group accepts no offsets during a rebalance, so this retries for a while. If it never
+    /// succeeds, the next reader of the partitions begins earlier, and no record is lost.
     async fn commit_all(&mut self, consumer: &mut dyn Consumer) {
         let until = Instant::now() + ANSWER;
         let all: Vec<Partition> = self.readings.keys().cloned().collect();
@@ -163,7 +163,8 @@ impl Reader {
             }
             let room = timeout(PAUSE_AFTER, pieces.reserve()).await;
             let Ok(room) = room else {
-                // Rebalances must continue while no records are accepted. Partitions assigned meanwhile are not paused yet.
+                // Polling must continue so that rebalances do. The partitions are paused first; any assigned meanwhile are not
+                // paused yet and may still give records.
                 paused = true;
                 consumer.pause(true)?;
                 held.extend(self.poll(consumer, None, Duration::ZERO).await?);
@@ -210,7 +211,7 @@ impl Reader {
         }
     }
 
-    /// Waits for a broker, and asks for the id of its cluster. False if it is time to stop.
+    /// Waits for a broker, and asks for the id of its cluster. Returns false if the source stops.
     async fn find_cluster(&mut self, consumer: &mut dyn Consumer) -> Result<bool, Error> {
         while !self.context.stop.is_stopped() {
             match consumer.cluster(RETRY) {
@@ -231,7 +232,7 @@ impl Reader {
         Ok(false)
     }
 
-    /// Polls once. Without a size, it only handles decisions of the group.
+    /// Polls once. Without a size, it only handles rebalances.
     async fn poll(
         &mut self,
         consumer: &mut dyn Consumer,
@@ -261,7 +262,7 @@ impl Reader {
         Ok(piece)
     }
 
-    /// Looks for fixed partitions that are not read yet.
+    /// Begins to read fixed partitions that are not read yet.
     async fn look(
         &mut self,
         consumer: &mut dyn Consumer,
@@ -298,7 +299,7 @@ impl Reader {
         }
         let anew = self.begin(consumer, &new).await?;
         if !anew.is_empty() {
-            // It fails only when the receiver is dropped.
+            // Fails only if the receiver is dropped.
             let _ = pieces.send(Piece { batches: anew }).await;
         }
         Ok(())
@@ -309,11 +310,11 @@ impl Reader {
         consumer: &mut dyn Consumer,
         partitions: &[Partition],
     ) -> Result<(), Error> {
-        // In a group, the offsets of the channel only save work: it does not need to learn of a new beginning.
+        // In a group, the offsets of the channel only save work, so it need not know a new beginning.
         self.begin(consumer, partitions).await.map(drop)
     }
 
-    /// Begins to read partitions. Returns batches without records, by which a channel learns of a new beginning.
+    /// Begins to read partitions. Returns batches without records, which set a new beginning in the channel.
     async fn begin(
         &mut self,
         consumer: &mut dyn Consumer,
@@ -347,7 +348,7 @@ impl Reader {
                 anew.push(empty_batch(&reading));
             }
             if known.offset() != Some(begin.offset) {
-                // The result of `start` must still hold after a crash.
+                // Commit the offset, so that the result of `start` still holds after a crash.
                 self.committed.remove(partition);
             } else {
                 self.committed.insert(partition.clone(), begin.offset);
@@ -360,7 +361,7 @@ impl Reader {
         Ok(anew)
     }
 
-    /// Retries until a broker answers, or it is time to stop.
+    /// Retries until a broker answers, or the source stops.
     async fn patiently<T>(&self, mut ask: impl FnMut() -> Result<T, Error>) -> Result<T, Error> {
         loop {
             match ask() {
@@ -400,7 +401,7 @@ impl Reader {
         }
     }
 
-    /// Gives up partitions after what was read of them is settled and committed.
+    /// Gives up partitions once the records read from them are settled and committed.
     async fn revoke(
         &mut self,
         consumer: &mut dyn Consumer,
@@ -437,7 +438,8 @@ impl Reader {
         Ok(())
     }
 
-    /// Commits what is settled of these partitions and not committed yet. `wait`: commits all, and waits for the answer.
+    /// Commits the settled offsets of these partitions that are not committed yet. `wait`: commits all of them, and waits for
+    /// the answer.
     fn commit(
         &mut self,
         consumer: &mut dyn Consumer,
@@ -466,7 +468,7 @@ fn lowest_kept(outlet: &Outlet, id: FileId) -> Option<u64> {
         .next()
 }
 
-/// A batch without records, which sets the offset at which a channel continues.
+/// A batch without records. It sets the offset at which a channel continues.
 fn empty_batch(reading: &Reading) -> PartitionBatch {
     let origin = FileOrigin {
         file: reading.id,

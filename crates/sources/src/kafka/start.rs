@@ -1,4 +1,4 @@
-//! Where the reading of a partition begins.
+//! Finds where to begin reading a partition.
 //!
 //! | partitions | behind | begins at |
 //! |---|---|---|
@@ -31,7 +31,7 @@ pub(super) struct Known {
 }
 
 impl Known {
-    /// The offset that counts, if there is one.
+    /// The offset to begin at, if one is known.
     pub(super) fn offset(self) -> Option<u64> {
         match (self.fixed, self.kept) {
             (true, Some(kept)) => Some(kept),
@@ -47,7 +47,7 @@ pub(super) struct Begin {
     pub(super) offset: u64,
     /// A warning for the operator.
     pub(super) warning: Option<String>,
-    /// A channel has an offset that the partition has not reached: it must learn of the new beginning.
+    /// Whether the channel has an offset beyond the end of the partition, and must be set to the new beginning.
     pub(super) anew: bool,
 }
 

@@ -26,7 +26,7 @@ fn put(broker: &Broker, topic: &str, values: &[&str]) {
     }
 }
 
-/// A source with these options (in JSON, without the braces) before a broker in memory.
+/// A source with these options (JSON without the braces), connected to a broker in memory.
 fn start(broker: &Broker, options: &str, downstream: &Downstream, once: bool) -> Running {
     let directory = tempfile::tempdir().unwrap();
     let options = format!(r#"{{"brokers": "b:1", "group": "g", {options}}}"#);
@@ -61,7 +61,7 @@ fn partition(topic: &str) -> Partition {
 }
 
 #[test]
-fn all_of_a_group_s_topics_is_read_and_committed_once_it_is_settled() {
+fn all_topics_of_a_group_are_read_and_committed_once_they_are_settled() {
     let broker = Broker::default();
     put(&broker, "a", &["1", "2", "3"]);
     put(&broker, "b", &["4"]);

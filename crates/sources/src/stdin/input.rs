@@ -1,4 +1,4 @@
-//! The reading thread: from a blocking file to pieces of whole lines.
+//! The reading thread: turns a blocking file into pieces of whole lines.
 
 use std::{fs, io};
 
@@ -16,7 +16,7 @@ use crate::{
     framing::{self, Ending, Framed, Framer, Scanned, TooLong},
 };
 
-/// Bytes of one read: more than a pipe holds.
+/// The size of one read in bytes: more than a pipe holds.
 const READ_BYTES: usize = 256 << 10;
 
 /// A part of the input.
@@ -29,7 +29,7 @@ pub(super) enum Piece {
     Framed(Framed),
 }
 
-/// The meaning of the bytes up to the next newline.
+/// How to treat the bytes up to the next newline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LinePart {
     /// They are a line.
@@ -40,7 +40,7 @@ enum LinePart {
     Rejected,
 }
 
-/// The input, and what is left of the last read.
+/// The input, and the rest of the last read.
 pub(super) struct Input {
     file: fs::File,
     pool: Pool,
@@ -48,9 +48,9 @@ pub(super) struct Input {
     too_long: TooLong,
     part: LinePart,
     carried: Vec<u8>,
-    /// Makes the records, where they are more than plain lines.
+    /// Makes the records, unless they are plain lines.
     framer: Option<Framer>,
-    /// No record was made yet.
+    /// Whether no record was made yet.
     start: bool,
 }
 
@@ -95,7 +95,7 @@ impl Input {
         }
     }
 
-    /// The same with a framer.
+    /// Does the same as [`Input::read_all`] with a framer.
     async fn frame_all(mut self, mut framer: Framer, to: &Sender<Piece>) -> io::Result<()> {
         loop {
             let room = READ_BYTES.max(self.carried.len() + READ_BYTES / 2);
@@ -116,13 +116,13 @@ impl Input {
                 return Ok(());
             }
             if ending == Ending::Quiet && taken == 0 {
-                // The end of a line is missing: waits for it without a limit.
+                // A line is incomplete, and no timeout can complete it.
                 self.is_ready(std::time::Duration::MAX)?;
             }
         }
     }
 
-    /// Waits until there is something to read, or the end. False if there is nothing within that time.
+    /// Waits until there is something to read, or the end. Returns false on a timeout.
     fn is_ready(&self, wait: std::time::Duration) -> io::Result<bool> {
         let wait = Timespec::try_from(wait).ok();
         loop {
@@ -130,7 +130,7 @@ impl Input {
             match poll(&mut watched, wait.as_ref()) {
                 Ok(ready) => return Ok(ready > 0),
                 Err(Errno::INTR) => {}
-                // A file that cannot be polled can be read at any time.
+                // A file that cannot be polled, such as a regular one, can be read at any time.
                 Err(_) => return Ok(true),
             }
         }
@@ -146,7 +146,7 @@ impl Input {
         }
     }
 
-    /// Sends whole lines. Returns the part of a line that is left, or None if the receiver is dropped.
+    /// Sends whole lines. Returns the partial line that is left, or None if the receiver is dropped.
     async fn send_lines(&mut self, buffer: Buffer, to: &Sender<Piece>) -> Option<Vec<u8>> {
         let mut at = 0;
         loop {
@@ -162,7 +162,7 @@ impl Input {
                         to.send(Piece::Lines(share(buffer, at..end))).await.ok()?;
                         return Some(left);
                     }
-                    // A line that is too long follows.
+                    // A line that is too long follows, so the buffer is still needed.
                     let lines = Bytes::copy_from_slice(&buffer[at..end]);
                     to.send(Piece::Lines(lines)).await.ok()?;
                     at = end;
@@ -189,7 +189,7 @@ impl Input {
         Some(piece.len())
     }
 
-    /// Drops or rejects further bytes of a line that is too long. Returns how many.
+    /// Drops or rejects further bytes of a line that is too long. Returns their number.
     async fn skip_long_line(&mut self, bytes: &[u8], to: &Sender<Piece>) -> Option<usize> {
         let part = &bytes[..bytes.len().min(self.line_max)];
         let end = memchr::memchr(b'\n', part);

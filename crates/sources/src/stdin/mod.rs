@@ -2,8 +2,8 @@
 //!
 //! `[read] -> decode -> send -> keep -> take -> process -> encode -> write -> settle`
 //!
-//! A separate thread reads, because reading a pipe or a terminal blocks; a short queue leads to the data thread. Lines that
-//! were read and not kept are lost in a crash: the input cannot be read again.
+//! A separate thread reads, because reading a pipe or a terminal blocks. A short queue leads to the data thread. Lines that
+//! were read but not kept are lost in a crash: the input cannot be read again.
 
 mod input;
 
@@ -44,7 +44,7 @@ pub const COMPONENT: Component = Component {
     build: Build::Source(build),
 };
 
-/// Pieces between the reading thread and the data thread: 1 MiB in total.
+/// The length of the queue between the reading thread and the data thread, in pieces: 1 MiB in total.
 const PIECES: usize = 4;
 
 /// Options of the source `stdin`.
@@ -101,7 +101,7 @@ struct Stdin {
     framer: Framer,
     /// The input; None until the standard input is opened.
     input: Option<fs::File>,
-    /// From the reading thread, once it runs; it survives a failure of `run`.
+    /// The queue from the reading thread, once that runs. It survives a failure of `run`.
     pieces: Option<mpsc::Receiver<Piece>>,
 }
 
@@ -166,7 +166,7 @@ impl Source for Stdin {
     }
 
     fn is_replaceable(&self) -> bool {
-        // A thread is in the middle of a read of the input.
+        // The reading thread may be in the middle of a read.
         false
     }
 
@@ -183,7 +183,7 @@ impl Source for Stdin {
     }
 }
 
-/// Sends what the reading thread delivers, until the input ends or it is time to stop.
+/// Sends the pieces of the reading thread, until the input ends or the source stops.
 async fn send_all(
     config: &Config,
     tag: &Tagging,
@@ -207,7 +207,7 @@ async fn send_all(
             biased;
             piece = pieces.recv() => piece,
             () = stop.stopped() => {
-                // The pieces in the queue are sent; what the thread still waits for was not read.
+                // The pieces in the queue are still sent. The thread has not read anything else.
                 pieces.close();
                 pieces.recv().await
             }
@@ -233,12 +233,12 @@ async fn send_all(
     Ok(())
 }
 
-/// Makes batches of what was read.
+/// Makes batches from pieces.
 struct Records<'a> {
     tag: Tag,
     values: Arc<Values>,
     encoding: Encoding,
-    /// Why a line is rejected.
+    /// The reason for rejecting a line that is too long.
     too_long: String,
     context: &'a SourceContext,
 }

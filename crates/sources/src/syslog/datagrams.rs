@@ -2,8 +2,8 @@
 //!
 //! `[read] -> [decode] -> [send] -> keep`
 //!
-//! Datagrams that the kernel drops because its buffer is full are counted. Nothing is dropped here: while the next channel is full, nothing
-//! is read.
+//! Datagrams that the kernel drops because its buffer is full are counted. The source drops none: while the next channel is
+//! full, nothing is read.
 
 use std::{
     fmt::Write,
@@ -24,26 +24,26 @@ use tokio::{sync::oneshot, time::sleep};
 use super::{endpoint::Endpoint, flow::Flow};
 use crate::{connection::Pace, flight::Flight, framing::piece};
 
-/// How many datagrams are received with one system call.
+/// The most datagrams that are received with one system call.
 const DATAGRAMS: usize = 64;
 /// The longest UDP datagram.
 const UDP_BYTES_MAX: usize = 64 << 10;
-/// The longest datagram that Linux lets a unix socket send by default (`net.core.wmem_default`), and a little more.
+/// The size of a receive buffer for a unix datagram: a little more than the Linux default limit (`net.core.wmem_default`).
 const UNIX_BYTES_MAX: usize = 256 << 10;
-/// Fewer at a time, as each of them may be longer.
+/// The same for unix sockets. Fewer, because each of them may be longer.
 const UNIX_DATAGRAMS: usize = 16;
-/// On a stop, at most this much is still read of what the kernel holds, or the size of its buffer if that is larger: a flood must
-/// not delay the stop. The buffers of unix sockets are those of their senders.
+/// The most bytes that are still read from the kernel on a stop, or the size of its buffer if that is larger. A flood must not
+/// delay the stop. For unix sockets, the buffers are those of the senders.
 const UNREAD_BYTES_MAX: usize = 64 << 20;
-/// The minimal overhead of a datagram in the buffer of the kernel.
+/// The smallest overhead of a datagram in the kernel's buffer, in bytes.
 const BESIDE_BYTES: usize = 512;
 /// Pause after an error of a socket.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Sets the size of the receive buffer, and makes the kernel count what it drops.
+/// Sets the size of the receive buffer, and makes the kernel count the datagrams that it drops.
 pub(super) fn prepare(socket: &Datagrams, bytes: usize, reporter: &Reporter) {
     if let Datagrams::Udp(socket) = socket {
-        // Beyond the limit of the administrator, if that is permitted.
+        // Exceeds the administrator's limit, if the process may do that.
         let set = sockopt::set_socket_recv_buffer_size_force(socket, bytes)
             .or_else(|_| sockopt::set_socket_recv_buffer_size(socket, bytes));
         if let Err(error) = set {
@@ -66,7 +66,7 @@ fn fd(socket: &Datagrams) -> BorrowedFd<'_> {
     }
 }
 
-/// Reads all sockets, each on a data thread, until it is time to stop.
+/// Reads all sockets, each on a data thread, until the source stops.
 pub(super) async fn read_all(
     sockets: Vec<Datagrams>,
     endpoint: Arc<Endpoint>,
@@ -118,12 +118,12 @@ async fn read(socket: &Datagrams, endpoint: Arc<Endpoint>) -> Result<(), Failure
             let text = format!("cannot watch a datagram socket: {error}");
             break Err(Failure::us(text));
         }
-        // Without this check, a flood would never end the loop.
+        // The check ends the loop on a stop even during a flood.
         while reader.receive_all(fd(socket), |_| stop.is_stopped()).await && !stop.is_stopped() {
             sleep(endpoint.gather).await;
         }
     };
-    // Datagrams that came before the stop are read: their senders would not send them again.
+    // Read what arrived before the stop, because the senders would not send it again.
     let buffer = sockopt::socket_recv_buffer_size(fd(socket)).unwrap_or(0);
     let unread = UNREAD_BYTES_MAX.max(buffer);
     reader
@@ -133,8 +133,8 @@ async fn read(socket: &Datagrams, endpoint: Arc<Endpoint>) -> Result<(), Failure
     ended
 }
 
-/// Waits until something has come. Afterwards the socket is not watched: a watched socket wakes its thread for every datagram,
-/// even while it is read at intervals.
+/// Waits until a datagram arrives. The socket is watched only during the wait: a watched socket would wake its thread for every
+/// datagram, even while it is read at intervals.
 async fn readable(socket: &Datagrams) -> io::Result<()> {
     match socket {
         Datagrams::Udp(socket) => {
@@ -154,15 +154,15 @@ struct Reader {
     flow: Flow,
     flight: Flight<()>,
     peer: Peer,
-    /// The counter of the kernel when it was last read.
+    /// The kernel's drop counter when it was last read.
     dropped: u32,
-    /// Something was dropped before it was settled.
+    /// Whether a batch was dropped before it was settled.
     lost: bool,
 }
 
 impl Reader {
-    /// Receives everything that is there, or until `enough` is true of the bytes freed in the kernel's buffer. Returns whether to
-    /// pause before the next read instead of being woken by it.
+    /// Receives all available datagrams, or until `enough` returns true for the number of bytes freed in the kernel's buffer.
+    /// Returns whether to pause before the next read instead of waiting for a wake-up.
     async fn receive_all(
         &mut self,
         socket: BorrowedFd<'_>,
@@ -192,7 +192,7 @@ impl Reader {
         bytes > 0 && self.pace.is_busy(bytes, Instant::now(), false)
     }
 
-    /// Decodes the datagrams that were received last. Returns their bytes.
+    /// Decodes the datagrams that were received last. Returns their size in bytes.
     async fn decode(&mut self, count: usize) -> usize {
         self.flow.now = Time::now();
         let (mut bytes, mut cut) = (0, 0);
@@ -233,7 +233,7 @@ impl Reader {
         meters.datagrams_received.add(count as u64);
         if cut > 0 {
             meters.datagrams_cut.add(cut);
-            // A UDP datagram cannot be that long.
+            // Only for unix sockets: a UDP datagram cannot be that long.
             let most = UNIX_BYTES_MAX >> 10;
             let text = format_args!("unix: a datagram is longer than {most} KiB; its end is lost");
             self.flow.endpoint.context.reporter.warn("cut", text);

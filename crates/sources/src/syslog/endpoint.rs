@@ -11,7 +11,7 @@ use millstream_wire::syslog::{self as wire, TimeZone};
 use super::options::{Config, Framing, Unparsed};
 use crate::{connection::Patience, framing::TooLong, tagging::Tagging};
 
-/// Bytes of a message beside its text: the digits of a count and the space behind it, CR and LF.
+/// The bytes of a message in addition to its text: the digits of a count and the space behind it, CR and LF.
 pub(super) const BESIDE_BYTES: usize = 16;
 
 /// State shared by all connections and sockets of one source.
@@ -57,11 +57,11 @@ impl Endpoint {
     }
 }
 
-/// The metrics of the source beside those of its outlets.
+/// The metrics of the source, in addition to those of its outlets.
 pub(super) struct SyslogMeters {
     pub(super) bytes_received: Meter,
     pub(super) datagrams_received: Meter,
-    /// By the kernel, before they could be read.
+    /// Datagrams that the kernel dropped before they could be read.
     pub(super) datagrams_dropped: Meter,
     pub(super) datagrams_cut: Meter,
     pub(super) messages_without_header: Meter,

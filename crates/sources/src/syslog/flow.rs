@@ -15,15 +15,15 @@ use millstream_wire::syslog::{After, Decoder, LeftOver, Received, Run, TooLong};
 use super::endpoint::Endpoint;
 use crate::flight::Flight;
 
-/// A batch of this size is sent: large enough that the cost per batch does not show, small enough that it is still in the cache
-/// when the next hop reads it.
+/// A batch of this size is sent. It is large enough to make the cost per batch negligible, and small enough to be still in the
+/// cache when the next hop reads it.
 const BATCH_BYTES: usize = 256 << 10;
-/// Space behind that for the record that reaches it.
+/// Space behind [`BATCH_BYTES`] for the record that exceeds it.
 const SLACK_BYTES: usize = 16 << 10;
 /// A smaller batch is copied into memory of its size, so that a slow stream does not hold buffers of the pool.
 const OWN_BYTES_MAX: usize = 16 << 10;
 
-/// Makes batches of messages.
+/// Makes batches from messages.
 pub(super) struct Flow {
     pub(super) endpoint: Arc<Endpoint>,
     /// When the messages that are being decoded were received.
@@ -34,7 +34,7 @@ pub(super) struct Flow {
     /// The field `host` of messages that do not name a host.
     host: Box<[u8]>,
     batch: Option<PendingBatch>,
-    /// Of what was rejected since the last batch.
+    /// The receipts of records that were rejected since the last batch.
     rejected: Vec<Receipt>,
 }
 
@@ -59,8 +59,8 @@ impl Flow {
         }
     }
 
-    /// Begins a batch with space for `bytes` bytes of text, unless there is one. `holding`: the caller holds memory of the pool
-    /// that it frees only if it gets more.
+    /// Begins a batch with space for `bytes` bytes of text, unless there is one. `holding`: the caller holds pool memory and
+    /// frees it only after this call, so it must not wait.
     pub(super) async fn begin_batch(&mut self, bytes: usize, holding: bool) {
         if self.batch.is_some() {
             return;
@@ -79,7 +79,7 @@ impl Flow {
         });
     }
 
-    /// Decodes the whole messages in `text`. Returns how many bytes they have, and whether these were all.
+    /// Decodes the whole messages in `text`. Returns their size in bytes, and whether no message was left over.
     pub(super) async fn decode_stream(&mut self, text: &[u8], after: After) -> (usize, bool) {
         let from = Received {
             now: self.now,
@@ -101,7 +101,7 @@ impl Flow {
         (consumed, !left_over)
     }
 
-    /// Decodes one whole message. `peer`: its sender, unless the batch has it.
+    /// Decodes one whole message. `peer`: its sender, unless the batch has that value.
     pub(super) async fn message(&mut self, text: &[u8], peer: Option<&[u8]>) {
         self.begin_batch(text.len(), false).await;
         let from = Received {
@@ -129,12 +129,12 @@ impl Flow {
         }
     }
 
-    /// Counts what was decoded, and rejects what did not become a record.
+    /// Counts the results of a run, and rejects text that did not become a record.
     async fn note(&mut self, run: Run, text: &[u8], peer: Option<&[u8]>) {
         if let Some(batch) = &mut self.batch {
             batch.count += run.records;
         }
-        // Nearly always all of them are 0, and no counter is touched.
+        // Nearly always all of them are 0. Then no counter is touched.
         let meters = &self.endpoint.meters;
         for (meter, amount) in [
             (&meters.messages_without_header, u64::from(run.bare)),
@@ -155,7 +155,7 @@ impl Flow {
         }
     }
 
-    /// Reports whose message was truncated.
+    /// Warns about a sender whose message was truncated.
     #[cold]
     fn warn_of_truncation(&self, peer: Option<&[u8]>) {
         let peer = match peer {
@@ -195,13 +195,13 @@ impl Flow {
         }
     }
 
-    /// Whether the batch must be sent before more is decoded.
+    /// Whether the batch must be sent before anything else is decoded.
     pub(super) fn is_full(&self) -> bool {
         let is_full = |batch: &PendingBatch| batch.body.len() >= BATCH_BYTES;
         self.batch.as_ref().is_some_and(is_full)
     }
 
-    /// Sends the batch. Returns its receipt, and those of what was rejected since the last one.
+    /// Sends the batch. Returns its receipt, and the receipts of everything rejected since the last batch.
     pub(super) async fn send(&mut self, awaited: bool) -> Vec<Receipt> {
         let mut receipts = std::mem::take(&mut self.rejected);
         if let Some(batch) = self.batch.take()
@@ -218,7 +218,7 @@ impl Flow {
         receipts
     }
 
-    /// Sends the batch, and waits until `flight` has room for another one. Fails if a batch was dropped.
+    /// Sends the batch, and waits until `flight` can take another one. Fails if a batch was dropped.
     pub(super) async fn send_in(&mut self, flight: &mut Flight<()>) -> Result<(), Unsettled> {
         for receipt in self.send(flight.is_half_full()).await {
             flight.push(receipt, ());

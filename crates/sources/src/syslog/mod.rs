@@ -1,11 +1,11 @@
-//! The source `syslog`: what rsyslog, syslog-ng, `logger`, libraries and network devices send.
+//! The source `syslog`: receives from rsyslog, syslog-ng, `logger`, libraries and network devices.
 //!
 //! `[read] -> [decode] -> [send] -> keep -> take -> process -> encode -> write -> settle`
 //!
 //! Every message that was read becomes a record, whatever its form, even a last one without its end. A RELP message is answered
 //! only when it is kept (durable channel) or settled (memory). While the next channel is full, nothing is read, and nothing is
 //! dropped here. Each connection and each datagram socket has one task. There is no lock and no allocation per record. Formats
-//! are the business of `wire::syslog` and `wire::relp`, listening and TLS that of `net`.
+//! are in `wire::syslog` and `wire::relp`, listening and TLS are in `net`.
 
 mod datagrams;
 mod endpoint;
@@ -58,7 +58,7 @@ fn build(_name: &str, options: &Node) -> Checked<Box<dyn Source>> {
     Ok(Box::new(Syslog::new(options)?))
 }
 
-/// The source; it has its sockets once it is bound.
+/// The source. It has its sockets once it is bound.
 struct Syslog {
     config: Config,
     zone: TimeZone,

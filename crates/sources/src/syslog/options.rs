@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use crate::framing::{LINE_MAX, TooLong};
 
-/// Holds a burst of a few thousand datagrams.
+/// Large enough for a burst of a few thousand datagrams.
 const RECEIVE_BUFFER: Size = Size::mib(8);
 
 /// Options of the source `syslog`.
@@ -86,7 +86,7 @@ fn timezone() -> String {
     "UTC".to_owned()
 }
 
-/// One clock tick, as network cards moderate their interrupts.
+/// One clock tick, a usual interval for moderating interrupts.
 fn gather() -> Period {
     Period::millis(1)
 }

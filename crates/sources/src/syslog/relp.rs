@@ -1,9 +1,9 @@
-//! A connection that speaks RELP: a message is answered when it is kept.
+//! A connection that speaks RELP. A message is answered when it is kept.
 //!
 //! `[read] -> [decode] -> [send] -> keep`
 //!
-//! Messages are answered in the order of their numbers, when everything of their batch is kept. If a session ends without `close`,
-//! the client sends the unanswered messages again in its next session.
+//! Messages are answered in the order of their numbers, once everything in their batch is kept. If a session ends without
+//! `close`, the client sends the unanswered messages again in its next session.
 
 use std::{io, pin::pin, sync::Arc, time::Duration};
 
@@ -18,12 +18,12 @@ use super::{
 };
 use crate::connection::{self, Answer, Answers, Quit, Stash, Unanswered, Watch, is_no_memory};
 
-/// A batch with this many messages is sent: messages may be empty.
+/// A batch with this many messages is sent, even if it is small: messages may be empty.
 const NUMBERS_MAX: u32 = 4096;
 /// The longest head of a frame.
 const HEAD_BYTES: usize = 64;
-/// How long the end of a session waits for the client to close its side: closing a connection with unread bytes would destroy
-/// the answers in flight.
+/// How long a session that ends waits for the client to close its side. Closing a connection with unread bytes would discard
+/// answers in flight.
 const LINGER: Duration = Duration::from_millis(500);
 
 /// Serves one session to its end.
@@ -44,7 +44,7 @@ pub(super) async fn serve(connection: Connection, endpoint: Arc<Endpoint>) {
     let end = {
         let answered = &endpoint.meters.messages_answered;
         let mut answering = pin!(answering.run(&mut writer, patience, answered));
-        // Dropping `intake` ends the queue of answers, and so the writing side.
+        // Dropping `intake` closes the queue of answers, which ends the writing side.
         let mut reading = pin!(async {
             let end = intake.run(&mut reader).await;
             drop(intake);
@@ -53,7 +53,7 @@ pub(super) async fn serve(connection: Connection, endpoint: Arc<Endpoint>) {
         tokio::select! {
             biased;
             end = &mut reading => answering.await.err().map_or(end, End::Unanswered),
-            // The writing side ends first only by an error.
+            // The writing side ends before the reading side only after an error.
             answered = &mut answering => match answered {
                 Ok(()) => reading.await,
                 Err(unanswered) => End::Unanswered(unanswered),
@@ -69,17 +69,17 @@ pub(super) async fn serve(connection: Connection, endpoint: Arc<Endpoint>) {
 
 /// Why a session ends.
 enum End {
-    /// By the client's `close`.
+    /// The client sent `close`.
     Closed,
-    /// The client is gone, between two frames.
+    /// The client closed the connection between two frames.
     Gone,
-    /// The client is gone within a frame.
+    /// The client closed the connection within a frame.
     Cut,
     Quit,
     /// The client does not continue a frame.
     Slow,
     Refused(Refusal),
-    /// The client offers no command that the source knows.
+    /// The client offers no command that this source supports.
     NoOffer,
     Broken(io::Error),
     NoMemory,
@@ -182,7 +182,7 @@ struct Waiting {
 impl Intake {
     async fn run(&mut self, reader: &mut Reading) -> End {
         let end = self.read_all(reader).await;
-        // Whole messages are kept and answered, however the session ends.
+        // Complete messages are kept and answered, for whatever reason the session ends.
         self.send_batch().await;
         let end = end.err().unwrap_or(End::Gone);
         let mut text = Vec::new();
@@ -220,7 +220,7 @@ impl Intake {
         }
     }
 
-    /// Decodes all whole frames in the read buffer.
+    /// Decodes all complete frames in the read buffer.
     async fn decode(&mut self) -> Result<(), End> {
         loop {
             let input = self.stash.bytes();
@@ -298,7 +298,7 @@ impl Intake {
         }
     }
 
-    /// Notes a message of the batch, whatever became of it.
+    /// Notes the number of a message in the batch, which must be answered even if it became no record.
     fn wait(&mut self, number: u32) {
         match &mut self.waiting {
             Some(waiting) => {
@@ -340,7 +340,7 @@ impl Intake {
         self.answers.push(answer).await;
     }
 
-    /// Queues `text` behind the answers that are due before it.
+    /// Queues `text` behind the answers that come before it.
     async fn answer(&mut self, text: Vec<u8>) {
         let answer = Answer {
             receipts: Vec::new(),

@@ -17,7 +17,7 @@ use crate::{
     flight::Flight,
 };
 
-/// On a stop, at most this much is still read of what the kernel holds: more than the default of TCP's largest buffer
+/// The most bytes that are still read from the kernel on a stop: more than the default of TCP's largest buffer
 /// (`net.ipv4.tcp_rmem`). A flood must not delay the stop.
 const UNREAD_BYTES_MAX: usize = 8 << 20;
 
@@ -71,7 +71,7 @@ pub(super) async fn serve(connection: Connection, endpoint: Arc<Endpoint>) {
     }
 }
 
-/// Why reading ends, unless the peer closes the connection.
+/// The reason why reading ends, unless the peer closes the connection.
 enum End {
     Quit,
     /// The peer does not continue a message.
@@ -104,16 +104,16 @@ struct Intake {
     watch: Watch,
     flow: Flow,
     flight: Flight<()>,
-    /// Something was received.
+    /// Whether any bytes were received.
     began: bool,
-    /// Something was dropped before it was settled.
+    /// Whether a batch was dropped before it was settled.
     lost: bool,
 }
 
 impl Intake {
     async fn read_all(&mut self, reader: &mut Reading) -> Result<(), End> {
         while !self.watch.stop.is_stopped() {
-            // Between messages, a sender may be silent for days: it would write the next one into a closed connection.
+            // Between messages, a sender may be silent for days. If the connection were closed, it would lose the next message.
             let amid = (!self.stash.bytes().is_empty()).then(|| self.stash.held());
             let may_wait = self.began && amid.is_none();
             let fill = self.stash.fill(reader, usize::MAX);
@@ -135,7 +135,8 @@ impl Intake {
         Err(End::Quit)
     }
 
-    /// Reads what the kernel holds of a connection that is being closed: without answers, its sender would not send it again.
+    /// Reads the bytes that the kernel holds for a connection that is being closed. Without answers, the sender would not send
+    /// them again.
     async fn read_unread(&mut self, reader: &Reading) -> Result<(), End> {
         reader.set_aside()?;
         let mut bytes = 0;
@@ -144,13 +145,14 @@ impl Intake {
         {
             bytes += count;
             self.decode_read(count, drained).await?;
-            // With TLS, the runtime has to check for more.
+            // With TLS, only the runtime can tell whether there is more.
             tokio::task::yield_now().await;
         }
         Ok(())
     }
 
-    /// Reads a busy connection once per `gather`, until nothing comes in that time. Returns whether its peer has closed it.
+    /// Reads a busy connection once per `gather`, until an interval passes without bytes. Returns whether its peer has closed
+    /// it.
     async fn read_by_the_clock(&mut self, reader: &Reading) -> Result<bool, End> {
         reader.gather(self.flow.endpoint.gather).await;
         while let Some((count, drained)) = self.stash.fill_aside(reader)? {
@@ -214,7 +216,7 @@ impl Intake {
         self.lost |= self.flow.send_in(&mut self.flight).await.is_err();
     }
 
-    /// Sends a last message without its end, and waits until everything is settled. False if something was dropped.
+    /// Sends a last message that lacks its end, and waits until everything is settled. Returns false if a batch was dropped.
     async fn finish(&mut self) -> bool {
         self.decode(After::End).await;
         self.send_batch().await;

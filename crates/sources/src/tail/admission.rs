@@ -1,4 +1,4 @@
-//! Which of the files that a walk finds get a reader, and where it begins.
+//! Decides which of the files that a walk found get a reader, and where it begins.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -37,17 +37,17 @@ pub(super) struct Admission {
     reporter: Reporter,
     /// The files without a reader.
     pub known: Known,
-    /// An earlier run has left positions: what they do not name is new.
+    /// Whether an earlier run has stored positions. Files that they do not name are then new.
     had_run: bool,
-    /// The first walk of this run is not over.
+    /// Whether the first walk of this run is not finished yet.
     first: bool,
-    /// When the last walk began. During the first walk, that of an earlier run.
+    /// When the last walk began. Before the first walk of this run: the last one of an earlier run.
     ran: Option<Time>,
-    /// The compressed files with nothing more to read, and their lengths.
+    /// Compressed files that need no reader, with their lengths: they are read again only if the length changes.
     inflated: HashMap<Inode, u64>,
-    /// A compressed file waits until its original is read.
+    /// Whether a compressed file waits until its original is read.
     deferred: bool,
-    /// The last file that the current walk could not open, and why.
+    /// The error for the last file that the current walk could not open.
     refused: Option<String>,
 }
 
@@ -72,7 +72,7 @@ impl Admission {
         }
     }
 
-    /// Whether the first walk of this run is not over.
+    /// Whether the first walk of this run is not finished yet.
     pub(super) fn is_first(&self) -> bool {
         self.first
     }
@@ -87,7 +87,7 @@ impl Admission {
         self.deferred
     }
 
-    /// Decides for each file without a reader. `found` is the result of the walk that began at `ran`.
+    /// Returns a beginning for each file that gets a reader. `found` is the result of the walk that began at `ran`.
     pub(super) fn admit(
         &mut self,
         found: Vec<FoundFile>,
@@ -110,12 +110,12 @@ impl Admission {
         beginnings
     }
 
-    /// Why the last walk could not open a file.
+    /// The error for the last file that the last walk could not open.
     pub(super) fn refused(&self) -> Option<&str> {
         self.refused.as_deref()
     }
 
-    /// A reader has ended.
+    /// Remembers the position of a reader that has ended.
     pub(super) fn readmit(&mut self, ended: &Ended, tracked: Option<&Tracked>) {
         if let Some(len) = ended.compressed {
             self.inflated.insert(ended.inode, len);
@@ -130,13 +130,13 @@ impl Admission {
         self.first && !self.had_run
     }
 
-    /// Where the reading of a file without a reader begins. None if it is not to be read, or cannot be read now.
+    /// Where to begin reading a file that has no reader. None if it must not be read, or cannot be read now.
     fn begin(&mut self, found: &FoundFile, files: &Files) -> Option<Beginning> {
         if self.was_never_seen(found) {
             self.known.expect(found.stat.inode, &found.path);
         }
         let past = self.known.find(found.stat.inode);
-        // A rotated name is read for the rest of a known file, or for all of one that was never seen.
+        // A rotated name is read only for the rest of a known file, or for all of a file that was never seen.
         let is_gz = found
             .path
             .extension()
@@ -160,28 +160,28 @@ impl Admission {
         };
         self.remember_former(&beginning.tracked);
         if found.matches {
-            // If it is renamed before its first batch is sent, the next run still finds it.
+            // The file may be renamed before its first batch is sent. The next run then still knows it by its inode.
             self.known.expect(found.stat.inode, &found.path);
         }
         Some(beginning)
     }
 
-    /// Whether a file with a rotated name was created after the source last ran: then it was rotated before any walk could
-    /// find it under the matching name. Unknown, so false, without a birth time.
+    /// Whether a file with a rotated name was created after the last walk of an earlier run. No walk could then have found it
+    /// under its original name. False if the file system keeps no birth time.
     fn was_never_seen(&self, found: &FoundFile) -> bool {
         let birth = found.stat.inode.birth;
         self.first && !found.matches && birth != 0 && self.ran.is_some_and(|ran| birth > ran.0)
     }
 
-    /// Whether a file is older than `ignore_older`. One that the first start begins at its end never is: what is appended is
-    /// new.
+    /// Whether a file is older than `ignore_older`. Never true when the first start begins files at their end, because only
+    /// lines appended later are read.
     fn is_too_old(&self, stat: &Stat) -> bool {
         let options = &self.common.options;
         let to_end = self.is_first_start() && options.start == Start::End;
         !options.ignore_older.is_zero() && !to_end && stat.age() > options.ignore_older
     }
 
-    /// Where the reading of a compressed file begins.
+    /// Where to begin reading a compressed file.
     fn judge_gzip(
         &mut self,
         file: &fs::File,
@@ -221,13 +221,13 @@ impl Admission {
         if !text.is_empty()
             && (files.values().any(is_source) || self.will_read(found, head, files)?)
         {
-            // Its original is still being read, or will be.
+            // The original is still being read, or will get a reader.
             self.deferred = true;
             return Ok(None);
         }
         let mut places = self.common.heads.former(head);
         places.extend(self.known.alike(head));
-        // Without a mark, a file that begins alike may be another one: a duplicate is better than a loss.
+        // Without a mark, this may be another file with the same first line. Reading it twice is better than skipping it.
         places.retain(|place| place.mark.is_some_and(|mark| mark.offset > 0));
         places.sort_by_key(|place| std::cmp::Reverse(place.offset));
         let to_end = self.is_first_start() && self.common.options.start == Start::End;
@@ -244,7 +244,7 @@ impl Admission {
     }
 
     /// Whether the original of a compressed file still has its name and will get a reader. A compressor removes the original
-    /// last, so while it is there a later walk may find it, whatever this one has seen.
+    /// last. So while it exists a later walk will find it, even if this one did not.
     fn will_read(&self, found: &FoundFile, head: u64, files: &Files) -> io::Result<bool> {
         let plain = found.path.with_extension("");
         let Some(stat) = Stat::at(&plain).ok().filter(|stat| stat.is_file) else {
@@ -271,7 +271,7 @@ impl Admission {
     ) -> io::Result<Option<Beginning>> {
         let stat = Stat::of(file)?;
         if stat.inode != found.stat.inode {
-            // Another file has the name by now: the next scan decides.
+            // Another file has taken the name: the next scan decides.
             self.common.scan_wanted.notify_one();
             return Ok(None);
         }
@@ -322,7 +322,7 @@ impl Admission {
         })
     }
 
-    /// Makes copies recognizable of what a file held before it was truncated, where only earlier runs have read it.
+    /// Adds the contents that earlier runs read before a truncation, so that copies of them are recognized.
     fn remember_former(&mut self, tracked: &Arc<Tracked>) {
         let mut state = tracked.state();
         let former = self.known.remove_former(tracked.inode);
@@ -336,7 +336,7 @@ impl Admission {
         }
     }
 
-    /// Where the reading begins of a file with a rotated name of which nothing was sent: at its start, unless it is a copy.
+    /// Where to begin reading a file with a rotated name, of which no byte was sent: at its start, unless it is a copy.
     fn begin_unseen(
         &mut self,
         file: &fs::File,
@@ -375,8 +375,9 @@ impl Admission {
         Ok(Some(Beginning::new(tracked, begin, stat)))
     }
 
-    /// Whether a file whose name this one extends is older and begins with all of it: then this one is a copy, and the lines
-    /// are read from the original. A rotated file, in contrast, is older than the file that has its name now.
+    /// Whether the file is a copy of another one: its name extends the other's by a suffix, the other is older, and begins with
+    /// the same bytes. The lines are then read from the original. A rotated file is no copy: it is older than the file that now
+    /// has its original name.
     fn is_copy_of_original(
         &self,
         file: &fs::File,
@@ -400,7 +401,7 @@ impl Admission {
         Ok(false)
     }
 
-    /// Begins at the start of the line that is being written at the end of the file.
+    /// Begins at the last line start, so that a line that is being written is read whole.
     fn begin_at_end(&self, file: &fs::File, stat: &Stat) -> io::Result<Begin> {
         let window = stat.len.min(self.common.options.line_max as u64 + 1);
         let mut last = Vec::new();

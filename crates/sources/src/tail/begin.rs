@@ -15,24 +15,24 @@ pub(super) enum Begin {
     /// At the first byte of the inode's `generation`th content.
     Fresh {
         generation: u16,
-        /// It was not there at the first start, so it may be a copy of another file.
+        /// The file appeared after the first start, so it may be a copy of another file.
         appeared: bool,
     },
     /// At a mark of a known file.
     At(FileId, Mark),
-    /// At a mark of an unknown file: a durable channel learns of it first.
+    /// At a mark of a file that a durable channel does not know yet. The reader announces the file first.
     Announce(FileId, Mark),
     /// In a compressed file.
     Gzip(GzipBegin),
 }
 
-/// Where the reader of a compressed file begins: at the first candidate that fits, otherwise at the beginning.
+/// Where the reader of a compressed file begins: at the first candidate that fits, otherwise at its beginning.
 #[derive(Clone, Debug)]
 pub(super) struct GzipBegin {
-    /// Which file it is, if that is known.
+    /// The identity of the file, if it is known.
     pub id: Option<FileId>,
     pub candidates: Vec<Candidate>,
-    /// It is not read from its beginning: only if a candidate fits.
+    /// The file is read only if a candidate fits.
     pub only_candidates: bool,
 }
 
@@ -42,7 +42,7 @@ pub(super) struct Beginning {
     pub begin: Begin,
     /// When the file was last written.
     pub written: SystemTime,
-    /// The reader begins when this file was read to its end.
+    /// The reader begins once this file was read to its end.
     pub after: Option<Arc<Tracked>>,
 }
 

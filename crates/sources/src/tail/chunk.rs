@@ -1,4 +1,4 @@
-//! The bytes of one read, with those before them that prove that the file is still the same.
+//! The bytes of one read, and bytes before them that prove that the file has not changed.
 
 use std::{fs, io};
 
@@ -9,22 +9,23 @@ use millstream_sys::disk::read_at;
 use super::identity::Mark;
 use crate::flight::share;
 
-/// Bytes that were read at a mark.
+/// Bytes that were read behind a mark.
 pub(super) struct Chunk {
     buffer: Buffer,
-    /// Bytes at the start of the buffer that lie before the mark.
+    /// The number of bytes at the start of the buffer that lie before the mark.
     covered: usize,
     /// The offset of the text in the file.
     at: u64,
 }
 
 impl Chunk {
-    /// Memory that reading `bytes` bytes at `mark` takes. The last line of a file may need a newline.
+    /// The size of the buffer for reading `bytes` bytes at `mark`. One byte more, because the last line of a file may need a
+    /// newline.
     pub(super) fn memory(mark: Mark, bytes: usize) -> usize {
         mark.covered() + bytes + 1
     }
 
-    /// Reads at most `bytes` bytes at `mark`. None if the bytes before the mark have changed.
+    /// Reads at most `bytes` bytes behind `mark`. None if the bytes before the mark have changed.
     pub(super) fn read(
         file: &fs::File,
         mut buffer: Buffer,
@@ -58,12 +59,12 @@ impl Chunk {
         Mark::new(self.at + bytes as u64, &self.buffer[..self.covered + bytes])
     }
 
-    /// The first `bytes` bytes of the text: whole lines. Keeps the buffer unless they are few.
+    /// The first `bytes` bytes of the text, which are whole lines. Copies them if they are few, otherwise keeps the buffer.
     pub(super) fn into_lines(self, bytes: usize) -> Bytes {
         share(self.buffer, self.covered..self.covered + bytes)
     }
 
-    /// The first `bytes` bytes of the text as a line, which lacks its newline.
+    /// The first `bytes` bytes of the text as a line. Appends the missing newline.
     pub(super) fn into_line(mut self, bytes: usize) -> Bytes {
         self.buffer.truncate(self.covered + bytes);
         self.buffer.push(b'\n');

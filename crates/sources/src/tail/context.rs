@@ -1,4 +1,4 @@
-//! The environment of one reader: its file, its source and the signal to stop.
+//! The context of one reader: its file, its source and the stop signal.
 
 use std::{sync::Arc, time::Duration};
 
@@ -7,7 +7,7 @@ use millstream_record::Buffer;
 
 use super::{source_state::SourceState, tracked::Tracked};
 
-/// The environment of one reader.
+/// The context of one reader.
 pub(super) struct FileContext {
     pub common: Arc<SourceState>,
     pub source: SourceContext,
@@ -16,7 +16,7 @@ pub(super) struct FileContext {
 }
 
 impl FileContext {
-    /// Sleeps for `time`, or until it is time to stop.
+    /// Sleeps for `time`, or until the source stops.
     pub(super) async fn pause(&mut self, time: Duration) {
         tokio::select! {
             () = tokio::time::sleep(time) => {}
@@ -24,7 +24,7 @@ impl FileContext {
         }
     }
 
-    /// Waits for a buffer. None when it is time to stop: memory may be short because nothing drains any more.
+    /// Waits for a buffer. None when the source stops: the pool may be empty because no consumer runs any more.
     pub(super) async fn reserve(&mut self, bytes: usize) -> Option<Buffer> {
         tokio::select! {
             biased;

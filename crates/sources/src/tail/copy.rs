@@ -1,4 +1,4 @@
-//! Whether a new file is the copy of one that was truncated (`copytruncate`).
+//! Decides whether a new file is the copy of a truncated one (`copytruncate`).
 
 use std::{fs, io, time::Duration};
 
@@ -10,23 +10,23 @@ use super::{
     identity::{Mark, Stat},
 };
 
-/// How long a file that ends as another one begins is held back: it may become its copy.
+/// How long a new file with the same content as another one is held back: it may be a copy in progress.
 const COPY_WAIT: Duration = Duration::from_secs(10);
-/// How often such a file is checked.
+/// The interval at which such a file is checked.
 const COPY_LOOK: Duration = Duration::from_millis(20);
 
-/// Whether a new file is a copy.
+/// The answer to whether a new file is a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Copied {
     /// No copy: all of it is read.
     No,
-    /// A copy of what was already read up to this mark.
+    /// A copy of a file that was already read up to this mark.
     UpTo(Mark),
-    /// It is time to stop. Nothing is sent of what may be a copy.
+    /// The source stops. Nothing is sent from a file that may be a copy.
     Stopped,
 }
 
-/// Compares a new file of `len` bytes with those that begin alike; waits while it may become a copy of one.
+/// Compares a new file of `len` bytes with files that begin alike. Waits while it may still become a copy of one.
 pub(super) async fn find_original(
     context: &mut FileContext,
     file: &fs::File,
@@ -40,7 +40,7 @@ pub(super) async fn find_original(
             Likeness::CopyUpTo(offset) => {
                 return Ok(Mark::read(file, offset)?.map_or(Copied::No, Copied::UpTo));
             }
-            // With `--once`, the current content counts.
+            // With `--once`, nothing is waited for: the file counts as new.
             Likeness::Perhaps if context.source.once => return Ok(Copied::No),
             Likeness::Perhaps => {}
         }

@@ -1,10 +1,10 @@
-//! Where records end in the bytes behind the position.
+//! Finds where records end in the bytes behind the position.
 //!
 //! `read -> [decode] -> send -> keep -> take -> process -> encode -> write -> settle`
 //!
-//! Plain lines are found without looking at each of them. Joined records and text in other encodings are made line by line
-//! by a [`Framer`]. Either way, text without a whole record is shown again with more behind it, so the position never points
-//! into a record. Pure: no I/O and no waiting.
+//! Plain lines are found without looking at each of them. Joined records and text in other encodings are made line by line by a
+//! [`Framer`]. In both cases, text without a whole record is passed in again once there is more of it, so the position never
+//! points into a record. Pure: no I/O and no waiting.
 
 use std::time::Instant;
 
@@ -13,31 +13,32 @@ use millstream_record::{Encoding, Time};
 use super::options::Options;
 use crate::framing::{self, Ending, Framed, Framer, Scanned, TooLong};
 
-/// Bytes of one read, and so of a batch: it stays in the second-level cache, and the cost of a batch does not show.
+/// Bytes of one read, and so of a batch. Small enough for the second-level cache, large enough to make the cost per batch
+/// negligible.
 const READ_BYTES: usize = 512 << 10;
-/// The minimum where `rate_max` is lower.
+/// The lower limit of a read when `rate_max` is low, in bytes.
 const READ_BYTES_MIN: usize = 4 << 10;
 
-/// Finds records in what is read.
+/// Finds records in the bytes that are read.
 #[derive(Debug)]
 pub(super) struct Decoder {
-    /// Makes the records, where they are more than plain lines.
+    /// Makes the records, unless they are plain lines.
     framer: Option<Framer>,
     line_max: usize,
     too_long: TooLong,
-    /// Bytes of a read at a new position.
+    /// The number of bytes to read at a new position.
     first_read: usize,
-    /// Bytes of the next read: larger only for a long record.
+    /// The number of bytes of the next read. Larger than `first_read` only for a long record.
     read_bytes: usize,
-    /// Bytes behind the position that hold no whole record.
+    /// The number of bytes behind the position that hold no whole record.
     partial: u64,
     /// Since when there has been a record that may be complete.
     pending_since: Option<Instant>,
-    /// Everything that is left becomes records.
+    /// Whether all remaining bytes become records.
     closing: bool,
 }
 
-/// The start of a text.
+/// The content at the start of a text.
 #[derive(Debug)]
 pub(super) enum Decoded {
     /// Whole lines of this many bytes in total.
@@ -53,7 +54,7 @@ pub(super) enum Decoded {
 }
 
 impl Decoder {
-    /// `by_line`: even plain lines are made one by one, as the text is not in a buffer of the pool.
+    /// `by_line`: makes even plain lines one by one, because the text is not in a buffer of the pool.
     pub(super) fn new(options: &Options, by_line: bool) -> Self {
         let first_read = match usize::try_from(options.rate_max) {
             Ok(rate @ 1..) => READ_BYTES.min(rate.max(READ_BYTES_MIN)),
@@ -99,17 +100,17 @@ impl Decoder {
         self.partial
     }
 
-    /// Notes that the next `bytes` bytes hold no whole record; 0: they are to be read again in any case.
+    /// Notes that the next `bytes` bytes hold no whole record. 0: they must be read again in any case.
     pub(super) fn set_partial(&mut self, bytes: u64) {
         self.partial = bytes;
     }
 
-    /// With `true`, everything that is left becomes records.
+    /// With `true`, all remaining bytes become records.
     pub(super) fn set_closing(&mut self, closing: bool) {
         self.closing = closing;
     }
 
-    /// When a record that may be complete counts as complete.
+    /// When the last record counts as complete if nothing more is written. None if there is no such record.
     pub(super) fn quiet_at(&self) -> Option<Instant> {
         let wait = self.framer.as_ref()?.wait()?;
         Some(self.pending_since? + wait)
@@ -124,14 +125,14 @@ impl Decoder {
         available != self.partial || self.closing || self.is_quiet()
     }
 
-    /// The position moved behind what was decoded.
+    /// Notes that the position moved behind the decoded records.
     pub(super) fn advanced(&mut self) {
         self.read_bytes = self.first_read;
         self.partial = 0;
         self.pending_since = None;
     }
 
-    /// The position moved elsewhere: what was seen behind it means nothing any more.
+    /// Notes that the position moved elsewhere. Forgets everything about the bytes behind the old one.
     pub(super) fn reset(&mut self) {
         self.advanced();
         if let Some(framer) = &mut self.framer {
@@ -139,8 +140,8 @@ impl Decoder {
         }
     }
 
-    /// Finds what is at the start of `text`, which begins at the position. `more`: the file holds more than `text`.
-    /// `at_start`: the text begins at the first byte of the file.
+    /// Decodes the start of `text`, which begins at the position. `more`: the file holds more than `text`. `at_start`: the text
+    /// begins at the first byte of the file.
     pub(super) fn decode(&mut self, text: &[u8], more: bool, at_start: bool) -> Decoded {
         if self.framer.is_some() {
             return self.frame(text, more, at_start);

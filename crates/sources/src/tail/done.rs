@@ -1,6 +1,6 @@
-//! Removing or renaming files that were read (`when_done`).
+//! Removes or renames files that were read (`when_done`).
 //!
-//! For directories into which whole files are put. A file is done when it was read to its end and not written for
+//! For directories into which programs put whole files. A file is done when it was read to its end and not written for
 //! `rotate_wait`. Lines that are written to it later may not be read.
 
 use std::{fs, io, path::Path};
@@ -11,7 +11,7 @@ use serde::Deserialize;
 
 /// The suffix of the names of renamed files.
 pub(super) const SUFFIX: &str = ".done";
-/// Tries at most this many names when others are taken.
+/// The most names that are tried when others are taken.
 const NAMES_MAX: u32 = 10_000;
 
 /// Action for a file that was read completely.
@@ -55,7 +55,8 @@ fn rename(path: &Path) -> io::Result<()> {
         );
         match renamed {
             Err(Errno::EXIST) => {}
-            // The file system lacks the flag: another program could take the name between the check and the rename.
+            // The file system does not support `RENAME_NOREPLACE`. Another program could take the name between the check and
+            // the rename.
             Err(Errno::INVAL) if !Path::new(&name).exists() => return fs::rename(path, &name),
             renamed => return Ok(renamed?),
         }

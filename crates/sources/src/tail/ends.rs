@@ -12,11 +12,11 @@ use super::identity::{Inode, Mark};
 pub(super) struct Ended {
     /// The inode it read.
     pub inode: Inode,
-    /// Where reading resumes, if anything was sent or known.
+    /// Where reading resumes. None if nothing was sent or known.
     pub left_at: Option<(FileId, Mark)>,
     /// False if the reader panicked.
     pub in_order: bool,
-    /// The length of a compressed file that was read completely.
+    /// The length of the compressed file, if all of it was read.
     pub compressed: Option<u64>,
 }
 
@@ -33,7 +33,7 @@ impl Ends {
         self.added.notified().await;
     }
 
-    /// Removes and returns what has been collected.
+    /// Removes and returns the ends of readers since the last call.
     pub(super) fn drain(&self) -> Vec<Ended> {
         std::mem::take(&mut *self.ended.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -54,7 +54,7 @@ pub(super) struct EndGuard {
 }
 
 impl EndGuard {
-    /// Reports `panicked` unless [`EndGuard::finish`] is called.
+    /// Reports `panicked` on drop, unless [`EndGuard::finish`] is called.
     pub(super) fn new(ends: Arc<Ends>, panicked: Ended) -> Self {
         Self {
             ends,
@@ -62,7 +62,7 @@ impl EndGuard {
         }
     }
 
-    /// The reader returned: reports how.
+    /// Reports how the reader returned.
     pub(super) fn finish(mut self, ended: Ended) {
         self.ended = Some(ended);
     }

@@ -1,7 +1,8 @@
-//! Files compressed by gzip: decompressed while they are read, once, to their end.
+//! Files compressed by gzip. Each is decompressed while it is read, once, to its end.
 //!
-//! Positions are offsets in the decompressed text. A compressed file that holds what was read before it was compressed
-//! (logrotate's `compress`) continues where that reader stopped: it is found by its head and compared with known marks.
+//! Positions are offsets in the decompressed text. A file may be compressed after a part of it was read (logrotate's
+//! `compress`). The compressed file then continues where the reader of the original stopped: its head is the same, and known
+//! marks are compared with its text.
 
 use std::{fs, io, io::Write, path::Path, time::Duration, time::Instant};
 
@@ -14,15 +15,15 @@ use super::{
     identity::{Candidate, MARK_BYTES, Mark, Stat},
 };
 
-/// The first bytes of every gzip file that uses deflate, the only known method.
+/// The first bytes of every gzip file that uses deflate, the only method in use.
 const MAGIC: [u8; 3] = [0x1f, 0x8b, 8];
 /// The smallest file: a header of 10 bytes, an empty block of 2, a trailer of 8.
 const BYTES_MIN: u64 = 20;
-/// Compressed bytes decompressed at a time: they can become a thousand times as many.
+/// Compressed bytes that are decompressed at a time. The text can be a thousand times as large.
 const INFLATE_BYTES: usize = 4 << 10;
-/// Decompressed bytes that are skipped before other tasks have a turn.
+/// Decompressed bytes that are skipped before the task yields to others.
 const TURN_BYTES: u64 = 512 << 10;
-/// How often a file is checked that does not hold yet what was read of its original.
+/// The interval at which a file is checked that is shorter than the part of its original that was read.
 const GROWTH_LOOK: Duration = Duration::from_millis(500);
 
 /// The kind of a file, by its first bytes.
@@ -32,7 +33,7 @@ pub(super) enum Form {
     Plain,
     /// Compressed.
     Gzip,
-    /// Its compression has just begun.
+    /// Too short to tell: it begins like a compressed file or is named `.gz`.
     Unfinished,
 }
 
@@ -46,8 +47,8 @@ pub(super) fn form(start: &[u8], len: u64, path: &Path) -> Form {
     }
 }
 
-/// Whether a file was read completely when its text was read up to `offset`. Its last four bytes are the length of the text
-/// of its last member; a file of several members is decompressed once more.
+/// Whether the text of a file was read completely, up to `offset`. The last four bytes of the file hold the length of the last
+/// member's text. If that does not match, the file may have several members and is decompressed once more.
 pub(super) fn is_read(file: &fs::File, len: u64, offset: u64) -> io::Result<bool> {
     let mut last = Vec::new();
     read_at(file, &mut last, 4, len.saturating_sub(4))?;
@@ -55,7 +56,7 @@ pub(super) fn is_read(file: &fs::File, len: u64, offset: u64) -> io::Result<bool
     Ok(offset > 0 && text_bytes.is_ok_and(|bytes| bytes == offset as u32))
 }
 
-/// The first line of the text, or as much of it as a head covers; empty if there is not that much yet.
+/// The first line of the text, or the part of it that a head covers. Empty if the file does not hold that much yet.
 pub(super) fn first_line(file: &fs::File, head_bytes: usize) -> io::Result<Vec<u8>> {
     let mut inflater = Inflater::default();
     inflater.fill(file, head_bytes as u64)?;
@@ -66,7 +67,7 @@ pub(super) fn first_line(file: &fs::File, head_bytes: usize) -> io::Result<Vec<u
 #[derive(Debug)]
 pub(super) struct GzipText {
     inflater: Inflater,
-    /// Bounds how many files are decompressed at a time.
+    /// Limits how many files are decompressed at a time.
     _permit: Option<OwnedSemaphorePermit>,
 }
 
@@ -78,13 +79,13 @@ impl GzipText {
         }
     }
 
-    /// Starts again at the first byte.
+    /// Continues at the first byte.
     pub(super) fn restart(&mut self) {
         self.inflater = Inflater::default();
     }
 
-    /// Finds the first candidate that the text has and whose mark fits. Waits for text while the file is being written.
-    /// `since`: when the file counts as written if its own time lies in the future.
+    /// Finds the first candidate whose mark fits the text. Waits for more text while the file is being written. `since`
+    /// replaces the time of the last write if that lies in the future.
     pub(super) async fn find(
         &mut self,
         file: &fs::File,
@@ -110,7 +111,7 @@ impl GzipText {
         Ok(None)
     }
 
-    /// Skips the text up to an offset, and waits for it while the file is being written. Returns the mark there, or None if
+    /// Skips the text up to an offset. Waits for more text while the file is being written. Returns the mark there, or None if
     /// the text ends before it.
     async fn reach(
         &mut self,
@@ -131,7 +132,7 @@ impl GzipText {
         }
     }
 
-    /// Whether more text may come than was decompressed.
+    /// Whether the file may still grow: it was written recently, and its text is not complete.
     fn may_grow(&self, file: &fs::File, since: Instant, context: &FileContext) -> io::Result<bool> {
         let stat = Stat::of(file)?;
         let is_over = context.source.once
@@ -164,7 +165,8 @@ impl GzipText {
         }
     }
 
-    /// Whether the text at `mark` can be read without skipping to it. If it lies before the text that is held, starts again.
+    /// Whether the text at `mark` can be read without skipping. Restarts at the first byte if `mark` lies before the text in
+    /// memory.
     pub(super) fn is_at(&mut self, mark: Mark) -> bool {
         let is_before = mark.offset - (mark.covered() as u64) < self.inflater.begin;
         let is_at = !is_before && self.inflater.end() >= mark.offset;
@@ -174,29 +176,29 @@ impl GzipText {
         is_at
     }
 
-    /// Decompresses up to `bytes` bytes of text behind `mark`. Returns how many there are.
+    /// Decompresses until `bytes` bytes of text behind `mark` are available, or the text ends. Returns the number available.
     pub(super) fn fill(&mut self, file: &fs::File, mark: Mark, bytes: usize) -> io::Result<u64> {
         self.inflater.forget(mark.offset - mark.covered() as u64);
         self.inflater.fill(file, mark.offset + bytes as u64)?;
         Ok(self.inflater.end() - mark.offset)
     }
 
-    /// The text that [`GzipText::fill`] made available, behind the bytes that `mark` covers.
+    /// The text behind `mark` that [`GzipText::fill`] made available.
     pub(super) fn text(&self, mark: Mark) -> &[u8] {
         self.inflater.text.get(mark.covered()..).unwrap_or_default()
     }
 
-    /// The mark at an offset of the text that is held.
+    /// The mark at an offset; None if the text there is not in memory.
     pub(super) fn mark(&self, offset: u64) -> Option<Mark> {
         self.inflater.mark(offset)
     }
 
-    /// Why the file is damaged: its text ends here.
+    /// The reason why the file is damaged, if it is. The text ends at the damage.
     pub(super) fn damage(&self) -> Option<&str> {
         self.inflater.broken.as_deref()
     }
 
-    /// How many compressed bytes were consumed.
+    /// The number of compressed bytes that were consumed.
     pub(super) fn compressed_bytes(&self) -> u64 {
         self.inflater.consumed
     }
@@ -206,12 +208,12 @@ impl GzipText {
 #[derive(Debug)]
 struct Inflater {
     inflate: MultiGzDecoder<Vec<u8>>,
-    /// Compressed bytes that were consumed.
+    /// The number of compressed bytes that were consumed.
     consumed: u64,
-    /// The text from `begin` on that is still needed.
+    /// The text in memory. It begins at `begin`.
     text: Vec<u8>,
     begin: u64,
-    /// The file is damaged: its text ends here.
+    /// The reason why the file is damaged. The text ends there.
     broken: Option<String>,
 }
 
@@ -228,7 +230,7 @@ impl Default for Inflater {
 }
 
 impl Inflater {
-    /// Where the text that is held ends.
+    /// The offset at which the text in memory ends.
     fn end(&self) -> u64 {
         self.begin + self.text.len() as u64
     }
@@ -263,7 +265,7 @@ impl Inflater {
         self.begin += bytes;
     }
 
-    /// The mark at an offset, before which the text that a mark covers is held.
+    /// The mark at an offset; None if the bytes that it covers are not in memory.
     fn mark(&self, offset: u64) -> Option<Mark> {
         let bytes = usize::try_from(offset.checked_sub(self.begin)?).ok()?;
         Some(Mark::new(offset, self.text.get(..bytes)?))

@@ -1,9 +1,9 @@
-//! How a copy of a file is recognized.
+//! Recognizes copies of files.
 //!
-//! logrotate's `copytruncate` copies a file and then truncates it. If the copy matches `paths`, too, it holds what was already
-//! read, under a new inode. So a new file that begins like another one is compared with the marks of that one. If they fit, it
-//! is read from where the other one was left, as soon as that one has been truncated. Recently truncated contents are stored
-//! with the positions, including their last marks: the next run may be the first to find the copy.
+//! logrotate's `copytruncate` copies a file and then truncates it. If the copy matches `paths`, too, it holds lines that were
+//! already read, under a new inode. So a new file that begins like another one is compared with the marks of that one. If they
+//! fit, reading begins where the reader of the other file stopped, as soon as that file is truncated. Recently truncated
+//! contents are stored with the positions, including their last marks: the next run may be the first to find the copy.
 
 use std::{
     collections::HashMap,
@@ -21,9 +21,10 @@ use super::{
     tracked::{Previous, Tracked},
 };
 
-/// All copies of a file that was truncated longer ago than this have been found.
+/// The time for which a truncated content is remembered. All copies of it are found within this time.
 const COPY_AGE_MAX: Duration = Duration::from_secs(60);
-/// How many marks of it are stored. By their spacing they reach down to two thirds of it, and a copy is nearly as long.
+/// The number of marks of a truncated content that are stored. They are spaced so that they reach back to two thirds of its
+/// length, and a copy is nearly as long.
 const STORED_MARKS_MAX: usize = 8;
 
 /// The files that have a reader, by how they begin. Cloning shares them.
@@ -33,18 +34,18 @@ pub(super) struct Heads(Arc<Mutex<Table>>);
 #[derive(Debug, Default)]
 struct Table {
     by_head: HashMap<u64, Vec<Weak<Tracked>>>,
-    /// Files without a reader of whose former contents copies may still be found.
+    /// Files without a reader. Copies of their former contents may still appear.
     lingering: Vec<Arc<Tracked>>,
 }
 
 /// The result of comparing a new file with others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Likeness {
-    /// Like no other.
+    /// Not like any other.
     Own,
-    /// Like one that may be truncated soon, or whose truncation was not noticed yet.
+    /// Like a file that may be truncated soon, or whose truncation was not noticed yet.
     Perhaps,
-    /// A copy of one that was truncated: it is read from this offset.
+    /// A copy of a file that was truncated. Reading begins at this offset.
     CopyUpTo(u64),
 }
 
@@ -65,10 +66,10 @@ impl Heads {
         alike.push(Arc::downgrade(tracked));
     }
 
-    /// The reader of a file has ended: remembers the former contents of the file while a copy may be found.
+    /// Remembers the former contents of a file without a reader, while copies of them may appear.
     pub(super) fn linger(&self, tracked: Arc<Tracked>) {
         let mut state = tracked.state();
-        // Nothing counts as a copy of its current content, as its truncation would not be noticed.
+        // No copy of the current content is looked for: no reader would notice its truncation.
         state.settled = None;
         let remembers = !state.previous.is_empty();
         drop(state);
@@ -77,7 +78,7 @@ impl Heads {
         }
     }
 
-    /// Recently truncated contents, to be stored. A content without marks is not: its copy is recognized by its name alone.
+    /// Recently truncated contents, to be stored. Leaves out contents without marks: only the name shows their copies.
     pub(super) fn truncated(&self) -> Vec<Truncated> {
         let table = self.lock();
         let mut truncated = Vec::new();
@@ -102,7 +103,8 @@ impl Heads {
         truncated
     }
 
-    /// Remembers the truncations that an earlier run noticed, as if they were noticed now: time without a run does not count.
+    /// Remembers the truncations that an earlier run noticed. They count as noticed now, because time without a run must not
+    /// count.
     pub(super) fn restore(&self, truncated: Vec<Truncated>) {
         for content in truncated.chunk_by(|one, next| one.id == next.id) {
             let Truncated { id, end, path, .. } = &content[0];
@@ -150,7 +152,7 @@ impl Heads {
         alike.flat_map(previous).collect()
     }
 
-    /// Forgets files without a reader and without recent truncations.
+    /// Forgets files without a reader whose truncations are too old.
     pub(super) fn tidy(&self) {
         let mut table = self.lock();
         table.lingering.retain(|tracked| {
@@ -210,12 +212,12 @@ impl Heads {
                 if fits(file, len, &previous.marks)? {
                     return Ok(copied);
                 }
-                // It was truncated before a mark was stored: only the name shows that this is a copy.
+                // The content was truncated before a mark was stored. Only the name shows that this is a copy.
                 if previous.marks.is_empty() && is_suffixed(&new.state().path, &path) {
                     by_name = Some(copied);
                 }
             }
-            // It is not truncated yet, or that was not noticed yet.
+            // The other file is not truncated yet, or its reader has not noticed.
             if id.is_some_and(|id| head_key(&id) == head)
                 && (fits(file, len, &marks)? || begins_alike(file, len, &path, other.inode)?)
             {
@@ -226,7 +228,7 @@ impl Heads {
     }
 }
 
-/// Whether the file has the same bytes before the last mark that lies within it.
+/// Whether the last mark within the length of a file fits its bytes.
 fn fits(file: &fs::File, len: u64, marks: &[Mark]) -> io::Result<bool> {
     // The same first line alone proves too little.
     match marks
@@ -239,8 +241,8 @@ fn fits(file: &fs::File, len: u64, marks: &[Mark]) -> io::Result<bool> {
     }
 }
 
-/// Whether a new file of `len` bytes ends as the one at `path` does at that length, or that one is shorter: then it is being
-/// truncated.
+/// Whether a new file of `len` bytes ends with the same bytes as the file at `path` has there. Also true if that file is
+/// shorter, because it is then being truncated.
 fn begins_alike(new: &fs::File, len: u64, path: &Path, inode: Inode) -> io::Result<bool> {
     let Ok(other) = fs::File::open(path) else {
         return Ok(false);
@@ -252,7 +254,7 @@ fn begins_alike(new: &fs::File, len: u64, path: &Path, inode: Inode) -> io::Resu
     Ok(there.is_none() || there == Mark::read(new, len)?)
 }
 
-/// Whether the name of `path` is that of `of` with a suffix.
+/// Whether the file name of `path` is that of `of` with a suffix.
 fn is_suffixed(path: &Path, of: &Path) -> bool {
     match (path.file_name(), of.file_name()) {
         (Some(name), Some(of)) => name.as_encoded_bytes().starts_with(of.as_encoded_bytes()),

@@ -1,19 +1,20 @@
-//! Holes: what a program leaves that does not append. After its log is truncated (`copytruncate`), it continues to write at
-//! its old offset: the file grows again with a hole before the first line.
+//! Skips holes. A program that does not append continues at its old offset after its log was truncated (`copytruncate`). The
+//! file then grows again, with a hole before the first line.
 //!
 //! The file system (`SEEK_DATA`) distinguishes a hole from NULs that were written. The NULs behind the hole, up to the end of
-//! its block, belong to it. A file too small for a hole has one if it begins with at least as many NULs as were truncated.
+//! its block, count as part of it. A file smaller than a block cannot have a hole: there, NULs at the beginning count as one if
+//! they are at least as many as the bytes that were truncated.
 
 use std::{fs, io};
 
 use millstream_sys::disk::read_at;
 use rustix::{fs::SeekFrom, io::Errno};
 
-/// The largest block of common file systems: the last block of a hole is NUL to its end.
+/// The largest block size of common file systems, in bytes. The last block of a hole is NUL up to its end.
 const BLOCK_BYTES: usize = 64 << 10;
 
-/// Where the hole ends that begins at `at`; None if there is no hole. `text` is what was read there, `len` the length of the
-/// file, and `truncated` how many bytes the file held before it was truncated.
+/// The offset at which the hole that begins at `at` ends; None if there is no hole. `text` was read at `at`, `len` is the
+/// length of the file, and `truncated` the number of bytes in it before it was truncated.
 pub(super) fn hole_end(
     file: &fs::File,
     at: u64,
@@ -24,7 +25,7 @@ pub(super) fn hole_end(
     let data = match rustix::fs::seek(file, SeekFrom::Data(at)) {
         Ok(data) => data.min(len),
         Err(Errno::NXIO) => len,
-        // The file system does not support it.
+        // The file system does not support `SEEK_DATA`.
         Err(_) => at,
     };
     if data > at {

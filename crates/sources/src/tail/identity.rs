@@ -1,6 +1,6 @@
 //! The identity of a tailed file, through renames, restarts, truncation and reuse of inodes.
 //!
-//! A file is known by device, inode and birth time, and by `head`, which is made of its first line when its first batch is sent
+//! A file is known by device, inode, birth time and `head`. The head is made from its first line when its first batch is sent,
 //! and never changes after that:
 //!
 //! ```text
@@ -10,9 +10,9 @@
 //! bits 31..0    CRC-32C of the first n bytes
 //! ```
 //!
-//! A file that grows keeps its head, because its first n bytes stay; only those are checked when it is found again. The first
-//! batch includes the first line, so two readers of the same file always make the same head. The generation distinguishes
-//! contents of one inode that begin with the same line (a CSV header). A head of 0 stands for a file of which nothing was sent.
+//! A file that grows keeps its head, because its first n bytes stay. Only those bytes are compared when it is found again. The
+//! first batch includes the first line, so two readers of the same file always make the same head. The generation distinguishes
+//! contents of one inode that begin with the same line (a CSV header). A head of 0 means that nothing of the file was sent yet.
 //!
 //! A [`Mark`] is an offset and a checksum of the bytes before it. It reveals a file that was truncated and has grown past the
 //! offset again.
@@ -27,9 +27,9 @@ use std::{
 use millstream_record::FileId;
 use millstream_sys::{checksum::crc32c, disk::read_at};
 
-/// The head covers at most this much of the first line.
+/// The largest part of the first line that the head covers, in bytes.
 pub(super) const HEAD_BYTES_MAX: usize = 1024;
-/// A mark covers the bytes before its offset, at most this many.
+/// The number of bytes before its offset that a mark covers. Fewer near the start of the file.
 pub(super) const MARK_BYTES: usize = 256;
 
 /// The identity of a file, as the system knows it.
@@ -77,7 +77,7 @@ impl From<fs::Metadata> for Stat {
 }
 
 impl Stat {
-    /// Of the file that a path leads to; follows symbolic links.
+    /// The metadata of the file at a path. Follows symbolic links.
     pub(super) fn at(path: &Path) -> io::Result<Self> {
         fs::metadata(path).map(Self::from)
     }
@@ -92,7 +92,7 @@ impl Stat {
         Instant::now().checked_sub(self.written.elapsed().ok()?)
     }
 
-    /// Of an open file.
+    /// The metadata of an open file.
     pub(super) fn of(file: &fs::File) -> io::Result<Self> {
         file.metadata().map(Self::from)
     }
@@ -127,7 +127,7 @@ pub(super) fn generation(id: &FileId) -> u16 {
     (id.head >> 48) as u16
 }
 
-/// Whether `start`, the first 1024 bytes of a file, begins like the file of this identity.
+/// Whether the head of `id` fits `start`, the first 1024 bytes of a file.
 pub(super) fn begins_as(id: &FileId, start: &[u8]) -> bool {
     let n = (id.head >> 32 & 0xffff) as usize;
     start
@@ -135,7 +135,7 @@ pub(super) fn begins_as(id: &FileId, start: &[u8]) -> bool {
         .is_some_and(|head| crc32c(head) == id.head as u32)
 }
 
-/// The first bytes of a file, as many as [`begins_as`] may ask for.
+/// The first bytes of a file, enough for [`begins_as`].
 pub(super) fn read_start(file: &fs::File) -> io::Result<Vec<u8>> {
     let mut start = Vec::new();
     read_at(file, &mut start, HEAD_BYTES_MAX, 0)?;
@@ -146,12 +146,12 @@ pub(super) fn read_start(file: &fs::File) -> io::Result<Vec<u8>> {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Mark {
     pub offset: u64,
-    /// CRC-32C of the [`MARK_BYTES`] bytes before the offset, of fewer near the start.
+    /// CRC-32C of the [`MARK_BYTES`] bytes before the offset, or of fewer near the start.
     pub crc: u32,
 }
 
 impl Mark {
-    /// The mark at `offset`. `before` ends there and has at least as many bytes as a mark covers.
+    /// The mark at `offset`. `before` ends there and holds at least the bytes that the mark covers.
     pub(super) fn new(offset: u64, before: &[u8]) -> Self {
         let covered = &before[before.len() - covered_bytes(offset).min(before.len())..];
         Self {
@@ -173,17 +173,17 @@ impl Mark {
         covered_bytes(self.offset)
     }
 
-    /// Whether these are the bytes before the offset.
+    /// Whether `before` ends with the bytes that the mark covers.
     pub(super) fn fits(&self, before: &[u8]) -> bool {
         crc32c(before) == self.crc
     }
 }
 
-/// A position in a content that may be that of a file, if the content before it fits the mark.
+/// A position that may apply to a file, if the mark fits its bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Candidate {
     pub offset: u64,
-    /// At or before the offset.
+    /// A mark at or before the offset.
     pub mark: Option<Mark>,
 }
 

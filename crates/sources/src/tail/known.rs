@@ -1,6 +1,6 @@
-//! The files without a reader, as known from a durable channel, from the stored positions, and from readers that ended.
+//! The files without a reader. They are known from a durable channel, from the stored positions, and from readers that ended.
 //!
-//! A file that is found is compared with it: it continues, its inode holds another content, or it is new.
+//! A file that a scan finds is compared with them: it continues, its inode holds another content, or it is new.
 
 use std::{collections::HashMap, fs, io, path::Path};
 
@@ -17,7 +17,7 @@ pub(super) struct Past {
     pub id: FileId,
     /// Where reading continues.
     pub offset: u64,
-    /// A mark at or before the offset, if one is known: a durable channel only has the offset.
+    /// A mark at or before the offset, if one is known. A durable channel keeps only the offset.
     pub mark: Option<Mark>,
     seen: u64,
     path: String,
@@ -35,19 +35,20 @@ impl Past {
     }
 }
 
-/// The known files, by inode number and birth: device numbers may change when the machine boots.
+/// The known files, by inode number and birth time. Device numbers may change when the machine boots, so they are not in the
+/// key.
 #[derive(Debug, Default)]
 pub(super) struct Known {
     files: HashMap<(u64, i64), Vec<Past>>,
-    /// Contents that were truncated after the positions were last stored: the channel knows a later generation of their inode.
-    /// The next scan may find their copies.
+    /// Contents that were truncated after the positions were last stored: the channel has a later generation of their inode.
+    /// The next scan may find copies of them.
     former: HashMap<(u64, i64), Vec<Past>>,
 }
 
-/// How a found file relates to a known one.
+/// The relation of a found file to the known ones.
 #[derive(Debug)]
 pub(super) enum Verdict {
-    /// A file of which nothing was read.
+    /// No part of the file was read.
     New,
     /// It continues at the mark.
     Continues(FileId, Mark),
@@ -56,7 +57,7 @@ pub(super) enum Verdict {
 }
 
 impl Known {
-    /// From a durable channel and the stored positions. Where both know a file, the channel is right.
+    /// Built from a durable channel and the stored positions. If both know a file, the offset of the channel applies.
     pub(super) fn new(origins: Vec<(FileId, u64)>, entries: Vec<Entry>) -> Self {
         let mut known = Self::default();
         for Entry {
@@ -86,7 +87,7 @@ impl Known {
             });
             if let Some(past) = displaced.filter(|past| !past.is_unsent()) {
                 let former = known.former.entry((id.inode, id.birth)).or_default();
-                // Without a mark, a copy is recognized only by its name, as a copy of the last content.
+                // A copy of a content without a mark is recognized only by its name, and only for the last content.
                 former.retain(|other| other.marks().next().is_some());
                 former.push(past);
             }
@@ -113,7 +114,7 @@ impl Known {
         });
     }
 
-    /// Notes a file of which nothing was sent yet: it is read from its beginning, even under another name.
+    /// Notes a file of which nothing was sent yet. It is then read from its beginning, even under another name.
     pub(super) fn expect(&mut self, inode: Inode, path: &Path) {
         if self.find(inode).is_none() {
             let id = FileId {
@@ -126,7 +127,7 @@ impl Known {
         }
     }
 
-    /// Notes a content. Only the newest of an inode can still exist; returns an older one that was known until now.
+    /// Notes a content. Only the newest content of an inode can still exist. Returns an older one that was known before.
     fn put(&mut self, mut past: Past) -> Option<Past> {
         let all = self
             .files
@@ -155,7 +156,7 @@ impl Known {
         }
     }
 
-    /// A scan has seen an inode.
+    /// Notes that a scan has seen an inode.
     pub(super) fn touch(&mut self, inode: Inode) {
         let now = positions::now();
         for past in self
@@ -172,7 +173,7 @@ impl Known {
     pub(super) fn find(&self, inode: Inode) -> Option<&Past> {
         let all = self.files.get(&(inode.number, inode.birth))?;
         let same = all.iter().find(|past| past.id.device == inode.device);
-        // Without a birth time, the same number on another device means nothing.
+        // Without a birth time, the same inode number on another device means nothing.
         same.or_else(|| all.first().filter(|_| inode.birth != 0))
     }
 
@@ -186,7 +187,7 @@ impl Known {
             })
     }
 
-    /// Compares an open file with what is known.
+    /// Compares an open file with the known ones.
     pub(super) fn judge(&self, file: &fs::File, stat: &Stat) -> io::Result<Verdict> {
         let Some(past) = self.find(stat.inode) else {
             return Ok(Verdict::New);

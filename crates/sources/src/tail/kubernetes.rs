@@ -1,4 +1,4 @@
-//! The logs of pods: where the kubelet writes them, and what their paths say.
+//! The logs of pods: where the kubelet writes them, and which values their paths imply.
 //!
 //! ```text
 //! /var/log/pods / NAMESPACE_POD_UID / CONTAINER / 0.log
@@ -6,7 +6,7 @@
 //!                                                 0.log.20261120-070000.gz     and later compressed
 //! ```
 //!
-//! Names of namespaces and pods contain no `_`, so the first part can be split.
+//! Names of namespaces and pods contain no `_`, so the first part can be split at it.
 
 use std::{fs, path::Path};
 
@@ -22,11 +22,11 @@ const VALUES: [&str; 4] = [
     "kubernetes.uid",
 ];
 
-/// The same, with those of every file.
+/// The values of every file, followed by those above.
 pub(super) const FILE_VALUES: [&str; 6] =
     ["host", "path", VALUES[0], VALUES[1], VALUES[2], VALUES[3]];
 
-/// Where a pod finds its namespace.
+/// The file in which a pod finds its namespace.
 const NAMESPACE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";
 /// The default tag.
 pub(super) const TAG: &str = "kube.{kubernetes.namespace}.{kubernetes.pod}.{kubernetes.container}";
@@ -62,7 +62,7 @@ impl Kubernetes {
         format!("{}/*/*/*.log", self.root())
     }
 
-    /// Matches the logs of this program.
+    /// Matches the logs of this pod; None if its name is unknown.
     pub(super) fn itself(&self) -> Option<String> {
         let variable = |name| std::env::var(name).ok();
         let (namespace, pod) = match &self.own_pod {
@@ -83,7 +83,7 @@ impl Kubernetes {
             let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"-.".contains(&byte);
             !text.is_empty() && text.bytes().all(fits)
         };
-        // Without a namespace, the name is excluded in all of them.
+        // If the namespace is unknown, the name is excluded in all of them.
         let namespace = namespace.map(|name| name.trim().to_owned());
         let namespace = namespace.filter(is_name).unwrap_or("*".to_owned());
         is_name(&pod).then(|| format!("{}/{namespace}_{pod}_*/**", self.root()))

@@ -1,4 +1,4 @@
-//! How far the files of a source are behind.
+//! Reports how many bytes the files of a source are behind.
 
 use std::{
     cmp::Reverse,
@@ -12,27 +12,27 @@ use tokio::time::Instant;
 
 use super::{identity::Inode, source_state::TailMeters, tracked::Tracked};
 
-/// How often the largest lags are looked for.
+/// The interval at which the largest lags are determined.
 const LAG_EVERY: Duration = Duration::from_secs(1);
 
-/// Reports the files that are furthest behind, as long as any is.
+/// Reports the files that are furthest behind.
 #[derive(Debug, Default)]
 pub(super) struct LagReport {
     at: Option<Instant>,
 }
 
 impl LagReport {
-    /// When to look next; None while nothing is behind.
+    /// When to look next; None while no file is behind.
     pub(super) fn at(&self) -> Option<Instant> {
         self.at
     }
 
-    /// Files were found: looks at once.
+    /// Makes the next look due now, because files were found.
     pub(super) fn look_now(&mut self) {
         self.at = Some(Instant::now());
     }
 
-    /// A position has moved: looks soon.
+    /// Makes the next look due within a second, because a position has moved.
     pub(super) fn look_soon(&mut self) {
         self.at.get_or_insert(Instant::now() + LAG_EVERY);
     }

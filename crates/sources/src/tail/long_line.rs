@@ -1,6 +1,6 @@
-//! The search for the end of a line that is longer than `line_max` and is truncated or rejected.
+//! Finds the end of a line that is longer than `line_max` and is truncated or rejected.
 //!
-//! Such a line is done with only when its end is there, so no position points into it.
+//! Such a line is handled only once its end is written, so no position points into it.
 
 use std::{fs, io};
 
@@ -11,14 +11,14 @@ use super::identity::Mark;
 /// Bytes searched at a time.
 const SEARCH_BYTES: usize = 256 << 10;
 
-/// Finds the end of a long line. Remembers how far it has searched: the line may grow for a long time.
+/// Finds the end of a long line. Remembers how far it has searched, because the line may grow for a long time.
 #[derive(Debug, Default)]
 pub(super) struct LineEnd {
     searched: u64,
 }
 
 impl LineEnd {
-    /// The mark behind the first newline between `from` and the length of the file; None if there is none yet.
+    /// The mark behind the first newline between `from` and `len`, the length of the file; None if there is none yet.
     pub(super) async fn find(
         &mut self,
         file: &fs::File,
@@ -43,7 +43,7 @@ impl LineEnd {
         Ok(None)
     }
 
-    /// The next search is for another line.
+    /// Forgets the current line: the next search is for another one.
     pub(super) fn reset(&mut self) {
         self.searched = 0;
     }

@@ -2,13 +2,13 @@
 //!
 //! `[read] -> decode -> send -> keep -> take -> process -> encode -> write -> settle`
 //!
-//! - `run.rs` finds files and gives each a reader. `scan.rs` walks through the directories, `watch.rs` says when something
-//!   changed, `admission.rs` decides which files are read and from where (`begin.rs`), `store.rs` when positions are written.
+//! - `run.rs` finds files and gives each a reader. `scan.rs` walks through the directories, `watch.rs` reports changes,
+//!   `admission.rs` decides which files are read and from where (`begin.rs`), `store.rs` decides when positions are written.
 //! - `reader.rs` is the hop itself: reads a `chunk.rs` from the `open_file.rs`, cuts it into records with the `decoder.rs`, and
-//!   sends them with the `sender.rs`. The `position.rs` moves with them, `pace.rs` lets batches grow. `gzip.rs`, `long_line.rs`,
-//!   `hole.rs`, `copy.rs` and `done.rs` know one special case each.
-//! - `identity.rs` distinguishes files; `known.rs` and `positions.rs` remember those of earlier runs, `tracked.rs` and `heads.rs`
-//!   those that are being read.
+//!   sends them with the `sender.rs`. The `position.rs` moves with them, `pace.rs` lets batches grow. `gzip.rs`,
+//!   `long_line.rs`, `hole.rs`, `copy.rs` and `done.rs` handle one special case each.
+//! - `identity.rs` distinguishes files; `known.rs` and `positions.rs` remember those of earlier runs, `tracked.rs` and
+//!   `heads.rs` those that are being read.
 //! - `source_state.rs`, `context.rs`, `ends.rs` and `signal.rs` connect readers and run.
 //!
 //! No line of a file is lost, and behind a durable channel none is delivered twice.
@@ -78,7 +78,7 @@ struct Tail(Arc<Options>);
 
 impl Source for Tail {
     fn bind(&mut self, _: &SourceContext) -> Result<(), Failure> {
-        // Files may appear later; nothing is needed before.
+        // Nothing is needed before the start, and files may appear later.
         Ok(())
     }
 

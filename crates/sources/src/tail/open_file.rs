@@ -10,10 +10,10 @@ use millstream_pipeline::meters::Meter;
 
 use super::identity::{Inode, Stat};
 
-/// A file that was not written for this long is closed until it is.
+/// A file that was not written for this long is closed. It is opened again when it is written.
 const CLOSE_AFTER: Duration = Duration::from_secs(600);
 
-/// A file that is opened when it is needed, and counted while it is open.
+/// A file that is opened on demand. The gauge counts it while it is open.
 #[derive(Debug)]
 pub(super) struct OpenFile {
     file: Option<fs::File>,
@@ -34,7 +34,7 @@ impl OpenFile {
         self.file.as_ref()
     }
 
-    /// Opens the file unless it is open. False if its path leads to nothing or to another file by now.
+    /// Opens the file unless it is open. False if its path does not exist or now leads to another file.
     pub(super) fn open(&mut self, path: &Path, inode: Inode) -> io::Result<bool> {
         if self.file.is_some() {
             return Ok(true);

@@ -81,7 +81,7 @@ fn encoding() -> String {
     "utf-8".to_owned()
 }
 
-/// Long enough for a program to open its new file after a rotation.
+/// Gives a program enough time to open its new file after a rotation.
 fn rotate_wait() -> Period {
     Period::secs(30)
 }

@@ -1,7 +1,8 @@
 //! How far a reader is behind, and how often it wakes up.
 //!
-//! A file that is written in small pieces would wake its reader for each of them, or keep it running. When several wake-ups in
-//! a row were close together, the reader takes a nap before the next: a busy file gains much, an idle one is never delayed.
+//! A file that is written in small pieces would wake its reader for each of them, or keep it running. After several wake-ups in
+//! quick succession, the reader naps before it reads again. A busy file then needs far fewer reads; an idle one is never
+//! delayed.
 
 use std::{
     sync::{
@@ -13,11 +14,11 @@ use std::{
 
 use millstream_pipeline::meters::Meter;
 
-/// Wake-ups within this time are close together.
+/// Two wake-ups count as near if at most this time lies between them.
 const NEAR: Duration = Duration::from_millis(10);
-/// This many of them in a row cause a nap.
+/// This many near wake-ups in a row cause a nap.
 const WAKES: u32 = 5;
-/// The length of a nap: a busy file is delayed by at most this.
+/// The length of a nap, and so the longest delay of a busy file.
 const NAP: Duration = Duration::from_millis(5);
 
 /// The pace of one reader.
@@ -27,19 +28,19 @@ pub(super) struct Pace {
     lag: Meter,
     /// Unread bytes of this file.
     behind: u64,
-    /// The same, for the run.
+    /// The same number, published for the run.
     own: Arc<AtomicU64>,
     /// Bytes read since the reader last paused for `rate_max`.
     pub owed: u64,
     woken: Instant,
-    /// Wake-ups in a row that were close together.
+    /// The number of near wake-ups in a row.
     near: u32,
     /// When something was last read.
     pub last_read: Instant,
 }
 
 impl Pace {
-    /// Adds to the gauge `lag`, and shows the lag of this file in `own`.
+    /// Adds to the gauge `lag`, and publishes the lag of this file in `own`.
     pub(super) fn new(lag: Meter, own: Arc<AtomicU64>) -> Self {
         let now = Instant::now();
         Self {
@@ -53,7 +54,7 @@ impl Pace {
         }
     }
 
-    /// There are `bytes` unread bytes.
+    /// Sets the number of unread bytes.
     pub(super) fn lag(&mut self, bytes: u64) {
         self.lag.add(bytes);
         self.lag.sub(self.behind);
@@ -61,7 +62,7 @@ impl Pace {
         self.own.store(bytes, Ordering::Relaxed);
     }
 
-    /// `bytes` bytes were read.
+    /// Notes that `bytes` bytes were read.
     pub(super) fn read(&mut self, bytes: u64) {
         self.lag(self.behind.saturating_sub(bytes));
         self.owed += bytes;
@@ -78,7 +79,7 @@ impl Pace {
         self.behind == 0
     }
 
-    /// The reader was woken, or has read to the end. Returns how long it should nap.
+    /// Notes that the reader was woken, or has read to the end. Returns how long it should nap.
     pub(super) fn woken(&mut self) -> Option<Duration> {
         let now = Instant::now();
         // The nap itself does not count as time between wake-ups.

@@ -1,4 +1,4 @@
-//! How far a file was read, and how far that is settled.
+//! How far a file was read, and how far it is settled.
 //!
 //! The run reads the settled position from [`Tracked`] when it stores the positions of all files.
 
@@ -20,9 +20,9 @@ pub(super) struct Position {
     tracked: Arc<Tracked>,
     heads: Heads,
     signal: Arc<StoreSignal>,
-    /// Which file it is; decided when its first batch is sent.
+    /// The identity of the file. It is determined when the first batch is sent.
     id: Option<FileId>,
-    /// How many contents the inode held before this one.
+    /// The number of contents that the inode held before this one.
     generation: u16,
     /// Where the next batch begins.
     next: Mark,
@@ -31,7 +31,7 @@ pub(super) struct Position {
 }
 
 impl Position {
-    /// At `next` in the `generation`th content of an inode.
+    /// The position `next` in the `generation`th content of an inode.
     pub(super) fn new(
         tracked: Arc<Tracked>,
         heads: Heads,
@@ -65,12 +65,12 @@ impl Position {
         self.flight.settled() == self.next
     }
 
-    /// Which file it is, if that is decided.
+    /// The identity of the file, if it is determined.
     pub(super) fn id(&self) -> Option<FileId> {
         self.id
     }
 
-    /// Which file it is; decides it from the first line of `file` if it is not decided yet.
+    /// The identity of the file. Determines it from the first line of `file` if necessary.
     pub(super) fn identify(&mut self, file: Option<&fs::File>) -> io::Result<FileId> {
         if let Some(id) = self.id {
             return Ok(id);
@@ -81,7 +81,7 @@ impl Position {
         Ok(id)
     }
 
-    /// The file is `id`, and it is read from the current position.
+    /// Sets the identity of the file. It is read from the current position.
     pub(super) fn adopt(&mut self, id: FileId) {
         self.id = Some(id);
         let mut state = self.tracked.state();
@@ -98,13 +98,13 @@ impl Position {
         self.flight = Flight::new(mark);
     }
 
-    /// A batch that ends at `mark` was sent.
+    /// Notes that a batch that ends at `mark` was sent.
     pub(super) fn sent(&mut self, receipt: Receipt, mark: Mark) {
         self.flight.push(receipt, mark);
         self.advance(mark);
     }
 
-    /// Nothing up to `mark` needs to be sent.
+    /// Moves to `mark` without sending anything.
     pub(super) fn skip(&mut self, mark: Mark) {
         self.flight.skip(mark);
         self.advance(mark);
@@ -115,7 +115,7 @@ impl Position {
         self.tracked.state().advance(mark);
     }
 
-    /// Publishes what was answered so far. Fails if a batch was dropped.
+    /// Publishes the answers that have arrived. Fails if a batch was dropped.
     pub(super) fn collect(&mut self) -> Result<(), Unsettled> {
         if self.flight.collect()? {
             self.publish();
@@ -123,12 +123,12 @@ impl Position {
         Ok(())
     }
 
-    /// Waits for all answers; fails if a batch was dropped.
+    /// Waits for all answers. Fails if a batch was dropped.
     pub(super) async fn land(&mut self) -> Result<(), Unsettled> {
         self.flight.land().await
     }
 
-    /// Waits for the oldest answer, forever if none is outstanding.
+    /// Waits for the oldest answer. Never returns if there is none outstanding.
     pub(super) async fn answered(&mut self) {
         self.flight.answered().await;
     }
@@ -143,19 +143,19 @@ impl Position {
         self.flight.is_half_full()
     }
 
-    /// Shows the run how far the file is settled.
+    /// Publishes for the run how far the file is settled.
     pub(super) fn publish(&self) {
         let Some(id) = self.id else { return };
         let mark = self.flight.settled();
         let before = self.tracked.state().settled.replace((id, mark));
         if mark.offset > 0 && before.is_none_or(|(_, before)| before.offset == 0) {
-            // A copy of the file cannot be recognized by its content before a mark is stored.
+            // Until a mark is stored, a copy of the file cannot be recognized by its content.
             self.signal.set_urgent();
         }
         self.signal.moved();
     }
 
-    /// The inode holds another content now: starts at its first byte.
+    /// Starts at the first byte of a new generation, because the inode holds another content.
     pub(super) fn begin_anew(&mut self) {
         self.publish();
         self.tracked.state().replace();

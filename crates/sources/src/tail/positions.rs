@@ -1,5 +1,5 @@
-//! The stored positions: one small file that is replaced as a whole. Behind a durable channel, which has the offsets, it still
-//! has the marks, which reveal a file that was truncated and grew while the source did not run.
+//! The stored positions: one small file that is replaced as a whole. A durable channel has the offsets as well, but not the
+//! marks. The marks reveal a file that was truncated and grew while the source did not run.
 //!
 //! The body of the file is text:
 //!
@@ -13,8 +13,8 @@
 //! Up to version 3 the file was all text, with a title line `millstream tail positions VERSION` and a last line `end CRC`.
 //! Version 2 had no line `ran`, version 1 no lines `was` either.
 //!
-//! The file exists from the first run on, even without a line: what an existing file does not name is new, and is read from its
-//! beginning.
+//! The file exists from the first run on, even if it is empty. If it exists, every file that it does not name is new, and is
+//! read from its beginning.
 
 use std::{
     fmt::Write as _,
@@ -34,12 +34,12 @@ const NAME: &str = "positions";
 const FORMAT: Format = Format {
     magic: b"MILLTAIL",
     version: 4,
-    // One of this size names more than half a million files.
+    // A file of this size names more than half a million files.
     bytes_max: 256 << 20,
     remedy: "restore it from a backup, or remove it and restart Millstream: the files that it names are then read again as \
              `start` says, unless a disk channel knows their positions",
 };
-/// The first line of older formats without the version.
+/// The first line of older formats, up to the version.
 const OLD_TITLE: &str = "millstream tail positions ";
 /// The last version of the older formats.
 const OLD_VERSION: u32 = 3;
@@ -47,7 +47,7 @@ const OLD_VERSION: u32 = 3;
 const RAN: &str = "ran ";
 /// Begins the line of a file that was truncated.
 const WAS: &str = "was ";
-/// A file that was not seen for this long is forgotten; until then it may return (an unmounted directory).
+/// A file that was not seen for this long is forgotten. Until then it may return (an unmounted directory).
 const FORGET_AFTER: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// The position of one file.
@@ -57,7 +57,7 @@ pub(super) struct Entry {
     pub mark: Mark,
     /// When a scan last saw the file, in seconds since 1970.
     pub seen: u64,
-    /// For people who look into the stored positions.
+    /// Not read back: shows people which file this is.
     pub path: String,
 }
 
@@ -67,7 +67,7 @@ pub(super) struct Truncated {
     pub id: FileId,
     /// Where a batch ended.
     pub mark: Mark,
-    /// How far the content was settled.
+    /// The offset up to which the content was settled.
     pub end: u64,
     pub path: String,
 }
@@ -75,11 +75,11 @@ pub(super) struct Truncated {
 /// Everything that is stored.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Positions {
-    /// When the last walk through the directories began: a file created later was never seen.
+    /// When the last walk through the directories began. Files created later were never seen.
     pub ran: Option<Time>,
     /// The positions of the files.
     pub entries: Vec<Entry>,
-    /// Recently truncated contents: the marks of one follow each other, in ascending order.
+    /// Recently truncated contents. Marks of the same content are adjacent and in ascending order.
     pub truncated: Vec<Truncated>,
 }
 
@@ -95,7 +95,7 @@ pub(super) fn now() -> u64 {
 pub(super) struct PositionsFile(WholeFile);
 
 impl PositionsFile {
-    /// Names the file in a directory, which is created when it is needed.
+    /// The file in `directory`, which is created when it is needed.
     pub(super) fn new(disk: Arc<dyn Disk>, directory: &Path) -> Self {
         Self(WholeFile::new(disk, directory.join(NAME), FORMAT))
     }
@@ -109,13 +109,13 @@ impl PositionsFile {
         Ok(Some(positions))
     }
 
-    /// Replaces the positions; they survive a power cut when this returns.
+    /// Replaces the positions. They are durable when this returns.
     pub(super) fn store(&mut self, positions: &Positions) -> Result<(), Error> {
         self.0.store(text(positions).as_bytes())
     }
 }
 
-/// The lines between title and checksum of a file of version 1 to 3; None if it is none.
+/// The lines between title and checksum of a file of version 1 to 3; None if it is not such a file.
 fn body_of_old(bytes: &[u8]) -> Option<&[u8]> {
     let text = str::from_utf8(bytes).ok()?;
     let (whole, end) = text.split_at(text.rfind("end ")?);
@@ -158,7 +158,7 @@ fn parse(body: &[u8]) -> Result<Positions, String> {
     Ok(positions)
 }
 
-/// The input of [`parse`], without files that were not seen for a long time.
+/// The text that [`parse`] reads. Leaves out files that were not seen for a long time.
 fn text(positions: &Positions) -> String {
     let oldest = now().saturating_sub(FORGET_AFTER.as_secs());
     let mut text = String::new();
@@ -176,7 +176,7 @@ fn text(positions: &Positions) -> String {
     text
 }
 
-/// The fields of a line; the number is SEEN or END.
+/// Parses a line into identity, mark, number (SEEN or END) and path.
 fn fields(line: &str) -> Option<(FileId, Mark, u64, String)> {
     let mut words = line.splitn(8, ' ');
     let id = FileId {
@@ -199,7 +199,7 @@ fn fields(line: &str) -> Option<(FileId, Mark, u64, String)> {
 
 /// Writes a line for [`fields`].
 fn write_fields(text: &mut String, id: &FileId, mark: Mark, number: u64, path: &str) {
-    // The path is only for people, and must not break the line.
+    // The path is only for people; a control character in it must not break the line.
     let path = path.replace(char::is_control, "?");
     let _ = writeln!(
         text,

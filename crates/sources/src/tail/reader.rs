@@ -1,11 +1,11 @@
-//! The reader of one file: from bytes on the disk to batches, in order, until it has to stop or the file is gone.
+//! The reader of one file: turns bytes on the disk into batches, in order, until it stops or the file is gone.
 //!
 //! `[read] -> decode -> send -> keep -> take -> process -> encode -> write -> settle`
 //!
-//! Bytes are read into a pooled buffer that the batch then owns. The part of a record at the end of a read is read again
-//! with the next batch. Every read begins a little before the position and compares those bytes with the position's mark, so a
-//! file that was truncated is noticed even if it has grown past the position again. Everything before the settled mark is
-//! settled, and after a failure the reader continues from there.
+//! Bytes are read into a pooled buffer that the batch then owns. A partial record at the end of a read is read again with the
+//! next batch. Every read begins a little before the position and compares those bytes with the position's mark. So a file that
+//! was truncated is noticed even if it has grown past the position again. After a failure the reader continues at the settled
+//! mark: everything before it is settled.
 
 use std::{
     io,
@@ -32,9 +32,9 @@ use super::{
     tracked::Tracked,
 };
 
-/// How long a file that cannot be read is left alone.
+/// How long the reader waits before it retries a file that cannot be read.
 const TROUBLE_WAIT: Duration = Duration::from_secs(5);
-/// A file without notifications is checked after this share of the time for which it has been idle ...
+/// A file without notifications is checked again after a tenth of the time for which it has been idle ...
 const LOOK_SHARE: u32 = 10;
 /// ... but not more often than this.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -46,17 +46,17 @@ pub(super) struct Reader {
     /// The text of the file, if it is compressed.
     gzip: Option<GzipText>,
     records: Records,
-    /// The file may be a copy of another one.
+    /// Whether the file may be a copy of another one.
     appeared: bool,
-    /// The file could not be removed or renamed.
+    /// Whether the file could not be removed or renamed.
     stays: bool,
-    /// Holds while the file cannot be read.
+    /// Raised while the file cannot be read.
     failing: Option<Condition>,
 }
 
 impl Reader {
-    /// Reads a file until it has to stop, or the file is gone or, with `--once`, read to its end; then waits for the
-    /// answers. Begins when `after` was read to its end.
+    /// Reads a file until the source stops, or the file is gone or done. With `--once`, until the file was read to its end.
+    /// Then waits for the outstanding answers. Begins only after `after` was read to its end.
     pub(super) async fn run(
         context: FileContext,
         begin: Begin,
@@ -76,7 +76,7 @@ impl Reader {
                 Ok(true) => {}
                 Ok(false) => return reader.ended(),
                 Err(error) => {
-                    // The scan begins it again: it was not read completely.
+                    // The file was not read completely, so the next scan gives it a reader again.
                     reader.gzip = None;
                     let _ = reader.report_failure(&error).await;
                     return reader.ended();
@@ -142,7 +142,7 @@ impl Reader {
                 break;
             }
         }
-        // A batch that is dropped now is read again at the next start.
+        // If a batch is dropped now, its records are read again at the next start.
         let _ = self.records.position.land().await;
         self.records.position.publish();
         self.ended()
@@ -162,7 +162,7 @@ impl Reader {
         }
     }
 
-    /// Reads at the position, cuts what was read into records and sends them: at most one batch.
+    /// Reads at the position, cuts the bytes into records and sends them, as one batch at most.
     async fn step(&mut self) -> io::Result<Step> {
         if !self.open()? {
             return Ok(Step::End);
@@ -205,13 +205,14 @@ impl Reader {
                 return self.records.skip_hole(file, end).await;
             }
         }
-        // Plain lines are not expected where the file system reports more than it delivers.
+        // A short read means that the file system reports more bytes than it delivers. Then do not wait for the rest of a plain
+        // line.
         let is_complete = self.records.decoder.is_by_line() || text.len() == wanted;
         let more = is_complete && (text.len() as u64) < available;
         self.records.send_chunk(file, chunk, more, len).await
     }
 
-    /// The same for a compressed file.
+    /// Does the same as [`Reader::step`] for a compressed file.
     async fn step_gzip(&mut self) -> io::Result<Step> {
         let next = self.records.position.next();
         let (Some(gzip), Some(file)) = (&mut self.gzip, self.file.get()) else {
@@ -242,8 +243,8 @@ impl Reader {
         self.records.send_text(file, gzip, left > 0).await
     }
 
-    /// Lets the consumer on this thread process the batch while it is in the cache, and other files have a turn. A reader that
-    /// is as fast as the writer lets some lines gather.
+    /// Yields, so that the consumer on this thread takes the batch while it is in the cache, and other files get a turn. If the
+    /// reader is as fast as the writer, it naps, so that some lines gather.
     async fn yield_turn(&mut self) {
         let rate = self.context.common.options.rate_max;
         if rate > 0 {
@@ -261,16 +262,16 @@ impl Reader {
         }
     }
 
-    /// There is no whole record left: waits until there may be one. True: the reader is done with the file.
+    /// Waits, at the end of the file, until there may be a whole record. Returns true if the reader is done with the file.
     ///
-    /// The kernel reports the next write, so waiting costs nothing. A file to which no matching name leads any more is let go
-    /// after it was quiet for `rotate_wait`; the scan finds it again if it grows later under a rotated name.
+    /// The kernel reports the next write, so waiting costs nothing. Once no matching name leads to the file and it was not
+    /// written for `rotate_wait`, the reader ends. If the file grows later under a rotated name, the scan finds it again.
     async fn wait_at_end(&mut self) -> bool {
         self.context.tracked.read.notify_one();
         let rotated = self.context.tracked.state().rotated;
         let last_read = self.records.pace.last_read;
         let since = match self.gzip {
-            // Other files wait for the permit, and this one was complete long ago.
+            // Compressed files are complete when they appear, and other files wait for the permit.
             Some(_) => Some(self.file.written_at().unwrap_or(last_read)),
             None => rotated
                 .or(self.has_to_be_done().then_some(last_read))
@@ -288,7 +289,7 @@ impl Reader {
         if let Some(file) = self.file.get() {
             let alarms = self.context.common.alarms.as_ref();
             match alarms.map(|alarms| alarms.set(file, &self.context.tracked.alarm)) {
-                // The kernel does not report writes before the alarm was set.
+                // The alarm was not set before, so a write may have been missed: read once more.
                 Some(Ok(true)) => return false,
                 Some(Ok(false)) if rotated.is_none() => self.file.close_if_old(),
                 Some(Ok(false)) => {}
@@ -305,7 +306,7 @@ impl Reader {
         false
     }
 
-    /// Waits for the alarm, an answer, the signal to stop or the time.
+    /// Waits for the alarm, an answer, the stop signal, or `until`.
     async fn wait(&mut self, until: Option<Instant>) {
         let deadline = until.unwrap_or_else(Instant::now).into();
         let woken = tokio::select! {
@@ -319,7 +320,7 @@ impl Reader {
         }
     }
 
-    /// Sends what is left without a newline, to be done with the file. False: it has to be read once more.
+    /// Sends the last line although it has no newline. Returns false if the file has to be read once more.
     async fn send_partial(&mut self) -> bool {
         if self.records.decoder.partial() == 0 || self.file.get().is_none() {
             return true;
@@ -343,7 +344,7 @@ impl Reader {
         }
     }
 
-    /// False: the file has grown or changed.
+    /// Returns false if the file has grown or changed.
     async fn send_partial_line(&mut self) -> io::Result<bool> {
         let wanted = usize::try_from(self.records.decoder.partial())
             .unwrap_or(usize::MAX)
@@ -355,7 +356,7 @@ impl Reader {
         let Some(file) = self.file.get() else {
             return Ok(true);
         };
-        // One byte more than there was shows whether the line has grown.
+        // Reading one byte more shows whether the line has grown.
         match Chunk::read(file, buffer, next, wanted + 1)? {
             Some(chunk) => self.records.send_partial_line(file, chunk, wanted).await,
             None => Ok(false),
@@ -366,8 +367,8 @@ impl Reader {
         self.context.common.options.when_done != WhenDone::Keep && !self.stays
     }
 
-    /// The file was sent completely and was quiet: waits for the answers, then does what `when_done` says. True: the reader
-    /// is done with the file.
+    /// Ends a file that was sent completely and not written for a while: waits for the answers, then applies `when_done`.
+    /// Returns true if the reader is done with the file.
     async fn finish(&mut self) -> bool {
         if !self.has_to_be_done() || self.context.tracked.state().rotated.is_some() {
             return true;
@@ -395,7 +396,7 @@ impl Reader {
             return self.context.source.once;
         }
         self.context.common.meters.done.add(1);
-        // Lines written at the last moment are read through the open handle.
+        // Lines that were written just before the removal are still read, through the open handle.
         !matches!(self.is_read(), Ok(false))
     }
 
@@ -416,7 +417,7 @@ impl Reader {
         Ok(Stat::of(file)?.len == read)
     }
 
-    /// Opens the file. False if it is not under its name: the scan will find where it is.
+    /// Opens the file. Returns false if its path does not lead to it. The scan then looks for it.
     fn open(&mut self) -> io::Result<bool> {
         if self.file.get().is_some() {
             return Ok(true);
@@ -430,7 +431,7 @@ impl Reader {
         Ok(is_open)
     }
 
-    /// The file could not be read: reports it and waits. True: the reader gives the file back to the scan, which retries.
+    /// Reports that the file cannot be read, and waits. Returns true if the reader should end: the scan then retries.
     async fn report_failure(&mut self, error: &io::Error) -> bool {
         let text = format!("cannot read {}: {error}; retrying", self.context.path());
         let reporter = &self.context.source.reporter;
@@ -443,7 +444,7 @@ impl Reader {
         self.context.source.once || self.file.get().is_none()
     }
 
-    /// Whether the file is a copy of one that was truncated; then it continues where that one was left.
+    /// Whether the file is a copy of one that was truncated. The position is then the one that was reached there.
     async fn is_copy(&mut self, len: u64) -> io::Result<bool> {
         let Some(file) = self.file.get() else {
             return Ok(false);
@@ -461,7 +462,7 @@ impl Reader {
         }
     }
 
-    /// Finds the place in a compressed file where reading continues. False: there is nothing to read.
+    /// Finds where reading of a compressed file continues. Returns false if nothing has to be read.
     async fn begin_gzip(&mut self, begin: GzipBegin) -> io::Result<bool> {
         let permit = tokio::select! {
             permit = self.context.common.inflating.clone().acquire_owned() => permit.ok(),
@@ -496,7 +497,7 @@ impl Reader {
         self.records.announce(&mut self.context).await;
     }
 
-    /// The inode holds another content.
+    /// Starts over, because the inode holds another content.
     async fn begin_anew(&mut self) {
         if let Err((settled, sent)) = self.records.begin_anew().await {
             let path = self.context.path();
@@ -512,7 +513,7 @@ impl Reader {
         }
     }
 
-    /// A batch was dropped.
+    /// Continues at the settled mark, because a batch was dropped.
     async fn go_back(&mut self) {
         let file = self.file.get().filter(|_| self.gzip.is_none());
         self.records.go_back(&mut self.context, file).await;

@@ -1,4 +1,4 @@
-//! From the bytes of one file to batches, and how far those were sent and settled.
+//! Turns the bytes of one file into batches, and tracks how far those were sent and settled.
 //!
 //! `read -> [decode] -> [send] -> keep -> take -> process -> encode -> write -> settle`
 //!
@@ -25,13 +25,13 @@ use super::{
 };
 use crate::framing::{Framed, TooLong};
 
-/// How long a reader waits before it sends again what was dropped.
+/// The delay before dropped records are sent again.
 const RESEND_WAIT: Duration = Duration::from_millis(500);
 
-/// The result of one look at the file.
+/// The result of one step of the reader.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// Something was sent, or there is more to read.
+    /// A batch was sent, or there is more to read.
     Continue,
     /// There is no whole record left.
     End,
@@ -44,7 +44,7 @@ pub(super) enum Step {
 /// The records of one file.
 pub(super) struct Records {
     common: Arc<SourceState>,
-    /// With `--once`, the reader waits for the last batch of a file.
+    /// With `--once`, the last batch asks for an answer, because the reader waits for it.
     once: bool,
     pub position: Position,
     pub decoder: Decoder,
@@ -54,7 +54,7 @@ pub(super) struct Records {
 }
 
 impl Records {
-    /// The records from `next` on. `by_line` as for [`Decoder::new`].
+    /// Starts at `next`. `by_line` as for [`Decoder::new`].
     pub(super) fn new(
         context: &FileContext,
         id: Option<FileId>,
@@ -87,7 +87,7 @@ impl Records {
         }
     }
 
-    /// Sends the records at the start of a chunk. `more`: the file, which has `len` bytes, holds more than the chunk.
+    /// Sends the records at the start of a chunk. `len` is the length of the file; `more`: it holds more than the chunk.
     pub(super) async fn send_chunk(
         &mut self,
         file: &fs::File,
@@ -129,8 +129,8 @@ impl Records {
         }
     }
 
-    /// Sends what is left of a line without a newline. `chunk` holds the first `wanted` bytes of it, and one byte more if
-    /// the line has grown. False: the file has grown or changed.
+    /// Sends the last line without its newline. `chunk` holds its first `wanted` bytes, and one byte more if the line has
+    /// grown. Returns false if the file has grown or changed.
     pub(super) async fn send_partial_line(
         &mut self,
         file: &fs::File,
@@ -151,12 +151,12 @@ impl Records {
         if !is_whole && self.decoder.too_long() == TooLong::Reject {
             return Ok(self.reject_line(file, end, mark).await? == Step::Continue);
         }
-        // Of a line that is too long and was not split, the first piece remains.
+        // Sends the line, or its first piece if it is truncated.
         self.send_lines(file, chunk.into_line(wanted), mark).await?;
         Ok(true)
     }
 
-    /// Continues behind a hole, which ends at `end`.
+    /// Continues behind a hole that ends at `end`.
     pub(super) async fn skip_hole(&mut self, file: &fs::File, end: u64) -> io::Result<Step> {
         let Some(mark) = Mark::read(file, end)? else {
             return Ok(Step::Replaced);
@@ -166,8 +166,8 @@ impl Records {
         self.skip(file, mark).await
     }
 
-    /// Sends a durable channel where the file begins, in a batch without records. If the channel learned of it only with the
-    /// first lines, a crash before them would begin at a later end.
+    /// Sends a durable channel the position at which the file begins, in a batch without records. Without that, a crash before
+    /// the first lines would make the next run begin at a later end of the file.
     pub(super) async fn announce(&self, context: &mut FileContext) {
         let signal = &self.common.signal;
         let Some(file) = self.position.id().filter(|_| self.common.durable) else {
@@ -187,8 +187,8 @@ impl Records {
         }
     }
 
-    /// A batch was dropped: continues at the settled mark, or where a durable channel says. `file` is the file if its
-    /// bytes are its text.
+    /// Goes back to the settled mark, or to the offset that a durable channel has, because a batch was dropped. `file` is the
+    /// file unless it is compressed.
     pub(super) async fn go_back(&mut self, context: &mut FileContext, file: Option<&fs::File>) {
         let _ = self.position.land().await;
         let mut mark = self.position.settled();
@@ -208,8 +208,8 @@ impl Records {
         self.position.publish();
     }
 
-    /// The inode holds another content: waits for what was sent of the old one, then begins anew. Fails if a part of the
-    /// old content was not settled, with its first and last byte.
+    /// Starts over, because the inode holds another content. First waits for the answers to the old content. If a part of it
+    /// was not settled, fails with the offsets at which that part begins and ends.
     pub(super) async fn begin_anew(&mut self) -> Result<(), (u64, u64)> {
         let sent = self.position.next().offset;
         let landed = self.position.land().await;
@@ -247,7 +247,7 @@ impl Records {
         Ok(Step::Continue)
     }
 
-    /// Sends what the framer made; reading continues at `mark`.
+    /// Sends the records of a framer; reading continues at `mark`.
     async fn send_framed(
         &mut self,
         file: &fs::File,
@@ -269,10 +269,11 @@ impl Records {
         }
     }
 
-    /// Deals with a line longer than `line_max` as `too_long` says. Its first piece has `piece` bytes, the file `len`.
+    /// Handles a line longer than `line_max` according to `too_long`. Its first piece has `piece` bytes; `len` is the length of
+    /// the file.
     ///
-    /// A piece of a split line is a batch, and a position may be behind it: reading from there gives the same further
-    /// pieces. A truncated or rejected line is done with when its end is there.
+    /// Each piece of a split line is a batch, so a position may be between two pieces. Reading from there gives the same
+    /// further pieces. A truncated or rejected line is handled only once its end is written.
     async fn send_long_line(
         &mut self,
         file: &fs::File,
@@ -318,7 +319,7 @@ impl Records {
     async fn skip(&mut self, file: &fs::File, mark: Mark) -> io::Result<Step> {
         let origin = self.origin(file, mark)?;
         if self.common.durable {
-            // After a restart, reading does not come here again.
+            // Keeps the new position in the channel, so that a restart does not read these bytes again.
             let receipt = self.sender.send_position(origin).await;
             self.position.sent(receipt, mark);
         } else {
@@ -399,7 +400,7 @@ mod tests {
             }
         }
 
-        /// Sends what a read of `bytes` bytes at the position finds.
+        /// Sends the records that a read of `bytes` bytes at the position finds.
         async fn step(&mut self, bytes: usize) -> Step {
             let next = self.records.position.next();
             let buffer = Pool::new(1 << 20).reserve(Chunk::memory(next, bytes)).await;

@@ -1,7 +1,7 @@
 //! One run of the source: finds files, gives each a reader, and stores the positions.
 //!
-//! The kernel reports names that appear and disappear; a scan every `rescan` finds what the kernel does not report. Readers
-//! are distributed over the data threads.
+//! The kernel reports names that appear and disappear. A scan every `rescan` finds changes that the kernel does not report.
+//! Readers are distributed over the data threads.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -39,13 +39,13 @@ use super::{
 
 /// The shortest time between two scans.
 const SCAN_GAP: Duration = Duration::from_millis(20);
-/// A scan is followed by a pause this many times as long as it took: 5 % of a core.
+/// The pause after a scan is at least this many times as long as the scan, so scans use at most 5 % of a core.
 const SCAN_SHARE: u32 = 20;
-/// File systems take birth times from the tick of the kernel's clock: up to 10 ms too early.
+/// The tolerance for birth times. File systems take them from the kernel's clock tick, up to 10 ms too early.
 const BIRTH_STEP: Duration = Duration::from_millis(20);
-/// How often a compressed file is checked while it waits for its original.
+/// The interval at which a compressed file is checked while it waits for its original.
 const DEFERRED_WAIT: Duration = Duration::from_secs(1);
-/// Scans that nothing but the time asks for take at most a thousandth of a core ...
+/// Scans that are due only by time take at most a thousandth of a core ...
 const IDLE_SHARE: u32 = 1000;
 /// ... but happen at least once in this many times `rescan`.
 const SELDOM_MAX: u32 = 6;
@@ -64,7 +64,7 @@ pub(super) struct Run {
     stop: Stop,
     scan_at: Instant,
     scan_not_before: Instant,
-    /// Holds while files cannot be opened.
+    /// Raised while files cannot be opened.
     unreadable: Condition,
 }
 
@@ -75,7 +75,7 @@ impl Drop for Run {
 }
 
 impl Run {
-    /// Reads what earlier runs have left.
+    /// Loads the positions that earlier runs left.
     pub(super) fn new(options: Arc<Options>, context: SourceContext) -> Result<Self, Failure> {
         let origins = context.outlet.file_origins();
         let durable = origins.is_some();
@@ -117,7 +117,7 @@ impl Run {
         })
     }
 
-    /// Runs until it is time to stop or, with `--once`, until all files are read.
+    /// Runs until the source stops or, with `--once`, until all files are read.
     pub(super) async fn run(mut self) -> Result<(), Failure> {
         self.scan().await;
         let mut outer = self.context.stop.clone();
@@ -146,7 +146,7 @@ impl Run {
                 () = at(self.store.at()) => self.store().await,
             }
         }
-        // Waits for what the readers have sent, whatever ended the run.
+        // Waits for the batches that the readers have sent, for whatever reason the run ends.
         self.stopper.stop();
         while !self.files.is_empty() {
             tokio::select! {
@@ -159,7 +159,7 @@ impl Run {
         outcome
     }
 
-    /// Writes the positions. Behind a durable channel a restart does not depend on them, but they hold the marks.
+    /// Writes the positions. A restart behind a durable channel works without them, except for the marks.
     async fn store(&mut self) {
         if !self.store.begin(&self.common.signal) {
             return;
@@ -202,11 +202,11 @@ impl Run {
         outcome
     }
 
-    /// Finds files and gives new ones a reader.
+    /// Finds files and starts readers for new ones.
     async fn scan(&mut self) {
         let started = Instant::now();
         let ran = Time(Time::now().0.saturating_sub(BIRTH_STEP.as_nanos() as i64));
-        // A directory that appeared may hold files that were created before it was watched.
+        // A new directory may hold files that were created before it was watched, so it is walked again.
         while let Some(scan) = self.walk().await {
             let watched_all = self.watch_directories(&scan);
             if self.admission.is_first() {
@@ -235,7 +235,7 @@ impl Run {
         self.store.walked();
     }
 
-    /// Reports at the start which patterns match nothing: a typing mistake would otherwise go unnoticed.
+    /// Reports at the start the patterns that match nothing: a typing mistake would otherwise stay unnoticed.
     fn report_unmatched(&self, scan: &Scan) {
         let unmatched = self.common.options.patterns.unmatched(scan);
         if !unmatched.is_empty() {
@@ -276,12 +276,12 @@ impl Run {
         known
     }
 
-    /// Compares what was found with the files that have a reader; returns those that need one.
+    /// Compares the found files with those that have a reader; returns those that need one.
     fn compare(&mut self, scan: Scan, ran: Time) -> Vec<Beginning> {
         let (matching, rotated): (Vec<_>, Vec<_>) =
             scan.files.into_iter().partition(|found| found.matches);
         let mut seen = HashSet::new();
-        // A matching name first: it decides where one inode has several names.
+        // Matching names come first: they take precedence if one inode has several names.
         let mut found: Vec<FoundFile> = matching.into_iter().chain(rotated).collect();
         found.retain(|found| seen.insert(found.stat.inode));
         for (inode, tracked) in &self.files {
@@ -335,8 +335,8 @@ impl Run {
     }
 }
 
-/// Orders rotated files before what was written after them, up to the file that has the name now: each begins when the one
-/// before it was read to its end.
+/// Orders the files of one rotation: rotated ones before the file that has the name now. Each begins after the one before it
+/// was read to its end.
 fn in_order(beginnings: &mut [Beginning], patterns: &Patterns) {
     let mut lines: HashMap<PathBuf, Vec<usize>> = HashMap::new();
     for (place, beginning) in beginnings.iter().enumerate() {
@@ -362,7 +362,7 @@ fn in_order(beginnings: &mut [Beginning], patterns: &Patterns) {
     }
 }
 
-/// A file that has a reader was found: updates its path, and wakes its reader if anything has changed.
+/// Updates the path of a file that has a reader, and wakes the reader if anything has changed.
 fn update(tracked: &Tracked, found: &FoundFile) {
     let mut state = tracked.state();
     let since = (!found.matches).then(std::time::Instant::now);
@@ -378,7 +378,7 @@ fn update(tracked: &Tracked, found: &FoundFile) {
     }
 }
 
-/// Returns when a scan may find something new; never without notifications.
+/// Returns when a scan may find something new. Never returns without notifications.
 async fn changed(watch: &mut Option<Watch>) -> bool {
     match watch {
         Some(watch) => watch.changed().await.is_ok(),

@@ -1,8 +1,7 @@
-//! The files that the patterns match: a walk through the directories.
+//! Walks through the directories and finds the files that the patterns match.
 //!
-//! Besides matching files, it reports those whose name begins with a matching name (`app.log.1` beside `*.log`): a file that was
-//! renamed is found again there, and its rest is read. Directories to which no pattern leads are not entered. Symbolic links
-//! are followed; each directory is entered once.
+//! It also finds files whose name begins with a matching name (`app.log.1` beside `*.log`): renamed files, whose rest must be
+//! read. Only directories to which a pattern may lead are entered. Symbolic links are followed; each directory is entered once.
 
 use std::{
     collections::HashSet,
@@ -16,7 +15,7 @@ use globset::{Glob, GlobBuilder, GlobMatcher, GlobSet, GlobSetBuilder};
 
 use super::identity::Stat;
 
-/// How deep directories may be nested: a guard against odd trees.
+/// The deepest nesting of directories that is walked: a safeguard.
 const DEPTH_MAX: usize = 64;
 /// A suffix that rotation adds has at most this many parts.
 const SUFFIX_PARTS_MAX: usize = 8;
@@ -26,21 +25,21 @@ const SUFFIX_PARTS_MAX: usize = 8;
 pub(super) struct Patterns {
     paths: Vec<Pattern>,
     included: GlobSet,
-    /// Excluded by their whole path.
+    /// Patterns with a slash: they exclude whole paths.
     excluded_paths: GlobSet,
-    /// Excluded by their name, as patterns without a slash say.
+    /// Patterns without a slash: they exclude names.
     excluded_names: GlobSet,
 }
 
-/// One path pattern as the walk needs it.
+/// One path pattern, prepared for the walk.
 #[derive(Clone, Debug)]
 struct Pattern {
     text: String,
     /// Where the walk starts: the parts before the first wildcard.
     base: PathBuf,
-    /// Which directories below match, level by level, up to the first `**`.
+    /// Matchers for the directories below the base, level by level, up to the first `**`.
     levels: Vec<GlobMatcher>,
-    /// Whether it leads through all directories below those levels.
+    /// Whether all directories below those levels are entered.
     deep: bool,
 }
 
@@ -49,7 +48,7 @@ struct Pattern {
 pub(super) struct FoundFile {
     pub path: PathBuf,
     pub stat: Stat,
-    /// Whether its name matches. Otherwise it only begins with a matching name.
+    /// Whether its name matches. Otherwise its name only begins with a matching one.
     pub matches: bool,
 }
 
@@ -58,11 +57,11 @@ pub(super) struct FoundFile {
 pub(super) struct Scan {
     /// The files, sorted by path.
     pub files: Vec<FoundFile>,
-    /// The directories that were entered, and those in which a missing one would appear.
+    /// The directories that were entered, and those in which a missing directory would appear.
     pub directories: Vec<PathBuf>,
-    /// Directories that could not be read, and why.
+    /// Directories that could not be read, each with the error.
     pub unreadable: Vec<(PathBuf, String)>,
-    /// How many directories were searched for each pattern.
+    /// The number of directories that were searched for each pattern.
     pub searched: Vec<usize>,
 }
 
@@ -99,7 +98,7 @@ impl Pattern {
         let mut levels = Vec::new();
         let mut deep = false;
         for part in &parts[fixed..directories] {
-            // Braces around a slash span levels: below, any directory may lead to a match.
+            // Braces may contain slashes and span levels. Below such a part, any directory may lead to a match.
             if part.contains("**") || part.matches('{').count() != part.matches('}').count() {
                 deep = true;
                 break;
@@ -125,7 +124,7 @@ impl Pattern {
 }
 
 impl Patterns {
-    /// From the options; the error names the broken pattern.
+    /// Compiles the options; the error names the broken pattern.
     pub(super) fn new<'a>(
         paths: impl IntoIterator<Item = &'a str>,
         exclude: impl IntoIterator<Item = &'a str>,
@@ -158,7 +157,7 @@ impl Patterns {
         self.included.is_match(path) && !self.excludes(path)
     }
 
-    /// The matching paths that `path` extends by a suffix, as a rotated name does; the longest first.
+    /// The matching paths that `path` extends by a suffix, as a rotated name does. The longest comes first.
     pub(super) fn originals<'a>(&'a self, path: &'a Path) -> impl Iterator<Item = PathBuf> + 'a {
         let name = path.file_name().unwrap_or_default().as_bytes();
         let cuts = (1..name.len())
@@ -169,7 +168,8 @@ impl Patterns {
             .filter(|shorter| self.matches(shorter))
     }
 
-    /// The patterns that match no file of the scan, each with what was searched.
+    /// A message for each pattern that matches no file of the scan. It names the directories searched, or one that cannot be
+    /// read.
     pub(super) fn unmatched(&self, scan: &Scan) -> Vec<String> {
         let mut matched = vec![false; self.paths.len()];
         for found in scan.files.iter().filter(|found| found.matches) {
@@ -203,7 +203,7 @@ impl Patterns {
             .collect()
     }
 
-    /// Walks through all directories. Blocks, and takes long in large trees: not for a data thread.
+    /// Walks through all directories. Blocks, for a long time in large trees, so it must not run on a data thread.
     pub(super) fn scan(&self) -> Scan {
         let mut scan = Scan::default();
         let mut known = HashSet::new();
@@ -241,7 +241,7 @@ impl Patterns {
             }
             (Ok(_), Ok(_)) => return,
             (_, Err(error)) if error.kind() == std::io::ErrorKind::NotFound => {
-                // It will appear in the nearest directory that exists.
+                // The missing directory will appear in its nearest existing parent.
                 let there = directory
                     .ancestors()
                     .skip(1)
@@ -281,7 +281,7 @@ impl Patterns {
         if !matches && self.originals(&path).next().is_none() {
             return;
         }
-        // The file is gone since the directory was read, or it is a broken link.
+        // The file was removed since the directory was read, or it is a broken link.
         let Ok(stat) = Stat::at(&path) else { return };
         if stat.is_file {
             known.insert(path.clone());
@@ -294,7 +294,7 @@ impl Patterns {
     }
 }
 
-/// A pattern without `.` parts and doubled slashes, like the paths that it is compared with.
+/// The pattern without `.` parts and doubled slashes, in the form of the paths that it is compared with.
 fn tidy(pattern: &str) -> String {
     let tidied: PathBuf = Path::new(pattern)
         .components()

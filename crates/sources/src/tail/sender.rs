@@ -2,7 +2,8 @@
 //!
 //! `read -> decode -> [send] -> keep -> take -> process -> encode -> write -> settle`
 //!
-//! Each batch names its file and the bytes it covers. A durable channel uses that to recognize what it already has.
+//! Each batch has an origin: its file and the range of bytes. By the origin a durable channel recognizes batches that it
+//! already has.
 
 use std::{fs, io, ops::Range, sync::Arc};
 
@@ -32,7 +33,7 @@ pub(super) enum Rejection {
     Sent,
     /// The file has become shorter.
     Truncated,
-    /// A piece was dropped behind the port: it has to be sent again.
+    /// A piece was dropped behind the port. The line has to be rejected again.
     Dropped,
 }
 
@@ -56,7 +57,7 @@ impl Sender {
         }
     }
 
-    /// Sends `count` records from `origin`. `awaited`: the answer is needed soon.
+    /// Sends `count` records from `origin`. `awaited` asks for an early answer.
     pub(super) async fn send(
         &self,
         origin: FileOrigin,
@@ -73,7 +74,7 @@ impl Sender {
         self.send(origin, Bytes::new(), 0, false).await
     }
 
-    /// Rejects parts of the records at `origin`. False if they were dropped and have to be sent again.
+    /// Rejects parts of the records at `origin`. Returns false if they were dropped and have to be rejected again.
     pub(super) async fn reject(&self, origin: FileOrigin, pieces: &[Rejected]) -> bool {
         let from = self.batch(origin, Bytes::new(), 0);
         let too_long = format!("a record is longer than line_max ({})", self.line_max);

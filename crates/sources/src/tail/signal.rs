@@ -4,12 +4,12 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use tokio::sync::Notify;
 
-/// Reports of readers about their positions.
+/// Tells the run that positions have moved.
 #[derive(Debug, Default)]
 pub(super) struct StoreSignal {
     moved: Notify,
     urgent: AtomicBool,
-    /// Files whose first position is not kept yet.
+    /// The number of files whose first position is not kept yet.
     announcing: AtomicUsize,
 }
 
@@ -19,17 +19,17 @@ impl StoreSignal {
         self.moved.notified().await;
     }
 
-    /// A position has moved.
+    /// Notes that a position has moved.
     pub(super) fn moved(&self) {
         self.moved.notify_one();
     }
 
-    /// The next store is urgent: a file has no stored mark, or was truncated.
+    /// Makes the next store urgent: a file has no stored mark, or was truncated.
     pub(super) fn set_urgent(&self) {
         self.urgent.store(true, Ordering::Relaxed);
     }
 
-    /// The positions are being stored.
+    /// Clears the urgency, because the positions are being stored.
     pub(super) fn clear_urgent(&self) {
         self.urgent.store(false, Ordering::Relaxed);
     }
@@ -38,18 +38,19 @@ impl StoreSignal {
         self.urgent.load(Ordering::Relaxed)
     }
 
-    /// A reader will announce the first position of its file.
+    /// Notes that a reader will announce the first position of its file.
     pub(super) fn announcing(&self) {
         self.announcing.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A reader has announced it.
+    /// Notes that a reader has announced it.
     pub(super) fn announced(&self) {
         self.announcing.fetch_sub(1, Ordering::Relaxed);
         self.moved();
     }
 
-    /// Whether an announcement is missing. Such a file must not look like one that appeared after the first start.
+    /// Whether an announcement is outstanding. Storing positions now would make that file look as if it appeared after the
+    /// first start.
     pub(super) fn is_announcing(&self) -> bool {
         self.announcing.load(Ordering::Relaxed) > 0
     }

@@ -10,19 +10,19 @@ use tokio::sync::{Notify, Semaphore};
 
 use super::{ends::Ends, heads::Heads, options::Options, signal::StoreSignal, watch::Alarms};
 
-/// How many files of a source are decompressed at a time: each holds a window of text.
+/// The number of files of a source that are decompressed at a time. Each holds a window of text in memory.
 const INFLATED_AT_ONCE: usize = 4;
 
 /// State shared by the readers of a source and its run.
 pub(super) struct SourceState {
     pub options: Arc<Options>,
-    /// A durable channel keeps the positions.
+    /// Whether a durable channel keeps the positions.
     pub durable: bool,
     pub heads: Heads,
-    /// None where the kernel sends no notifications.
+    /// None if the kernel sends no notifications.
     pub alarms: Option<Alarms>,
     pub signal: Arc<StoreSignal>,
-    /// Notified when a reader does not find its file under its name.
+    /// Notified when a reader does not find its file at its path.
     pub scan_wanted: Notify,
     /// A permit for each file that is being decompressed.
     pub inflating: Arc<Semaphore>,
@@ -63,7 +63,7 @@ pub(super) struct TailMeters {
     pub truncated: Meter,
     pub too_long: Meter,
     pub read_errors: Meter,
-    /// Lines that held bytes invalid in the encoding of the text.
+    /// Lines with bytes that are invalid in the encoding of the text.
     pub garbled: Meter,
     /// Bytes of holes that were skipped.
     pub holes: Meter,

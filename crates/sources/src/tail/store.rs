@@ -1,4 +1,4 @@
-//! When the positions are written.
+//! Decides when the positions are written.
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
@@ -13,25 +13,26 @@ use super::{
     signal::StoreSignal,
 };
 
-/// Positions are written this long after the first of them moved, and after a failure.
+/// The delay between the first move of a position and the store. Also the delay after a failed store.
 const STORE_WAIT: Duration = Duration::from_secs(1);
-/// The same behind a durable channel, where they only help to recognize files. Urgent ones are written at once, but not more
-/// often than every [`STORE_WAIT`].
+/// The same behind a durable channel, where stored positions only help to recognize files. Urgent ones are written at once, but
+/// at most once per [`STORE_WAIT`].
 const STORE_WAIT_DURABLE: Duration = Duration::from_secs(10);
-/// Positions are written this often even if nothing moves: they say when the source last ran.
+/// The longest interval between two stores. Positions are written even if none has moved, because they record when the source
+/// last ran.
 const STORE_EVERY: Duration = Duration::from_secs(60);
 
 /// The stored positions of a source.
 pub(super) struct Store {
     /// Locked only by the thread that writes.
     file: Arc<Mutex<PositionsFile>>,
-    /// A durable channel keeps the offsets, too.
+    /// Whether a durable channel keeps the offsets, too.
     durable: bool,
-    /// There are stored positions.
+    /// Whether stored positions exist.
     exists: bool,
     at: Option<Instant>,
     not_before: Instant,
-    /// Holds while the positions cannot be written.
+    /// Raised while the positions cannot be written.
     failing: Condition,
 }
 
@@ -52,17 +53,17 @@ impl Store {
         }
     }
 
-    /// Whether there are stored positions.
+    /// Whether stored positions exist.
     pub(super) fn exists(&self) -> bool {
         self.exists
     }
 
-    /// When the positions are to be written.
+    /// When the positions are due to be written.
     pub(super) fn at(&self) -> Option<Instant> {
         self.at
     }
 
-    /// A position has moved. `urgent`: it must be stored before a copy of its file can be recognized.
+    /// Notes that a position has moved. `urgent`: it must be stored before a copy of its file can be recognized.
     pub(super) fn moved(&mut self, urgent: bool) {
         let now = Instant::now();
         let at = match self.durable && self.exists {
@@ -73,16 +74,16 @@ impl Store {
         self.at = Some(self.at.map_or(at, |before| before.min(at)));
     }
 
-    /// A walk is over: the positions are written within a minute.
+    /// Notes that a walk is over. The positions are then written within a minute.
     pub(super) fn walked(&mut self) {
         self.at.get_or_insert(Instant::now() + STORE_EVERY);
     }
 
-    /// The time has come. False if the positions must not be written yet.
+    /// Begins a store that is due. Returns false if the positions must not be written yet.
     pub(super) fn begin(&mut self, signal: &StoreSignal) -> bool {
         self.at = None;
         self.not_before = Instant::now() + STORE_WAIT;
-        // A file whose first position is not announced yet must not look like one that appeared later.
+        // A file whose first position is not announced yet would look like one that appeared later.
         if !self.exists && signal.is_announcing() {
             return false;
         }
@@ -90,7 +91,7 @@ impl Store {
         true
     }
 
-    /// Writes the positions; retries later if that fails.
+    /// Writes the positions. If that fails, reports it and makes another store due.
     pub(super) async fn write(&mut self, positions: Positions, signal: &StoreSignal) {
         let file = self.file.clone();
         let stored = tokio::task::spawn_blocking(move || {

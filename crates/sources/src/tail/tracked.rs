@@ -1,4 +1,4 @@
-//! A file that is being read, as the run and its reader share it.
+//! The state of a file that is being read. The run and the reader share it.
 
 use std::{
     collections::VecDeque,
@@ -17,11 +17,11 @@ use super::{
     watch::Alarm,
 };
 
-/// How many ends of batches are remembered, to compare with a copy that is shorter than what was read. It suffices for files
-/// of any length that some mark lies within the last sixteenth before any offset.
+/// The number of ends of batches that are remembered, to compare with a copy that is shorter than the part that was read. It
+/// suffices for files of any length: before any offset, some mark lies within the last sixteenth.
 const MARKS_MAX: usize = 400;
 const MARK_SPACING: u64 = 16;
-/// How many contents of one inode are remembered: rotations may follow each other faster than copies are looked at.
+/// The number of contents of one inode that are remembered. Rotations may follow each other faster than copies are checked.
 const PREVIOUS_MAX: usize = 32;
 
 /// One file that has a reader.
@@ -30,9 +30,10 @@ pub(super) struct Tracked {
     pub inode: Inode,
     /// Wakes its reader.
     pub alarm: Arc<Alarm>,
-    /// Unread bytes.
+    /// The number of unread bytes.
     pub lag: Arc<AtomicU64>,
-    /// Notified when the file was read to its end, or cannot be read: the reader of what was written after it may begin.
+    /// Notified when the file was read to its end, or cannot be read. The reader of the next file of the rotation may then
+    /// begin.
     pub read: Notify,
     state: Mutex<FileState>,
 }
@@ -42,13 +43,13 @@ pub(super) struct Tracked {
 pub(super) struct FileState {
     /// Its current path.
     pub path: PathBuf,
-    /// Since when no matching name leads to it.
+    /// Since when no matching name leads to it. None while one does.
     pub rotated: Option<Instant>,
     /// Its identity, and how far it is settled.
     pub settled: Option<(FileId, Mark)>,
-    /// How far it was sent.
+    /// The offset up to which it was sent.
     pub sent: u64,
-    /// Ends of batches, with growing distances towards the start.
+    /// Ends of batches. Their distances grow towards the start of the file.
     pub marks: VecDeque<Mark>,
     /// The former contents of the inode, the latest last.
     pub previous: VecDeque<Previous>,
@@ -58,16 +59,16 @@ pub(super) struct FileState {
 #[derive(Clone, Debug)]
 pub(super) struct Previous {
     pub id: FileId,
-    /// How far it was settled: only a copy has what follows.
+    /// The offset up to which it was settled. Bytes behind it exist only in a copy.
     pub settled: u64,
-    /// Ends of batches; the last one or none if it was truncated while the source did not run.
+    /// Ends of batches. At most one if it was truncated while the source did not run.
     pub marks: Vec<Mark>,
     /// When the truncation was noticed.
     pub noticed: Instant,
 }
 
 impl From<&Past> for Previous {
-    /// A content that was truncated while the source did not run, or shortly before it stopped.
+    /// For a content that was truncated while the source did not run, or shortly before it stopped.
     fn from(past: &Past) -> Self {
         Self {
             id: past.id,
@@ -101,12 +102,12 @@ impl Tracked {
         })
     }
 
-    /// Whether this file may be the original of the compressed file at `to` whose text begins with `head`. Then the rest of it
-    /// is read here, or is a copy of what was truncated here.
+    /// Whether this file may be the original of the compressed file at `to` whose text begins with `head`. The rest of that
+    /// text is then read here, or is a copy of a content that was truncated here.
     pub(super) fn is_source_of(&self, head: u64, to: &Path) -> bool {
         let (path, last) = {
             let state = self.state();
-            // A file that was renamed before its first line was sent may be the original.
+            // A file that was renamed before its first line was sent may be the original, too.
             if !state.began_as(head) && !state.is_unknown() {
                 return false;
             }
@@ -117,11 +118,11 @@ impl Tracked {
         };
         let mut name = path.clone().into_os_string();
         name.push(".gz");
-        // The walk may have seen the file just before it was renamed, and a truncation before its reader did.
+        // The walk may have seen the file just before it was renamed or truncated.
         name == to || !self.is_as_read(&path, last).unwrap_or(false)
     }
 
-    /// Whether the path leads to this file, and it still holds what was read last.
+    /// Whether the path leads to this file, and its bytes still fit the last mark.
     fn is_as_read(&self, path: &Path, last: Option<Mark>) -> io::Result<bool> {
         if Stat::at(path)?.inode != self.inode {
             return Ok(false);
@@ -139,7 +140,7 @@ impl Tracked {
 }
 
 impl FileState {
-    /// How many bytes were settled before the inode was truncated; 0 if it was not.
+    /// The number of bytes that were settled before the inode was truncated; 0 if it was not truncated.
     pub(super) fn before(&self) -> u64 {
         self.previous.back().map_or(0, |previous| previous.settled)
     }
@@ -159,10 +160,10 @@ impl FileState {
         ids.any(|id| head_key(&id) == head)
     }
 
-    /// A batch that ends at `mark` was sent.
+    /// Notes that a batch that ends at `mark` was sent.
     pub(super) fn advance(&mut self, mark: Mark) {
         self.sent = mark.offset;
-        // After a failure, the position has gone back.
+        // After a failure the position goes back: marks behind it are dropped.
         while self
             .marks
             .back()
@@ -170,7 +171,7 @@ impl FileState {
         {
             self.marks.pop_back();
         }
-        // The last mark is always kept, those before it sparsely.
+        // The last mark is always kept. Marks before it are thinned out.
         let thin = |offset: u64| mark.offset - offset < mark.offset / MARK_SPACING;
         let before_last = self
             .marks
@@ -185,7 +186,7 @@ impl FileState {
         self.marks.push_back(mark);
     }
 
-    /// The inode holds another content now.
+    /// Moves the content to the former ones, because the inode holds another one.
     pub(super) fn replace(&mut self) {
         let marks = std::mem::take(&mut self.marks).into();
         if let Some((id, mark)) = self.settled.take() {

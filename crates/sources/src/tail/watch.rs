@@ -18,13 +18,13 @@ use std::{
 use inotify::{EventMask, Inotify, WatchMask, Watches};
 use tokio::{io::unix::AsyncFd, sync::Notify};
 
-/// Space for a few hundred events of one read.
+/// The size of the buffer for one read, in bytes: a few hundred events.
 const EVENT_BYTES: usize = 16 << 10;
 
 /// Wakes the reader of one file.
 #[derive(Debug, Default)]
 pub(super) struct Alarm {
-    /// Notified when there is something to look at.
+    /// Notified when the file may have changed.
     pub wake: Notify,
     /// Whether the kernel will report the next write.
     armed: AtomicBool,
@@ -53,7 +53,7 @@ impl Watch {
             watches: inotify.watches(),
             set: Arc::default(),
         };
-        // The constructor that replaces this one is unsafe because of types that do not own their descriptor; this one does.
+        // The constructor that replaces this one is unsafe, because other types may not own their descriptor. `Inotify` does.
         #[allow(deprecated)]
         let inotify = AsyncFd::new(inotify)?;
         Ok(Self {
@@ -121,7 +121,8 @@ impl Watch {
                 } else {
                     changed = true;
                 }
-                // A directory that was moved keeps its watch, but not its path: the next scan watches what has that path now.
+                // A directory that was moved keeps its watch, but not its path. The next scan watches the directory that has
+                // the path now.
                 if event.mask.contains(EventMask::MOVE_SELF) {
                     if let Some(directory) = self.directories.remove(&id) {
                         self.watched.remove(&directory);
@@ -144,15 +145,15 @@ fn raise(alarm: &Weak<Alarm>) {
 }
 
 impl Alarms {
-    /// Makes the next write to `file`, or its rename or removal, wake `alarm`. Returns true if the alarm was not set already:
-    /// what was written before is not reported, so the caller has to look once more.
+    /// Makes the next write to `file`, or its rename or removal, wake `alarm`. Returns true if the alarm was not set before:
+    /// earlier writes are not reported, so the caller has to check the file once more.
     pub(super) fn set(&self, file: &fs::File, alarm: &Arc<Alarm>) -> io::Result<bool> {
         if alarm.armed.load(Ordering::Relaxed) {
             return Ok(false);
         }
         let mask =
             WatchMask::MODIFY | WatchMask::MOVE_SELF | WatchMask::ATTRIB | WatchMask::ONESHOT;
-        // The open file itself, whatever its name is now.
+        // This path leads to the open file, whatever its name is now.
         let path = format!("/proc/self/fd/{}", file.as_raw_fd());
         let mut set = self.lock();
         let watch = self.watches.clone().add(path, mask)?;

@@ -12,11 +12,11 @@ use super::{SETTLED, WATCH, line, lines, within};
 
 /// A channel for [`ChannelCase::check`].
 pub struct ChannelCase<'c> {
-    /// Opens an empty channel with one consumer; a new one for each call.
+    /// Opens an empty channel with one consumer. Each call opens a new one.
     pub open: &'c dyn Fn() -> (Arc<dyn Channel>, Box<dyn Reader>),
 }
 
-/// Batches that each check puts.
+/// The number of batches that each check puts.
 const BATCHES: usize = 20;
 
 impl ChannelCase<'_> {

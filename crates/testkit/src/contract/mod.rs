@@ -1,7 +1,7 @@
 //! The contracts of sources, channels and sinks, as tests that every component runs through.
 //!
-//! A component's unit test fills in a [`SourceCase`], [`ChannelCase`] or [`SinkCase`] and calls `check`. Each check panics with
-//! the sentence of the contract that the component breaks.
+//! The unit test of a component fills in a [`SourceCase`], [`ChannelCase`] or [`SinkCase`] and calls `check`. Each check panics
+//! with the sentence of the contract that the component breaks.
 
 mod channel;
 mod sink;
@@ -25,7 +25,7 @@ use std::{
 use millstream_pipeline::{delivery::Unsettled, failure::Failure};
 use millstream_record::{Batch, Time};
 
-/// Any step of a check fails after this time.
+/// The timeout of each step of a check.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// How long a check watches for something that must not happen.
 const WATCH: Duration = Duration::from_millis(50);
@@ -39,7 +39,7 @@ async fn within<T>(step: &str, future: impl Future<Output = T>) -> T {
     result.unwrap_or_else(|_| panic!("not within {PATIENCE:?}: {step}"))
 }
 
-/// Awaits one run of a node; an error if it panics.
+/// Awaits one run of a node. Returns an error if it panics.
 async fn caught<T>(run: impl Future<Output = T>) -> Result<T, Box<dyn Any + Send>> {
     let mut run = pin!(run);
     poll_fn(|context| {
@@ -53,14 +53,14 @@ async fn caught<T>(run: impl Future<Output = T>) -> Result<T, Box<dyn Any + Send
     .await
 }
 
-/// Asserts that a run ended as the inputs or a stop ended it.
+/// Asserts that a run ended in order, because its input ended or it was stopped.
 fn assert_ended(result: Result<(), Failure>, step: &str) {
     if let Err(failure) = result {
         panic!("{step}: it failed: {failure}");
     }
 }
 
-/// The outcome of a receipt whose token was settled.
+/// The outcome of a receipt whose batch was settled.
 const SETTLED: Option<Result<(), Unsettled>> = Some(Ok(()));
 
 /// A batch of lines.
@@ -71,7 +71,7 @@ fn lines(text: &str) -> Batch {
     }
 }
 
-/// A line of a check.
+/// The text of a line that a check sends.
 fn line(check: &str, number: usize) -> String {
     format!("{check} {number:04}")
 }

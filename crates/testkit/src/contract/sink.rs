@@ -24,9 +24,9 @@ use millstream_record::{Batch, Pool, Position};
 
 use super::{SETTLED, assert_ended, caught, line, lines, within};
 
-/// Batches that each check feeds.
+/// The number of batches that each check feeds.
 const BATCHES: usize = 12;
-/// The id of the durable channel of the checks.
+/// The id of the durable channel in the checks.
 const CHANNEL: u128 = 7;
 
 /// Runs a sink once, as `Sink::run` does.
@@ -38,11 +38,11 @@ pub type Arrived = Arc<dyn Fn() -> Vec<String> + Send + Sync>;
 
 /// A sink for [`SinkCase::check`]. The records of the checks are lines of text.
 pub struct SinkCase<'c> {
-    /// Runs the sink. Runs with the same destination may follow each other.
+    /// Runs the sink. Several runs with the same destination may follow each other.
     pub run: Run<'c>,
-    /// The destination, if it keeps what it receives. Each check has its own lines.
+    /// The lines at the destination, if it keeps them. The lines of each check are different.
     pub arrived: Option<Arrived>,
-    /// The sink's directory for state. Each check has its own below.
+    /// The sink's directory for state. Each check uses its own subdirectory.
     pub directory: &'c Path,
     /// A batch of one record that the sink rejects, if it rejects any.
     pub misfit: Option<Batch>,
@@ -81,7 +81,7 @@ impl SinkCase<'_> {
         feeder.close();
         let ended = within("a sink ends with its inlet", self.run_once(&feeder));
         assert_ended(ended.await, "the inlet has ended");
-        // The feeder looks at the destination whenever the sink moves its cursor.
+        // When the sink moves its cursor, the feeder checks that the destination has the lines.
         assert_eq!(feeder.state().committed, BATCHES, "everything is settled");
     }
 
@@ -174,11 +174,11 @@ impl SinkCase<'_> {
     }
 }
 
-/// A sink's surroundings.
+/// A sink's inlet and context.
 struct Node {
     inlet: Inlet,
     context: SinkContext,
-    /// Dropping it would stop the sink.
+    /// Kept, because dropping it would stop the sink.
     _stopper: Box<dyn Any>,
 }
 
@@ -188,26 +188,26 @@ struct Feeder(Arc<Mutex<FeederState>>);
 
 #[derive(Default)]
 struct FeederState {
-    /// The check, which its lines begin with.
+    /// The name of the check. Its lines begin with it.
     check: &'static str,
-    /// The id of a durable channel. None: memory.
+    /// The id of a durable channel; `None` for memory.
     channel: Option<u128>,
     arrived: Option<Arrived>,
-    /// Durable: all batches. Memory: those that were not taken yet.
+    /// Behind a durable channel: all batches. Behind memory: those that were not taken yet.
     batches: VecDeque<(Batch, Option<Token>)>,
-    /// Durable: the index of the next batch.
+    /// Behind a durable channel: the index of the next batch.
     next: usize,
-    /// Durable: how many batches are settled.
+    /// Behind a durable channel: the number of batches that are settled.
     committed: usize,
     closed: bool,
-    /// The delivery of this batch panics, once.
+    /// The index of a batch whose delivery panics, once.
     panic_at: Option<usize>,
     rejected: usize,
 }
 
 impl Feeder {
     fn state(&self) -> MutexGuard<'_, FeederState> {
-        // A check lets this lock's holder panic.
+        // Some checks panic while the lock is held, which poisons it.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

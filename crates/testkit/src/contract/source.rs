@@ -25,27 +25,27 @@ use tokio::{sync::oneshot, task::LocalSet};
 
 use super::{WATCH, assert_ended, caught, within};
 
-/// Data threads of the checks.
+/// The number of data threads in the checks.
 const THREADS: usize = 2;
-/// Between two looks at a running source.
+/// The interval between two checks of a running source.
 const LOOK: Duration = Duration::from_millis(2);
 
-/// Sends the input to a source that is bound, on a new connection. Returns whether the source has answered for all of it: otherwise the peer
-/// is called again.
+/// Sends the input to a source that is bound, on a new connection. Returns whether the source has answered for all of it.
+/// Otherwise the peer is called again.
 pub type Peer = Arc<dyn Fn() -> bool + Send + Sync>;
 
 /// A source for [`SourceCase::check`].
 pub struct SourceCase<'c> {
-    /// Builds the source over an input with [`SourceCase::records`] records that has ended, or that a run with `--once` reads to its
-    /// end; a new source and input for each call.
+    /// Builds the source over an input with [`SourceCase::records`] records. The input has ended, or a run with `--once` reads
+    /// it to its end. Each call builds a new source and a new input.
     pub build: &'c dyn Fn() -> Box<dyn Source>,
-    /// For a source whose input comes from peers. It runs until its stop.
+    /// The peer of a source that receives its input from peers. Such a source runs until it is stopped.
     pub peer: Option<Peer>,
-    /// Records of the input, with those that the source rejects.
+    /// The number of records in the input, including those that the source rejects.
     pub records: u64,
-    /// How many of them the source rejects.
+    /// The number of records that the source rejects.
     pub rejected: u64,
-    /// The source's directory for state. Each check has its own below.
+    /// The source's directory for state. Each check uses its own subdirectory.
     pub directory: &'c Path,
 }
 
@@ -57,7 +57,7 @@ impl SourceCase<'_> {
     pub async fn check(&self) {
         self.sends_every_record_and_rejects_only_misfits().await;
         self.drains_before_it_ends().await;
-        self.takes_a_dropped_batch_for_no_success().await;
+        self.resends_a_dropped_batch().await;
         self.restarts_after_a_panic().await;
     }
 
@@ -74,7 +74,7 @@ impl SourceCase<'_> {
         );
     }
 
-    /// It waits for the batches in flight, also after a stop.
+    /// The source waits for the batches in flight, also after a stop.
     async fn drains_before_it_ends(&self) {
         let mut node = self.node("drain");
         node.kept.state().answer = Answer::Hold;
@@ -101,11 +101,11 @@ impl SourceCase<'_> {
         assert_ended(ended, "it was told to stop");
     }
 
-    /// Unless it promises at most once, it sends a batch again that its consumer dropped.
-    async fn takes_a_dropped_batch_for_no_success(&self) {
+    /// A source resends a batch that its consumer dropped, unless it promises at most once.
+    async fn resends_a_dropped_batch(&self) {
         let mut node = self.node("dropped");
         node.kept.state().answer = Answer::DropFirst;
-        // It may end with a failure; then the supervisor runs it again.
+        // The run may end with a failure. The supervisor then runs the source again.
         node.bind();
         let first = node.run();
         let first = within("a source notices a dropped batch", first).await;
@@ -148,7 +148,7 @@ impl SourceCase<'_> {
     }
 }
 
-/// A source and its surroundings.
+/// A source with its context, its peer and the channels behind it.
 struct Node {
     source: Box<dyn Source>,
     peer: Option<Peer>,
@@ -188,7 +188,7 @@ impl Node {
         self.context = Some(context);
     }
 
-    /// Runs it once, with its local tasks and its peer.
+    /// Runs the source once, with its local tasks and its peer.
     async fn run(&mut self) -> Result<(), Failure> {
         let context = self.context.clone();
         let context = context.expect("a source is bound before it runs");
@@ -235,12 +235,12 @@ impl Node {
 /// Whether the source answers the peer for all of its input.
 async fn answers(peer: &Peer) -> bool {
     let (peer, (sender, answered)) = (peer.clone(), oneshot::channel());
-    // Not on a thread of the runtime, which would wait for a peer that gets no answer.
+    // On a separate thread: a runtime thread would be blocked by a peer that gets no answer.
     thread::spawn(move || sender.send(peer()));
     answered.await.unwrap_or_else(|_| panic!("the peer died"))
 }
 
-/// The reaction of the channel to a group.
+/// How the channel treats a group of batches.
 #[derive(Clone, Copy, Default, PartialEq)]
 enum Answer {
     #[default]
@@ -267,7 +267,7 @@ struct KeeperState {
 
 impl Keeper {
     fn state(&self) -> MutexGuard<'_, KeeperState> {
-        // A check lets a run panic.
+        // Some checks let a run panic, which may poison the lock.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -16,16 +16,16 @@ use tokio::sync::mpsc;
 use super::*;
 use crate::block_on;
 
-/// Batches of the source.
+/// The number of batches that the source sends.
 const BATCHES: u64 = 5;
 
-/// A source of numbered batches with an error to try.
+/// A source of numbered batches. It may have an error that breaks the contract.
 #[derive(Default)]
 struct Numbers {
     settled: u64,
-    /// It ends without waiting for answers.
+    /// Ends without waiting for answers.
     hasty: bool,
-    /// It counts a dropped batch as settled.
+    /// Counts a dropped batch as settled.
     careless: bool,
 }
 
@@ -89,10 +89,10 @@ fn a_source_that_does_not_resend_breaks_the_contract() {
     });
 }
 
-/// A request to [`Desk`]: where its answer goes.
+/// A request to [`Desk`]: the sender for its answer.
 type Request = SyncSender<()>;
 
-/// A source that sends a record for each request and then answers it, or first if it is `early`.
+/// A source that sends a record for each request and answers once it is settled. If it is `early`, it does not wait for that.
 struct Desk {
     requests: mpsc::Receiver<Request>,
     early: bool,
@@ -115,7 +115,7 @@ impl Source for Desk {
                 };
                 let receipt = context.outlet.send(lines("a\n"), true).await;
                 if self.early || receipt.await.is_ok() {
-                    // The peer may have gone.
+                    // The peer may be gone.
                     let _ = request.send(());
                 }
             }
@@ -165,7 +165,7 @@ fn a_source_that_answers_early_breaks_the_contract() {
     check_desk(true);
 }
 
-/// Runs a sink that keeps lines in `output`; `early`: it settles them first.
+/// Runs a sink that keeps lines in `output`. If it is `early`, it settles them before it keeps them.
 fn run_sink<'a>(
     inlet: &'a mut Inlet,
     output: Arc<Mutex<Vec<String>>>,

@@ -1,4 +1,4 @@
-//! The bytes of one file: what programs see, what is durable, and the versions in between that a power cut may leave.
+//! The bytes of one file: those that programs see, those that are durable, and the versions that a power cut may leave.
 
 use std::collections::BTreeMap;
 
@@ -6,16 +6,16 @@ use crate::Random;
 
 /// The unit in which a disk writes.
 const SECTOR: usize = 512;
-/// The most versions of one pending sector to remember; more would show nothing new.
+/// The most versions of one pending sector that are remembered. More would reveal no further bugs.
 const VERSIONS_MAX: usize = 4;
 
 #[derive(Clone, Default)]
 pub(super) struct Inode {
-    /// The bytes that programs see.
+    /// The bytes that programs see, including those only in the page cache.
     current: Vec<u8>,
     /// The bytes that are certain to survive a power cut.
     durable: Vec<u8>,
-    /// By sector: its versions since the last sync, the newest last.
+    /// For each sector: its versions since the last sync, the newest last.
     pending: BTreeMap<usize, Vec<Vec<u8>>>,
     /// Bytes that `allocate` has reserved.
     allocated: u64,
@@ -28,7 +28,7 @@ impl Inode {
         self.current.len()
     }
 
-    /// The bytes that it takes of the capacity of the disk.
+    /// The bytes of the disk's capacity that the file takes.
     pub(super) fn room(&self) -> u64 {
         self.allocated.max(self.current.len() as u64)
     }
@@ -77,7 +77,7 @@ impl Inode {
         }
     }
 
-    /// A sync that succeeds. Sectors that a failed sync lost count as clean and are not written again.
+    /// Makes all pending sectors durable. Sectors that a failed sync lost count as clean and are not written again.
     pub(super) fn sync(&mut self) {
         self.durable.resize(self.current.len(), 0);
         for (sector, versions) in std::mem::take(&mut self.pending) {
@@ -85,7 +85,7 @@ impl Inode {
         }
     }
 
-    /// A sync that fails: some sectors reach the disk, the others never will, and all count as clean.
+    /// Makes some pending sectors durable and loses the others, as a failed sync does. All then count as clean.
     pub(super) fn sync_in_part(&mut self, random: &mut Random) {
         self.durable.resize(self.current.len(), 0);
         for (sector, versions) in std::mem::take(&mut self.pending) {
@@ -95,7 +95,7 @@ impl Inode {
         }
     }
 
-    /// A power cut: a random part of what is pending survives, each sector with odds of `part` in 4.
+    /// Keeps a random part of the pending sectors, each with a probability of `part` / 4, as a power cut does.
     pub(super) fn cut_power(&mut self, part: u64, random: &mut Random) {
         if self.durable.len() != self.current.len() && random.chance(part, 4) {
             self.durable.resize(self.current.len(), 0);

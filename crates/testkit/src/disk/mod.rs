@@ -29,7 +29,7 @@ use volume::Volume;
 pub enum Crash {
     /// SIGKILL or a panic: the page cache survives.
     Kill,
-    /// A power cut: only what was synced is certain to survive.
+    /// A power cut: only synced data are certain to survive.
     Power,
 }
 
@@ -76,7 +76,7 @@ impl SimulatedDisk {
         self.lock().crashed
     }
 
-    /// Restarts the machine after a crash, or crashes it now. Handles that were open are dead, locks are free, and planned
+    /// Restarts the machine after a crash, or crashes it now. Open handles become invalid, locks are freed, and planned
     /// failures are forgotten.
     pub fn restart(&self, crash: Crash) {
         self.lock().restart(crash);
@@ -101,7 +101,7 @@ impl SimulatedDisk {
         self.lock().damage(path, offset)
     }
 
-    /// Another disk with the same content.
+    /// A separate disk with the same content.
     #[must_use]
     pub fn copied(&self) -> Self {
         Self(Arc::new(Mutex::new(self.lock().clone())))
@@ -176,7 +176,7 @@ struct SimulatedFile {
     disk: SimulatedDisk,
     inode: usize,
     handle: u64,
-    /// The restart that the handle belongs to; handles from before are dead.
+    /// The number of the restart before which the handle was opened. Handles from before a restart are invalid.
     boot: u64,
     writes: bool,
 }

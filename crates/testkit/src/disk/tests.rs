@@ -1,4 +1,4 @@
-//! The simulated disk loses what it may lose and keeps what it must keep.
+//! The simulated disk may lose data that is not synced, and keeps data that is.
 
 use std::{io::IoSlice, path::Path};
 

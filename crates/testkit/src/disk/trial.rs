@@ -1,8 +1,8 @@
-//! A trial of a state on the simulated disk: power cuts at every step, lost writes, failing calls, flipped bits, torn ends.
+//! Tries a state on the simulated disk: power cuts at every step, lost writes, failing calls, flipped bits, torn ends.
 //!
-//! The state under test holds a number, as anything that depends on it: [`DurableState::advance`] stores the next number and
-//! [`DurableState::number`] is the one that was found. [`Trial::run`] checks that a number whose `advance` returned
-//! is found after every crash, and that nothing else than an earlier number is ever found.
+//! The state under test stores a number, or something from which a number follows. [`DurableState::advance`] stores the next
+//! number, and [`DurableState::number`] returns the stored one. [`Trial::run`] checks that a number is found after every crash
+//! once its `advance` has returned, and that nothing but an earlier number is ever found.
 
 use std::{
     path::{Path, PathBuf},
@@ -17,33 +17,34 @@ use crate::Random;
 const EIO: i32 = 5;
 const ENOSPC: i32 = 28;
 
-/// A state under test. Its files are in [`DIRECTORY`] or below it.
+/// A state under test. Its files are in [`DIRECTORY`] or in its subdirectories.
 pub trait DurableState: Sized {
-    /// Opens what is on the disk. An `Err` is a refusal: the state cannot be used.
+    /// Opens the state on the disk. An `Err` is a refusal: the state is damaged or cannot be read.
     fn open(disk: Arc<dyn Disk>) -> Result<Self, String>;
 
-    /// The number that was found, or that was stored last; 0: none. Panics if what was found is nothing that was ever stored.
+    /// The number that was found by `open` or stored last; 0 if there is none. Panics if the state on the disk was never
+    /// stored.
     fn number(&self) -> u64;
 
-    /// Stores the number, which is one higher than the last attempt.
+    /// Stores the number. It is one higher than the number of the last attempt.
     fn advance(&mut self, number: u64) -> Result<(), String>;
 }
 
-/// Where the states under test are.
+/// The directory of the states under test.
 pub const DIRECTORY: &str = "/state";
 
 /// The promise of a state.
 #[derive(Clone, Copy, Debug)]
 pub struct Trial {
-    /// A number survives a power cut when `advance` has returned. Otherwise only the end of the process.
+    /// Whether a number survives a power cut once `advance` has returned. Otherwise it survives only the end of the process.
     pub durable: bool,
-    /// One flipped bit loses nothing: there is a copy.
+    /// Whether a flipped bit loses nothing, because there is a copy.
     pub has_copy: bool,
-    /// A full disk does not fail `advance` once the state was opened.
+    /// Whether `advance` succeeds on a full disk once the state was opened.
     pub needs_no_space: bool,
-    /// How many numbers are stored in a run: enough for every kind of step, for example a compaction.
+    /// The number of steps in a run. It should cover every kind of step, for example a compaction.
     pub steps: u64,
-    /// How many seeds each crash is repeated with.
+    /// The number of seeds with which each crash is repeated.
     pub seeds: u64,
 }
 
@@ -60,7 +61,7 @@ impl Default for Trial {
 }
 
 impl Trial {
-    /// Runs everything. Panics with the seed and the step at the first broken promise.
+    /// Runs all trials. Panics with the seed and the step at the first broken promise.
     pub fn run<S: DurableState>(self) {
         self.crash_everywhere::<S>();
         self.fail_calls::<S>();
@@ -68,7 +69,7 @@ impl Trial {
         self.damage::<S>();
     }
 
-    /// Crashes once in every call that changes or syncs something, and then at random, run after run.
+    /// Crashes once in every call that changes or syncs something, and afterwards at random, several times in a row.
     pub fn crash_everywhere<S: DurableState>(self) {
         let calls = {
             let disk = SimulatedDisk::new(0);
@@ -81,7 +82,7 @@ impl Trial {
                 let mut random = Random::new(seed * 7 + call);
                 let mut promise = Promise::default();
                 disk.crash_at(call);
-                // A second and a third crash: what a recovery writes must survive one, too.
+                // A recovery writes, too, so a second and a third crash must not lose anything either.
                 for round in 0..3 {
                     let place = format!("seed {seed}, call {call}, round {round}");
                     self.advance_until_it_fails::<S>(&disk, &mut promise, &place);
@@ -108,7 +109,7 @@ impl Trial {
         }
     }
 
-    /// Makes each kind of call fail, at each point of a run, with EIO and with ENOSPC.
+    /// Makes each kind of call fail, at each step of a run, with EIO and with ENOSPC.
     pub fn fail_calls<S: DurableState>(self) {
         let kinds = [
             Call::Write,
@@ -153,7 +154,7 @@ impl Trial {
             promise.tried += 1;
             match state.advance(promise.tried) {
                 Ok(()) => promise.kept = promise.tried,
-                // A failed state is opened again, as a node restarts.
+                // Reopens a state that failed, as the restart of a node does.
                 Err(_) if step.is_multiple_of(2) => {
                     drop(state);
                     disk.fail(kind, 0, errno);
@@ -170,7 +171,7 @@ impl Trial {
         self.check::<S>(disk, &promise, place);
     }
 
-    /// Leaves no space on the disk, in the middle of a run, and gives it back.
+    /// Fills the disk in the middle of a run, and frees the space again.
     pub fn fill_the_disk<S: DurableState>(self) {
         let disk = SimulatedDisk::new(1);
         let mut promise = Promise::default();
@@ -203,13 +204,14 @@ impl Trial {
         self.check::<S>(&disk, &promise, "after a full disk");
     }
 
-    /// Flips a bit in each byte of each file, and truncates each file at each length.
+    /// Flips a bit in each byte of each file, and truncates each file at each length. Of long files, only some thousand places
+    /// are tried.
     pub fn damage<S: DurableState>(self) {
         let disk = SimulatedDisk::new(2);
         let promise = self.run_to_the_end::<S>(&disk);
         for path in files(&disk) {
             let length = disk.metadata(&path).map_or(0, |found| found.len);
-            // Files that are allocated at once are mostly zeros.
+            // Files that are preallocated are long and mostly zeros.
             let stride = (length / 4096).max(1) as usize;
             for offset in (0..length).step_by(stride) {
                 let copy = disk.copied();
@@ -224,7 +226,7 @@ impl Trial {
         }
     }
 
-    /// Opens a damaged state: a refusal or an earlier number, never another one.
+    /// Opens a damaged state. It must refuse, or find an earlier number.
     fn check_damaged<S: DurableState>(
         self,
         disk: &SimulatedDisk,
@@ -298,7 +300,7 @@ impl Trial {
 struct Promise {
     /// The last number whose `advance` returned.
     kept: u64,
-    /// The last number that was tried.
+    /// The last number that was passed to `advance`.
     tried: u64,
 }
 

@@ -1,4 +1,4 @@
-//! The whole disk: names, durable names and the pending changes between them; planned failures and the crash.
+//! The whole disk: names, durable names and the pending changes between them, planned failures and the crash.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -52,7 +52,7 @@ impl Change {
     }
 }
 
-/// Everything on the disk, and what is going to happen to it.
+/// Everything on the disk, and the failures and the crash that are planned.
 #[derive(Clone)]
 pub(super) struct Volume {
     random: Random,
@@ -64,7 +64,7 @@ pub(super) struct Volume {
     pub(super) failures: Vec<(Call, u32, i32)>,
     pub(super) capacity: u64,
     inodes: Vec<Inode>,
-    /// Inodes that are symbolic links.
+    /// The inodes that are symbolic links.
     links: BTreeSet<usize>,
     names: BTreeMap<PathBuf, Entry>,
     durable: BTreeMap<PathBuf, Entry>,
@@ -109,7 +109,7 @@ impl Volume {
                 inode.cut_power(part, &mut self.random);
             }
         }
-        // A name in a directory that is gone is gone.
+        // Names below a directory that no longer exists are removed, too.
         let known = self.names.clone();
         self.names.retain(|path, _| {
             path.ancestors()
@@ -121,7 +121,7 @@ impl Volume {
         }
     }
 
-    /// Counts a call, and fails it if that is planned. `Ok(true)`: the crash comes in the middle of this call.
+    /// Counts a call, and fails it if that is planned. Returns `Ok(true)` if the crash happens during this call.
     fn begin(&mut self, call: Call) -> io::Result<bool> {
         if self.crashed {
             return Err(io::Error::other("the machine has crashed"));
@@ -143,7 +143,7 @@ impl Volume {
         Ok(false)
     }
 
-    /// The same for an atomic call.
+    /// Does the same as [`Volume::begin`] for an atomic call.
     fn begin_whole(&mut self, call: Call) -> io::Result<()> {
         match self.begin(call)? {
             false => Ok(()),
@@ -152,7 +152,7 @@ impl Volume {
         }
     }
 
-    /// The result of a call that may have been the last one.
+    /// Ends a call. Returns an error if the crash happened during it.
     fn end(&self) -> io::Result<()> {
         if self.crashed {
             return Err(io::Error::other("the machine crashes"));
@@ -224,7 +224,7 @@ impl Volume {
         self.change(Change::Remove(path.to_owned(), Entry::File(inode)))
     }
 
-    /// A link is a file that holds its target; no call follows it.
+    /// Creates a symbolic link. It is a file that holds its target; no call follows it.
     pub(super) fn symlink(&mut self, target: &Path, link: &Path) -> io::Result<()> {
         let inode = self.create(link)?;
         self.inodes[inode].write(target.as_os_str().as_encoded_bytes(), 0);
@@ -281,7 +281,7 @@ impl Volume {
         Ok(self.inodes[inode].read(buffer, bytes, place(offset)))
     }
 
-    /// Bytes that all files take, except one.
+    /// The bytes that all files take together, without `except`.
     fn taken(&self, except: Option<usize>) -> u64 {
         let mut named: Vec<usize> = self
             .names
@@ -297,7 +297,7 @@ impl Volume {
         others.map(|named| self.inodes[*named].room()).sum()
     }
 
-    /// Whether there is space for `inode` to take `bytes` bytes in total.
+    /// Whether `inode` may take `bytes` bytes in total.
     fn has_room(&self, inode: usize, bytes: u64) -> bool {
         bytes <= self.inodes[inode].room()
             || self.taken(Some(inode)).saturating_add(bytes) <= self.capacity
@@ -342,7 +342,7 @@ impl Volume {
         match self.begin(Call::Sync) {
             Ok(false) => self.inodes[inode].sync(),
             Ok(true) => {
-                // The crash comes while sectors are being written; a power cut decides about them.
+                // The crash happens during the write-back. A power cut then decides which sectors survive.
                 if self.random.chance(1, 2) {
                     self.inodes[inode].sync();
                 }
@@ -356,7 +356,7 @@ impl Volume {
         self.end()
     }
 
-    /// It makes nothing durable. If it fails, sectors are lost as in a failed sync.
+    /// Makes nothing durable. If it fails, sectors are lost as in a failed sync.
     pub(super) fn finish_writeback(&mut self, inode: usize) -> io::Result<()> {
         let begun = self.begin_whole(Call::Sync);
         if begun.is_err() && !self.crashed {
@@ -412,7 +412,7 @@ impl Volume {
     }
 }
 
-/// An offset in memory. Files of tests are small.
+/// Converts an offset to an index. The files of tests are small.
 fn place(offset: u64) -> usize {
     usize::try_from(offset).unwrap_or(usize::MAX)
 }

@@ -18,8 +18,8 @@ use super::{
 /// The id of a cluster: any 16 bytes in base64.
 const CLUSTER: &str = "MkU3OEVBNTcwNTJENDM2Qk";
 
-/// Properties of every broker: one machine, one broker. The cluster readmits a killed broker after 3 s (a
-/// busy machine misses shorter heartbeats), and notices an open transaction within a second of its timeout.
+/// The properties of every broker: one machine, one broker. A killed broker may return after 3 s (a busy machine would miss
+/// shorter heartbeats). An open transaction is noticed within a second of its timeout.
 const PROPERTIES: &str = "\
 process.roles=broker,controller
 node.id=1
@@ -41,10 +41,10 @@ log.message.timestamp.before.max.ms=9223372036854775807
 log.retention.ms=-1
 ";
 
-/// A user known to brokers with SASL, and the password.
+/// The user and the password of brokers with SASL.
 pub const USER: (&str, &str) = ("shipper", "open sesame");
 
-/// More listeners of a broker beside plain text, and its network.
+/// Listeners of a broker in addition to plain text, and its network.
 #[derive(Clone, Copy, Default)]
 pub struct Listeners<'a> {
     /// TLS with this certificate and key, concatenated in PEM.
@@ -102,7 +102,7 @@ impl Broker {
         let network = with.network.map(|network| network.name().to_owned());
         let server = Server::start_at("kafka", log, (host, port).into(), move || {
             let mut command = java_in(network.as_deref());
-            // Settings that speed up a long-running server slow down a test.
+            // Settings for short runs: those that speed up a long-running server slow down a test.
             command.args(["-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]);
             command.arg("kafka.Kafka").arg(&config);
             command
@@ -115,23 +115,24 @@ impl Broker {
         }
     }
 
-    /// Its address for plain text.
+    /// The address for plain text.
     pub fn address(&self) -> String {
         format!("{}:{}", self.host, self.port)
     }
 
-    /// Its address for TLS or SASL.
+    /// The address for TLS or SASL.
     pub fn secure_address(&self) -> String {
         format!("{}:{}", self.host, self.secure_port)
     }
 
-    /// Kills and restarts it. It answers again after about 5 s, later on a busy machine.
+    /// Kills and restarts the broker. It answers again after about 5 s, or later on a busy machine.
     pub fn kill_and_restart(&mut self) {
         self.server.kill();
         self.server.restart();
     }
 
-    /// Waits until it answers. It accepts connections long before that, and kcat exits when its only broker closes them.
+    /// Waits until the broker answers. It accepts connections long before that, and kcat exits when its only broker closes
+    /// them.
     ///
     /// # Panics
     /// If it does not answer.

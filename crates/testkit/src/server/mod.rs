@@ -1,7 +1,7 @@
 //! Real third-party servers for tests: started on free ports, killed, restarted.
 //!
-//! [`Server`] is any of them: a command, a log, and a port that shows when it is ready. The modules below wrap specific servers. A
-//! server is killed when its value is dropped; if the test fails, its log is kept.
+//! [`Server`] is any of them: a command, a log, and a port that accepts connections when the server is ready. The modules below
+//! wrap specific servers. A server is killed when its value is dropped. If the test fails, its log is kept.
 
 pub mod kafka;
 
@@ -19,9 +19,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Starting or stopping a server fails the test after this time. Not a measurement: machines differ.
+/// The timeout for starting and stopping a server. Generous, because machines differ.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// Time between two checks.
+/// The interval between two checks.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// A server that runs, or that was killed and can be restarted.
@@ -70,7 +70,7 @@ impl Server {
         server
     }
 
-    /// Starts it unless it runs. Does not wait until it is ready.
+    /// Starts the server unless it runs. Does not wait until it is ready.
     pub fn restart(&mut self) {
         if self.child.is_some() {
             return;
@@ -88,7 +88,7 @@ impl Server {
             Some(child.unwrap_or_else(|error| panic!("cannot start {}: {error}", self.name)));
     }
 
-    /// Waits until its port accepts connections.
+    /// Waits until the port of the server accepts connections.
     ///
     /// # Panics
     /// If it exits or takes too long; prints the end of its log.
@@ -115,18 +115,18 @@ impl Server {
         }
     }
 
-    /// Whether it has exited on its own.
+    /// Whether the server has exited without being stopped.
     pub fn has_ended(&mut self) -> bool {
         let ended = self.child.as_mut().map(Child::try_wait);
         matches!(ended, Some(Ok(Some(_))))
     }
 
-    /// Its process id, while it runs.
+    /// The process id of the server, while it runs.
     pub fn id(&self) -> Option<u32> {
         self.child.as_ref().map(Child::id)
     }
 
-    /// Sends it a signal: `STOP`, `CONT`.
+    /// Sends the server a signal: `STOP`, `CONT`.
     pub fn signal(&self, name: &str) {
         if let Some(id) = self.id() {
             let _ = Command::new("kill")
@@ -135,7 +135,7 @@ impl Server {
         }
     }
 
-    /// Sends SIGKILL, and waits until it has exited.
+    /// Sends the server SIGKILL, and waits until it has exited.
     pub fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
             // It may have exited already.
@@ -144,7 +144,7 @@ impl Server {
         }
     }
 
-    /// Sends SIGTERM, and waits until it has exited.
+    /// Sends the server SIGTERM, and waits until it has exited.
     pub fn stop(&mut self) {
         if let Some(mut child) = self.child.take() {
             let id = child.id().to_string();
@@ -158,7 +158,7 @@ impl Server {
         }
     }
 
-    /// The end of its log.
+    /// The end of the server's log.
     pub fn last_words(&self) -> String {
         let text = fs::read(&self.log).unwrap_or_default();
         let text = String::from_utf8_lossy(&text).into_owned();
@@ -184,7 +184,7 @@ fn keep(name: &str, log: &Path) {
         Ok(_) => format!("the log of {name} is kept in {}", kept.display()),
         Err(error) => format!("the log of {name} cannot be kept: {error}"),
     };
-    // Shown with the output of the failed test.
+    // Printed together with the output of the failed test.
     use io::Write;
     let _ = writeln!(io::stderr(), "{said}");
 }
@@ -201,20 +201,20 @@ fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// The first port of [`free_port`], and the number of ports.
+/// The first port that [`free_port`] may return, and the number of ports.
 const PORTS: (u32, u32) = (10_000, 20_000);
 
 /// A free port. Another call in this process returns another port.
 ///
-/// The ports are below those of outgoing connections. Otherwise the kernel could give the port of a killed server to an outgoing connection,
-/// and a client that polls the port could even connect to itself.
+/// The ports are below those of outgoing connections. Otherwise the kernel could use the port of a killed server for an
+/// outgoing connection, and a client that polls the port could even connect to itself.
 ///
 /// # Panics
 /// If none is free.
 pub fn free_port() -> u16 {
     static GIVEN: AtomicU32 = AtomicU32::new(0);
     let (first, count) = PORTS;
-    // Processes start far apart, so that tests running side by side do not race for the same port.
+    // Each process starts at another port, so that tests in parallel do not race for the same one.
     let begin = std::process::id().wrapping_mul(7919);
     for _ in 0..count {
         let next = begin.wrapping_add(GIVEN.fetch_add(1, Ordering::Relaxed)) % count;
@@ -231,7 +231,7 @@ pub fn free_port() -> u16 {
 /// # Panics
 /// If it is missing. A test whose peer is missing fails and says how to install it.
 pub fn installed(path: &str) -> PathBuf {
-    // Read at run time: a shared build cache may hold code that was compiled in another clone.
+    // Read at run time, because a build cache shared by several clones may contain code compiled in another one.
     let here = env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| "crates/testkit".into());
     let path = Path::new(&here).join("../../target/clients").join(path);
     assert!(

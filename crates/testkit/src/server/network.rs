@@ -28,7 +28,7 @@ impl Network {
     #[must_use]
     pub fn new() -> Self {
         let (process, made) = (process::id(), MADE.fetch_add(1, Ordering::Relaxed));
-        // Processes that run tests side by side start far apart.
+        // Each process starts at another number, so that tests in parallel do not collide.
         let number = process.wrapping_mul(7919).wrapping_add(made) % NETWORKS;
         let ours = Ipv4Addr::from(u32::from(BLOCK) + 4 * number + 1);
         let address = Ipv4Addr::from(u32::from(ours) + 1);
@@ -86,7 +86,7 @@ impl Drop for Network {
     }
 }
 
-/// A command that runs a program in the network with this name, or in this machine's network.
+/// A command that runs a program in the network with this name; `None`: in this machine's network.
 #[must_use]
 pub fn command(network: Option<&str>, program: &Path) -> Command {
     let Some(network) = network else {

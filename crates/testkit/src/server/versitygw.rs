@@ -28,7 +28,7 @@ pub struct Versitygw {
 /// Deviations from the defaults.
 #[derive(Default)]
 pub struct Setup<'a> {
-    /// A certificate and a key in PEM enable TLS.
+    /// A certificate and a key in PEM. If given, the server uses TLS.
     pub tls: Option<(PathBuf, PathBuf)>,
     /// The network of the server. None: this machine's.
     pub network: Option<&'a Network>,

@@ -67,7 +67,8 @@ impl<'a> Reader<'a> {
 
     /// A length: a long that is not negative. It may exceed the available bytes.
     ///
-    /// # Errors [`ReadError`].
+    /// # Errors
+    /// [`ReadError`].
     #[inline]
     pub fn length(&mut self) -> Result<usize, ReadError> {
         usize::try_from(self.long()?).map_err(|_| ReadError::Malformed)
@@ -85,7 +86,8 @@ impl<'a> Reader<'a> {
 
     /// The next `length` bytes.
     ///
-    /// # Errors [`ReadError::Short`].
+    /// # Errors
+    /// [`ReadError::Short`].
     #[inline]
     pub fn take(&mut self, length: usize) -> Result<&'a [u8], ReadError> {
         let end = self.at.checked_add(length).ok_or(ReadError::Malformed)?;
@@ -96,12 +98,13 @@ impl<'a> Reader<'a> {
 
     /// The number of items in the next block of a map or array; 0 at the end.
     ///
-    /// # Errors [`ReadError`].
+    /// # Errors
+    /// [`ReadError`].
     #[inline]
     pub fn block(&mut self) -> Result<u64, ReadError> {
         let count = self.long()?;
         if count < 0 {
-            // Only readers that skip the block need its size.
+            // The size of the block is only for readers that skip it.
             self.length()?;
         }
         Ok(count.unsigned_abs())

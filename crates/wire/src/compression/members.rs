@@ -14,7 +14,7 @@ use super::{Codec, Inflated, Inflater};
 /// Compression level for stored data: the default of the `gzip` tool.
 const GZIP_LEVEL: u32 = 6;
 const ZSTD_LEVEL: i32 = 3;
-/// The output grows by this when a member does not fit.
+/// The step in bytes by which the output grows when a member does not fit.
 const STEP_BYTES: usize = 64 << 10;
 
 /// Writes members or frames.
@@ -30,13 +30,14 @@ enum Engine {
 impl Members {
     /// A compressor for files.
     ///
-    /// # Errors The library ran out of memory.
+    /// # Errors
+    /// The library ran out of memory.
     pub fn new(codec: Codec) -> io::Result<Self> {
         let engine = match codec {
             Codec::Gzip => Engine::Gzip,
             Codec::Zstd => {
                 let mut encoder = Encoder::new(ZSTD_LEVEL)?;
-                // A checksum, as in gzip, so that every reader notices damage.
+                // As in gzip, so that every reader notices damage.
                 encoder.set_parameter(CParameter::ChecksumFlag(true))?;
                 Engine::Zstd(encoder)
             }
@@ -46,7 +47,8 @@ impl Members {
 
     /// Appends `parts`, concatenated, to `output` as one member or frame.
     ///
-    /// # Errors The library ran out of memory.
+    /// # Errors
+    /// The library ran out of memory.
     pub fn append(&mut self, parts: &[impl AsRef<[u8]>], output: &mut Vec<u8>) -> io::Result<()> {
         match &mut self.engine {
             Engine::Gzip => {
@@ -77,7 +79,7 @@ fn zstd_frame(
 ) -> io::Result<()> {
     let bytes: usize = parts.iter().map(|part| part.as_ref().len()).sum();
     encoder.reinit()?;
-    // So that a short frame gets small tables.
+    // A known size gives short frames small tables.
     encoder.set_pledged_src_size(Some(bytes as u64))?;
     for part in parts {
         let mut input = InBuffer::around(part.as_ref());

@@ -1,8 +1,7 @@
 //! gzip and zstd for payloads of the forward protocol and for outputs.
 //!
-//! [`Inflater`] decompresses into a buffer that the caller enlarges, so the caller bounds the output and no header
-//! decides about memory. [`compress`] writes one member or frame for the wire, [`Members`] a sequence of them for
-//! files.
+//! [`Inflater`] decompresses into a buffer that the caller enlarges. So the caller limits the output, and no size in a header
+//! causes an allocation. [`compress`] writes one member or frame for the wire, [`Members`] a sequence of them for files.
 
 mod members;
 #[cfg(test)]
@@ -15,7 +14,7 @@ pub use members::{Members, codec_of, whole_bytes};
 use flate2::{Decompress, FlushDecompress, Status, write::GzEncoder};
 use zstd::stream::raw::{DParameter, Decoder, InBuffer, Operation, OutBuffer};
 
-/// Level of gzip on the wire: a third of the default's time for a tenth more bytes.
+/// The level of gzip on the wire: it takes a third of the time of the default level, and gives a tenth more bytes.
 const GZIP_LEVEL: u32 = 1;
 /// Level of zstd on the wire.
 const ZSTD_LEVEL: i32 = 1;
@@ -71,7 +70,7 @@ enum Engine {
 }
 
 impl Inflater {
-    /// At the start of a payload. `None` if zstd runs out of memory.
+    /// The state at the start of a payload. `None` if zstd runs out of memory.
     pub fn new(codec: Codec) -> Option<Self> {
         let engine = match codec {
             Codec::Gzip => Engine::Gzip(Decompress::new_gzip(GZIP_WINDOW_BITS)),
@@ -93,7 +92,8 @@ impl Inflater {
     /// Appends to `output` until it is full or the end of `input` is reached; `input` must be the same at every call.
     /// An empty input gives an empty output.
     ///
-    /// # Errors [`InflateError`]; the output so far may be damaged as well.
+    /// # Errors
+    /// [`InflateError`]; the output so far may be damaged as well.
     pub fn inflate(
         &mut self,
         input: &[u8],
@@ -164,7 +164,8 @@ pub fn size_claimed(codec: Codec, input: &[u8]) -> Option<usize> {
 
 /// Appends `input` to `output` as one gzip member or zstd frame, at a level for the wire.
 ///
-/// # Errors The library ran out of memory.
+/// # Errors
+/// The library ran out of memory.
 pub fn compress(codec: Codec, input: &[u8], output: &mut Vec<u8>) -> std::io::Result<()> {
     use std::io::Write as _;
     match codec {

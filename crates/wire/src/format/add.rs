@@ -29,10 +29,10 @@ use crate::{
     template::{Depends, Missing, Renderer, Shared, Single, Template, Unix, write_number},
 };
 
-/// The most fields: the set of those that a record has is a word of bits.
+/// The most fields. A word has one bit for each, to note which of them a record has.
 const FIELDS_MAX: usize = 64;
 
-/// Heads of fields up to this length are copied with a constant size: names of up to 19 letters.
+/// Heads of text fields up to this length are copied with a constant size. That is enough for names of up to 19 letters.
 const TEXT_HEAD_BYTES: usize = 24;
 
 /// Added fields and their templates, in order; and the format's default field if it is left out.
@@ -64,7 +64,7 @@ impl EventTime {
         name: "time",
         template: "{time}",
     };
-    /// For avro_event; Flume's interceptors and sinks use this header.
+    /// For avro_event. Flume's interceptors and sinks use this header.
     pub(super) const MILLIS: Self = Self {
         name: "timestamp",
         template: "{time:unix_ms}",
@@ -184,7 +184,8 @@ struct Field {
     name: Box<[u8]>,
     /// The encoded key: `"name":` or a str.
     key: Box<[u8]>,
-    /// In JSON `,"name":"`, the head of a text after other fields, and its length; 0 if it is longer than this.
+    /// For JSON: `,"name":"`, the head of a text that is not the first field, and its length. The length is 0 if the head does
+    /// not fit.
     text_head: ([u8; TEXT_HEAD_BYTES], usize),
     source: Source,
 }
@@ -194,7 +195,7 @@ enum Source {
     Time,
     Unix(Unix),
     Field(FieldPath, Option<Box<str>>, Missing),
-    /// Constant for a batch: the encoded value, or the value that its template misses.
+    /// Constant for a batch: the encoded value, or the name of the value that the template misses.
     Batch(Box<Renderer>, Vec<u8>, Option<Missing>),
     Text(Box<Renderer>),
 }
@@ -275,7 +276,7 @@ impl Added {
         let mut bit = 1;
         let mut bits = 0;
         for field in &self.fields {
-            // The length decides nearly always, so it is compared first.
+            // Names rarely have the same length, so it is compared first.
             if field.name.len() == name.len() && *field.name == *name {
                 bits |= bit;
             }
@@ -284,7 +285,7 @@ impl Added {
         bits
     }
 
-    /// The number of fields to add to a record that has those in `seen`.
+    /// The number of fields to add to a record that already has the fields in `seen`.
     pub(super) fn count(&self, seen: u64) -> u32 {
         self.fields.len() as u32 - seen.count_ones()
     }
@@ -307,7 +308,7 @@ impl Added {
             let Some(field) = self.fields.get(index) else {
                 break;
             };
-            // The most frequent case, in one copy.
+            // The most frequent case: one copy of constant size.
             if let (Source::Time, Target::Json, true) = (&field.source, self.target, comma)
                 && let (head, length @ 1..) = &field.text_head
             {

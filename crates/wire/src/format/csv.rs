@@ -26,7 +26,7 @@ use crate::{
     room::Room,
 };
 
-/// The current record does not have the field.
+/// The offset of a field that the current record does not have.
 const NOWHERE: usize = usize::MAX;
 
 #[derive(Debug)]
@@ -34,16 +34,16 @@ pub(super) struct Csv {
     columns: Vec<Column>,
     added: Added,
     delimiter: Box<[u8]>,
-    /// JSON before it is written as text.
+    /// Buffer for the JSON of a value, before it is written as text.
     scratch: Vec<u8>,
 }
 
 #[derive(Debug)]
 struct Column {
     path: FieldPath,
-    /// The name of a field at the top level; other fields are searched one by one.
+    /// The name of a field at the top level. `None` for a nested field, which is looked up in each record.
     name: Option<Box<[u8]>>,
-    /// The added field for it.
+    /// The index of the added field for this column.
     added: Option<usize>,
     /// The offset of its value in the current record.
     at: usize,
@@ -161,7 +161,7 @@ impl Write for Csv {
         for _ in 0..fields {
             let (name, value) = key_at(body, at)?;
             for column in &mut self.columns {
-                // Of equal keys the first one counts.
+                // If a key occurs several times, the first one applies.
                 if column.at == NOWHERE && name.is_some() && column.name.as_deref() == name {
                     column.at = value;
                 }

@@ -35,7 +35,7 @@ use crate::{
 #[derive(Debug)]
 pub struct Encoder {
     kind: Kind,
-    /// The start of a file.
+    /// The text at the start of a file.
     header: Vec<u8>,
     /// How to write text that is not UTF-8.
     invalid_utf8: Option<InvalidUtf8>,
@@ -49,7 +49,7 @@ enum Kind {
     Raw(Raw),
     Msgpack(Msgpack),
     Template(Text),
-    // Boxed: it remembers how the previous record began.
+    // Boxed, because it holds the beginning of the previous record.
     Avro(Box<AvroEvent>),
 }
 
@@ -104,7 +104,7 @@ impl Notes for Vec<Mark> {
     }
 }
 
-/// Stops when the output reaches an offset.
+/// Notes that stop when the output reaches an offset.
 struct Until {
     written: usize,
     /// The offset after the last record in the body.
@@ -189,8 +189,8 @@ impl Encoder {
         })
     }
 
-    /// Precedes the records of a file, a stream, or a message that is a document: the column names of csv. Empty for
-    /// other formats.
+    /// The text that precedes the records of a file, of a stream, or of a message that is a document: the column names of csv.
+    /// Empty for other formats.
     pub fn header(&self) -> &[u8] {
         &self.header
     }

@@ -1,9 +1,9 @@
 //! `format: json`: one object per record. Its own fields come first, in their order.
 //!
-//! Hop: read decode send keep take [encode] write settle. The loop handles text, small numbers, nil and booleans and
-//! leaves everything else to [`crate::json`]; most of its speed comes from this. Neighbouring records mostly have the
-//! same keys in the same places, and often the same values except for the last one: bytes that are equal to the
-//! previous record's are not parsed again, their JSON is copied.
+//! Hop: read decode send keep take [encode] write settle. The loop handles text, small numbers, nil and booleans, and leaves
+//! other values to [`crate::json`]. Most of its speed comes from the previous record: neighbouring records usually have the
+//! same keys in the same places, and often the same values except for the last one. Bytes that equal those of the previous
+//! record are not parsed again; their JSON is copied.
 
 use millstream_record::Batch;
 
@@ -20,25 +20,25 @@ use crate::{
     room::Room,
 };
 
-/// The number of fields whose keys are remembered.
+/// The number of fields of the previous record whose keys are remembered.
 const KEYS_MAX: usize = 16;
-/// The longest key that is remembered, with its head.
+/// The longest key that is remembered, in bytes with its head.
 const KEY_BYTES: usize = 16;
 /// The most bytes before a value that is a text: comma, quotes, colon and quote around the key.
 const TEXT_BYTES: usize = KEY_BYTES + 8;
 
-/// The key of a field, which may be that of the next record, too.
+/// The key of a field in the previous record. The next record often has the same key at the same index.
 #[derive(Clone, Copy, Debug)]
 struct Key {
-    /// The str, and a mask of its bytes.
+    /// The encoded key, and a mask of the bytes that belong to it.
     bytes: u128,
     mask: u128,
-    /// Its length; 0 if there is none.
+    /// The length of the encoded key; 0 if none is remembered.
     size: usize,
     /// `,"key":"`, and its length.
     text: [u8; TEXT_BYTES],
     length: usize,
-    /// Which of the added fields it is.
+    /// The bit of the added field with this name; 0 if there is none.
     named: u64,
 }
 
@@ -52,7 +52,8 @@ impl Key {
         named: 0,
     };
 
-    /// The key at the start of `bytes`, for which `text` was written; a quote follows it if the value is a text.
+    /// Remembers the key at the start of `bytes`, for which `text` was written. If the value is a text, `text` is followed by a
+    /// quote.
     #[inline(never)]
     fn learn(bytes: &[u8], size: usize, text: &[u8], named: u64) -> Self {
         let mut key = Self::NONE;
@@ -81,23 +82,23 @@ impl Key {
     }
 }
 
-/// Longer fronts, and those with a longer text, are not remembered.
+/// A longer front, or one whose JSON is longer, is not remembered.
 const FRONT_BYTES_MAX: usize = 512;
-/// After this many records with another front it is learned again only now and then.
+/// After this many records in a row with another front, the front is learned only once per [`NOW_AND_THEN`] records.
 const PATIENCE: u32 = 16;
 const NOW_AND_THEN: u32 = 64;
 
-/// All fields of a record except the last, which are often those of the next record: what a line of syslog or of a pod
-/// has besides its text.
+/// All fields of a record except the last. The next record often has the same ones, such as the header fields of a syslog
+/// message or of a pod's log line.
 #[derive(Debug, Default)]
 struct Front {
-    /// The encoded fields; empty if none are known.
+    /// The encoded fields; empty if none are remembered.
     bytes: Vec<u8>,
     /// Their JSON.
     text: Vec<u8>,
     fields: usize,
     seen: u64,
-    /// Consecutive records with another front.
+    /// The number of consecutive records with another front.
     misses: u32,
 }
 
@@ -133,9 +134,9 @@ pub(super) struct Json {
     /// The keys of the previous record, by field index.
     keys: Box<[Key; KEYS_MAX]>,
     front: Front,
-    /// The head of a line: `{"message":`
+    /// The JSON before the text of a line: `{"message":`
     line_head: Vec<u8>,
-    /// Which of the added fields a line has.
+    /// The added fields that a line already has, as bits.
     line_seen: u64,
 }
 
@@ -192,8 +193,8 @@ impl Write for Json {
 }
 
 impl Json {
-    /// Writes the `left` remaining fields of a record, which begin at `at`. Returns the offset after them and which of
-    /// the added fields are among them.
+    /// Writes the `left` remaining fields of a record, which begin at `at`. Returns the offset after them, and the added fields
+    /// that are among them, as bits.
     #[inline]
     fn fields(
         &mut self,
@@ -241,7 +242,7 @@ impl Json {
         Ok((at, seen))
     }
 
-    /// A field with another key than in the previous record.
+    /// Writes a field whose key is not the one at this index in the previous record.
     #[inline(never)]
     fn other_field(
         &mut self,
@@ -278,7 +279,7 @@ impl Json {
         other(room, body, value)
     }
 
-    /// A key that is not a short text: bin, numbers, booleans.
+    /// Writes a key that is not a short text: bin, numbers, booleans.
     #[cold]
     #[inline(never)]
     fn other_key(

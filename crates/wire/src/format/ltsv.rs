@@ -30,9 +30,9 @@ use crate::{
 pub(super) struct Ltsv {
     added: Added,
     delimiter: Box<[u8]>,
-    /// Which of the added fields a line has.
+    /// The added fields that a line already has, as bits.
     line_seen: u64,
-    /// JSON before it is written as a value.
+    /// Buffer for the JSON of a value, before it is written.
     scratch: Vec<u8>,
 }
 
@@ -46,7 +46,7 @@ impl Ltsv {
         }
     }
 
-    /// A key that is not a short text: bin, numbers, booleans.
+    /// Writes a key that is not a short text: bin, numbers, booleans.
     #[cold]
     #[inline(never)]
     fn other_key(

@@ -12,9 +12,9 @@
 //! avro_event a map of headers and a body, as Flume's sinks write them; a file of them: [`crate::avro::container`]
 //! ```
 //!
-//! An [`Encoder`] is configured once and used for all batches; it does not allocate per record. A record that cannot be
-//! written is rejected with its reason, and its neighbours are written. [`crate::json`] describes how MessagePack
-//! values become JSON.
+//! An [`Encoder`] is configured once and used for all batches. It does not allocate per record. A record that cannot be written
+//! is rejected with its reason; the records around it are written. [`crate::json`] describes how MessagePack values become
+//! JSON.
 
 mod add;
 mod avro;
@@ -48,7 +48,7 @@ use crate::{json::Unfit, record::FieldPath, template::Missing};
 pub struct Reject {
     /// Its range in the batch's body: a line with its newline, or an entry.
     pub range: Range<usize>,
-    /// Why.
+    /// The reason.
     pub reason: Reason,
 }
 

@@ -1,4 +1,4 @@
-//! `format: msgpack`: entries `[time, record]` as in the batch, with the fields of `add` after their own.
+//! `format: msgpack`: entries `[time, record]` as in the batch, with the fields of `add` after the fields of the record.
 //!
 //! Hop: read decode send keep take [encode] write settle.
 
@@ -20,11 +20,11 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct Msgpack {
     added: Added,
-    /// The head of an entry with added fields, up to its own fields.
+    /// Buffer for the head of an entry with added fields, up to the fields of the record.
     head: Vec<u8>,
     /// The head of a line up to its text, and the time for which it is valid.
     line: (Option<Time>, Vec<u8>),
-    /// Which of the added fields a line has.
+    /// The added fields that a line already has, as bits.
     line_seen: u64,
 }
 
@@ -84,7 +84,7 @@ impl Write for Msgpack {
         let own = reader.position();
         let mut seen = 0;
         for _ in 0..fields {
-            // A key that is not a text is not one of the added fields.
+            // An added field has a text as its name, so another key is none of them.
             match reader.bytes() {
                 Ok(name) => seen |= self.added.named(name),
                 Err(_) => reader.skip().map_err(Unfit::from)?,

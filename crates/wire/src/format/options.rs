@@ -68,7 +68,8 @@ pub struct Options {
 impl Options {
     /// The encoder for these options; strftime in templates uses the time zone `zone`.
     ///
-    /// # Errors [`OptionError`]: an option that the format does not have, or a missing one that it needs.
+    /// # Errors
+    /// [`OptionError`]: an option that the format does not have, or a missing one that it needs.
     pub fn encoder(&self, zone: &TimeZone) -> Result<Encoder, OptionError> {
         self.check()?;
         Encoder::new(self, zone)

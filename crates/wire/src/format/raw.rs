@@ -20,18 +20,18 @@ use crate::{
 pub(super) struct Raw {
     field: FieldPath,
     delimiter: Box<[u8]>,
-    /// The key as a str if the field has a short name at the top level; otherwise empty.
+    /// The encoded key, if the field is at the top level and has a short name; otherwise empty.
     key: Vec<u8>,
     /// The shapes of the previous record's fields, by index.
     shapes: [Shape; FIELDS_MAX],
 }
 
-/// A small map has fewer fields than this.
+/// Only maps with fewer fields than this are read the fast way.
 const FIELDS_MAX: usize = 16;
 
-/// The first byte of a key and of its value, and the sizes that follow from them. The sizes are stored nevertheless: if
-/// a field has the shape of the previous record's, the processor knows where the next field begins without waiting for
-/// these bytes.
+/// The first byte of a key and of its value, and the sizes that follow from these bytes. The sizes are stored, too: if a field
+/// has the same shape as in the previous record, the processor knows where the next field begins without waiting for these
+/// bytes.
 #[derive(Clone, Copy, Debug)]
 struct Shape {
     key: u8,
@@ -41,7 +41,7 @@ struct Shape {
 }
 
 impl Shape {
-    /// Two empty texts.
+    /// A key and a value that are empty texts.
     const EMPTY: Self = Self {
         key: 0xa0,
         key_size: 1,
@@ -69,8 +69,8 @@ impl Raw {
         *self.delimiter == *b"\n" && self.field.top_name() == Some(MESSAGE)
     }
 
-    /// The field's text, the offset after it, and the number of fields that follow. `None` if the field is missing, is
-    /// not a text of at most 65535 bytes, or follows a value that is neither text nor a small number.
+    /// Finds the field the fast way: its text, the offset after it, and the number of fields behind it. `None` if the field is
+    /// missing, is not a text of at most 65535 bytes, or follows a value that is neither text nor a small number.
     #[inline(always)]
     fn plain<'a>(&mut self, body: &'a [u8], record: usize) -> Option<(&'a [u8], usize, u8)> {
         let fields = match *body.get(record)? {
@@ -124,7 +124,7 @@ impl Raw {
         }
     }
 
-    /// The general case: any field and any value.
+    /// Writes the field in the general case: any position, any value.
     #[cold]
     #[inline(never)]
     fn any(&self, room: &mut Room<'_>, body: &[u8], record: usize) -> Result<usize, Reason> {

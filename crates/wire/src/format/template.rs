@@ -15,7 +15,7 @@ use crate::{msgpack::Head, record::TimedRecord, room::Room, template::Renderer};
 pub(super) struct Text {
     renderer: Renderer,
     delimiter: Box<[u8]>,
-    /// The text of one record.
+    /// Buffer for the text of one record.
     text: Vec<u8>,
 }
 

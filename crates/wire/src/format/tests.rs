@@ -91,7 +91,7 @@ fn encode_bytes(options: &Options, batch: &Batch) -> (Vec<u8>, Vec<Reject>) {
     let (mut out, mut rejects) = (b"before".to_vec(), Vec::new());
     let encoded = encoder.encode(batch, &mut out, &mut rejects);
     assert_eq!(encoded + rejects.len() as u32, batch.count);
-    // One record at a time gives the same result.
+    // Encoding one record at a time gives the same result.
     let (mut single, mut single_rejects) = (b"before".to_vec(), Vec::new());
     for (range, _) in records(batch) {
         encoder.encode_range(batch, range, &mut single, &mut single_rejects);
@@ -148,7 +148,7 @@ fn the_event_time_is_added_beside_other_fields_unless_it_is_null() {
         ),
         (r#"{"time":null}"#, "{\"a\":1}\n".to_owned()),
         ("{}", "{\"a\":1}\n".to_owned()),
-        // Another field holds it, or a field has the same name.
+        // Another field holds the event time, or a field has its name.
         (
             r#"{"at":"{time:unix}"}"#,
             "{\"a\":1,\"at\":1700000000}\n".to_owned(),
@@ -157,7 +157,7 @@ fn the_event_time_is_added_beside_other_fields_unless_it_is_null() {
             r#"{"time":"{tag}"}"#,
             "{\"a\":1,\"time\":\"web.front\"}\n".to_owned(),
         ),
-        // A day is not an event time.
+        // A date alone does not count as an event time.
         (
             r#"{"day":"%F"}"#,
             format!("{{\"a\":1,\"time\":\"{EVENT_TEXT}\",\"day\":\"2023-11-14\"}}\n"),

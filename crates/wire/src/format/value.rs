@@ -111,7 +111,7 @@ fn rare<P: Plain>(
     }
     scratch.clear();
     let end = json::value(&mut Room::with(scratch, room.invalid_utf8()), body, at)?;
-    // A time is a string in JSON, but plain text here.
+    // JSON puts a time into quotes, which are removed here.
     let text = match &scratch[..] {
         [b'"', text @ .., b'"'] => text,
         text => text,

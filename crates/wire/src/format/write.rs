@@ -10,9 +10,9 @@ use crate::{
     template::Shared,
 };
 
-/// A format, which writes single records. After an error the caller removes the partial record.
+/// A format, which writes one record at a time. After an error the caller removes the partial record.
 pub(super) trait Write {
-    /// Prepares what is constant for the batch.
+    /// Prepares the values that are constant for the batch.
     fn begin(&mut self, batch: &Batch);
 
     /// Writes a line.

@@ -24,7 +24,8 @@ pub fn write_ack(out: &mut Vec<u8>, chunk: &[u8]) {
 /// Appends the ack for `chunk`, a MessagePack value, to a JSON connection, with the value that its sender wrote in
 /// JSON.
 ///
-/// # Errors [`Unfit`]: never for a value that arrived as JSON.
+/// # Errors
+/// [`Unfit`]: never for a value that arrived as JSON.
 pub fn write_json_ack(out: &mut Vec<u8>, chunk: &[u8]) -> Result<(), Unfit> {
     let start = out.len();
     out.extend_from_slice(b"{\"ack\":");
@@ -38,7 +39,8 @@ pub fn write_json_ack(out: &mut Vec<u8>, chunk: &[u8]) -> Result<(), Unfit> {
 
 /// Reads the ack at the start of `input`.
 ///
-/// # Errors [`ReadError::Short`]: read more bytes; [`ReadError::Type`]: this is not an ack.
+/// # Errors
+/// [`ReadError::Short`]: read more bytes; [`ReadError::Type`]: this is not an ack.
 pub fn read_ack(input: &[u8]) -> Result<Ack<'_>, ReadError> {
     let mut reader = Reader::new(input);
     let mut chunk = None;

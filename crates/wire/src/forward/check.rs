@@ -4,8 +4,8 @@ use millstream_record::Encoding;
 
 use crate::msgpack::{Malformed, Walker};
 
-/// Counts and validates the records of a growing payload. Fed the same bytes with more after them, it continues where
-/// it stopped.
+/// Counts and validates the records of a growing payload. Each call gets the same bytes with more after them, and continues
+/// where the last one stopped.
 #[derive(Clone, Debug)]
 pub enum Check {
     /// Entries.
@@ -36,7 +36,8 @@ impl Check {
 
     /// Continues to the end of `bytes`.
     ///
-    /// # Errors [`Malformed`]: the bytes after [`Check::whole`] cannot be read.
+    /// # Errors
+    /// [`Malformed`]: the bytes after [`Check::whole`] cannot be read.
     pub fn feed(&mut self, bytes: &[u8]) -> Result<(), Malformed> {
         match self {
             Self::Packed(walker) => walker.walk(bytes),

@@ -2,10 +2,10 @@
 //!
 //! On the line: read -> [decode] -> send -> keep.
 //!
-//! The connection keeps a read buffer and calls [`Decoder::next`] for what is at its front. Small frames are returned
-//! complete. A long payload is announced with its length, so that the connection reads it directly into a buffer that
-//! becomes the batch; then the decoder continues after it. The decoder remembers how far it has examined an incomplete
-//! frame: however small the reads are, only the head of an incomplete value is examined twice.
+//! The connection keeps a read buffer and calls [`Decoder::next`] for the item at its front. Small frames are returned
+//! complete. A long payload is announced with its length, so that the connection reads it directly into a buffer that becomes
+//! the batch. The decoder then continues after the payload. It remembers how far it has examined an incomplete frame: however
+//! small the reads are, only the head of an incomplete value is examined twice.
 
 use std::fmt;
 
@@ -23,8 +23,8 @@ use crate::{
 /// A larger buffer of a JSON frame is freed after use.
 const CONVERTED_BYTES_KEPT: usize = 64 << 10;
 
-/// After this many consecutive top-level values that are not frames, the connection is taken for another protocol. Both
-/// known servers skip such values forever (one log line per byte); a few are tolerated as they do.
+/// After this many consecutive values that are not frames, the connection is considered to use another protocol. Both known
+/// servers skip such values forever, with one log line per byte.
 const STRAYS_MAX: u32 = 16;
 
 /// The item at the front of the input.
@@ -57,7 +57,7 @@ pub enum Step<'a> {
 pub struct Payload<'a> {
     /// The tag.
     pub tag: &'a [u8],
-    /// Its encoding if it is not compressed, which only the option map after it shows.
+    /// The encoding of the payload, if it is not compressed. The option map behind it states whether it is.
     pub encoding: Encoding,
     /// Its length in bytes.
     pub length: usize,
@@ -112,12 +112,12 @@ impl std::error::Error for Refusal {}
 #[derive(Debug)]
 pub struct Decoder {
     frame_bytes_max: usize,
-    /// Decided by the first byte.
+    /// `None` until the first byte was received, which decides it.
     json: Option<bool>,
     /// The number of values after the announced payload; `None` if no payload was announced.
     behind: Option<u32>,
-    /// How far an incomplete value was examined: the offset of its next part, and the values still owed (0 if there is
-    /// none).
+    /// The state of an incomplete value: the offset of the part to examine next, and the number of values that are still
+    /// missing (0 if no value is incomplete).
     at: usize,
     open: u64,
     scan: json::Scan,
@@ -160,7 +160,7 @@ impl Decoder {
         left > 0 || self.behind.is_some()
     }
 
-    /// Whether the front of the input is the start of a MessagePack value that was not examined yet.
+    /// Whether the input begins with a MessagePack value that was not examined yet.
     pub(super) fn is_between(&self) -> bool {
         self.open == 0 && self.behind.is_none() && self.json == Some(false)
     }
@@ -176,10 +176,11 @@ impl Decoder {
     /// Returns the item at the front of `input`, and the number of bytes consumed: drop these, then call again. After
     /// [`Step::More`] pass the same bytes with more after them.
     ///
-    /// # Errors [`Refusal`]: close the connection.
+    /// # Errors
+    /// [`Refusal`]: close the connection.
     #[inline]
     pub fn next<'a>(&'a mut self, input: &'a [u8]) -> Result<(usize, Step<'a>), Refusal> {
-        // The previous frame is done: a peer that goes silent after a large one must not hold its memory.
+        // The previous frame is done. Free a large buffer now, so that a peer that then falls silent does not hold it.
         if self.converted.capacity() > CONVERTED_BYTES_KEPT {
             self.converted = Vec::new();
         }
@@ -228,7 +229,7 @@ impl Decoder {
         }
         match read_value(input) {
             Ok((end, value)) => self.judge(input, end, end, value),
-            // It was just skipped to its end.
+            // Cannot fail: the value was just skipped to its end.
             Err(_) => Err(self.malformed(input)),
         }
     }
@@ -274,7 +275,7 @@ impl Decoder {
     }
 
     fn next_json<'a>(&'a mut self, input: &'a [u8]) -> Result<(usize, Step<'a>), Refusal> {
-        // JSON's white space, which does not include the form feed, however the reads are divided.
+        // The white space of JSON, without the form feed. The result must not depend on how the reads are divided.
         let is_blank = |byte: &u8| matches!(byte, b' ' | b'\t' | b'\r' | b'\n');
         if input.iter().all(is_blank) {
             self.scan = json::Scan::new();
@@ -294,7 +295,7 @@ impl Decoder {
         let at = match read {
             Ok(json::Progress::Consumed(_)) => match self.converted.first() {
                 Some(0x80..=0x9f | 0xdc..=0xdf) => None,
-                // A number or a word, which no JSON client of the protocol sends.
+                // A number or a literal, which no JSON client of the protocol sends.
                 _ => Some(0),
             },
             Ok(json::Progress::NeedMore) => Some(end),

@@ -1,4 +1,4 @@
-//! Writes the frames of a sender: the head, the payload unchanged, then the option map.
+//! Writes the frames of a sender: the head and the option map. The caller writes the payload between them.
 
 use millstream_record::Encoding;
 

@@ -44,7 +44,8 @@ pub(crate) enum Value<'a> {
 
 /// Reads the top-level value at the start of `input`; returns where it ends.
 ///
-/// # Errors [`ReadError::Short`] if it is incomplete, [`ReadError::Malformed`].
+/// # Errors
+/// [`ReadError::Short`] if it is incomplete, [`ReadError::Malformed`].
 #[inline]
 pub(crate) fn read_value(input: &[u8]) -> Result<(usize, Value<'_>), ReadError> {
     let mut reader = Reader::new(input);
@@ -65,8 +66,8 @@ pub(crate) fn read_value(input: &[u8]) -> Result<(usize, Value<'_>), ReadError> 
     }
 }
 
-/// [`ReadError::Type`] if the array is not a frame. A tag or an option map above its bound makes it none, because both
-/// are kept with every batch.
+/// Returns [`ReadError::Type`] if the array is not a frame. An array whose tag or option map is too long is not a frame either,
+/// because both are kept with every batch.
 #[inline]
 fn read_frame<'a>(reader: &mut Reader<'a>) -> Result<Frame<'a>, ReadError> {
     let length = reader.array_len()?;
@@ -79,7 +80,7 @@ fn read_frame<'a>(reader: &mut Reader<'a>) -> Result<Frame<'a>, ReadError> {
     }
     let (form, body, taken) = match reader.peek()? {
         0xa0..=0xbf | 0xd9..=0xdb | 0xc4..=0xc6 => (Form::Packed, reader.bytes()?, 2),
-        // With four elements an array can only be fluent-bit's [time, metadata] of a single message.
+        // An array of four elements can only be fluent-bit's form of a single message: [time, metadata].
         0x90..=0x9f | 0xdc | 0xdd if length < 4 => {
             let count = reader.array_len()?;
             (Form::Forward(count), reader.values(u64::from(count))?, 2)

@@ -106,7 +106,8 @@ pub fn write_helo(out: &mut Vec<u8>, helo: &Helo<'_>) {
 
 /// Reads the HELO at the start of `input`, and its length.
 ///
-/// # Errors [`ReadError::Short`]: read more bytes; others: the server does not do this handshake.
+/// # Errors
+/// [`ReadError::Short`]: read more bytes; others: the server does not do this handshake.
 pub fn read_helo(input: &[u8]) -> Result<(Helo<'_>, usize), ReadError> {
     let mut reader = Reader::new(input);
     expect(&mut reader, b"HELO", 2)?;
@@ -139,7 +140,8 @@ pub fn write_ping(out: &mut Vec<u8>, ping: &Ping<'_>) {
 
 /// Reads the PING at the start of `input`, and its length.
 ///
-/// # Errors [`ReadError::Short`]: read more bytes; others: this is not a PING.
+/// # Errors
+/// [`ReadError::Short`]: read more bytes; others: this is not a PING.
 pub fn read_ping(input: &[u8]) -> Result<(Ping<'_>, usize), ReadError> {
     let mut reader = Reader::new(input);
     expect(&mut reader, b"PING", 6)?;
@@ -172,7 +174,8 @@ pub fn write_pong(out: &mut Vec<u8>, pong: &Pong<'_>) {
 
 /// Reads the PONG at the start of `input`, and its length.
 ///
-/// # Errors [`ReadError::Short`]: read more bytes; others: this is not a PONG.
+/// # Errors
+/// [`ReadError::Short`]: read more bytes; others: this is not a PONG.
 pub fn read_pong(input: &[u8]) -> Result<(Pong<'_>, usize), ReadError> {
     let mut reader = Reader::new(input);
     expect(&mut reader, b"PONG", 5)?;
@@ -203,7 +206,7 @@ mod tests {
     const NONCE: &[u8] = b"0123456789abcdef";
     const AUTH: &[u8] = &[0, 255, 1, 254];
 
-    /// The complete message reads back; truncated anywhere it is short; with one byte changed nothing panics.
+    /// Checks that the complete message reads back, that each truncated one is short, and that a changed byte causes no panic.
     fn comes_back(bytes: &[u8], read: impl Fn(&[u8]) -> Result<usize, ReadError>) {
         let mut longer = bytes.to_vec();
         longer.extend_from_slice(b"what follows");

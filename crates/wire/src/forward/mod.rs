@@ -30,8 +30,8 @@
 //! also sent `floor`, the position below which they had settled everything. It is ignored: any peer can write it, and
 //! only a chunk's own id and bytes can prove that it is a repeat.
 //!
-//! No length is trusted before its bytes have arrived, no byte is parsed twice except for incomplete heads, and nothing
-//! recurses. Reading, buffers, gathering and the order of acks are the task of `sources/forward`.
+//! No length is trusted before its bytes have arrived. Only the head of an incomplete value is parsed twice. Nothing recurses.
+//! Reading, buffers, gathering and the order of acks are the task of `sources/forward`.
 
 mod ack;
 mod check;

@@ -48,7 +48,8 @@ pub struct Options<'a> {
 impl<'a> Options<'a> {
     /// Reads the option, which is one complete value. A value that is not a map counts as none.
     ///
-    /// # Errors [`ReadError::Short`] if it is incomplete, [`ReadError::Malformed`].
+    /// # Errors
+    /// [`ReadError::Short`] if it is incomplete, [`ReadError::Malformed`].
     pub(crate) fn read(reader: &mut Reader<'a>) -> Result<Self, ReadError> {
         let mut options = Self::default();
         if !is_map(reader.peek()?) {
@@ -84,7 +85,7 @@ impl<'a> Options<'a> {
                 }
             }
             b"millstream" => {
-                // Unreadable parts are ignored: they describe the records but are none.
+                // Errors are ignored: these parts only describe the records.
                 let _ = self.read_ours(&mut reader);
             }
             _ => {}

@@ -1,7 +1,7 @@
 //! Runs of similar single messages: the fast loop for clients that send one record per message.
 //!
-//! Such messages differ only after their tag, so a run needs no [`Step`](super::Step) per message: compare the head,
-//! skip the record, append. The first message that differs ends the run and is decoded in the general way.
+//! Such messages differ only after their tag, so a run needs no [`Step`](super::Step) per message: it compares the head, skips
+//! the record and appends the entry. The first message that differs ends the run and is decoded by [`Decoder::next`].
 
 use super::Decoder;
 use crate::msgpack::{Plain, Reader, is_map, skip};
@@ -18,9 +18,9 @@ pub fn message_head(input: &[u8]) -> Option<&[u8]> {
 }
 
 impl Decoder {
-    /// Appends the entries of the messages at the front of `input` that begin with `head`, have an integer or an
-    /// EventTime as time, and are complete, as long as `out` has room without growing. Returns the bytes consumed and
-    /// the records appended.
+    /// Appends the entries of the messages at the front of `input` that begin with `head`, have an integer or an EventTime as
+    /// time, and are complete. Stops when the next one does not fit into the capacity of `out`. Returns the number of bytes
+    /// consumed and of records appended.
     pub fn run(&mut self, input: &[u8], head: &[u8], out: &mut Vec<u8>) -> (usize, u32) {
         if !self.is_between() {
             return (0, 0);

@@ -4,7 +4,7 @@ use millstream_record::Time;
 
 use crate::msgpack::{Reader, Shape, entry_shape, is_array, write_time};
 
-/// The numbers of values.
+/// The numbers of sorted values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sifted {
     /// Entries in `good`.
@@ -24,7 +24,7 @@ pub fn sift(payload: &[u8], received: Time, good: &mut Vec<u8>, bad: &mut Vec<u8
             Shape::Good => good.extend_from_slice(value),
             Shape::Timeless => {
                 let mut head = Reader::new(value);
-                // It has the shape of an entry, so it begins with an array.
+                // Cannot fail: the value has the shape of an entry, so it begins with an array.
                 let _ = head.array_len();
                 good.push(0x92);
                 write_timed(

@@ -1,8 +1,8 @@
-//! The protocol of the Linux kernel on `/dev/fuse`, as far as a tree of files needs it.
+//! The protocol of the Linux kernel on `/dev/fuse`: the part that a tree of files needs.
 //!
 //! Hop: [decode] of writes to a mounted directory. Specification: `include/uapi/linux/fuse.h`, major version 7. Numbers are in
 //! native byte order, because both ends run on one machine. One read returns one request, one write sends one answer. Requests
-//! are validated although the kernel writes them. No I/O, no state.
+//! are validated, although they come from the kernel. No I/O, no state.
 //!
 //! ```text
 //! request                                        answer
@@ -33,7 +33,7 @@ pub use request::{Header, Malformed, Operation, Request, SetAttributes, TimeSet}
 
 /// The major version of the protocol.
 pub const MAJOR: u32 = 7;
-/// The minor version, which has all capabilities below.
+/// The minor version. It supports all capabilities below.
 pub const MINOR: u32 = 36;
 /// The offset of the data in a request of [`Operation::Write`].
 pub const WRITE_DATA_AT: usize = 80;

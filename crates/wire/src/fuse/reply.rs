@@ -98,7 +98,7 @@ pub fn attributes(of: &Attributes, seconds: u64) -> Vec<u8> {
     out
 }
 
-/// The answer to LOOKUP and to the operations that make a node, valid for `seconds`.
+/// The answer to LOOKUP and to the operations that create a node, valid for `seconds`.
 pub fn entry(of: &Attributes, seconds: u64) -> Vec<u8> {
     let mut out = Vec::with_capacity(128);
     put64(&mut out, &[of.node, 0, seconds, seconds, 0]);

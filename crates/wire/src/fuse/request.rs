@@ -5,7 +5,7 @@ use super::fields::Fields;
 /// Bytes before the body.
 const HEADER_BYTES: usize = 40;
 
-/// The header of a request: which process asks, about which node.
+/// The header of a request: the process that made it, and the node that it is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
     /// Repeated in the answer.
@@ -25,7 +25,7 @@ pub struct Header {
 pub struct Request<'a> {
     /// The header.
     pub header: Header,
-    /// A request of the kernel.
+    /// The operation.
     pub operation: Operation<'a>,
 }
 
@@ -33,7 +33,7 @@ pub struct Request<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the kernel sent a malformed request (operation {opcode})")]
 pub struct Malformed {
-    /// To answer with an error; 0 if it could not be read.
+    /// The number by which the kernel recognizes the answer; 0 if it could not be read.
     pub unique: u64,
     /// The number of the operation.
     pub opcode: u32,
@@ -154,7 +154,8 @@ pub enum Operation<'a> {
         length: u64,
         mode: u32,
     },
-    /// The request with this unique was interrupted. An answer only makes the kernel send this again.
+    /// The request with this `unique` was interrupted. The answer EAGAIN makes the kernel send this again; no other answer is
+    /// needed.
     Interrupt {
         unique: u64,
     },

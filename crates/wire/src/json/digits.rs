@@ -1,9 +1,9 @@
 //! Integers as decimal digits.
 
-/// The longest 64-bit integer: `-9223372036854775808` and `18446744073709551615`.
+/// The length of the longest 64-bit integer: `-9223372036854775808` or `18446744073709551615`.
 pub(crate) const INTEGER_BYTES: usize = 20;
 
-/// The digits of a 64-bit integer with its sign. The number never exceeds 64 bits.
+/// The digits of a number with its sign. The number must fit into 64 bits, signed or unsigned.
 pub(crate) fn digits(number: i128, buffer: &mut [u8; INTEGER_BYTES]) -> &[u8] {
     let magnitude = u64::try_from(number.unsigned_abs()).unwrap_or(u64::MAX);
     let mut start = unsigned_digits(magnitude, buffer);

@@ -1,7 +1,7 @@
 //! The characters that a JSON string must escape: `"`, `\` and those below space.
 //!
-//! A block is tested as a whole, without `unsafe`: by a fold that the compiler vectorises. The position of such a
-//! character is found by arithmetic in a word.
+//! A block is tested as a whole by a fold that the compiler vectorises, without `unsafe`. The position of a character is found
+//! by arithmetic on a word.
 
 const ONES: u64 = 0x0101_0101_0101_0101;
 
@@ -21,13 +21,13 @@ pub(super) fn plain<const N: usize>(block: &[u8; N]) -> bool {
     })
 }
 
-/// The highest bit of the lowest byte that needs an escape is set. Bits above it may be set without cause (by a
-/// borrow), bits below are not. 0: no byte needs an escape.
+/// A word whose lowest set high bit marks the lowest byte that needs an escape. Higher bits may be wrong, because of a borrow.
+/// 0: no byte needs an escape.
 #[inline(always)]
 pub(super) fn specials(word: u64) -> u64 {
     let quote = word ^ (ONES * b'"' as u64);
     let backslash = word ^ (ONES * b'\\' as u64);
-    // `x - 1` sets the high bit of a zero byte, `x - 32` that of a byte below 32; `& !x` drops those that had it
+    // `x - 1` sets the high bit of a zero byte, `x - 32` the high bit of a byte below 32. `& !x` clears the bits that were set
     // before.
     let controls = word.wrapping_sub(ONES * 0x20) & !word;
     let quotes = quote.wrapping_sub(ONES) & !quote;
@@ -35,7 +35,7 @@ pub(super) fn specials(word: u64) -> u64 {
     (controls | quotes | backslashes) & (ONES * 0x80)
 }
 
-/// The index of the byte with the lowest flag, if there is one.
+/// The index of the byte with the lowest set flag; 8 if no flag is set.
 #[inline(always)]
 pub(super) fn lowest(flags: u64) -> usize {
     (flags.trailing_zeros() / 8) as usize
@@ -57,8 +57,8 @@ pub(super) fn clean_prefix(text: &[u8]) -> usize {
     clean + special.unwrap_or(rest.len())
 }
 
-/// The JSON of a byte in a string, from the lowest byte on; the byte itself if it needs no escape. The highest byte is
-/// its length.
+/// The JSON of each byte in a string, starting at the lowest byte of the word. The highest byte of the word is the length of
+/// the JSON. A byte that needs no escape stands for itself.
 pub(super) static ESCAPES: [u64; 256] = escapes();
 
 const fn escapes() -> [u64; 256] {

@@ -12,8 +12,8 @@
 //! array, object           array, map: order and duplicate keys are kept
 //! ```
 //!
-//! An object's header is one byte until the object ends; with more than 15 fields its content then moves by 2 or 4
-//! bytes. A byte moves at most once for every level around it, of which there are at most [`super::DEPTH_MAX`].
+//! The header of an object or array is one byte until it ends. If it has more than 15 elements, its content then moves by 2 or
+//! 4 bytes. A byte moves at most once per level of nesting, of which there are at most [`super::DEPTH_MAX`].
 
 use super::DEPTH_MAX;
 use crate::msgpack::{write_bool, write_f64, write_int, write_nil, write_uint};
@@ -37,8 +37,8 @@ pub struct JsonError {
     pub expected: &'static str,
 }
 
-/// Appends the first JSON value of `input` to `out` as MessagePack. After `NeedMore` or an error `out` is unchanged. A
-/// number outside of any structure ends where the input ends.
+/// Appends the first JSON value of `input` to `out` as MessagePack. After `NeedMore` or an error `out` is unchanged. A number
+/// at the top level ends where the input ends.
 ///
 /// Every call starts at the beginning: use [`super::Scan`] to find out when a value that arrives in pieces is complete.
 pub fn to_msgpack(input: &[u8], out: &mut Vec<u8>) -> Result<Progress, JsonError> {
@@ -75,11 +75,13 @@ struct OpenContainer {
     header: usize,
     /// Elements or pairs so far.
     count: u32,
-    /// 1 for an object, 0 for an array. As wide as `count`: without padding the compiler clears all levels at once.
+    /// 1 for an object, 0 for an array. As wide as `count`, so that there is no padding and the compiler clears all levels at
+    /// once.
     object: u32,
 }
 
-/// The most digits, with a point, of a number that is read at once: a float holds all numbers of 15 digits.
+/// Numbers with at most this many digits, including a point, are converted in one step: a float represents all integers of 15
+/// digits.
 const SHORT_NUMBER: usize = 15;
 /// Powers of ten.
 const TENS: [f64; SHORT_NUMBER] = [
@@ -250,7 +252,7 @@ impl Parser<'_> {
         Ok(())
     }
 
-    /// Reads a number of few digits without an exponent, which nearly all numbers are; false if it is another one.
+    /// Reads a number of few digits without an exponent, as nearly all numbers are. Returns false for other numbers.
     #[inline]
     fn short_number(&mut self) -> bool {
         let rest = self.input.get(self.at..).unwrap_or_default();
@@ -269,13 +271,13 @@ impl Parser<'_> {
                 (b',' | b'}' | b']' | b' ' | b'\t' | b'\r' | b'\n', _) => {
                     let fraction = point.map(|point| at - point - 1);
                     match (fraction, i64::try_from(number)) {
-                        // An empty part, or -0.
+                        // An empty part, or -0, is left to the general case.
                         (Some(0), _) => return false,
                         (None, _) if at == 0 || (negative && number == 0) => return false,
                         (None, Ok(number)) if negative => write_int(self.out, -number),
                         (None, _) => write_uint(self.out, number),
                         (Some(places), _) => {
-                            // Both are exact as floats, so the quotient is the nearest.
+                            // Both operands are exact as floats, so the quotient is the nearest float.
                             let one = TENS.get(places).copied().unwrap_or(f64::NAN);
                             let number = number as f64 / one;
                             write_f64(self.out, if negative { -number } else { number });
@@ -318,7 +320,7 @@ impl Parser<'_> {
             return Err(Stop::NeedMore);
         }
         let text = self.input.get(start..self.at).unwrap_or_default();
-        // Only ASCII reaches this.
+        // Cannot fail: only ASCII reaches this.
         let text = std::str::from_utf8(text).unwrap_or_default();
         if integer && text != "-0" {
             if let Ok(number) = text.parse::<u64>() {

@@ -25,7 +25,7 @@ enum Within {
     Text,
     /// A string, after a backslash.
     Escape,
-    /// A number or a word outside of any structure.
+    /// A number or a word at the top level.
     Word,
 }
 
@@ -35,9 +35,9 @@ impl Scan {
         Self::default()
     }
 
-    /// The number of bytes of `input` up to the end of the value, or `None` while it is incomplete. `input` must begin
-    /// where it began at the previous call and hold at least as much. After an end the scan starts over: remove the
-    /// value from `input`. A number or word outside of any structure ends before the byte that follows it.
+    /// The number of bytes of `input` up to the end of the value; `None` while it is incomplete. `input` must begin at the same
+    /// byte as in the previous call and must not be shorter. After the end was returned the scan starts over, so remove the
+    /// value from `input`. A number or word at the top level ends before the byte that follows it.
     pub fn end(&mut self, input: &[u8]) -> Option<usize> {
         while let Some(&byte) = input.get(self.at) {
             let at = self.at;

@@ -1,7 +1,7 @@
 //! Writes text as JSON strings.
 //!
-//! Hop: read decode send keep take [encode] write settle. Blocks of 64 and 16 bytes are stored unchanged up to the
-//! first that needs an escape; from there on words of 8. `cargo bench --bench formats` prints the cost.
+//! Hop: read decode send keep take [encode] write settle. Text is stored in blocks of 64 and 16 bytes up to the first block
+//! that needs an escape, and from there in words of 8 bytes. `cargo bench --bench formats` prints the cost.
 
 use std::ops::Range;
 
@@ -14,7 +14,7 @@ use crate::{invalid_utf8::InvalidUtf8, room::Room};
 const PIECE_BYTES: usize = 1 << 10;
 /// The longest escape: `\u0000`.
 const ESCAPE_BYTES_MAX: usize = 6;
-/// Extra room: stores write more bytes than count.
+/// Spare space, because a store may write more bytes than belong to the text.
 const STORE_BYTES: usize = 16;
 /// A word of spaces.
 const SPACES: u64 = 0x2020_2020_2020_2020;
@@ -27,8 +27,8 @@ pub(crate) fn string(room: &mut Room<'_>, bytes: &[u8], start: usize, length: us
     string_between(room, b"\"", bytes, start, length, b"\"");
 }
 
-/// As [`string`], with bytes before the opening quote and after the closing one: `before` ends with a quote and `after`
-/// begins with one. One call keeps the position in a register.
+/// Like [`string`], but also writes bytes before the opening quote and after the closing one. `before` must end with a quote,
+/// and `after` must begin with one. A single call keeps the position in a register.
 #[inline(always)]
 pub(crate) fn string_between<const B: usize, const A: usize>(
     room: &mut Room<'_>,
@@ -41,7 +41,7 @@ pub(crate) fn string_between<const B: usize, const A: usize>(
     string_behind(room, before, B, bytes, start, length, after);
 }
 
-/// As above, where only the first `count` bytes of `before` count.
+/// Like [`string_between`], but only the first `count` bytes of `before` are written.
 #[inline(always)]
 pub(crate) fn string_behind<const B: usize, const A: usize>(
     room: &mut Room<'_>,
@@ -60,7 +60,7 @@ pub(crate) fn string_behind<const B: usize, const A: usize>(
     }
     let target = room.ahead(length * ESCAPE_BYTES_MAX + STORE_BYTES + B + A);
     store(target, 0, *before);
-    // Most keys and many values: a plain word.
+    // The most frequent case: most keys and many values are short.
     if length <= 8 {
         let word = first_bytes(bytes, start, length);
         if specials(word) | word & HIGHS == 0 {
@@ -81,7 +81,7 @@ pub(crate) fn string_behind<const B: usize, const A: usize>(
     room.advance(to + A);
 }
 
-/// Text of any length.
+/// Writes text of any length.
 #[cold]
 #[inline(never)]
 fn pieces(room: &mut Room<'_>, before: &[u8], bytes: &[u8], range: Range<usize>, after: &[u8]) {
@@ -113,9 +113,9 @@ fn invalid(room: &mut Room<'_>, before: &[u8], text: &[u8], after: &[u8]) {
     room.bytes(after);
 }
 
-/// Writes the bytes `from..end` at `to`, escaped: in blocks up to the first that needs an escape, from there on in
-/// words, because more escapes are likely to follow. Returns the offset after them, and a word with a high bit set if
-/// one of the bytes is not ASCII.
+/// Writes the bytes `from..end` at `to`, escaped. It writes blocks up to the first that needs an escape and then words, because
+/// more escapes are likely to follow. Returns the offset after the bytes, and a word that has a high bit set if one of the
+/// bytes is not ASCII.
 #[inline(never)]
 fn piece(
     target: &mut [u8],
@@ -125,7 +125,7 @@ fn piece(
     end: usize,
 ) -> (usize, u64) {
     let (mut high, first) = (0, to);
-    // A large block costs little more to test than a small one.
+    // Testing a large block costs little more than testing a small one.
     while let Some(block) = bytes.get(from..end).and_then(<[u8]>::first_chunk) {
         let block: &[u8; 64] = block;
         if !plain(block) {
@@ -144,7 +144,7 @@ fn piece(
         from += 16;
         to += 16;
     }
-    // A partial block at the end of plain text: store the last full block, part of which was already stored.
+    // The text ends within a block: store its last 16 bytes, some of which are already stored.
     if from < end
         && end < from + 16
         && to >= first + 16
@@ -182,7 +182,7 @@ fn escaped(target: &mut [u8], to: usize, word: u64) -> usize {
     if flags == 0 {
         return to + 8;
     }
-    // One escape: the bytes before it are already stored, those after it are stored after the escape.
+    // With one escape, the bytes before it are already stored. Those after it are stored behind the escape.
     let before = lowest(flags);
     let from_there = word >> (8 * before);
     let escape = ESCAPES[usize::from(from_there as u8)];
@@ -196,7 +196,7 @@ fn escaped(target: &mut [u8], to: usize, word: u64) -> usize {
     every_byte(target, to, word)
 }
 
-/// Several escapes: each byte is stored as eight, of which the byte or its escape counts.
+/// Writes a word with several escapes: stores eight bytes for each byte and advances by the length of its JSON.
 #[inline(never)]
 fn every_byte(target: &mut [u8], mut to: usize, word: u64) -> usize {
     for byte in word.to_le_bytes() {
@@ -215,10 +215,10 @@ fn store<const N: usize>(target: &mut [u8], at: usize, bytes: [u8; N]) {
     }
 }
 
-/// The first `count` bytes from `at` on, at most 8, followed by spaces, which need no escape.
+/// The first `count` bytes from `at` on, at most 8, filled up with spaces, which need no escape.
 #[inline(always)]
 fn first_bytes(bytes: &[u8], at: usize, count: usize) -> u64 {
-    // Two shifts, because one by 64 bits is not defined.
+    // Two shifts, because a shift by 64 bits would overflow.
     let behind = (u64::MAX << (4 * count)) << (4 * count);
     word_at(bytes, at) & !behind | SPACES & behind
 }

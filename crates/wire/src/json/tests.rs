@@ -66,7 +66,7 @@ proptest! {
         let (progress, bytes) = packed(&text).unwrap();
         prop_assert_eq!(progress, Progress::Consumed(text.len()));
         prop_assert_eq!(read(&bytes), value(&json));
-        // Every header is the shortest one, as in rmpv.
+        // Every header is the shortest possible, as in rmpv.
         let mut shortest = Vec::new();
         rmpv::encode::write_value(&mut shortest, &value(&json)).unwrap();
         prop_assert_eq!(bytes, shortest);

@@ -31,8 +31,7 @@ impl Parser<'_> {
             self.at += 1;
             return Ok(());
         }
-        // With escapes the length is known only at the end: the header is written after the text, and the two are
-        // swapped.
+        // With escapes, the length is known only at the end. So the header is written behind the text, and the two are swapped.
         let place = self.out.len();
         let text = self.input.get(start..self.at).unwrap_or_default();
         self.out.extend_from_slice(text);
@@ -47,7 +46,8 @@ impl Parser<'_> {
         Ok(())
     }
 
-    /// Writes the first `length` bytes of `rest`, the most frequent strings, as one block of which the end is then dropped.
+    /// Writes the first `length` bytes of `rest` as a string. Copies a block of constant size and drops its end. Returns false
+    /// if the string is longer, or `rest` is shorter than the block. Most strings are this short.
     #[inline(always)]
     fn short(&mut self, rest: &[u8], length: usize) -> bool {
         let Some(block) = rest.first_chunk::<SHORT_BYTES>() else {
@@ -64,7 +64,7 @@ impl Parser<'_> {
         true
     }
 
-    /// The number of bytes from here on without escapes.
+    /// The number of bytes from the position on that have no escapes.
     fn clean(&self) -> usize {
         escape::clean_prefix(self.input.get(self.at..).unwrap_or_default())
     }
@@ -111,7 +111,7 @@ impl Parser<'_> {
         self.at += 6;
         let mut character = char::from_u32(unit);
         if (0xd800..0xdc00).contains(&unit) {
-            // Whether the other half is missing is known only when its bytes have arrived.
+            // Whether the second half of the pair follows is known only once its bytes have arrived.
             match (self.input.get(self.at), self.input.get(self.at + 1)) {
                 (None, _) | (Some(b'\\'), None) => return Err(Stop::NeedMore),
                 (Some(b'\\'), Some(b'u')) => {

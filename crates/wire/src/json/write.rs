@@ -57,7 +57,8 @@ impl From<ReadError> for Unfit {
 
 /// Appends the value at offset `at` of `bytes` as JSON text; returns the offset after the value.
 ///
-/// # Errors [`Unfit`]: then `out` is unchanged.
+/// # Errors
+/// [`Unfit`]: then `out` is unchanged.
 pub fn write_value(bytes: &[u8], at: usize, out: &mut Vec<u8>) -> Result<usize, Unfit> {
     let mut room = Room::new(out);
     let start = room.position();
@@ -77,7 +78,7 @@ struct OpenContainer {
     begun: bool,
 }
 
-/// Writes one value of any type. After an error part of it was written.
+/// Writes one value of any type. After an error, a part of it remains in the output.
 pub(crate) fn value(room: &mut Room<'_>, bytes: &[u8], at: usize) -> Result<usize, Unfit> {
     let mut reader = Reader::at(bytes, at);
     if let Some(outer) = open(&mut reader)? {
@@ -187,7 +188,7 @@ fn float(room: &mut Room<'_>, number: FloatText) {
     use std::io::Write;
     let mut text = [0; FLOAT_BYTES];
     let mut rest = &mut text[..];
-    // `{:?}` is the shortest text that reads back as the same float, with an exponent where that is shorter.
+    // `{:?}` gives the shortest text that parses to the same float, with an exponent if that is shorter.
     let written = match number {
         FloatText::Single(number) if number.is_finite() => write!(rest, "{number:?}"),
         FloatText::Double(number) if number.is_finite() => write!(rest, "{number:?}"),

@@ -58,7 +58,7 @@ pub fn accepted(form: Form, rejected: Option<(u64, &str)>) -> Vec<u8> {
     out
 }
 
-/// The body of an answer with another status; `code` is gRPC's (3: invalid argument, 14: unavailable, ...).
+/// The body of an answer with another status. `code` is the gRPC code (3: invalid argument, 14: unavailable, ...).
 pub fn refused(form: Form, code: u8, reason: &str) -> Vec<u8> {
     let mut out = Vec::new();
     match form {
@@ -75,7 +75,8 @@ pub fn refused(form: Form, code: u8, reason: &str) -> Vec<u8> {
     out
 }
 
-/// The number of rejected log records in an answer, and the reason; `None` if all were accepted or the body does not say.
+/// The number of rejected log records in an answer, and the reason. `None` if all were accepted, or the body has no such
+/// number.
 pub fn rejected(form: Form, body: &[u8]) -> Option<(u64, String)> {
     let (count, reason) = match form {
         Form::Protobuf => {

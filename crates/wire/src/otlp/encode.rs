@@ -2,12 +2,12 @@
 //!
 //! Hop: read decode send keep take [encode] write settle.
 //!
-//! The fields that the decoder writes (see [`super`]) become the OTLP fields that they were; every other field becomes
-//! an attribute of the same name. A field `severity` or `level` with a name that syslog or loggers use also sets the
-//! severity, if there is no other. A record without `resources` gets those of the caller. The time is the event time;
-//! `observed_time_unix_nano` is the record's, otherwise the receive time.
+//! The fields that the decoder writes (see [`super`]) become the OTLP fields from which they were read. Every other field
+//! becomes an attribute of the same name. A field `severity` or `level` with a name that syslog or loggers use also sets the
+//! severity, unless the record has another one. A record without `resources` gets those of the caller. The time is the event
+//! time. `observed_time_unix_nano` is the record's, otherwise the receive time.
 //!
-//! Integers beyond 64 bits with a sign become text; text that is not UTF-8 becomes bytes. Nothing recurses, and nothing
+//! An integer above the signed 64-bit range becomes text; text that is not UTF-8 becomes bytes. Nothing recurses, and nothing
 //! is allocated per record. The caller decides which records make a request.
 
 use jiff::tz::TimeZone;
@@ -61,7 +61,8 @@ impl Encoder {
 
     /// Appends the log record for `event` to `out`, and its context to `around`.
     ///
-    /// # Errors [`Unfit`]: then both are unchanged.
+    /// # Errors
+    /// [`Unfit`]: then both are unchanged.
     pub fn record(
         &mut self,
         shared: Shared<'_>,

@@ -50,7 +50,7 @@ impl<'a> List<'a> {
     }
 }
 
-/// OTLP in JSON, converted to MessagePack. Where a name occurs twice in a map, the last one counts.
+/// OTLP in JSON, converted to MessagePack. If a name occurs twice in a map, the last one applies.
 #[derive(Debug)]
 pub(super) struct Json;
 
@@ -73,7 +73,7 @@ impl<'a> Encoding<'a> for Json {
         Ok(Some(list.reader.value()?))
     }
 
-    /// The whole list: a list of valid MessagePack can always be read to its end.
+    /// The whole list. Valid MessagePack can always be read to its end, so no bytes are left unread.
     fn unread(list: &List<'a>) -> &'a [u8] {
         list.unread
     }
@@ -182,7 +182,7 @@ const BRANCHES: [&[u8]; 14] = [
     b"kvlist_value",
 ];
 
-/// The value under one of two names. The last one counts.
+/// The value under one of two names. If both occur, the last one applies.
 fn value_of<'a>(map: &'a [u8], names: [&[u8]; 2]) -> Result<Option<&'a [u8]>, Bad> {
     let mut reader = Reader::new(map);
     let mut found = None;

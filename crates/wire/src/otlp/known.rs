@@ -6,7 +6,7 @@ use crate::{
     syslog::severity,
 };
 
-/// OpenTelemetry's numbers for the severities of syslog, emerg to debug (its logs data model, appendix B).
+/// OpenTelemetry's severity numbers for syslog's severities, emerg to debug (OpenTelemetry's logs data model, appendix B).
 const NUMBERS: [u8; 8] = [21, 19, 18, 17, 13, 10, 9, 5];
 /// The longest id; a trace id has 16 bytes.
 const ID_BYTES_MAX: usize = 32;
@@ -148,7 +148,7 @@ impl<'a> Known<'a> {
     }
 }
 
-/// Calls `each` with key and value of all pairs of a map; `map` may be empty.
+/// Calls `each` with key and value of all pairs of a map. `map` may be empty, which counts as an empty map.
 pub(super) fn pairs<'a>(
     map: &'a [u8],
     mut each: impl FnMut(&'a [u8], &'a [u8]) -> Result<(), Unfit>,

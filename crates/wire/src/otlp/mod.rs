@@ -31,9 +31,9 @@
 //! | `resources` | the attributes of the resource: a map |
 //! | `scope` | `name`, `version`, `attributes` |
 //!
-//! `walk` reads requests of both encodings, `protobuf` and `json` take their messages apart. It makes one pass without
-//! a tree per record, nothing recurses, and no length decides about memory. An unreadable record does not affect its
-//! neighbours. HTTP, decompression and buffers are the task of `sources/http`.
+//! `walk` reads requests of both encodings; `protobuf` and `json` parse their messages. It makes one pass without a tree per
+//! record, nothing recurses, and no length causes an allocation. An unreadable record does not affect others. HTTP,
+//! decompression and buffers are the task of `sources/http`.
 
 mod answer;
 mod encode;
@@ -56,8 +56,8 @@ use millstream_record::Time;
 pub use answer::{Form, accepted, refused, rejected};
 pub use encode::{Encoder, write_request};
 
-/// The deepest nesting of arrays and maps in one value. With the levels around it, it stays below the limit of JSON
-/// output ([`crate::json::DEPTH_MAX`]).
+/// The deepest nesting of arrays and maps in one value. Together with the levels around a value, it stays below the limit of
+/// JSON output ([`crate::json::DEPTH_MAX`]).
 pub const LEVELS_MAX: usize = 64;
 
 /// Reads the log records of one request.
@@ -75,7 +75,7 @@ enum Request<'a> {
 pub enum Next<'a> {
     /// A record, whose entry is at the end of the output.
     Record,
-    /// Unreadable bytes, as in the request (for JSON: as MessagePack), and the reason.
+    /// Unreadable bytes of the request (for JSON: as MessagePack), and the reason.
     Bad(&'a [u8], Bad),
     /// The next record may need this many more bytes of output: enlarge it, then call again.
     Room(usize),

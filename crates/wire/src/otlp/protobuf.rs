@@ -8,8 +8,8 @@
 //! 3, 4     groups, which OTLP has never used: malformed
 //! ```
 //!
-//! A resource or scope may follow the records that it belongs to, so each message is first scanned for them. The scan skips
-//! the records without reading them.
+//! A resource or scope may follow its records, so each message is first scanned for it. The scan skips the records without
+//! reading them.
 
 use std::borrow::Cow;
 
@@ -84,7 +84,7 @@ impl<'a> Fields<'a> {
     fn varint(&mut self) -> Result<u64, Bad> {
         let mut value = 0_u64;
         for (place, &byte) in self.bytes.iter().take(VARINT_BYTES_MAX).enumerate() {
-            // Bits beyond the 64th are dropped, as in every protobuf reader.
+            // Bits beyond the 64th are dropped, as by every protobuf reader.
             value |= u64::from(byte & 0x7f) << (7 * place);
             if byte < 0x80 {
                 self.take(place + 1)?;
@@ -121,7 +121,7 @@ impl<'a> List<'a> {
     }
 }
 
-/// OTLP in protobuf. Where a field that is not repeated occurs twice, the last one counts.
+/// OTLP in protobuf. If a field that is not repeated occurs twice, the last one applies.
 #[derive(Debug)]
 pub(super) struct Protobuf;
 
@@ -136,7 +136,7 @@ impl<'a> Encoding<'a> for Protobuf {
         let mut list = *list;
         let mut count = 0_u32;
         while Self::next(&mut list)?.is_some() {
-            // An element has at least two bytes, and no request has 8 GiB.
+            // Cannot overflow: an element has at least two bytes, and no request has 8 GiB.
             count = count.saturating_add(1);
         }
         Ok(count)
@@ -150,7 +150,7 @@ impl<'a> Encoding<'a> for Protobuf {
         list.fields.unread()
     }
 
-    /// Both are field 1 of their message.
+    /// The name does not matter: resource and scope are both field 1 of their message.
     fn context(message: &'a [u8], _: &[u8]) -> Result<Option<&'a [u8]>, Bad> {
         let mut fields = Fields::new(message);
         let mut context = None;

@@ -1,4 +1,4 @@
-//! The entry that a log record becomes, whatever its encoding.
+//! Writes the entry of a log record, for both encodings of requests.
 
 use millstream_record::Time;
 
@@ -8,7 +8,7 @@ use crate::{
     record::MESSAGE,
 };
 
-/// The most that an entry takes beyond its bytes in the request: field names, heads, ids as digits.
+/// The most bytes by which an entry exceeds its bytes in the request: field names, heads, ids as digits.
 const NAMES_BYTES: usize = 512;
 /// The longest accepted id; a trace id has 16 bytes.
 const ID_BYTES_MAX: usize = 32;
@@ -56,7 +56,7 @@ pub(super) struct Context {
 impl Context {
     /// The most bytes that the entry of a record of `record_bytes` takes.
     pub(super) fn room(&self, record_bytes: usize) -> usize {
-        // A byte of an id becomes two digits; an int of one digit in JSON grows less.
+        // The factor covers ids, whose bytes become two digits each. An integer of one digit in JSON grows less.
         record_bytes.saturating_mul(2) + self.resource.len() + self.scope.len() + NAMES_BYTES
     }
 }
@@ -80,7 +80,7 @@ impl<'o> Entry<'o> {
             .find_map(|time| i64::try_from(time).ok());
         write_time(out, time.map_or(received, Time));
         let map = out.len();
-        // There are at most 12 fields, so the head of the map is this byte.
+        // The head of a map with at most 12 fields is this one byte.
         out.push(0x80);
         Self {
             out,
@@ -130,7 +130,7 @@ impl<'o> Entry<'o> {
         }
     }
 
-    /// Removes what was written.
+    /// Removes the partial entry from the output.
     pub(super) fn undo(self) {
         self.out.truncate(self.start);
     }

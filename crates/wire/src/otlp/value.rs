@@ -1,4 +1,4 @@
-//! Writes MessagePack values as AnyValues: one walk, without recursion, for both encodings.
+//! Writes MessagePack values as AnyValues: one walk for both encodings, without recursion.
 
 use super::LEVELS_MAX;
 use crate::{
@@ -25,7 +25,7 @@ pub(super) trait Target {
     fn close(&mut self, is_map: bool);
 }
 
-/// Lists and maps being written. Kept from one value to the next.
+/// The lists and maps that are being written. Kept between values, so that it is allocated once.
 #[derive(Debug, Default)]
 pub(super) struct Stack {
     levels: Vec<Level>,
@@ -79,7 +79,7 @@ impl Stack {
             return Err(Unfit::TooDeep);
         }
         target.open(is_map);
-        // An empty one has no element to end.
+        // An empty list or map has no element to end.
         self.levels.push(Level {
             left,
             is_map,

@@ -15,7 +15,7 @@ use crate::msgpack::{
     write_str,
 };
 
-/// How to take the messages of one encoding apart. A message is the slice of the request that holds it.
+/// The functions that parse the messages of one encoding. A message is the slice of the request that holds it.
 pub(super) trait Encoding<'a> {
     /// The elements of a repeated field that were not read yet.
     type List: Copy + Debug;
@@ -48,7 +48,8 @@ pub(super) trait Encoding<'a> {
     fn any(message: &'a [u8]) -> Result<Any<'a, Self::List>, Bad>;
 }
 
-/// A repeated field: its number in protobuf, and its names in JSON (protobuf's own, and as the specification has it).
+/// A repeated field: its number in protobuf, and its two names in JSON (that of protobuf's JSON mapping, and that of the
+/// specification).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Repeated {
     pub(super) number: u32,
@@ -70,7 +71,7 @@ const SCOPE_ATTRIBUTES: Repeated = repeated(3, b"attributes", b"attributes");
 pub(super) const RECORD_ATTRIBUTES: Repeated = repeated(6, b"attributes", b"attributes");
 pub(super) const VALUES: Repeated = repeated(1, b"values", b"values");
 
-/// A log record that was taken apart.
+/// The parts of a log record.
 #[derive(Debug)]
 pub(super) struct LogRecord<'a, L> {
     pub(super) plain: Plain<'a>,
@@ -103,7 +104,7 @@ pub(super) struct Logs<'a, E: Encoding<'a>> {
     resources: Option<E::List>,
     scopes: Option<E::List>,
     records: Option<E::List>,
-    /// The record that waits for room in the output.
+    /// The record that did not fit into the output yet.
     waiting: Option<&'a [u8]>,
     context: Context,
     values: Values<'a, E>,
@@ -248,7 +249,7 @@ fn element<'a, E: Encoding<'a>>(
     next.map_err(|bad| (unread, bad))
 }
 
-/// Writes values as MessagePack, without recursion. Keeps its stack from one value to the next.
+/// Writes values as MessagePack, without recursion. Keeps its stack between values, so that it is allocated once.
 #[derive(Debug)]
 struct Values<'a, E: Encoding<'a>> {
     /// Lists being written, and whether their elements are pairs.

@@ -39,7 +39,7 @@ impl Target for Any<'_> {
 
     fn double(&mut self, value: f64) {
         self.put("{\"doubleValue\":");
-        // JSON has no numbers for these; protobuf's JSON writes their names.
+        // JSON has no numbers for NaN and infinities. Protobuf's JSON mapping writes their names.
         match value {
             _ if value.is_nan() => self.put("\"NaN\""),
             f64::INFINITY => self.put("\"Infinity\""),
@@ -47,7 +47,7 @@ impl Target for Any<'_> {
             _ => {
                 let mut packed = Vec::with_capacity(9);
                 crate::msgpack::write_f64(&mut packed, value);
-                // A finite float can always be written.
+                // Cannot fail: a finite float can always be written.
                 let _ = crate::json::write_value(&packed, 0, self.0);
             }
         }
@@ -154,7 +154,7 @@ impl<'o> Object<'o> {
     }
 }
 
-/// Writes a KeyValue to an open array; `first` if the array is still empty.
+/// Writes a KeyValue to an open array. `first`: the array is still empty.
 fn pair(
     key: &[u8],
     value: &[u8],
@@ -210,7 +210,7 @@ pub(super) fn record(
     Ok(())
 }
 
-/// Writes a resource: the record's, or `names`.
+/// Writes a resource: that of the record, otherwise the attributes in `names`.
 pub(super) fn resource<'n>(
     known: &Known<'_>,
     names: impl Iterator<Item = (&'n str, &'n [u8])>,
@@ -257,7 +257,7 @@ pub(super) fn scope(
     Ok(())
 }
 
-/// Writes the ResourceLogs with `records` (separated by commas) in one resource and scope; `first` in the request.
+/// Writes the ResourceLogs with `records` (separated by commas) in one resource and scope. `first`: the request is still empty.
 pub(super) fn group(first: bool, resource: &[u8], scope: &[u8], records: &[u8], out: &mut Vec<u8>) {
     if !first {
         out.push(b',');

@@ -1,4 +1,4 @@
-//! Writes log records, resources, scopes and requests in protobuf: see the drawing in [`super`].
+//! Writes log records, resources, scopes and requests in protobuf: see the table in [`super`].
 
 use millstream_record::Time;
 
@@ -76,13 +76,13 @@ impl Target for Any<'_> {
     }
 }
 
-/// Begins a message of the field with this tag; returns the offset of its length, one byte so far.
+/// Begins a message in the field with this tag. Returns the offset of its length, which is one byte so far.
 fn begin(tag: u8, out: &mut Vec<u8>) -> usize {
     out.extend_from_slice(&[tag, 0]);
     out.len() - 1
 }
 
-/// Ends the message whose length is at `at`.
+/// Ends a message. Its length is at `at`.
 fn end(at: usize, out: &mut Vec<u8>) {
     let length = out.len() - at - 1;
     if length >= 0x80 {
@@ -204,7 +204,7 @@ fn fixed64(number: u8, value: u64, out: &mut Vec<u8>) {
     }
 }
 
-/// Writes a resource, without tag and length: the record's, or `names`.
+/// Writes a resource, without tag and length: that of the record, otherwise the attributes in `names`.
 pub(super) fn resource<'n>(
     known: &Known<'_>,
     names: impl Iterator<Item = (&'n str, &'n [u8])>,

@@ -10,9 +10,9 @@
 //! - `-` is a missing value: its field is left out. A user may contain spaces.
 //! - A request that is not `METHOD PATH` (a TLS handshake on a plain port, `-`, nothing) becomes the field `request`, as the
 //!   server wrote it.
-//! - Escapes (`\"`, `\\`, `\xHH`) become the characters that they stand for if the value is then UTF-8 text without
-//!   control characters; otherwise the value stays as the server wrote it, so that no request forges a line or an escape
-//!   sequence of a terminal.
+//! - Escapes (`\"`, `\\`, `\xHH`) become the characters that they stand for, if the value is then UTF-8 text without control
+//!   characters. Otherwise the value stays as the server wrote it, so that no request can forge a line or an escape sequence
+//!   for a terminal.
 
 use memchr::{memchr, memchr2, memmem::Finder, memrchr};
 
@@ -91,7 +91,7 @@ impl Access {
 
     /// Appends the fields of a line.
     pub(super) fn fields(&self, line: &[u8], fields: &mut Fields<'_>) -> Result<(), Fault> {
-        // A quote inside of a user is escaped, so this is the end of the time.
+        // Quotes within a user are escaped, so this must be the end of the time.
         let close = self.time_end.find(line);
         let close = close.ok_or(Fault::at(0, "`HOST IDENT USER [TIME] \"REQUEST\"`"))?;
         let before = line.get(..close).unwrap_or_default();
@@ -125,13 +125,13 @@ impl Access {
         }
     }
 
-    /// `HOST IDENT USER `, perhaps with a virtual host before them.
+    /// Appends the fields of `HOST IDENT USER `, which a virtual host may precede.
     fn names(&self, text: &[u8], fields: &mut Fields<'_>) -> Result<(), Fault> {
         let missing = || Fault::at(0, "`HOST IDENT USER` before the time");
         let text = text.strip_suffix(b" ").ok_or_else(missing)?;
         let (mut client, rest) = split(text).ok_or_else(missing)?;
         let (mut ident, mut user) = split(rest).ok_or_else(missing)?;
-        // An address may end with a colon and digits as well; the word after it is then the ident, which is `-`.
+        // An address may end with a colon and digits, too. The word after it is then the ident, which is `-`.
         if let Some(slot) = &self.vhost
             && ident != b"-"
             && has_port(client)
@@ -242,7 +242,7 @@ fn quoted(line: &[u8], start: usize) -> Result<Quoted<'_>, Fault> {
     }
 }
 
-/// Whether a word is a name and the number of a port: `www.example.com:443`.
+/// Whether a word is a name with a port number: `www.example.com:443`.
 fn has_port(word: &[u8]) -> bool {
     let Some((name, port)) = memrchr(b':', word).and_then(|at| word.split_at_checked(at)) else {
         return false;
@@ -271,7 +271,7 @@ fn resolved(slot: &Slot, text: &[u8], escaped: bool, fields: &mut Fields<'_>) ->
     appended
 }
 
-/// Appends a text with its escapes resolved; whether it is then UTF-8 text without control characters.
+/// Appends a text with its escapes resolved. Returns whether the result is UTF-8 text without control characters.
 fn unescape(mut text: &[u8], out: &mut Vec<u8>) -> bool {
     while let Some(at) = memchr(b'\\', text) {
         let (before, rest) = text.split_at_checked(at).unwrap_or((text, &[]));
@@ -282,7 +282,7 @@ fn unescape(mut text: &[u8], out: &mut Vec<u8>) -> bool {
                 None => return false,
             },
             [_, byte @ (b'"' | b'\\'), ..] => (2, *byte),
-            // Apache writes control characters as `\n`, `\t` and so on.
+            // Apache also writes control characters as `\n`, `\t` and so on.
             _ => return false,
         };
         out.push(byte);

@@ -5,7 +5,7 @@ use millstream_record::Time;
 use super::{Fault, Kind, others::Others, time::Stamps};
 use crate::msgpack::{Reader, write_str};
 
-/// The meaning of fields by their names.
+/// The name of the field that holds the time, and the types of fields by name.
 #[derive(Debug, Default)]
 pub(super) struct Meaning {
     /// The name of the field that holds the time.
@@ -55,9 +55,9 @@ pub(super) struct Fields<'a> {
     pub(super) out: &'a mut Vec<u8>,
     /// The number of fields appended.
     pub(super) count: u32,
-    /// The event time, if a field held it.
+    /// The event time, if one of the fields held it.
     pub(super) time: Option<Time>,
-    /// The record's time until now.
+    /// The time of the record before it was parsed.
     pub(super) now: Time,
     pub(super) others: &'a mut Others,
     pub(super) meaning: &'a Meaning,
@@ -109,7 +109,7 @@ impl Fields<'_> {
         let mut reader = Reader::new(map);
         let length = reader.map_len()?;
         self.count += length;
-        // Pairs that need no change are copied together.
+        // Pairs that need no change are copied as one range.
         let mut same = reader.position();
         for _ in 0..length {
             let pair = reader.position();
@@ -146,7 +146,7 @@ impl Fields<'_> {
             .extend_from_slice(map.get(start..end).unwrap_or_default());
     }
 
-    /// Reads the event time; whether its field is left out.
+    /// Reads the event time from the text. Returns whether the field is left out.
     fn takes_time(&mut self, text: &[u8]) -> Result<bool, Fault> {
         let read = self.stamps.text(text, self.now);
         self.took(read)

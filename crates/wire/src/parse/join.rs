@@ -1,4 +1,4 @@
-//! The bytes of a record around its parsed fields: the head, the other fields, the counts of maps.
+//! Writes the parts of a record around its parsed fields: the head, the other fields, the counts of maps.
 
 use std::ops::Range;
 
@@ -25,9 +25,9 @@ pub enum Input<'a> {
 pub(super) struct Begun<'a> {
     /// The text of the parsed field.
     pub(super) text: &'a [u8],
-    /// The event time until now.
+    /// The event time before the parsed fields.
     pub(super) time: Time,
-    /// The offset of the record's map in the output, whose head is one byte until [`set_map_len`].
+    /// The offset of the record's map in the output. Its head is one byte until [`set_map_len`].
     pub(super) map_at: usize,
     /// The number of other fields.
     pub(super) others: u32,
@@ -35,14 +35,14 @@ pub(super) struct Begun<'a> {
     pub(super) plain: bool,
 }
 
-/// The fields to leave out.
+/// How the parsed field and the others are joined.
 #[derive(Debug)]
 pub(super) struct Joint {
     /// The parsed field.
     pub(super) field: FieldPath,
-    /// Whether it stays.
+    /// Whether the parsed field stays in the record.
     pub(super) keep: bool,
-    /// The field that gets the parsed ones.
+    /// The field that gets the parsed ones as a map.
     pub(super) into: Option<Box<[u8]>>,
 }
 
@@ -130,7 +130,7 @@ impl Joint {
         })
     }
 
-    /// Appends the fields of the map at `at` that stay; returns the place of the parsed value and the number of fields.
+    /// Appends the fields of the map at `at` that stay. Returns the offset of the parsed value, and the number of fields.
     fn copy(
         &self,
         entry: &[u8],
@@ -146,7 +146,7 @@ impl Joint {
         let mut reader = Reader::at(entry, at);
         let length = reader.map_len()?;
         let (mut found, mut count) = (None, 0);
-        // Fields that stay are copied together.
+        // Adjacent fields that stay are copied as one range.
         let mut same = reader.position();
         for _ in 0..length {
             let pair = reader.position();
@@ -192,7 +192,7 @@ impl Joint {
         Ok((found.ok_or(Fault::NoField)?, count))
     }
 
-    /// Fields are replaced only by parsed fields beside them.
+    /// Notes a field that a parsed one may replace. With `into`, there are none.
     #[inline]
     fn push(&self, others: &mut Others, name: Option<&[u8]>, at: usize) {
         if self.into.is_none() {
@@ -200,7 +200,7 @@ impl Joint {
         }
     }
 
-    /// The place of a field inside another one.
+    /// The offset of a nested field.
     fn target(&self, entry: &[u8], map: usize) -> Result<usize, Fault> {
         let record = Record::Packed(entry.get(map..).unwrap_or_default());
         match self.field.find(record) {
@@ -214,8 +214,8 @@ fn flush(entry: &[u8], range: Range<usize>, out: &mut Vec<u8>) {
     out.extend_from_slice(entry.get(range).unwrap_or_default());
 }
 
-/// Appends the map at `at` without the value at `target` and its key, which may be inside maps of this map. `behind` gets
-/// one range for each level.
+/// Appends the map at `at` without the value at `target` and its key, which may be in a nested map. `behind` gets the range
+/// behind the removed pair for each level.
 #[cold]
 fn write_without(
     entry: &[u8],
@@ -259,7 +259,7 @@ fn write_without(
     Ok(())
 }
 
-/// Sets the head of the map at `at`, which is one byte until then.
+/// Sets the head of the map at `at`, which is one byte so far.
 #[inline]
 pub(super) fn set_map_len(out: &mut Vec<u8>, at: usize, length: u32) {
     if length < 16 {
@@ -275,7 +275,7 @@ pub(super) fn set_map_len(out: &mut Vec<u8>, at: usize, length: u32) {
     }
 }
 
-/// Sets the time of the entry at `start`; its metadata stay.
+/// Sets the time of the entry at `start`. Its metadata stay.
 #[inline]
 pub(super) fn set_time(out: &mut Vec<u8>, start: usize, time: Time) -> Result<(), Fault> {
     if let Some([0x92, 0xd7, 0, stamp @ ..]) = out.get_mut(start..)
@@ -304,7 +304,7 @@ fn set_any_time(out: &mut Vec<u8>, start: usize, time: Time) -> Result<(), Fault
             let [e, f, g, h] = time.subsec_nanos().to_be_bytes();
             replace(out, range, &[0xd7, 0, a, b, c, d, e, f, g, h]);
         }
-        // Before 1970 or after 2106.
+        // The time is before 1970 or after 2106, which EventTime cannot hold.
         Err(_) => {
             let [a, b, c, d, e, f, g, h] = time.seconds().to_be_bytes();
             replace(out, range, &[0xd3, a, b, c, d, e, f, g, h]);

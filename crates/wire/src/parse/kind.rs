@@ -1,6 +1,6 @@
 //! Types of parsed fields, and conversions to them.
 //!
-//! A value that cannot be converted stays as it is: `-` for a number that is missing loses nothing and fails no record.
+//! A value that cannot be converted stays unchanged. So a `-` for a missing number loses no data and is no error.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -69,7 +69,7 @@ impl Kind {
     }
 }
 
-/// The most digits that certainly fit into 64 bits.
+/// Numbers with up to this many digits always fit into 64 bits.
 const SHORT_DIGITS: usize = 18;
 
 /// Appends the integer that `text` holds.
@@ -101,7 +101,7 @@ fn long_integer(text: &[u8], out: &mut Vec<u8>) -> bool {
         write_int(out, number);
     } else {
         return match plain_float(text) {
-            // Digits beyond 64 bits would become other digits.
+            // Only text in float notation: an integer beyond 64 bits would lose digits.
             Some(number) if text.contains(['.', 'e', 'E']) => cut_off(number, out),
             _ => false,
         };
@@ -123,7 +123,7 @@ fn trimmed(text: &[u8]) -> Option<&str> {
     std::str::from_utf8(text.trim_ascii()).ok()
 }
 
-/// A finite number, but not the names of others such as `inf`.
+/// A finite number. Names such as `inf` are refused.
 pub(super) fn plain_float(text: &str) -> Option<f64> {
     let digits = text.bytes().any(|byte| byte.is_ascii_digit());
     let number = text.parse::<f64>().ok()?;
@@ -149,7 +149,7 @@ fn float_of(value: &[u8]) -> Option<f64> {
     Reader::new(value).float().ok()
 }
 
-/// 2^63, the first float beyond the signed integers.
+/// 2^63, the smallest float above the signed integers.
 const BEYOND: f64 = 9_223_372_036_854_775_808.0;
 
 /// Appends the integer part of a float, if 64 bits hold it.

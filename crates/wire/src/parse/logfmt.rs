@@ -1,7 +1,7 @@
 //! logfmt: `key=value key="quoted \"value\"" key`, as Go's loggers and Heroku write it.
 //!
-//! Keys and values without quotes end at a space or a control character; a key also ends at `=`. A key without `=` is
-//! true, with `=` and nothing behind it an empty text. In quotes, the escapes of JSON and Go (`\n`, `\u00fc`, `\x1b`) are
+//! Keys and values without quotes end at a space or a control character; a key also ends at `=`. A key without `=` is true. A
+//! key with `=` and nothing behind it is an empty text. In quotes, the escapes of JSON and Go (`\n`, `\u00fc`, `\x1b`) are
 //! resolved; an unknown one stays. A text without any `=` is not logfmt.
 
 use memchr::{memchr, memchr2};
@@ -35,7 +35,7 @@ pub(super) fn fields(text: &[u8], fields: &mut Fields<'_>) -> Result<(), Fault> 
     }
 }
 
-/// The number of bytes from `at` on that fit.
+/// The number of consecutive bytes from `at` on for which `fits` is true.
 #[inline(always)]
 fn count(text: &[u8], at: usize, fits: impl Fn(u8) -> bool) -> usize {
     let rest = text.get(at..).unwrap_or_default();
@@ -116,7 +116,7 @@ fn unescape(mut text: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(text);
 }
 
-/// The character of `\uXXXX`, or of two of them, and their length.
+/// The character of `\uXXXX`, or of a pair of them, and the length of the escape.
 fn unicode(text: &[u8]) -> Option<(char, usize)> {
     let unit = hex(text.get(2..)?, 4)?;
     if let Some(character) = char::from_u32(unit) {

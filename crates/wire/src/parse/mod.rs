@@ -9,13 +9,13 @@
 //!
 //! - The parsed field is removed (unless `keep`), the other fields are copied as bytes in their order, and the new fields
 //!   follow. A new field replaces an existing one with its name. Names that occur twice in the text stay twice.
-//! - The event time changes if the field of `time` is there and holds a time; the field is then removed (unless
+//! - The event time changes if the record has the field of `time` and it holds a time. The field is then removed (unless
 //!   `time.keep`). Metadata beside the time stay.
 //! - Text that is not UTF-8 stays as it is, as in [`crate::json`].
 //! - A text that does not have the format is a [`Fault`] with its place, and the output is unchanged.
 //!
-//! One pass over the text, without a tree and without allocations once the buffers of a [`Parser`] have grown. Time and
-//! memory are linear in the record, also for regular expressions. No I/O, no clock.
+//! One pass over the text, without a tree, and without allocations once the buffers of a [`Parser`] have grown. Time and memory
+//! are linear in the size of the record, also for regular expressions. No I/O, no clock.
 
 mod access;
 mod fault;

@@ -121,7 +121,7 @@ impl ParseOptions {
         }
     }
 
-    /// Refuses options that the format does not use or lacks.
+    /// Refuses options that the format does not use, and missing ones that it needs.
     pub(super) fn check(&self) -> Result<(), OptionError> {
         let unused = |option, only| {
             let message = format!("`{option}` has no effect with this format");

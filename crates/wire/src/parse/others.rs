@@ -5,27 +5,27 @@ use std::ops::Range;
 use super::Fault;
 use crate::msgpack::Reader;
 
-/// Up to this many fields are compared one after the other; more are sorted, so that no record takes quadratic time.
+/// Up to this many fields are compared one by one. More are sorted, so that no record takes quadratic time.
 const FEW: usize = 16;
-/// More places than this are not kept in memory for the next record.
+/// At most this many places keep their memory for the next record.
 const KEPT: usize = 1 << 12;
 
-/// The places of the other fields in the output. Four bytes for each, where a field has at least two.
+/// The places of the other fields in the output. Each takes four bytes, and a field takes at least two.
 #[derive(Debug, Default)]
 pub(super) struct Others {
     /// The offset of the first one in the output.
     base: usize,
-    /// A bit for each name: a name whose bit is not set is not among them.
+    /// A bit for the hash of each name. If the bit of a name is not set, no field has it.
     names: u64,
-    /// The offsets of all from `base` on.
+    /// The offsets of all fields, relative to `base`.
     places: Vec<u32>,
-    /// The same in order of their names, if there are more than [`FEW`] and a name was looked up.
+    /// The same offsets, sorted by name. Filled only if there are more than [`FEW`] and a name was looked up.
     sorted: Vec<u32>,
-    /// For each of `sorted`: its name was looked up before.
+    /// For each entry of `sorted`: whether its name was looked up before.
     seen: Vec<bool>,
     /// The offsets of replaced fields.
     replaced: Vec<u32>,
-    /// The bytes behind a field inside of others, for the function that removes it.
+    /// The ranges behind a nested field. Buffer for the function that removes it.
     pub(super) behind: Vec<Range<usize>>,
 }
 
@@ -46,12 +46,12 @@ impl Others {
     #[inline]
     pub(super) fn push(&mut self, name: Option<&[u8]>, at: usize) {
         self.names |= name.map_or(0, bit);
-        // No body reaches 4 GiB.
+        // The conversion cannot fail: no body reaches 4 GiB.
         self.places
             .push(u32::try_from(at - self.base).unwrap_or(u32::MAX));
     }
 
-    /// Notes that a parsed field has this name.
+    /// Notes that a parsed field has this name, so it replaces those in the output.
     #[inline(always)]
     pub(super) fn replace(&mut self, name: &[u8], out: &[u8]) {
         if self.names & bit(name) != 0 {

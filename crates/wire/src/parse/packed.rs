@@ -1,4 +1,4 @@
-//! Texts for which other codecs make a whole map: JSON and syslog.
+//! JSON and syslog, whose codecs write a whole map at once.
 
 use jiff::tz::TimeZone;
 use memchr::memmem::Finder;
@@ -14,13 +14,13 @@ use crate::{
     syslog::{Parsed, Parser, Received},
 };
 
-/// More memory than this is not kept for the next record.
+/// A buffer keeps at most this many bytes of memory for the next record.
 const KEPT_BYTES: usize = 1 << 20;
 
 /// Reads JSON objects.
 #[derive(Debug)]
 pub(super) struct Json {
-    /// Finds the name of the field that holds the time.
+    /// Searches for the name of the field that holds the time.
     time: Option<Finder<'static>>,
     /// The object as MessagePack, if it is not the record itself.
     map: Vec<u8>,
@@ -39,7 +39,7 @@ impl Json {
         }
     }
 
-    /// Reads an object. Returns true if it is written at `at` of the output, where a map of one byte is now. Otherwise
+    /// Reads an object. Returns true if it was written at `at` of the output, in place of the empty map there. Otherwise
     /// [`Json::map`] holds it, and `out` is unchanged.
     #[inline]
     pub(super) fn read(
@@ -60,7 +60,7 @@ impl Json {
         out.truncate(at);
         object(text, out)?;
         let map = out.get(at..).unwrap_or_default();
-        // It may also be part of a text, or a name further inside: then it is looked for without success.
+        // The name may also occur within a text or a nested object. The object is then handled like one with the field.
         if self
             .time
             .as_ref()
@@ -80,7 +80,7 @@ impl Json {
     }
 }
 
-/// Appends the object that is the whole text.
+/// Appends an object. It must be the whole text.
 #[inline]
 fn object(text: &[u8], out: &mut Vec<u8>) -> Result<(), Fault> {
     let blank = text.len() - text.trim_ascii_start().len();

@@ -1,4 +1,4 @@
-//! Parses one record: its head and other fields, then the text, then the counts.
+//! Parses one record: writes its head and other fields, then the parsed fields, then the counts.
 
 use jiff::tz::TimeZone;
 use millstream_record::Time;
@@ -49,7 +49,8 @@ impl Parser {
     /// A parser for these options; times without a zone are in `zone` ([`ParseOptions::time`] may name one, which the
     /// caller looks up).
     ///
-    /// # Errors [`OptionError`]: an option that the format does not have, a missing one, or one with a wrong value.
+    /// # Errors
+    /// [`OptionError`]: an option that the format does not have, a missing one, or one with a wrong value.
     pub fn new(options: &ParseOptions, zone: TimeZone) -> Result<Self, OptionError> {
         options.check()?;
         let into = options.name_of_into()?;
@@ -116,7 +117,8 @@ impl Parser {
     /// Appends the record with its parsed fields to `out`, as one entry of the packed encoding. A record without a time
     /// gets `received`.
     ///
-    /// # Errors [`Fault`]: then `out` is unchanged.
+    /// # Errors
+    /// [`Fault`]: then `out` is unchanged.
     pub fn entry(
         &mut self,
         input: Input<'_>,
@@ -146,7 +148,7 @@ impl Parser {
             others,
             plain,
         } = begun;
-        // The record consists of the parsed fields alone.
+        // Whether the record has no fields but the parsed ones.
         let alone = others == 0 && self.joint.into.is_none();
         if let Text::Syslog(syslog) = &mut self.text
             && alone
@@ -217,5 +219,5 @@ impl Text {
     }
 }
 
-/// More memory than this is not kept for the next record.
+/// A buffer keeps at most this many bytes of memory for the next record.
 const SCRATCH_BYTES: usize = 1 << 20;

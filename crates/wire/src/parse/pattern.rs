@@ -1,7 +1,7 @@
 //! Regular expressions: each named group becomes a field.
 //!
-//! The engine runs in linear time. A text that is UTF-8 is matched by characters; one that is not is matched by bytes, so
-//! that one wrong byte in a line does not hide the line from `[^ ]*`. For ASCII the two are the same, and bytes are faster.
+//! The engine runs in linear time. A text that is UTF-8 is matched by characters. Other text is matched by bytes, so that one
+//! invalid byte in a line does not prevent a match of `[^ ]*`. For ASCII both give the same result, and bytes are faster.
 
 use regex::bytes::{CaptureLocations, Regex, RegexBuilder};
 
@@ -14,7 +14,7 @@ use super::{
 #[derive(Debug)]
 pub(super) struct Pattern {
     characters: Matcher,
-    /// The same expression for bytes; `None` if it names characters that only UTF-8 has.
+    /// The same expression for bytes; `None` if it uses character classes that need UTF-8.
     bytes: Option<Matcher>,
     /// The named groups.
     groups: Box<[(usize, Slot)]>,
@@ -69,7 +69,7 @@ impl Pattern {
         })
     }
 
-    /// Appends the groups that take part in the match.
+    /// Appends the groups that took part in the match.
     pub(super) fn fields(&mut self, text: &[u8], fields: &mut Fields<'_>) -> Result<(), Fault> {
         let by_bytes = text.is_ascii() || str::from_utf8(text).is_err();
         let matcher = match &mut self.bytes {

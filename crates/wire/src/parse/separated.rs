@@ -105,7 +105,7 @@ fn quoted(
             fields.scratch.clear();
             doubled = true;
         }
-        // One of the two quotes.
+        // Of a doubled quote, one belongs to the value.
         let part = text.get(from..at).unwrap_or_default();
         fields.scratch.extend_from_slice(part);
         at += 1;
@@ -124,7 +124,7 @@ fn quoted(
     Ok(at)
 }
 
-/// A value at `offset` has no column.
+/// The fault for a value at `offset` that has no column.
 fn beyond(offset: usize) -> Fault {
     Fault::at(offset, "no more values than `columns` names")
 }

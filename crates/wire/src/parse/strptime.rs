@@ -1,7 +1,7 @@
-//! Formats of times as strptime knows them, compiled once.
+//! The time formats of strptime, compiled once.
 //!
-//! jiff's own strptime has no fraction without a fixed place (`%L`, `%N`), no `Z` for `%z` and no years that follow from
-//! the receive time; Fluentd's users expect all three. Calendars and zones are jiff's.
+//! jiff's own strptime lacks three features that Fluentd's users expect: fractions without a fixed place (`%L`, `%N`), `Z` for
+//! `%z`, and years that follow from the receive time. Calendars and zones are jiff's.
 //!
 //! ```text
 //! %Y %y %m %b %B %h %d %e      year, month (number or English name), day
@@ -55,11 +55,11 @@ pub(super) struct Strptime {
     items: Vec<Item>,
     /// Whether the year follows from the receive time.
     pub(super) yearless: bool,
-    /// Whether a text that differs only in its fraction differs only in the nanoseconds.
+    /// Whether two texts that differ only in their fraction differ only in the nanoseconds.
     pub(super) repeats: bool,
 }
 
-/// A time, and the place of its fraction's digits (empty: none).
+/// A time, and the range of the digits of its fraction (empty if it has none).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Read {
     pub(super) seconds: i64,
@@ -83,11 +83,11 @@ struct Parts {
     since_1970: Option<i64>,
 }
 
-/// Seconds of half a year: a date without a year that is this close to the receive time is in its year.
+/// Half a year in seconds. A date without a year that is this close to the receive time belongs to the same year.
 pub(super) const HALF_YEAR: i64 = 180 * 86_400;
 
 impl Strptime {
-    /// RFC 3339 and what is close to it: a space instead of the `T`, a comma before the fraction, no fraction, no zone.
+    /// RFC 3339 and similar forms: a space instead of the `T`, a comma before the fraction, no fraction, no zone.
     pub(super) fn iso8601() -> Self {
         use Item::{
             Between, Byte, Day, Hour, Minute, Month, OptionalFraction, OptionalZone, Second, Year,
@@ -115,7 +115,8 @@ impl Strptime {
 
     /// Compiles a format.
     ///
-    /// # Errors The part of the format that is not known, or what it lacks.
+    /// # Errors
+    /// A text that names the unknown or missing part of the format.
     pub(super) fn compile(format: &str) -> Result<Self, String> {
         let mut items = Vec::new();
         let mut characters = format.chars();
@@ -156,8 +157,8 @@ impl Strptime {
         })
     }
 
-    /// The time that `text` holds from its start to its end. A time without a zone is in `zone`, a date without a year in
-    /// the year that brings it closest to `now`.
+    /// The time in `text`, which must match as a whole. A time without a zone is in `zone`. A date without a year gets the year
+    /// that brings it closest to `now`.
     pub(super) fn read(&self, text: &[u8], zone: &TimeZone, now: Time) -> Option<Read> {
         let mut parts = Parts {
             month: 1,
@@ -313,7 +314,7 @@ impl Parts {
                 self.offset = Some(if *sign == b'-' { -seconds } else { seconds });
                 Some(rest)
             }
-            // Names of zones mean different zones in different places.
+            // The same name means different zones in different places, so it is skipped.
             [b'A'..=b'Z', ..] => Some(text.trim_start_letters()),
             _ => None,
         }
@@ -360,7 +361,7 @@ impl Parts {
                 let offset = Offset::from_seconds(i32::try_from(offset).ok()?).ok()?;
                 offset.to_timestamp(civil.ok()?)
             }
-            // Where clocks are set back, the earlier of two.
+            // If clocks are set back and the time occurs twice, the earlier one.
             None => zone.to_ambiguous_timestamp(civil.ok()?).compatible(),
         };
         Some(stamp.ok()?.as_second() + leap)
@@ -402,7 +403,7 @@ fn two_digits(text: &[u8]) -> Option<(i64, &[u8])> {
     }
 }
 
-/// The nanoseconds of at least one digit of a fraction, and the text after it; digits after the ninth are ignored.
+/// The nanoseconds of a fraction with at least one digit, and the text after it. Digits after the ninth are ignored.
 pub(super) fn nanos(text: &[u8]) -> Option<(u32, &[u8])> {
     let (mut nanos, mut unit, mut rest) = (0, 100_000_000, text);
     while let [digit @ b'0'..=b'9', behind @ ..] = rest {

@@ -1,4 +1,4 @@
-//! Event times of parsed fields, remembered by the second: a stream repeats the same few seconds.
+//! Event times of parsed fields. Recent seconds are remembered, because the times of a stream repeat them.
 
 use jiff::tz::TimeZone;
 use millstream_record::Time;
@@ -10,7 +10,7 @@ use super::{
 };
 use crate::msgpack::Reader;
 
-/// Remembered seconds per format: records of several senders interleave.
+/// The number of remembered seconds per format. Several, because records of different senders interleave.
 const SLOTS: usize = 4;
 /// Longer texts are not remembered.
 const TEXT_BYTES_MAX: usize = 64;
@@ -19,7 +19,7 @@ const ACCESS: &str = "%d/%b/%Y:%H:%M:%S %z";
 /// The same with the brackets around it.
 const BRACKETED: &str = "[%d/%b/%Y:%H:%M:%S %z]";
 
-/// How texts and values become times.
+/// Converts texts and values to times.
 #[derive(Debug)]
 pub(super) struct Stamps {
     formats: Vec<Remembered>,
@@ -31,12 +31,12 @@ pub(super) struct Stamps {
     pub(super) required: bool,
 }
 
-/// Numbers as times.
+/// How numbers become times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Unit {
     /// Numbers are not times.
     None,
-    /// Nanoseconds of the unit.
+    /// A unit, in nanoseconds.
     Of(i64),
     /// Seconds or milliseconds, by the size of the number.
     Auto,
@@ -96,7 +96,7 @@ impl Stamps {
         self.float({ reader }.float().ok()?)
     }
 
-    /// A number as text: all digits of a fraction count.
+    /// A number as text. No digit of its fraction is lost.
     fn digits(&self, text: &[u8]) -> Option<Time> {
         if self.unit == Unit::None {
             return None;
@@ -126,7 +126,7 @@ impl Stamps {
         match self.unit {
             Unit::None => None,
             Unit::Of(nanos) => Some(nanos),
-            // 1973 to 5138 as seconds, then 1973 to 5138 as milliseconds.
+            // The years 1973 to 5138 in seconds, then 1973 to 5138 in milliseconds.
             Unit::Auto => match number {
                 100_000_000..100_000_000_000 => Some(1_000_000_000),
                 100_000_000_000..100_000_000_000_000 => Some(1_000_000),
@@ -139,7 +139,7 @@ impl Stamps {
         number.checked_mul(self.unit(number)?).map(Time)
     }
 
-    /// A float has no more than microseconds in our time.
+    /// A float is precise to a microsecond for current times.
     fn float(&self, number: f64) -> Option<Time> {
         const MICROS_MAX: f64 = (i64::MAX / 1000) as f64;
         let unit = self.unit(number as i64)?;
@@ -166,7 +166,7 @@ struct Remembered {
     next: usize,
 }
 
-/// The text of a second around its fraction.
+/// The text of a remembered second, without its fraction.
 #[derive(Debug, Default)]
 struct Second {
     before: Vec<u8>,

@@ -22,7 +22,7 @@ pub enum Command {
     Syslog,
     /// Ends the session.
     Close,
-    /// A command that was not offered.
+    /// Another command, which the server has not offered.
     Other,
 }
 
@@ -90,7 +90,7 @@ pub struct Decoder {
     last: u32,
     /// Remaining bytes of a message that is read in parts.
     left: usize,
-    /// The end of a message that was read in parts precedes the next frame.
+    /// Whether the next bytes are the end of a message that was read in parts.
     ending: bool,
 }
 
@@ -114,7 +114,7 @@ impl Decoder {
         }
     }
 
-    /// Whether the input ends inside a frame if it ends after `waiting` unconsumed bytes.
+    /// Whether the input would end within a frame, given `waiting` unconsumed bytes.
     pub fn is_amid(&self, waiting: usize) -> bool {
         waiting > 0 || self.left > 0 || self.ending
     }
@@ -174,7 +174,7 @@ impl Decoder {
         }
     }
 
-    /// The next part, which begins at `start`.
+    /// The next part of a message. Its data begins at `start`.
     fn part(&mut self, input: &[u8], start: usize) -> (usize, Step) {
         let length = (input.len() - start).min(self.left).min(self.bytes_max);
         if length < self.left.min(self.bytes_max) {
@@ -191,7 +191,7 @@ impl Decoder {
     }
 }
 
-/// The same step for an input with `by` more bytes before it.
+/// The same step, for an input with `by` more bytes in front.
 fn moved(step: Step, by: usize) -> Step {
     let moved = |data: Range<usize>| data.start + by..data.end + by;
     match step {
@@ -235,7 +235,7 @@ fn head(input: &[u8]) -> Result<Option<Head>, Refusal> {
         return Ok(None);
     };
     let rest = if length == 0 {
-        // Some clients write the second space here, too.
+        // Some clients write the second space even without data.
         rest.strip_prefix(b" ").unwrap_or(rest)
     } else {
         match space(rest)? {

@@ -3,7 +3,7 @@
 //! `read -> [decode] -> send -> keep -> take -> process -> encode -> write -> settle`
 //!
 //! Each frame is returned once, complete or in parts, in the order of the numbers. A violation of the protocol is
-//! reported and ends the session. The caller decides when to answer: `rsp` only for what was kept. Numbers begin at 1
+//! reported and ends the session. The caller decides when to answer: `rsp` only once a message is kept. Numbers begin at 1
 //! in each session, so a repeated frame cannot be recognised. No I/O, no clock.
 //!
 //! ```text

@@ -45,7 +45,7 @@ fn days_since_1970(year: i64, month: i64, day: i64) -> i64 {
     let (era, year_of_era) = (year.div_euclid(400), year.rem_euclid(400));
     let day_of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
     let day_of_era = year_of_era * 365 + year_of_era / 4 - year_of_era / 100 + day_of_year;
-    // 146,097 days are 400 years; 719,468 days lie between 0000-03-01 and 1970-01-01.
+    // 400 years have 146,097 days; 719,468 days lie between 0000-03-01 and 1970-01-01.
     era * 146_097 + day_of_era - 719_468
 }
 

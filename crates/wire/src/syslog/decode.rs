@@ -54,9 +54,9 @@ pub struct Run {
     pub bare: u32,
     /// The number of messages that became several records, or one record with their beginning.
     pub long: u32,
-    /// The number of bytes that were truncated ([`TooLong::Truncate`]).
+    /// The number of bytes that were cut off ([`TooLong::Truncate`]).
     pub dropped: u64,
-    /// The number of counted messages that the end of the stream truncated; what arrived of them is a record.
+    /// The number of counted messages that the end of the stream cut off. The part that arrived is a record.
     pub cut: u32,
     /// The output is full: the same text may hold more messages.
     pub full: bool,
@@ -84,8 +84,7 @@ pub struct Decoder {
     pieces: Pieces,
 }
 
-/// A longer header is not repeated in the records of further pieces, because the peer decides how long it would be
-/// held.
+/// A longer header is not repeated in the records of further pieces. It would have to be kept as long as the peer likes.
 const HEAD_BYTES_MAX: usize = 16 << 10;
 
 /// The state of a message that is read in pieces.
@@ -165,7 +164,7 @@ impl Decoder {
         run
     }
 
-    /// Appends the record for a piece of a long message of RELP; streams find their pieces on their own.
+    /// Appends the record for a piece of a long RELP message. (For streams, [`Decoder::run`] finds the pieces.)
     pub fn part(&mut self, text: &[u8], last: bool, from: &Received<'_>, out: &mut Vec<u8>) -> Run {
         let mut run = Run {
             consumed: text.len(),

@@ -1,4 +1,4 @@
-//! Parses the parts of timestamps: numbers with a certain number of digits.
+//! Parses the parts of timestamps: numbers with a limited number of digits.
 
 use super::civil::Civil;
 
@@ -33,7 +33,7 @@ pub(super) fn clock_time(text: &[u8]) -> Option<(i64, i64, i64, &[u8])> {
     Some((hour, minute, second, rest))
 }
 
-/// `:ss`, except a leap second.
+/// `:ss`, for 0 to 59.
 #[inline(always)]
 pub(super) fn second(text: &[u8]) -> Option<(i64, &[u8])> {
     match text {
@@ -84,18 +84,18 @@ pub(super) fn fraction(text: &[u8]) -> (u32, &[u8]) {
     (nanos, digits.get(count..).unwrap_or_default())
 }
 
-/// The nanoseconds of one to seven digits, read at once; `None` for other numbers of digits.
+/// The nanoseconds of a fraction of one to seven digits, read as one word; `None` for other lengths.
 #[inline(always)]
 pub(super) fn few_digits(text: &[u8]) -> Option<(u32, &[u8])> {
     let word = u64::from_le_bytes(*text.first_chunk()?);
     let digits = word ^ 0x3030_3030_3030_3030;
-    // The high bit of each byte that is not a digit. A carry sets it only in later bytes, which are not examined.
+    // The high bit of each byte that is not a digit. A carry can set it wrongly only in later bytes, which are not examined.
     let others = (digits.wrapping_add(0x7676_7676_7676_7676) | digits) & 0x8080_8080_8080_8080;
     let count = others.trailing_zeros() / 8;
     if !(1..8).contains(&count) {
         return None;
     }
-    // Clear the bytes after the last digit. Then combine pairs, fours and eights.
+    // Clears the bytes after the last digit. Then combines pairs, fours and eights.
     let digits = digits & ((1 << (8 * count)) - 1);
     let pairs = (digits * 10 + (digits >> 8)) & 0x00ff_00ff_00ff_00ff;
     let fours = (pairs * 100 + (pairs >> 16)) & 0x0000_ffff_0000_ffff;

@@ -7,9 +7,9 @@
 //! RFC 3164   <PRI>Nov 21 22:14:15 HOST APP[PROCID]: TEXT
 //! ```
 //!
-//! The fields are those of the decoder (see [`super`]), so a relay changes nothing. Missing fields have defaults: the
-//! caller's priority, host and app, `-` for the others. A header holds only allowed characters, whatever the fields
-//! hold, and nothing is allocated per record. The caller writes the text and separates messages.
+//! The fields are those of the decoder (see [`super`]), so a relay changes nothing. Missing fields have defaults: priority,
+//! host and app of the caller, `-` for the others. A header contains only allowed characters, whatever is in the fields.
+//! Nothing is allocated per record. The caller writes the text and separates messages.
 
 use jiff::tz::TimeZone;
 
@@ -81,7 +81,7 @@ impl<'a> Fields<'a> {
     fn of(record: Record<'a>) -> Self {
         let mut fields = Self::default();
         if let Record::Packed(map) = record {
-            // A batch holds complete records, so this cannot fail.
+            // Cannot fail: a batch holds complete records.
             let _ = fields.read(map);
         }
         fields
@@ -102,7 +102,7 @@ impl<'a> Fields<'a> {
                 b"structured_data" => &mut self.structured,
                 _ => continue,
             };
-            // Of equal keys the first one counts; nil counts as missing.
+            // If a key occurs several times, the first one applies. Nil counts as missing.
             if field.is_empty() && value != [0xc0] {
                 *field = value;
             }
@@ -183,7 +183,7 @@ impl Encoder {
         event: TimedRecord<'_>,
         out: &mut Vec<u8>,
     ) {
-        // Every time can be rendered by this format.
+        // Cannot fail: this format can render every time.
         let _ = self.time.render(shared, event, out);
         out.push(b' ');
         self.host(fields, shared, event, out);
@@ -209,7 +209,7 @@ impl Encoder {
     ) {
         text_of(fields.host, &mut self.scratch);
         if self.scratch.is_empty() {
-            // A missing host is nil.
+            // If the template misses a value, the host is nil.
             let _ = self.host.render(shared, event, &mut self.scratch);
         }
         word(&self.scratch, HOST_BYTES_MAX, b"-", |_| true, out);
@@ -224,7 +224,7 @@ impl Encoder {
     }
 }
 
-/// The number of a facility or severity: a name in `named`, or a number.
+/// The number of a facility or severity. `value` is a name that `named` knows, or a number.
 fn number(value: &[u8], named: impl Fn(&str) -> Option<u8>) -> Option<u8> {
     if value.is_empty() {
         return None;

@@ -5,8 +5,8 @@
 //! lines            MSG LF                or CR LF, or NUL before `<`, LF or the end (Python's SysLogHandler)
 //! ```
 //!
-//! With [`Framing::Auto`] a message that begins with digits, a space and `<` is counted. After a counted message digits
-//! and a space are enough, because a sender does not change its method. Empty messages are skipped.
+//! With [`Framing::Auto`] a message that begins with digits, a space and `<` is counted. Behind a counted message, digits and a
+//! space are enough, because a sender does not change its method. Empty messages are skipped.
 
 use memchr::{memchr, memchr2};
 
@@ -22,7 +22,7 @@ pub enum Framing {
     Lines,
 }
 
-/// The continuation of the available text.
+/// The state of the input behind the available text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum After {
     /// Probably more.
@@ -33,7 +33,7 @@ pub enum After {
     End,
 }
 
-/// More digits are not a count: it would exceed any message.
+/// More digits than this are no count: the count would exceed any message.
 const COUNT_DIGITS_MAX: usize = 9;
 
 /// The item at the start of a text.
@@ -52,7 +52,7 @@ pub(super) enum Scanned {
         next: usize,
         last: bool,
     },
-    /// Nothing complete. The text before `skip` is no longer needed.
+    /// Nothing complete. The text before `skip` can be dropped.
     Nothing { skip: usize },
 }
 
@@ -70,12 +70,12 @@ enum Rest {
 pub(super) struct Frames {
     framing: Framing,
     bytes_max: usize,
-    /// The previous message was counted.
+    /// Whether the previous message was counted.
     counted: bool,
     /// The number of bytes of the current message that were searched for its end.
     searched: usize,
     rest: Option<Rest>,
-    /// Counted messages that the end of the input truncated.
+    /// The number of counted messages that the end of the input cut off.
     pub(super) cut: u32,
 }
 
@@ -91,11 +91,11 @@ impl Frames {
         }
     }
 
-    /// Returns the item in `text` from `at` on; offsets refer to `text`. After more text has arrived, pass it from where it was
-    /// left.
+    /// Returns the item in `text` from `at` on. Offsets refer to `text`. When more text has arrived, continue at the offset
+    /// that was returned.
     #[inline(always)]
     pub(super) fn next(&mut self, text: &[u8], at: usize, after: After) -> Scanned {
-        // The frequent case: a line of ordinary length.
+        // The most frequent case: a line of ordinary length.
         if self.rest.is_none()
             && self.searched == 0
             && self.framing != Framing::Octets
@@ -119,7 +119,7 @@ impl Frames {
             self.searched = 0;
         }
         let rest = text.get(start..).unwrap_or_default();
-        // A CR may begin an empty line.
+        // A CR at the end of the text may belong to an empty line whose LF is still missing.
         if rest.is_empty() || (rest == b"\r" && after != After::End) {
             return Scanned::Nothing { skip: start };
         }
@@ -157,7 +157,7 @@ impl Frames {
         let start = at + digits + 1;
         let there = text.len() - start;
         if count > self.bytes_max {
-            // Wait for the full first piece, because the count must not be lost.
+            // Wait for the whole first piece: its bytes are consumed together with the count.
             if there <= self.bytes_max && after != After::End {
                 return Scanned::Nothing { skip: at };
             }
@@ -176,7 +176,7 @@ impl Frames {
         }
     }
 
-    /// The next piece of a counted message of which `left` bytes remain.
+    /// The next piece of a counted message. `left` of its bytes remain.
     fn octets_on(&mut self, text: &[u8], start: usize, left: usize, after: After) -> Scanned {
         let there = text.get(start..).unwrap_or_default();
         let (bytes, last) = if left <= self.bytes_max.min(there.len()) {
@@ -202,7 +202,7 @@ impl Frames {
     #[inline(always)]
     fn line(&mut self, text: &[u8], start: usize, after: After) -> Scanned {
         let there = text.get(start..).unwrap_or_default();
-        // A CR or NUL may precede the end of the longest line.
+        // The longest line may be followed by a CR or NUL.
         let within = there
             .get(..self.bytes_max.saturating_add(2))
             .unwrap_or(there);
@@ -238,10 +238,10 @@ impl Frames {
         }
     }
 
-    /// Where the line ends, without its CR or NUL, and where the next one begins.
+    /// The end of the line, without its CR or NUL, and the start of the next one.
     #[inline(always)]
     fn line_end(&self, within: &[u8], there: &[u8], after: After) -> Option<(usize, usize)> {
-        // The last byte may be a NUL that waits for the next byte.
+        // The last byte searched may be a NUL whose meaning depends on the next byte.
         let mut from = self.searched.saturating_sub(1);
         loop {
             let rest = within.get(from..).unwrap_or_default();
@@ -301,7 +301,7 @@ fn blanks(text: &[u8], counted: bool) -> usize {
     }
 }
 
-/// The number of digits at the start of `text`, if they can be a count; one more than allowed if there are more.
+/// The number of digits at the start of `text`, or [`COUNT_DIGITS_MAX`] + 1 if there are more than allowed.
 fn digits(text: &[u8]) -> usize {
     if text.first() == Some(&b'0') {
         return 0;
@@ -310,8 +310,8 @@ fn digits(text: &[u8]) -> usize {
     digits.take_while(|byte| byte.is_ascii_digit()).count()
 }
 
-/// The length of the next piece of `text`, which has at least `bytes_max` bytes: up to three fewer, so that no
-/// character is divided.
+/// The length of the next piece of `text`, which has at least `bytes_max` bytes. It is `bytes_max`, or up to three bytes less
+/// so that no UTF-8 character is divided.
 fn piece(text: &[u8], bytes_max: usize) -> usize {
     let starts = |at: &usize| text.get(*at).is_none_or(|byte| byte & 0xc0 != 0x80);
     let mut near = (bytes_max.saturating_sub(3).max(1)..=bytes_max).rev();

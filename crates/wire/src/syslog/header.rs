@@ -1,8 +1,8 @@
-//! The header of a message, and what is known about a message besides its bytes.
+//! The header of a message, and facts about a message that are not in its bytes.
 
 use millstream_record::Time;
 
-/// The facts about a message besides its bytes.
+/// Facts about a message that are not in its bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Received<'a> {
     /// The receive time.
@@ -24,12 +24,12 @@ pub(super) struct Header<'a> {
     pub(super) msgid: &'a [u8],
     /// The sequence number of Cisco's devices.
     pub(super) sequence: &'a [u8],
-    /// A time that is not a valid date, as it was written.
+    /// A time that is not a valid date, unchanged.
     pub(super) timestamp: &'a [u8],
-    /// The bytes between the time and the text (in RFC 5424 before the structured data), if host, app, procid and msgid
-    /// follow from them alone and the host is present.
+    /// The bytes between the time and the text (in RFC 5424: before the structured data). Empty unless host, app, procid and
+    /// msgid follow from these bytes alone and the host is present.
     pub(super) words: &'a [u8],
-    /// From the bracket of the first element on; `message` begins there.
+    /// Whether `message` begins with structured data, at the bracket of its first element.
     pub(super) structured: bool,
     pub(super) message: &'a [u8],
 }

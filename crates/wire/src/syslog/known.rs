@@ -1,5 +1,5 @@
-//! Remembers the bytes between the time and the text of the last message, and their fields: host, app, procid, msgid.
-//! The same for structured data.
+//! Remembers the bytes between the time and the text of the last message, and the fields that they mean: host, app, procid,
+//! msgid. Structured data are remembered in the same way.
 //!
 //! ```text
 //! <13>Nov 21 06:40:31 web-1 sshd[4242]: TEXT
@@ -11,10 +11,10 @@
 
 /// Longer fields are not remembered.
 pub(super) const FIELDS_BYTES: usize = 256;
-/// Most fields fit into one store of this size.
+/// Most fields fit into one store of this many bytes.
 pub(super) const FIELDS_MOSTLY: usize = 64;
 
-/// Ones, then zeros: a window of it is the mask for any length.
+/// Ones, then zeros. A window of it is the mask for any length.
 const MASK: [u8; 2 * MASK_BYTES] = {
     let mut mask = [0; 2 * MASK_BYTES];
     let mut at = 0;
@@ -30,7 +30,7 @@ const MASK_BYTES: usize = 128;
 #[derive(Clone, Debug)]
 pub(super) struct Known<const WORDS: usize> {
     words: [u8; WORDS],
-    /// All ones where a byte of `words` counts.
+    /// Has all bits set where a byte of `words` is part of the words.
     mask: [u8; WORDS],
     /// The length of the words; 0 if none are known.
     length: usize,
@@ -71,7 +71,7 @@ impl<const WORDS: usize> Known<WORDS> {
         }
     }
 
-    /// Stores the fields at the front of `place`, and possibly bytes after them that do not count.
+    /// Stores the fields at the front of `place`. May overwrite bytes behind them.
     #[inline(always)]
     pub(super) fn store(&self, place: &mut [u8]) {
         if self.fields_length <= FIELDS_MOSTLY {
@@ -86,7 +86,7 @@ impl<const WORDS: usize> Known<WORDS> {
         }
     }
 
-    /// Remembers the `count` fields of the words.
+    /// Remembers words and their `count` fields.
     #[inline(always)]
     pub(super) fn learn(&mut self, words: &[u8], fields: &[u8], count: u8) {
         self.length = 0;

@@ -1,4 +1,5 @@
-//! RFC 3164 and its variants after the priority: a time, an optional host, an optional tag with a process id, a text.
+//! Parses the rest of an RFC 3164 message after the priority: a time, an optional host, an optional tag with a process id, a
+//! text.
 //!
 //! ```text
 //! Mmm dd hh:mm:ss SP HOST SP TAG[PID]: TEXT     RFC 3164; the time may also be one of RFC 3339 (rsyslog, hammer)
@@ -22,7 +23,7 @@ use super::{
 /// A longer word is not a tag (RFC 3164 allows 32 bytes, RFC 5424 48; file names occur as well).
 const TAG_BYTES_MAX: usize = 128;
 
-/// Parses what follows the time at the start of `rest`.
+/// Parses the text behind a time. The time was read from the start of `rest`, with the length in `stamp`.
 #[inline(always)]
 pub(super) fn behind_time<'a>(rest: &'a [u8], stamp: Stamp, now: Time) -> Header<'a> {
     let mut header = Header {
@@ -39,7 +40,7 @@ pub(super) fn behind_time<'a>(rest: &'a [u8], stamp: Stamp, now: Time) -> Header
             tagged(text, &mut header);
             return header;
         }
-        // Not part of a time: the text begins here.
+        // Not a part of the time: the text begins here.
         _ => {
             header.message = text;
             return header;
@@ -65,7 +66,7 @@ pub(super) fn behind_time<'a>(rest: &'a [u8], stamp: Stamp, now: Time) -> Header
     header
 }
 
-/// The host at the start of `text`, and the text after it; `None` before a tag or at the last word.
+/// The host at the start of `text`, and the text after it. `None` if the word is a tag or the last word.
 #[inline(always)]
 fn host(text: &[u8]) -> Option<(&[u8], &[u8])> {
     let (host, rest) = text.split_at_checked(find([b' '], text)?)?;
@@ -122,7 +123,7 @@ fn tagged<'a>(text: &'a [u8], header: &mut Header<'a>) {
     }
 }
 
-/// The length of the name of a zone at the start of `text`, before a colon and a space: `UTC: `, `CEST: `.
+/// The length of a zone's name at the start of `text`, if a colon and a space follow: `UTC: `, `CEST: `.
 #[inline(always)]
 fn zone_word(text: &[u8]) -> Option<usize> {
     if !text.first()?.is_ascii_uppercase() {
@@ -134,8 +135,8 @@ fn zone_word(text: &[u8]) -> Option<usize> {
     ((3..=5).contains(&count) && behind.starts_with(b": %")).then_some(count)
 }
 
-/// After the time follow the name of a zone and Cisco's text. Names other than UTC mean different zones in different
-/// places, so such times are in the configured zone.
+/// Parses the rest of a message whose time is followed by the name of a zone and Cisco's text. Names other than UTC mean
+/// different zones in different places, so the configured zone is used for them.
 #[cold]
 fn in_zone<'a>(
     rest: &'a [u8],
@@ -153,7 +154,7 @@ fn in_zone<'a>(
     header
 }
 
-/// A message that does not begin with its time: Cisco's forms, or no header.
+/// Parses a message that does not begin with a time: one of Cisco's forms, or one without a header.
 #[cold]
 pub(super) fn odd<'a>(rest: &'a [u8], clock: &mut Clock, now: Time) -> Header<'a> {
     if let Some(header) = cisco(rest, clock, now) {
@@ -164,12 +165,12 @@ pub(super) fn odd<'a>(rest: &'a [u8], clock: &mut Clock, now: Time) -> Header<'a
     header
 }
 
-/// `[SEQ: ][SEQ: ][HOST: ][*|.]TIME...`, or the time after a colon and a space, or after one of them.
+/// Parses `[SEQ: ][SEQ: ][HOST: ][*|.]TIME...`. The time is behind a colon and a space, or after one of the marks.
 fn cisco<'a>(rest: &'a [u8], clock: &mut Clock, now: Time) -> Option<Header<'a>> {
     let text = rest.strip_prefix(b":").unwrap_or(rest);
     let mut text = text.strip_prefix(b" ").unwrap_or(text);
     let (mut sequence, mut host): (&[u8], &[u8]) = (b"", b"");
-    // The syslog process counts messages, and the device may count, too.
+    // There may be two sequence numbers: the syslog process counts messages, and the device may count, too.
     for _ in 0..3 {
         let text_at = match text {
             [b'*' | b'.', behind @ ..] => behind,

@@ -3,11 +3,11 @@
 //!
 //! `read -> [decode] -> send -> keep -> take -> process -> [encode] -> write -> settle`
 //!
-//! Messages become records of the packed encoding, appended to a batch's body in one pass. The bytes of a message's
-//! text never change. A message that cannot be parsed becomes a record with the whole line as `message`. Records do not
-//! depend on how the input is divided or on earlier messages; the state between messages is only a cache for equal
-//! bytes ([`known`], times) and the header of a message that is read in pieces. Nothing is allocated per record. No
-//! I/O, no clock: the caller passes the receive time.
+//! Messages become records of the packed encoding, appended to the body of a batch in one pass. The bytes of a message's text
+//! never change. A message that cannot be parsed becomes a record with the whole line as `message`. A record does not depend on
+//! how the input is divided, or on earlier messages: the state between messages is only a cache for equal bytes ([`known`],
+//! times), and the header of a message that is read in pieces. Nothing is allocated per record. No I/O, no clock: the caller
+//! passes the receive time.
 //!
 //! ```text
 //! [EventTime, { "facility": str, "severity": str,    if the message has a priority

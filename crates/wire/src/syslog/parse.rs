@@ -14,7 +14,7 @@ use super::{
 };
 use crate::room::Room;
 
-/// How much of a message was understood.
+/// Which part of a message was understood.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Parsed {
     /// At least a priority or a time.
@@ -23,8 +23,7 @@ pub enum Parsed {
     Nothing,
 }
 
-/// Parses messages. It remembers only the meaning of the last header's bytes: its time, its words in either form, and
-/// its structured data.
+/// Parses messages. It remembers only the last header: its time, its words in either form, and its structured data.
 #[derive(Clone, Debug)]
 pub struct Parser {
     clock: Clock,
@@ -49,7 +48,7 @@ impl Parser {
         self.write(message, from, &mut Room::new(out)).0
     }
 
-    /// As [`Parser::message`]; also returns where in `room` the text begins.
+    /// Like [`Parser::message`], but also returns where in `room` the text begins.
     #[inline(always)]
     pub(super) fn write(
         &mut self,
@@ -63,7 +62,7 @@ impl Parser {
         }
     }
 
-    /// A message with the time and the words of the last one: only the text is new.
+    /// Writes a message with the time and the words of the last one. Only its text is new.
     #[inline(always)]
     fn again(
         &mut self,
@@ -81,7 +80,7 @@ impl Parser {
         };
         let known = if modern { &self.modern } else { &self.legacy };
         let behind = known.behind(text)?;
-        // The remembered fields contain no peer.
+        // The remembered fields do not include the peer.
         if from.peer.is_some() {
             return None;
         }
@@ -139,7 +138,7 @@ impl Parser {
         record::write(&header, from, &mut self.data, room).0
     }
 
-    /// The header, and whether it is of RFC 5424; `None` if there is none.
+    /// Parses the header. Also returns whether it is of RFC 5424. `None` if there is none.
     #[inline(always)]
     pub(super) fn header<'a>(&mut self, line: &'a [u8], now: Time) -> Option<(Header<'a>, bool)> {
         let Some((priority, rest)) = priority::read(line) else {
@@ -158,7 +157,7 @@ impl Parser {
         Some((header, is_modern))
     }
 
-    /// A line may begin with its time, as in a file written by a syslog daemon.
+    /// Parses a line that begins with its time, as in a file written by a syslog daemon.
     #[cold]
     fn without_priority<'a>(&mut self, line: &'a [u8], now: Time) -> Option<Header<'a>> {
         if line.first() == Some(&b'<') {
@@ -176,7 +175,7 @@ impl Parser {
         }
     }
 
-    /// RFC 5424 after the version: `TIMESTAMP SP HOSTNAME SP APP-NAME SP PROCID SP MSGID SP STRUCTURED-DATA [SP MSG]`.
+    /// Parses RFC 5424 behind the version: `TIMESTAMP SP HOSTNAME SP APP-NAME SP PROCID SP MSGID SP STRUCTURED-DATA [SP MSG]`.
     #[inline(always)]
     fn modern<'a>(&mut self, text: &'a [u8]) -> Option<Header<'a>> {
         let mut header = Header::default();
@@ -209,7 +208,7 @@ impl Parser {
     }
 }
 
-/// The part behind the words of RFC 5424: whether it is structured data, and the bytes from there on, or the message.
+/// The part behind the words of RFC 5424. Returns whether it is structured data, and the structured data or the message.
 #[inline(always)]
 fn data(rest: &[u8]) -> (bool, &[u8]) {
     match rest {

@@ -15,14 +15,14 @@ const PRIORITIES: usize = FACILITIES.len() * SEVERITIES.len();
 
 /// The bytes before the fields of a record without a priority.
 pub(super) const BARE_BYTES: usize = 12;
-/// Room for the longest start of a record (`authpriv`, `warning`: 47 bytes), rounded up to one store.
+/// The size of the longest start of a record (`authpriv`, `warning`: 47 bytes), rounded up for one store.
 pub(super) const START_BYTES: usize = 48;
 /// The offset of the time's eight bytes.
 pub(super) const TIME_AT: usize = 3;
 /// The offset of the map's head.
 pub(super) const MAP_AT: usize = 11;
 
-/// The start of a record, stored at once; time and head of the map are then overwritten.
+/// The start of a record. It is stored as one block; the time and the head of the map are then overwritten.
 ///
 /// ```text
 /// 0   92                       array of 2
@@ -97,7 +97,7 @@ pub(super) fn read(line: &[u8]) -> Option<(u8, &[u8])> {
         }
         _ => return None,
     };
-    // A last character that is not a digit counts as 10 or more, so it needs its own check.
+    // The arithmetic treats a last character that is not a digit as 10 or more, so it needs its own check.
     let last = line.get(line.len() - rest.len() - 2)?;
     let fits = last.is_ascii_digit() && (value as usize) < PRIORITIES;
     fits.then_some((value as u8, rest))

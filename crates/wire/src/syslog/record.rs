@@ -1,4 +1,4 @@
-//! Writes the record of a message: see the drawing in [`super`].
+//! Writes the record of a message: see the layout in [`super`].
 
 use millstream_record::Time;
 
@@ -15,9 +15,9 @@ use crate::{record::MESSAGE, room::Room};
 /// Offsets of a record's parts.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Written {
-    /// Its start.
+    /// Where the record starts.
     pub(super) start: usize,
-    /// The value of `message`, which is the last field.
+    /// Where the value of `message` starts, which is the last field.
     pub(super) message: usize,
 }
 
@@ -36,7 +36,7 @@ pub(super) const DATA: usize = 128;
 /// The key of the text.
 const MESSAGE_KEY: [u8; 8] = *b"\xa7message";
 
-/// Appends the record of a message with known words.
+/// Appends the record of a message whose words are known.
 #[inline(always)]
 pub(super) fn again(
     priority: u8,
@@ -50,7 +50,7 @@ pub(super) fn again(
     let seconds = u32::try_from(moment.seconds).ok()?;
     let start = room.position();
     let template = priority::start(Some(priority));
-    // Facility and severity; the message.
+    // Facility, severity and the message are 3 fields.
     let mut fields = 3 + known.count;
     let mut bytes = template.bytes;
     let stamp = u64::from(seconds) << 32 | u64::from(moment.nanos);
@@ -74,7 +74,7 @@ pub(super) fn again(
     Some(self::message(start, message, room))
 }
 
-/// Appends structured data, which may be those of the last message; returns the bytes after them.
+/// Appends structured data, which are often those of the last message. Returns the bytes after them.
 #[inline(always)]
 fn structured_data<'a>(
     message: &'a [u8],
@@ -88,7 +88,7 @@ fn structured_data<'a>(
     }
     let start = room.position();
     let (behind, message_at) = structured::write(message, room)?;
-    // The space after it separates it from the text.
+    // The space behind the data separates them from the text.
     if let Some(words) = message.get(..message_at)
         && words.last() == Some(&b' ')
     {
@@ -117,7 +117,7 @@ pub(super) fn write(
     let start = room.position();
     let template = priority::start(header.priority);
     let time = header.time.unwrap_or(from.now);
-    // Facility and severity; the message.
+    // The message is 1 field; facility and severity are 2.
     let mut fields = 1 + 2 * u8::from(header.priority.is_some());
     let map_at = match u32::try_from(time.seconds()) {
         Ok(seconds) => {
@@ -189,8 +189,8 @@ impl Key<'_> {
     }
 }
 
-/// The start of a record before 1970 or after 2106, whose time is an integer (`d3` and eight bytes). Returns the offset
-/// of the map's head.
+/// Writes the start of a record before 1970 or after 2106. Its time is an integer (`d3` and eight bytes). Returns the offset of
+/// the map's head.
 #[cold]
 fn far_away(template: &priority::Start, time: Time, room: &mut Room<'_>) -> usize {
     room.bytes(&[0x92, 0xd3]);

@@ -11,8 +11,8 @@ use crate::room::Room;
 /// The byte order mark before a message in UTF-8.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
-/// Writes the key and the map for the elements at the start of `text`. Returns the message after them, and where the
-/// separator ends. `None` if it is not structured data; then nothing is written.
+/// Writes the key and the map for the elements at the start of `text`. Returns the message after them, and the offset at which
+/// the separator ends. `None` if it is not structured data; then nothing is written.
 #[inline(never)]
 pub(super) fn write<'a>(text: &'a [u8], room: &mut Room<'_>) -> Option<(&'a [u8], usize)> {
     let start = room.position();
@@ -51,7 +51,7 @@ fn element<'a>(text: &'a [u8], room: &mut Room<'_>) -> Option<&'a [u8]> {
                 map.close(count, room);
                 return Some(rest);
             }
-            // Before the closing bracket a space separates nothing.
+            // A space before the closing bracket separates nothing.
             [b' ', rest @ ..] if rest.first() == Some(&b']') => rest,
             [b' ', rest @ ..] => {
                 let (length, seen) = name_length(rest);
@@ -131,7 +131,7 @@ fn escaped<'a>(text: &'a [u8], room: &mut Room<'_>) -> Option<&'a [u8]> {
         }
     }
     let (mut value, behind) = text.split_at_checked(raw)?;
-    // A backslash is a separate character in UTF-8, so the value is valid with and without them.
+    // Without its backslashes a value is UTF-8 exactly if it is with them, because they are separate characters.
     head(value, value.len() - escapes, room);
     while let Some(at) = memchr(b'\\', value) {
         let escapes = matches!(value.get(at + 1), Some(b'"' | b'\\' | b']'));
@@ -144,7 +144,7 @@ fn escaped<'a>(text: &'a [u8], room: &mut Room<'_>) -> Option<&'a [u8]> {
     behind.get(1..)
 }
 
-/// The message without a byte order mark, if it is valid UTF-8.
+/// The message without a byte order mark, if the message is valid UTF-8.
 #[inline(always)]
 pub(super) fn without_mark(message: &[u8]) -> &[u8] {
     match message.strip_prefix(BYTE_ORDER_MARK) {
@@ -153,7 +153,7 @@ pub(super) fn without_mark(message: &[u8]) -> &[u8] {
     }
 }
 
-/// A map whose size is known when it was written: head `de nn nn`.
+/// A map whose number of fields is filled in at the end: head `de nn nn`.
 struct Map {
     at: usize,
 }
@@ -170,7 +170,7 @@ impl Map {
     }
 }
 
-/// The values of a name: one, or an array (`dc nn nn`) of several.
+/// The values of a name: a single value, or an array (`dc nn nn`) of several.
 struct Values {
     at: usize,
     count: u16,

@@ -13,7 +13,7 @@ const NAME_BYTES_MAX: usize = 32;
 /// Writes structured data, or `-` if `value` is not a map or is empty. Elements that are not maps are left out.
 pub(super) fn write(value: &[u8], scratch: &mut Vec<u8>, out: &mut Vec<u8>) {
     let start = out.len();
-    // A batch holds complete values; a value that is not a map ends this at once.
+    // An error only ends the output: a batch holds complete values, and a value that is not a map has no elements.
     let _ = elements(value, scratch, out);
     if out.len() == start {
         out.push(b'-');

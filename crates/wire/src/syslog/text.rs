@@ -2,7 +2,7 @@
 
 use crate::room::Room;
 
-/// The longest head of a str or bin.
+/// The longest head of a str or bin, in bytes.
 const HEAD_BYTES_MAX: usize = 5;
 
 /// Writes a str, or a bin if it is not UTF-8.
@@ -68,15 +68,15 @@ fn put<const N: usize>(room: &mut [u8], head: &[u8; N], value: &[u8]) -> (usize,
 /// Bytes per copy.
 const BLOCK: usize = 32;
 
-/// Copies `from` to a place of the same length; returns the OR of all its bytes, so that one pass also shows whether
-/// they are ASCII.
+/// Copies `from` to a place of the same length. Returns the OR of all its bytes, so that the same pass shows whether they are
+/// ASCII.
 #[inline(always)]
 fn copy(to: &mut [u8], from: &[u8]) -> u8 {
     let (Some(last), Some(last_to)) = (from.last_chunk::<BLOCK>(), to.last_chunk_mut::<BLOCK>())
     else {
         return copy_few(to, from);
     };
-    // A partial block at the end is part of the last full block, which may overlap the previous one.
+    // The text may end within a block: copy the last full block, which overlaps the one before it.
     let mut seen = *last;
     *last_to = *last;
     let (blocks, _) = from.as_chunks::<BLOCK>();
@@ -90,7 +90,7 @@ fn copy(to: &mut [u8], from: &[u8]) -> u8 {
     seen.iter().fold(0, |all, byte| all | byte)
 }
 
-/// As above, for less than a block: two halves that may overlap.
+/// Like [`copy`], for less than a block: copies two halves that may overlap.
 #[inline(always)]
 fn copy_few(to: &mut [u8], from: &[u8]) -> u8 {
     if let Some(seen) = halves::<16>(to, from) {
@@ -107,7 +107,7 @@ fn copy_few(to: &mut [u8], from: &[u8]) -> u8 {
     seen
 }
 
-/// Copies `N` to twice as many bytes; `None` if there are fewer.
+/// Copies the first and the last `N` bytes, which cover up to `2 * N`; `None` if there are fewer than `N`.
 #[inline(always)]
 fn halves<const N: usize>(to: &mut [u8], from: &[u8]) -> Option<u8> {
     let (first, last) = (from.first_chunk::<N>()?, from.last_chunk::<N>()?);

@@ -11,7 +11,7 @@ use super::{
     digits::{clock_time, few_digits, fraction, iso_date_time, month, number, offset, second},
 };
 
-/// A date without a year that is this close to the receive time needs no comparison with other years.
+/// A date without a year that is at most this far from the receive time is certainly in the nearest year.
 const SURELY_NEAREST: i64 = 180 * DAY;
 /// Length of `Mmm dd hh:mm`.
 const SHORT_BYTES: usize = 12;
@@ -20,16 +20,16 @@ const SHORT_WHOLE_BYTES: usize = SHORT_BYTES + 3;
 /// Length of `YYYY-MM-DDThh:mm`.
 const MINUTE_BYTES: usize = 16;
 
-/// Reads timestamps. Remembers the last minute in both forms, because a stream repeats it many times. (Clocks are
-/// adjusted at full minutes, so a minute has one offset in any zone.)
+/// Reads timestamps. Remembers the last minute in both forms, because a stream repeats it many times. Clocks are adjusted only
+/// at full minutes, so a minute has a single offset in any zone.
 #[derive(Clone, Debug)]
 pub(super) struct Clock {
     zone: TimeZone,
     utc: bool,
-    /// Without a year: the text, and the start of the minute.
+    /// The remembered text without a year, and the start of its minute.
     short: [u8; SHORT_BYTES],
     short_seconds: i64,
-    /// With a year: the text, and the start of the minute as if it were UTC.
+    /// The remembered text with a year, and the start of its minute as if it were UTC.
     minute: [u8; MINUTE_BYTES],
     minute_seconds: i64,
 }
@@ -42,7 +42,7 @@ pub(super) struct Moment {
     pub(super) length: usize,
 }
 
-/// A text in the form of a time.
+/// A text in the form of a time. It may not be a valid date.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stamp {
     /// `None` if it is not a valid date.
@@ -57,14 +57,14 @@ impl Clock {
             utc: zone == TimeZone::UTC,
             zone,
             short: [0; SHORT_BYTES],
-            // Not close to any time.
+            // Not near any time, so that the first comparison fails.
             short_seconds: i64::MIN / 2,
             minute: *b"1970-01-01T00:00",
             minute_seconds: 0,
         }
     }
 
-    /// The time at the start of `text`, if it is in the last minute. A time without a year must be followed by a space.
+    /// The time at the start of `text`, if it is in the remembered minute. A time without a year must be followed by a space.
     #[inline(always)]
     pub(super) fn again(&self, text: &[u8], now: Time) -> Option<Moment> {
         let (short, rest) = text.split_first_chunk::<SHORT_BYTES>()?;
@@ -75,7 +75,7 @@ impl Clock {
         let seconds = self.short_seconds + second;
         let near = (seconds - now.seconds()).abs() < SURELY_NEAREST;
         match rest {
-            // A year after the time makes it another time.
+            // If a year follows the time, it is another form.
             [b' ', b'0'..=b'9', a, b, c, ..] if [a, b, c].into_iter().all(u8::is_ascii_digit) => {
                 None
             }
@@ -88,7 +88,7 @@ impl Clock {
         }
     }
 
-    /// As above, for a time that [`Clock::iso`] reads: with its zone, and up to eight digits of a fraction.
+    /// Like [`Clock::again`], for a time that [`Clock::iso`] reads: with its zone, and up to eight digits of a fraction.
     #[inline(always)]
     pub(super) fn iso_again(&self, text: &[u8]) -> Option<Moment> {
         let (minute, rest) = text.split_first_chunk::<MINUTE_BYTES>()?;
@@ -176,7 +176,7 @@ impl Clock {
             Some(_) => self.local(civil),
             None => self.nearest(civil, now),
         };
-        // This is its length if the seconds are the last three bytes, unless it has a fraction.
+        // This is the whole length if the seconds are the last three bytes and no fraction follows.
         if let (Some(seconds), Some(short)) = (seconds, text.first_chunk())
             && year.is_none()
             && length == SHORT_WHOLE_BYTES
@@ -245,7 +245,7 @@ impl Clock {
         self.local(*nearest.min_by_key(|(far, _)| *far)?.1)
     }
 
-    /// The seconds of a local time; where clocks are set back, the earlier of two.
+    /// The seconds of a local time. If clocks are set back and it occurs twice, the earlier one.
     fn local(&self, civil: Civil) -> Option<i64> {
         let seconds = civil.seconds()?;
         if self.utc {
@@ -264,7 +264,7 @@ impl Clock {
         Some(zoned.ok()?.as_second() + civil.second / 60)
     }
 
-    /// The time at the start of `text` as UTC, because the text after it says so.
+    /// The time at the start of `text`, read as UTC because the text after it says so.
     #[cold]
     pub(super) fn read_utc(text: &[u8], now: Time) -> Option<Stamp> {
         Self::new(TimeZone::UTC).read(text, now)

@@ -1,4 +1,4 @@
-//! The texts of strftime formats, remembered by the second: a stream repeats the same few seconds.
+//! The texts of strftime formats. Recent seconds are remembered, because the times of a stream repeat them.
 
 use std::sync::Arc;
 
@@ -11,15 +11,15 @@ use millstream_record::Time;
 use super::{Changes, Missing};
 use crate::rfc3339::{SLOTS, timestamp};
 
-/// Until 1972-01-07T00:44:30Z some zone (Africa/Monrovia, the last one) had an offset that was not a full minute, so
-/// its minutes began inside those of UTC. This is the next full minute.
+/// Before 1972-01-07T00:44:30Z some zone (Africa/Monrovia, the last one) had an offset that was not a whole number of minutes,
+/// so its minutes did not begin with those of UTC. This is the next full minute.
 const WHOLE_MINUTES_SINCE: i64 = 63_593_100;
 
 /// The text of a strftime format.
 #[derive(Clone, Debug)]
 pub(super) struct Clock {
     format: Box<str>,
-    /// The name in [`Missing`], should the format have no text for a time.
+    /// The name to report in [`Missing`], if the format has no text for a time.
     name: Arc<str>,
     changes: Changes,
     slots: [Option<(i64, Vec<u8>)>; SLOTS],
@@ -77,7 +77,7 @@ impl Clock {
     }
 }
 
-/// The first second that certainly has the same text as `time`, if there is one.
+/// The first second that certainly has the same text as `time`; `None` if the text changes within a second.
 pub(super) fn key(changes: Changes, time: Time) -> Option<i64> {
     match changes {
         Changes::Always => None,
@@ -88,7 +88,7 @@ pub(super) fn key(changes: Changes, time: Time) -> Option<i64> {
     }
 }
 
-/// Neighbouring seconds, and neighbouring minutes, use different slots.
+/// The index of a slot. Neighbouring seconds, and neighbouring minutes, use different ones.
 fn slot(second: i64) -> usize {
     (second + second / 60).rem_euclid(SLOTS as i64) as usize
 }

@@ -14,8 +14,8 @@
 //! ```
 //!
 //! - [`Template`]: a parsed and checked template.
-//! - [`Renderer`]: renders a template. It remembers the text of recent seconds, so that a busy stream converts to a
-//!   time zone once a second.
+//! - [`Renderer`]: renders a template. It remembers the text of recent seconds, so that even a busy stream converts to a time
+//!   zone only once a second.
 
 mod clock;
 mod parse;
@@ -42,16 +42,16 @@ pub struct Template {
     parts: Arc<[Part]>,
 }
 
-/// The inputs of a template's text, and so how often it must be rendered.
+/// The inputs on which the text of a template depends, and so how often it must be rendered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Depends {
-    /// Nothing: once.
+    /// No input: render once.
     Nothing,
-    /// The tag or the values of the batch: once per batch.
+    /// The tag or the values of the batch: render once per batch.
     Batch,
     /// The event time (and the batch): see [`Renderer::same_time`].
     Time,
-    /// A field: for every record.
+    /// A field: render for every record.
     Record,
 }
 
@@ -81,7 +81,7 @@ enum Part {
     /// A field of the record.
     Field {
         path: FieldPath,
-        /// The name in [`Missing`]: with its dot.
+        /// The name to report in [`Missing`], with its dot.
         name: Arc<str>,
         default: Option<Box<str>>,
     },
@@ -128,14 +128,15 @@ impl Unix {
 enum Changes {
     EveryMinute,
     EverySecond,
-    /// It has fractions of a second of no fixed length.
+    /// The text has fractions of a second whose length is not fixed.
     Always,
 }
 
 impl Template {
     /// Parses a template.
     ///
-    /// # Errors [`TemplateError`] with the place and what to write instead.
+    /// # Errors
+    /// [`TemplateError`] with the place and what to write instead.
     pub fn parse(text: &str) -> Result<Self, TemplateError> {
         Ok(Self {
             text: text.into(),
@@ -168,13 +169,13 @@ impl Template {
         each.max().unwrap_or(Depends::Nothing)
     }
 
-    /// Whether its text holds the complete event time: RFC 3339 or a number.
+    /// Whether its text contains the complete event time, as RFC 3339 or a number.
     pub(crate) fn shows_event_time(&self) -> bool {
         let is_time = |part: &Part| matches!(part, Part::Time | Part::Unix(_));
         self.parts.iter().any(is_time)
     }
 
-    /// The values of the batch that it uses, without the tag and the time, each with its default.
+    /// The values of the batch that it uses, each with its default. Leaves out the tag and the time.
     pub fn values(&self) -> impl Iterator<Item = (&str, Option<&str>)> {
         self.parts.iter().filter_map(|part| match part.plain() {
             Part::Value { name, default } => Some((&**name, default.as_deref())),

@@ -34,9 +34,9 @@ struct Reader<'a> {
     text: &'a str,
     at: usize,
     parts: Vec<Part>,
-    /// Text that is not a part yet.
+    /// Text that is not yet a part.
     literal: String,
-    /// A strftime format that is not a part yet, with the text between its directives.
+    /// A strftime format that is not yet a part, with the text between its directives.
     clock: Option<(String, Changes)>,
 }
 
@@ -53,7 +53,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Consumes `length` bytes of the template, which mean this character.
+    /// Consumes `length` bytes of the template, which stand for this character.
     fn push(&mut self, character: char, length: usize) {
         self.at += length;
         match (&mut self.clock, character) {

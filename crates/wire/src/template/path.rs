@@ -6,10 +6,10 @@
 //! a value of more than 200 bytes                                  is truncated
 //! ```
 //!
-//! So every component of the path with a value has a character that is not a dot: no value, and no two adjacent values,
-//! can make `.` or `..`.
+//! So each component of the path that contains a value has a character that is not a dot. No value, and no two adjacent values,
+//! can form `.` or `..`.
 
-/// The longest value: file names have up to 255 bytes, and the template adds its own text.
+/// The longest value, in bytes. File names have up to 255, and the template adds its own text.
 pub(super) const VALUE_BYTES_MAX: usize = 200;
 
 /// Appends `value` as a component of a path.
@@ -40,8 +40,8 @@ pub(super) fn write_part(value: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// Appends a value to the path or the query of a URL (RFC 3986); characters that are not unreserved are escaped. A
-/// value of only dots would leave the directory, so it becomes `_`.
+/// Appends a value to the path or the query of a URL (RFC 3986). All characters except the unreserved ones are escaped. A value
+/// of only dots becomes `_`, because it would leave the directory.
 pub(super) fn write_escaped(value: &[u8], out: &mut Vec<u8>) {
     if value.iter().all(|byte| *byte == b'.') {
         out.push(b'_');

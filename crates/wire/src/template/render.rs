@@ -42,7 +42,7 @@ impl fmt::Display for Missing {
     }
 }
 
-/// The values that all records of a batch share, as far as templates can use it.
+/// The values that all records of a batch share and that templates can use.
 #[derive(Clone, Copy, Debug)]
 pub struct Shared<'a> {
     /// The tag.
@@ -70,7 +70,7 @@ pub struct Renderer {
     /// One per strftime part, in order.
     clocks: Vec<Clock>,
     rfc3339: Rfc3339,
-    /// A value before it becomes a component of a path.
+    /// Buffer for a value, before it becomes a component of a path.
     value: Vec<u8>,
 }
 
@@ -91,9 +91,9 @@ impl Renderer {
         }
     }
 
-    /// Renders a path (or the path of a URL): every value is one component and cannot leave the directory that the
-    /// template's own text names. `/`, control characters and bytes that are not UTF-8 become `_`; so do an empty value
-    /// and a value of only dots. Values are truncated at 200 bytes.
+    /// Renders a path (or the path of a URL). Every value is one component and cannot leave the directory that the template's
+    /// own text names. `/`, control characters and bytes that are not UTF-8 become `_`, and so does an empty value or a value
+    /// of only dots. Values are truncated at 200 bytes.
     pub fn path(template: &Template, zone: TimeZone) -> Self {
         Self {
             written: Written::Path,
@@ -110,7 +110,7 @@ impl Renderer {
         }
     }
 
-    /// Replaces values that are not UTF-8 in this way; `None`: they are unchanged, and base64 in JSON.
+    /// Sets the replacement for values that are not UTF-8. `None`: they stay unchanged, and become base64 in JSON.
     pub(crate) fn invalid_utf8(self, how: Option<InvalidUtf8>) -> Self {
         Self {
             written: Written::Text(how),
@@ -123,7 +123,7 @@ impl Renderer {
         self.template.depends()
     }
 
-    /// Whether the text is certainly the same at both times, all other inputs being equal.
+    /// Whether the text is certainly the same at both times, if all other inputs are equal.
     pub fn same_time(&self, a: Time, b: Time) -> bool {
         self.template.parts.iter().all(|part| match part {
             Part::Time | Part::Unix(_) | Part::Fraction(_) => a == b,
@@ -142,7 +142,8 @@ impl Renderer {
 
     /// Appends the text for one record, or with [`Record::None`] for a batch.
     ///
-    /// # Errors [`Missing`]: then `out` is unchanged.
+    /// # Errors
+    /// [`Missing`]: then `out` is unchanged.
     pub fn render(
         &mut self,
         shared: Shared<'_>,
@@ -218,7 +219,8 @@ impl Renderer {
 
     /// Appends the text for a batch: as [`Renderer::render`] without a record, at the batch's receive time.
     ///
-    /// # Errors [`Missing`]: then `out` is unchanged.
+    /// # Errors
+    /// [`Missing`]: then `out` is unchanged.
     pub fn render_batch(&mut self, batch: &Batch, out: &mut Vec<u8>) -> Result<(), Missing> {
         let event = TimedRecord {
             time: batch.received,
@@ -240,7 +242,7 @@ enum Written {
 }
 
 impl Written {
-    /// A room for JSON.
+    /// A room for writing JSON.
     fn room(self, out: &mut Vec<u8>) -> Room<'_> {
         match self {
             Self::Text(how) => Room::with(out, how),
@@ -289,7 +291,7 @@ fn json_part(
             (_, Some(default)) => default.as_bytes(),
             (_, None) => return Err(missing(name)),
         },
-        // The others have no such form.
+        // Only the tag, a value or a field can have this form.
         _ => b"",
     };
     json::string(room, text, 0, text.len());

@@ -1,4 +1,4 @@
-//! Bad input: what becomes of it and of its neighbours.
+//! Bad input: how it is handled, and that good input beside it is not affected.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -351,7 +351,7 @@ fn damaged_bytes_never_stop_the_server_nor_keep_its_memory() {
         message("t", 2, Some("m")),
     ]
     .concat();
-    // Any sequence works that is the same in each run.
+    // Any sequence of bytes works, if it is the same in each run.
     let mut seed = 1u64;
     let mut random = |below: usize| {
         seed = seed

@@ -1,4 +1,4 @@
-//! Acks in order and only when kept, back-pressure, limits, and the end of connections.
+//! The order of acks, back-pressure, limits, and the ends of connections.
 
 use std::os::unix::net::UnixStream;
 
@@ -7,7 +7,7 @@ use millstream_testkit::contract::SourceCase;
 use super::*;
 use crate::rig::peer;
 
-/// Whether nothing comes for a while.
+/// Whether no byte arrives for a while.
 fn is_silent(stream: &mut TcpStream) -> bool {
     stream
         .set_read_timeout(Some(Duration::from_millis(150)))
@@ -222,7 +222,7 @@ fn a_peer_that_sends_a_payload_slowly_is_not_silent() {
     let server = serve(&taken, "limits: { idle: 1s }");
     let mut stream = server.connect();
     let chunk = packed("t", &entries(0..4000), Some("a"));
-    // Far fewer bytes than a wake-up waits for, for longer than two timeouts.
+    // Far fewer bytes than a read waits for, over more than two idle timeouts.
     for part in chunk.chunks(chunk.len() / 12 + 1) {
         write(&mut stream, part);
         std::thread::sleep(Duration::from_millis(250));

@@ -29,10 +29,10 @@ use millstream_wire::msgpack::{write_array_len, write_bin, write_map_len, write_
 
 use super::Forward;
 
-/// Long enough for a busy machine.
+/// A timeout that is long enough on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A channel that shows what was put into it.
+/// A channel that records the batches it receives.
 #[derive(Default)]
 struct Taken {
     state: Mutex<State>,
@@ -92,7 +92,7 @@ impl Taken {
         change(&mut self.state.lock().unwrap());
     }
 
-    /// Waits until `ready` holds.
+    /// Waits until `ready` returns true.
     fn wait(&self, what: &str, ready: impl Fn(&State) -> bool) -> std::sync::MutexGuard<'_, State> {
         let state = self.state.lock().unwrap();
         let (state, late) = self
@@ -120,7 +120,7 @@ fn records(batches: &[Batch]) -> u32 {
     batches.iter().map(|batch| batch.count).sum()
 }
 
-/// All bodies, one after the other.
+/// All bodies, concatenated.
 fn body(batches: &[Batch]) -> Vec<u8> {
     batches
         .iter()
@@ -316,7 +316,7 @@ fn ack(chunk: &str) -> Vec<u8> {
     out
 }
 
-/// Asserts that the acks of these chunks come, in this order.
+/// Asserts that the acks of these chunks arrive, in this order.
 fn expect_acks(stream: &mut impl Read, chunks: &[&str]) {
     let expected: Vec<u8> = chunks.iter().flat_map(|chunk| ack(chunk)).collect();
     assert_eq!(read(stream, expected.len()), expected, "{chunks:?}");

@@ -106,7 +106,7 @@ fn a_wrong_key_gets_the_reason_in_a_pong_and_nothing_after_it_is_used() {
         greet(&mut stream, &wrong, &behind).unwrap_err(),
         "shared_key mismatch"
     );
-    // Neither are bytes that come later, before the connection is closed.
+    // Bytes that arrive later, before the connection is closed, are not used either.
     let _ = stream.write_all(&packed("t", &entries(0..10), Some("b")));
     assert!(is_closed(&mut stream));
     server.wait("connections_unauthenticated", 1);
@@ -186,7 +186,7 @@ fn a_peer_without_a_ping_in_time_is_closed_and_heartbeats_are_not_failures() {
         drop(server.connect());
     }
     let since = Instant::now();
-    // Sending a good beginning byte by byte does not move the deadline.
+    // Sending a valid beginning byte by byte does not extend the deadline.
     for byte in b"\x96\xa4PING\xda\x7f\xff" {
         if slow.write_all(&[*byte]).is_err() || since.elapsed() > PATIENCE {
             break;
@@ -232,7 +232,7 @@ fn tls_changes_nothing_about_the_protocol() {
     let small = message("t", 0, Some("a"));
     greet(&mut stream, &GOOD, &small).unwrap();
     expect_acks(&mut stream, &["a"]);
-    // Many small ones without acks (the connection is set aside), a large one, an ack at once.
+    // Many small messages without acks (the connection is set aside), a large one, and then one with an ack.
     for number in 1..2000 {
         write(&mut stream, &message("t", number, None));
     }

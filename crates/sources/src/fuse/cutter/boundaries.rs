@@ -29,7 +29,7 @@ pub(in crate::fuse) enum RecordEnd {
     Line,
     Write,
     File,
-    /// In front of a line that matches, or when nothing follows for this time.
+    /// In front of a line that matches, or when nothing was written for this time.
     Start(Regex, Duration),
 }
 

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-/// The treatment of the bytes up to the end of their record.
+/// The fate of the bytes up to the end of their record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::fuse) enum Fate {
     /// They become a record.
@@ -10,7 +10,7 @@ pub(in crate::fuse) enum Fate {
     Record,
     /// They are dropped: their record was truncated.
     Dropped,
-    /// They are rejected with their record.
+    /// They are rejected with the rest of their record.
     Rejected,
 }
 
@@ -26,7 +26,7 @@ pub(in crate::fuse) enum Records {
     Separate(Vec<Vec<u8>>),
 }
 
-/// The pieces of the unfinished and the new bytes.
+/// The result of cutting the unfinished and the new bytes together.
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::fuse) struct Cuttings {
     pub records: Records,
@@ -34,9 +34,9 @@ pub(in crate::fuse) struct Cuttings {
     pub rejected: Vec<Vec<u8>>,
     /// The number of records that were too long.
     pub too_long: u64,
-    /// Some bytes that were unfinished before are now in a record, or dropped with theirs.
+    /// Whether bytes that were unfinished before are now in a record, or dropped with one.
     pub took_tail: bool,
-    /// How many of the last bytes are unfinished.
+    /// The number of bytes at the end that are unfinished.
     pub unfinished: usize,
     /// How to read the bytes that follow.
     pub mode: Mode,
@@ -46,9 +46,9 @@ pub(in crate::fuse) struct Cuttings {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::fuse) struct Mode {
     pub fate: Fate,
-    /// With joined lines: the unfinished bytes continue a line whose beginning has left.
+    /// With joined lines: the unfinished bytes continue a line whose beginning was already sent.
     pub within_line: bool,
-    /// With joined lines: the unfinished bytes continue a record whose beginning has left as a piece.
+    /// With joined lines: the unfinished bytes continue a record whose beginning was already sent as a piece.
     pub within_record: bool,
 }
 

@@ -3,11 +3,11 @@
 //! `read -> [decode] -> send -> keep -> take -> process -> encode -> write -> settle`
 //!
 //! The unfinished bytes are the whole lines of a record, each with its newline, and a partial line. A record may arrive in many
-//! small writes, so each write looks at its own bytes and at the line that it continues, and not at the lines before. That is why
-//! this does not use the `Framer` of other sources, which reads a record from its start each time.
+//! small writes, so each write looks only at its own bytes and the line that it continues. The `Framer` of other sources would
+//! read the record from its start each time.
 //!
-//! A line is matched when it is whole. One that is longer than a record may be is cut before that; otherwise a writer that sends
-//! no newline would take any amount of memory.
+//! A line is matched when it is whole. A line longer than `line_max` is cut before its end: otherwise a writer that sends no
+//! newline would take any amount of memory.
 
 use std::{borrow::Cow, ops::Range};
 
@@ -19,7 +19,7 @@ use super::{
 };
 use crate::framing::{self, TooLong};
 
-/// Cuttings in the making. Positions count in the unfinished and the written bytes as one text.
+/// Cuttings in progress. Positions count from the start of the unfinished bytes, with the written bytes behind them.
 pub(super) struct Joined<'a> {
     boundaries: &'a Boundaries,
     start: &'a Regex,
@@ -34,14 +34,14 @@ pub(super) struct Joined<'a> {
 }
 
 impl<'a> Joined<'a> {
-    /// Cuts what was written behind the unfinished bytes.
+    /// Cuts the bytes that were written, together with the unfinished bytes before them.
     pub(super) fn cut(
         boundaries: &Boundaries,
         start: &Regex,
         (tail, mode): (&[u8], Mode),
         data: &[u8],
     ) -> Cuttings {
-        // The longest record, and a line that may begin the next one.
+        // Room for the longest record and a line that may begin the next one.
         let unfinished_max = boundaries.line_max.saturating_mul(2).saturating_add(1);
         let bytes = tail.len() + data.len();
         let is_skipped = mode.within_line && mode.fate != Fate::Record;
@@ -90,7 +90,7 @@ impl<'a> Joined<'a> {
         data: &'a [u8],
     ) -> Self {
         let line = millstream_wire::lines::whole(tail);
-        // The line whose beginning had left has ended.
+        // The line whose beginning was already sent has ended.
         mode.within_line &= line == 0;
         Self {
             boundaries,
@@ -115,7 +115,7 @@ impl<'a> Joined<'a> {
         self.cuttings.mode.within_line && self.cuttings.mode.fate != Fate::Record
     }
 
-    /// Handles a line that ends at `end`. Not `whole`: the line continues, but is too long to wait for its end.
+    /// Handles a line that ends at `end`. Not `whole`: the line has no newline yet, but is too long to wait for it.
     fn line(&mut self, end: usize, whole: bool) {
         let mode = self.cuttings.mode;
         if !mode.within_line && self.start.is_match(&self.text(self.line..end)) {
@@ -128,7 +128,7 @@ impl<'a> Joined<'a> {
             Fate::Record | Fate::Dropped => {}
         }
         if whole && self.record == end && self.cuttings.mode.within_record {
-            // A piece does not begin with an empty line.
+            // The newline belongs to the piece before, so that the next piece does not begin with an empty line.
             self.record = end + 1;
         }
         self.line = end + usize::from(whole);
@@ -147,7 +147,7 @@ impl<'a> Joined<'a> {
         }
     }
 
-    /// Handles a record that is too long with the line that ends at `end`.
+    /// Handles a record that is too long once it includes the line that ends at `end`.
     fn too_long(&mut self, end: usize) {
         let line_max = self.boundaries.line_max;
         self.cuttings.too_long += 1;

@@ -2,9 +2,9 @@
 //!
 //! `read -> [decode] -> send -> keep -> take -> process -> encode -> write -> settle`
 //!
-//! Each open file has its own cutter, so lines of several writers never mix. Whole lines stay in the buffer that they were
-//! read into: an unfinished line of earlier writes is put right in front of them. Cutting does not change the cutter. The
-//! unfinished bytes leave it when the next hop has the records that they became part of ([`Cutter::advance`]).
+//! Each open file has its own cutter, so lines of several writers never mix. Whole lines stay in the buffer that they were read
+//! into: an unfinished line of earlier writes is copied right in front of them. Cutting does not change the cutter. The
+//! unfinished bytes leave it once the next hop has their records ([`Cutter::advance`]).
 
 mod boundaries;
 mod cuttings;
@@ -26,14 +26,14 @@ use joined::Joined;
 /// Room in front of the data in a buffer, in bytes, for an unfinished line of earlier writes.
 pub(super) const HEADROOM: usize = 4096;
 
-/// The state of a cutter before records left.
+/// The state of a cutter before it advanced, for [`Cutter::rewind`].
 #[derive(Debug)]
 pub(super) struct CutterBefore {
     tail: Vec<u8>,
     mode: Mode,
 }
 
-/// Cuts what is written through one open file.
+/// Cuts the bytes that are written through one open file.
 #[derive(Debug)]
 pub(super) struct Cutter {
     boundaries: Arc<Boundaries>,
@@ -62,7 +62,7 @@ impl Cutter {
         &self.tail
     }
 
-    /// Cuts the bytes in `data` of the buffer. May overwrite the bytes in front of them.
+    /// Cuts the bytes in `data` of the buffer. May overwrite the bytes in front of `data`.
     pub(super) fn cut(&self, buffer: &mut [u8], data: Range<usize>) -> Cuttings {
         match &self.boundaries.end {
             RecordEnd::Line => self.cut_lines(buffer, data),
@@ -76,7 +76,7 @@ impl Cutter {
         }
     }
 
-    /// Cuts joined lines that nothing has followed for long enough: all whole lines are a record.
+    /// Cuts joined lines after nothing was written for the rule's `wait`: all whole lines are a record.
     pub(super) fn cut_quiet(&self) -> Cuttings {
         let whole = match self.boundaries.end {
             RecordEnd::Start(..) => lines::whole(&self.tail),
@@ -112,10 +112,10 @@ impl Cutter {
         cuttings
     }
 
-    /// The records have left, and with them all unfinished bytes but the last `stay`.
+    /// Removes all unfinished bytes but the last `stay`, because the next hop has their records. Returns the state before.
     pub(super) fn advance(&mut self, stay: usize, mode: Mode) -> CutterBefore {
         let stay = match self.tail.len() - stay {
-            // A small write behind a long record: nothing is moved.
+            // Usual for a small write behind a long record: all bytes stay, and none is copied.
             0 => std::mem::take(&mut self.tail),
             leaves => self.tail.split_off(leaves),
         };
@@ -125,7 +125,7 @@ impl Cutter {
         }
     }
 
-    /// The records that left were not kept.
+    /// Restores the state before [`Cutter::advance`], because the records were not kept. Bytes added since stay behind it.
     pub(super) fn rewind(&mut self, mut before: CutterBefore) {
         before.tail.append(&mut self.tail);
         (self.tail, self.mode) = (before.tail, before.mode);
@@ -136,7 +136,7 @@ impl Cutter {
         self.tail.extend_from_slice(bytes);
     }
 
-    /// Removes the last unfinished bytes.
+    /// Removes this many bytes from the end of the unfinished bytes.
     pub(super) fn shorten(&mut self, bytes: usize) {
         self.tail.truncate(self.tail.len() - bytes);
     }
@@ -173,7 +173,7 @@ impl Cutter {
         self.cut_copy(text)
     }
 
-    /// Cuts lines of which some may be too long.
+    /// Cuts lines when some may be too long. Copies them.
     fn cut_copy(&self, text: &[u8]) -> Cuttings {
         let line_max = self.boundaries.line_max;
         let mut cuttings = Cuttings::none(self.mode);
@@ -203,7 +203,7 @@ impl Cutter {
                 }
             }
         }
-        // Unless all of the text is still unfinished.
+        // If all of the text is unfinished, nothing was taken from the tail.
         cuttings.took_tail = !self.tail.is_empty() && cuttings.unfinished < text.len();
         if !lines.is_empty() {
             cuttings.records = Records::Lines(lines);

@@ -21,7 +21,7 @@ fn stacks() -> Framing {
     })
 }
 
-/// Writes pieces behind `room` bytes of headroom; returns all records, and what was rejected.
+/// Writes pieces behind `room` bytes of headroom; returns all records, and the rejected pieces.
 fn run(boundaries: Arc<Boundaries>, room: usize, pieces: &[&str]) -> (Vec<String>, Vec<String>) {
     let mut cutter = Cutter::new(boundaries);
     let (mut records, mut rejected) = (Vec::new(), Vec::new());
@@ -129,7 +129,7 @@ fn cuttings_say_whether_they_took_unfinished_bytes() {
     assert_eq!(fed(b"c"), (false, b"bc".to_vec()));
     assert_eq!(fed(b"\nd"), (true, b"d".to_vec()));
     assert_eq!(fed(b"0123456789"), (true, b"9".to_vec()));
-    // A character is never divided, so part of what was unfinished may stay.
+    // A character is never divided, so some unfinished bytes may stay.
     assert_eq!(fed(b"12345678\xc3"), (false, b"912345678\xc3".to_vec()));
     assert_eq!(fed(b"\xa9"), (true, b"\xc3\xa9".to_vec()));
 }
@@ -154,7 +154,7 @@ fn records_that_were_not_kept_are_unfinished_again() {
     );
 }
 
-/// Writes a text in pieces of `bytes` bytes; returns the records, and what was rejected.
+/// Writes a text in pieces of `bytes` bytes; returns the records, and the rejected pieces.
 fn joined(boundaries: &Arc<Boundaries>, text: &str, bytes: usize) -> (Vec<String>, String) {
     let mut cutter = Cutter::new(boundaries.clone());
     let (mut records, mut rejected) = (Vec::new(), Vec::new());

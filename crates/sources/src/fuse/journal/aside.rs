@@ -1,4 +1,4 @@
-//! Reports damage to the journal, and puts lines that may be damaged aside for an operator.
+//! Reports damage to the journal, and writes lines that may be damaged to separate files for an operator.
 
 use std::{
     io::{self, IoSlice},
@@ -9,12 +9,13 @@ use millstream_sys::disk::{Disk, Open};
 
 /// The names of the journal and of its copy.
 const NAMES: [&str; 2] = ["unfinished", "unfinished.copy"];
-/// The beginning of the names of files with lines that may be damaged.
+/// The prefix of the names of these files.
 const DAMAGED_NAME: &str = "unfinished.damaged";
 /// The bound on the first line of such a file, in bytes.
 const TITLE_BYTES_MAX: usize = 256;
 
-/// Says which of the two files was damaged, if one was. `lacks`: the bytes that the journal, and its copy, did not have.
+/// A message that names the damaged file; `None` if both are whole. `lacks`: the bytes that the journal and its copy each
+/// lacked.
 pub(super) fn mended(directory: &Path, lacks: [u64; 2]) -> Option<String> {
     let [journal, copy] = NAMES;
     let (name, bytes, other) = match lacks {
@@ -60,7 +61,7 @@ pub(super) fn put(
     disk.sync_directory(directory)
 }
 
-/// Says which lines wait for an operator, if any do.
+/// A message that names the files an operator has to check; `None` if there are none.
 pub(super) fn doubtful(disk: &dyn Disk, directory: &Path) -> io::Result<Option<String>> {
     let mut named = Vec::new();
     for name in disk.list(directory)? {

@@ -1,12 +1,12 @@
-//! The journal of unfinished lines: they survive a crash here until the line is whole and kept elsewhere.
+//! The journal of unfinished lines. A line survives a crash here until it is whole and a channel has kept it.
 //!
-//! An open file with an unfinished line has a slot. Its unfinished bytes between two whole lines are one generation. The batch
-//! that makes them whole carries the slot as a file and the generation as an offset in its origin (`begin`: the generation,
-//! `next`: the one behind). So after a crash the origins of a durable channel say which generations are left. Behind memory
-//! [`Journal::note_done`] says it.
+//! Each open file with an unfinished line has a slot. The bytes that are unfinished between two batches are one generation. The
+//! batch that completes them has an origin with the slot as file and the generation as offset (`begin`: this generation,
+//! `next`: the following one). After a crash the origins in a durable channel therefore show which generations it lacks. A
+//! memory channel remembers nothing, so there [`Journal::note_done`] records what is settled.
 //!
-//! The journal is written twice, to a file and its copy: damage to one of them loses nothing. Where both are damaged in the
-//! same place, any line may lack a part. Then none is sent, and all are written to a file beside the journal for an operator.
+//! The journal is written twice, to a file and its copy: damage to one of them loses nothing. If both are damaged in the same
+//! place, any line may lack a part. Then no line is sent, and all are written to a file beside the journal for an operator.
 
 mod aside;
 mod older;
@@ -25,7 +25,7 @@ pub(super) use record::Identity;
 use record::{HEAD_BYTES, Head, Kind, Lines, Title, frame_bytes};
 
 const NAME: &str = "unfinished";
-/// The bound on the file. A journal that has reached it refuses writers.
+/// The limit on the size of the file, in bytes. When it is reached, writes fail.
 const FILE_BYTES_MAX: u64 = 256 << 20;
 /// The remedy when the journal cannot be used.
 const REMEDY: &str = "restore it from a backup, or remove `unfinished` and `unfinished.copy` and restart Millstream: lines \
@@ -40,7 +40,7 @@ const FORMAT: JournalFormat = JournalFormat {
     record_bytes_max: FILE_BYTES_MAX as usize,
     copied: true,
 };
-/// The journal is rewritten when it is larger than this and more than half of it is done: one sync per this many bytes.
+/// The journal is rewritten when it is larger than this and less than half of it is live: one sync per this many bytes.
 const BYTES_MAX: u64 = 4 << 20;
 
 /// An unfinished line of an earlier run, in its new slot.
@@ -78,7 +78,7 @@ struct Slot {
     pieces: Vec<Piece>,
 }
 
-/// The journal as a start finds it.
+/// The journal as [`Journal::open`] found it.
 pub(super) struct Opened {
     pub journal: Journal,
     /// The state that an earlier run left.
@@ -92,7 +92,7 @@ pub(super) struct Opened {
 /// The journal. Writes go to the page cache; see [`Journal::begin_sync`].
 pub(super) struct Journal {
     stored: state::Journal,
-    /// Its file, from which pieces are read back even after a failed write.
+    /// Its file. Pieces can be read back from it even after a failed write.
     file: Arc<dyn File>,
     title: Title,
     slots: Vec<Slot>,
@@ -117,9 +117,9 @@ impl Sync {
 }
 
 impl Journal {
-    /// Opens the journal in a directory, or creates one. Lines of an earlier run move to new slots. `kept` says of a slot which
-    /// generation a durable channel expects next; `None`: unknown, and everything that is not done is left. Each generation
-    /// becomes a line: there are several where the lines between them went to a channel that did not keep them.
+    /// Opens the journal in a directory, or creates one. Unfinished lines of an earlier run move to new slots. `kept` returns
+    /// the generation of a slot that a durable channel expects next; `None` if unknown: then all generations that are not done
+    /// are left. Each generation left becomes a line. A slot has several if a channel did not keep the batches between them.
     pub(super) fn open(
         disk: Arc<dyn Disk>,
         directory: &Path,
@@ -227,7 +227,7 @@ impl Journal {
         Ok(())
     }
 
-    /// Moves the last `bytes` live bytes of a slot to a new generation: those before them leave without them.
+    /// Moves the last `bytes` live bytes of a slot to a new generation, because the bytes before them leave in a batch.
     pub(super) fn part(&mut self, number: u32, generation: u64, bytes: usize) -> io::Result<()> {
         let data = (bytes as u64).to_le_bytes();
         self.write(Kind::Part, number, generation, &data)?;
@@ -259,7 +259,7 @@ impl Journal {
         Ok(())
     }
 
-    /// Generations below `next` are kept by a durable channel.
+    /// Drops the generations below `next`: a durable channel has kept them.
     pub(super) fn done(&mut self, number: u32, next: u64) {
         let slot = &mut self.slots[number as usize];
         slot.generation = slot.generation.max(next);
@@ -273,7 +273,8 @@ impl Journal {
         });
     }
 
-    /// Generations below `next` are settled, which no channel can tell after a crash.
+    /// Records in the file that the generations below `next` are settled. Needed behind memory, which remembers nothing after a
+    /// crash.
     pub(super) fn note_done(&mut self, number: u32, next: u64) -> io::Result<()> {
         let pieces = &self.slots[number as usize].pieces;
         if pieces.iter().any(|piece| piece.generation < next) {
@@ -283,7 +284,7 @@ impl Journal {
         Ok(())
     }
 
-    /// Frees the slot of an open file; all below `next` is done.
+    /// Frees the slot of an open file. The generations below `next` are done.
     pub(super) fn end(&mut self, number: u32, next: u64) {
         self.done(number, next);
         self.slots[number as usize].path = None;
@@ -301,11 +302,11 @@ impl Journal {
         })
     }
 
-    /// Ends a sync. A failed one is never repeated on the same file, because the kernel may have dropped what it could not
-    /// write: the next write or sync rewrites the journal.
+    /// Ends a sync. A failed sync is never repeated on the same file, because the kernel may have dropped the pages that it
+    /// could not write. The next write or sync rewrites the journal instead.
     pub(super) fn end_sync(&mut self, sync: &Sync, succeeded: bool) {
         if !Arc::ptr_eq(&sync.file, &self.file) {
-            // The journal was rewritten meanwhile, and its new file is durable.
+            // The journal was rewritten during the sync, and its new file is durable.
             return;
         }
         if succeeded {
@@ -331,7 +332,7 @@ impl Journal {
         Ok(at + HEAD_BYTES as u64)
     }
 
-    /// Replaces the journal by one with nothing but live bytes. Blocks.
+    /// Replaces the journal by one that holds only the live bytes. Blocks.
     fn rewrite(&mut self) -> io::Result<()> {
         let old = self.file.clone();
         let data = |_: usize, piece: &Piece| {
@@ -348,7 +349,8 @@ impl Journal {
     }
 }
 
-/// Replaces the stored journal by one with these slots, whose data `data` returns, and sets the offsets of their pieces.
+/// Replaces the stored journal by one with these slots, and sets the new offsets of their pieces. `data` returns the bytes of a
+/// piece.
 fn replace(
     stored: &mut state::Journal,
     title: Title,
@@ -361,7 +363,7 @@ fn replace(
         error,
     };
     let mut records = stored.replacement();
-    // A replacement is durable before it gets its name, so each record vouches for the one before it.
+    // A replacement is durable before the rename, so each record may state that all before it was durable.
     let mut synced = title.add(&mut records);
     let mut add = |kind, slot, generation, data: &[u8]| {
         let head = Head {

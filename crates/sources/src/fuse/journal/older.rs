@@ -12,9 +12,9 @@
 //!                                                24   N   data
 //! ```
 //!
-//! The place is the number of the journal, the number of rewrites, and the offset of the record, 8 bytes each. The copy holds the
-//! same records at the same offsets. Versions 1 and 2 have no copy and no number of rewrites: the checksum of the header is at
-//! 32, and that of a record does not cover its place.
+//! The place is the number of the journal, the number of rewrites, and the offset of the record, 8 bytes each. The copy holds
+//! the same records at the same offsets. Versions 1 and 2 have no copy and no number of rewrites: their header has its checksum
+//! at 32, and the checksum of a record does not cover its place.
 
 use millstream_state::Recovered;
 use millstream_sys::checksum::{crc32c, crc32c_of};
@@ -32,7 +32,7 @@ const RECORD_HEAD_BYTES: usize = 24;
 pub(super) fn convert(files: [Option<&[u8]>; 2]) -> Option<Recovered> {
     let headers = files.map(|file| file.and_then(Header::decode));
     let header = match headers {
-        // A kill between the renames of the two leaves the older journal, with the same records.
+        // A kill between the two renames leaves an older journal beside the newer copy. Both have the same records.
         [Some(journal), Some(copy)] if copy.is_newer_than(&journal) => copy,
         [Some(header), _] | [None, Some(header)] => header,
         [None, None] => return None,
@@ -54,12 +54,12 @@ pub(super) fn convert(files: [Option<&[u8]>; 2]) -> Option<Recovered> {
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Header {
     title: Title,
-    /// The number of rewrites. Where a journal and its copy differ in it, the older one does not count.
+    /// The number of rewrites. If it differs between a journal and its copy, the older file is ignored.
     rewrites: u64,
     bytes: usize,
 }
 
-/// A whole record of a file.
+/// A complete record of a file.
 struct Record<'a> {
     head: Head,
     data: &'a [u8],
@@ -99,7 +99,7 @@ impl Header {
         self.bytes == HEADER_BYTES
     }
 
-    /// Reads each record from the side that has it whole.
+    /// Reads each record from whichever file has it whole.
     fn read(&self, sides: [&[u8]; 2]) -> Recovered {
         let (head, data) = self.title.encode();
         let mut bodies = vec![[&head.encode()[..], &data].concat()];
@@ -109,7 +109,7 @@ impl Header {
         while at < end {
             let records = sides.map(|side| self.record_at(side, at));
             let Some(record) = records.iter().flatten().next() else {
-                // Bytes behind the last record were being written at a crash, and were not acknowledged.
+                // Bytes behind the last record were being written when the process died, and were not acknowledged.
                 let mut behind = at + 1..end;
                 let is_record = |next: &usize| {
                     sides
@@ -130,7 +130,7 @@ impl Header {
             bodies.push([&record.head.encode()[..], record.data].concat());
             at += last;
         }
-        // A crash between the two writes of the last record is not damage.
+        // Only the copy lacks the last record: a crash between the two writes, which is not damage.
         if lacks[1] == last as u64 && sides[1].len() == at - last {
             lacks[1] = 0;
         }
@@ -145,7 +145,7 @@ impl Header {
         let bytes = file.get(at..)?;
         let head: &[u8; RECORD_HEAD_BYTES] = bytes.first_chunk()?;
         let number = |at: usize| Some(u32::from_le_bytes(*head.get(at..)?.first_chunk()?));
-        // Before the checksum: a search tries every offset.
+        // Checked before the checksum, which is slower: the search for the next record tries every offset.
         let kind = Kind::of(head[8]).filter(|kind| *kind != Kind::Title)?;
         if head[9..12] != [0; 3] {
             return None;
@@ -160,7 +160,7 @@ impl Header {
                 kind,
                 slot: number(12)?,
                 generation: u64::from_le_bytes(*head.last_chunk()?),
-                // Every hole is damage.
+                // Older versions did not record this. With the maximum, every hole counts as damage.
                 synced: u64::MAX,
             },
             data: &whole[RECORD_HEAD_BYTES..],

@@ -1,4 +1,4 @@
-//! The records of the journal, and the lines that they amount to.
+//! The records of the journal, and the unfinished lines that they describe.
 //!
 //! ```text
 //! offset bytes
@@ -15,7 +15,7 @@
 //! - `begin`: an open file takes the slot; data: its path.
 //! - `piece`: unfinished bytes of a generation.
 //! - `done`: the generations below this one are settled.
-//! - `part`: the last bytes of the generations below this one belong to this one; data: how many (8 bytes).
+//! - `part`: the last bytes of the generations below this one move to this one; data: their number (8 bytes).
 
 use std::collections::BTreeMap;
 
@@ -24,7 +24,7 @@ use millstream_state::{Records, Recovered};
 use millstream_sys::random;
 
 pub(super) const HEAD_BYTES: usize = 24;
-/// Takes the place of the device in origins: no device has this number.
+/// Stands in for the device number in origins: no device has this number.
 const DEVICE: u64 = u64::from_be_bytes(*b"ms-fuse\0");
 
 /// The bytes of the file that a record with this much data takes.
@@ -40,7 +40,7 @@ pub(in crate::fuse) struct Identity {
 }
 
 impl Identity {
-    /// The file that a slot is in origins.
+    /// The file that stands for a slot in origins.
     pub(in crate::fuse) fn file(self, slot: u32) -> FileId {
         FileId {
             device: DEVICE,
@@ -71,7 +71,7 @@ impl Title {
         })
     }
 
-    /// Adds the title to a replacement; returns where it is.
+    /// Adds the title to a replacement; returns its offset.
     pub(super) fn add(&self, records: &mut Records) -> u64 {
         let (head, data) = self.encode();
         records.add(&[&head.encode(), &data])
@@ -124,7 +124,7 @@ impl Kind {
     }
 }
 
-/// The front of a record.
+/// The fixed part of a record, in front of its data.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Head {
     pub(super) kind: Kind,
@@ -160,7 +160,7 @@ impl Head {
 #[derive(Debug, Default)]
 struct Slot {
     path: String,
-    /// The generation it began with.
+    /// The generation at which its open file began.
     start: u64,
     /// Generations below this one are done.
     done: u64,
@@ -191,7 +191,7 @@ impl Slot {
         }
     }
 
-    /// The last `bytes` bytes of the generations below this one belong to it.
+    /// Moves the last `bytes` bytes of the generations below this one to this one.
     fn part(&mut self, generation: u64, bytes: usize) {
         let mut moved = Vec::new();
         for (_, tail) in self.tails.range_mut(..generation).rev() {
@@ -211,19 +211,20 @@ pub(super) type Line = (String, Vec<u8>);
 pub(super) struct Lines {
     /// The title of the journal, with the first generation that was never used.
     pub(super) title: Title,
-    /// The slots as all records say.
+    /// The slots according to all records.
     all: BTreeMap<u32, Slot>,
-    /// The slots as far as they can be relied on.
+    /// The slots according to the records that can be relied on.
     intact: BTreeMap<u32, Slot>,
-    /// Bytes that are lost in front of a record.
+    /// The number of bytes lost in holes before the last record.
     pub(super) lost_bytes: u64,
-    /// Some of them were durable.
+    /// Whether some of the lost bytes were durable.
     pub(super) is_damaged: bool,
 }
 
 impl Lines {
-    /// Reads the records. A hole in front of what was durable is damage: any line may lack a part. A hole behind it is most likely
-    /// a write that a power cut lost: the records in front of it can be relied on. The error says why the records make no sense.
+    /// Reads the records. A hole in front of the durable offset is damage: any line may lack a part. A hole behind it is most
+    /// likely a write that a power cut lost, so the records before the hole can be relied on. Returns an error if the records
+    /// contradict each other.
     pub(super) fn of(recovered: &Recovered) -> Result<Self, &'static str> {
         let mut records = Vec::new();
         for record in &recovered.records {

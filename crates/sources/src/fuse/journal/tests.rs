@@ -1,4 +1,4 @@
-//! Tests of the lines that survive a crash and of those that are not sent again.
+//! Tests of lines that survive a crash, and of lines that are not sent again.
 
 use std::{fs, path::PathBuf};
 
@@ -189,7 +189,7 @@ fn bytes_that_stay_move_to_a_new_generation() {
     assert_eq!(left(first + 1), parted[1..]);
     journal.rewrite().unwrap();
     assert_eq!(left(0), parted);
-    // More than one generation stays, and all of it.
+    // More than one generation stays, with all its bytes.
     journal.append(a, first + 2, b"!").unwrap();
     journal.part(a, first + 3, 5).unwrap();
     assert_eq!(left(0), ["1 one\n at b\n", "2", " two!"]);
@@ -202,7 +202,7 @@ fn bytes_that_stay_move_to_a_new_generation() {
     assert_eq!(journal.live, 0);
 }
 
-/// Journals of the versions 1 to 3, in hexadecimal: of `app/a.log` the generations 5 and 6 are left, of `b` generation 6.
+/// Journals of versions 1 to 3, in hexadecimal. They have generations 5 and 6 of `app/a.log`, and generation 6 of `b`.
 const OLDER: [&str; 3] = [
     "4d53465553453031887766554433221100002a36fe9c971705000000000000003125f4a7bd1fcb5709000000010000000000 \
      000005000000000000006170702f612e6c6f6799f1eff007000000020000000000000005000000000000006f6e650a207477 \
@@ -244,7 +244,7 @@ fn journals_of_older_versions_are_read_and_converted() {
         }
         let (journal, left) = open(directory.path());
         let expected: [(&str, &[u8]); 3] = match version {
-            // It could not divide a generation.
+            // Version 1 could not divide a generation.
             1 => [
                 ("app/a.log", b"one\n tw"),
                 ("app/a.log", b"o"),
@@ -311,7 +311,7 @@ fn filled(directory: &Path) -> Vec<(String, Vec<u8>)> {
         sync.run().unwrap();
         journal.end_sync(&sync, true);
     }
-    // A record that vouches for the sync.
+    // A record written after the sync, which states how far the file was durable.
     let (slot, first) = journal.begin("empty").unwrap();
     journal.append(slot, first, b"done").unwrap();
     journal.note_done(slot, first + 1).unwrap();
@@ -324,7 +324,7 @@ fn owned(left: Vec<Left>) -> Vec<(String, Vec<u8>)> {
         .collect()
 }
 
-/// Damages one of the two files in one of many ways, and says how.
+/// Damages one of the two files in one of many ways. Returns a description.
 fn damage(random: &mut Random, paths: &[PathBuf; 2], stale: &[u8]) -> String {
     let path = &paths[random.below(2) as usize];
     let mut bytes = fs::read(path).unwrap();
@@ -376,7 +376,7 @@ fn damage_to_either_file_of_the_journal_loses_no_line_and_sends_no_wrong_one() {
         let paths = files(directory.path());
         let how = damage(&mut random, &paths, &stale);
         for path in paths.iter().filter(|path| path.is_dir()) {
-            // The journal is needed, its copy is not.
+            // A journal that cannot be read is an error; a copy that cannot be read is not.
             let opened = reopen(directory.path());
             let refused = opened
                 .err()
@@ -445,7 +445,7 @@ fn a_write_that_a_power_cut_lost_takes_no_durable_line_with_it() {
     }
     let opened = reopen(directory.path()).unwrap();
     assert_eq!(tails(&opened.left), [("a", &b"durable"[..])]);
-    // The line as it may have been is for the operator.
+    // The line as it may have been is written to a file for the operator.
     let text = fs::read_to_string(directory.path().join("unfinished.damaged.1")).unwrap();
     assert!(text.ends_with("--- a: 13 bytes\ndurable, torn\n"), "{text}");
     assert!(opened.doubtful.is_some());
@@ -462,13 +462,13 @@ fn after_a_failed_sync_the_journal_is_rewritten() {
     fs::remove_file(&path).unwrap();
     journal.append(a, first, b"two").unwrap();
     assert!(path.exists());
-    // A sync of the file that was replaced says nothing of the new one.
+    // The sync of a file that was replaced does not count for the new one.
     journal.end_sync(&sync, false);
     assert!(!journal.stored.needs_replace());
     assert_eq!(tails(&open(directory.path()).1), [("a", &b"onetwo"[..])]);
 }
 
-/// A line that holds a number, each time in a new generation.
+/// A state that stores a number as a line, each in a new generation.
 struct Numbered {
     journal: Journal,
     place: Option<(u32, u64)>,

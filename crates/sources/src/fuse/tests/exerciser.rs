@@ -13,14 +13,14 @@ use millstream_testkit::Random;
 use super::Rig;
 use crate::rig::Downstream;
 
-/// Calls of one run.
+/// The number of calls of one run.
 const CALLS: usize = 6000;
-/// The number of names per directory: few, so that calls meet.
+/// The number of names per directory. Few, so that calls often affect the same files.
 const NAMES: u64 = 5;
 /// The largest size of a file in bytes: all of it can be read back.
 const SIZE_MAX: u64 = 40_000;
 
-/// A file or directory at most two directories deep.
+/// A path of a file or directory, at most two directories deep.
 fn path(random: &mut Random) -> PathBuf {
     let depth = random.below(3);
     (0..=depth)
@@ -48,7 +48,7 @@ fn names(path: &Path) -> io::Result<String> {
     Ok(format!("{names:?}"))
 }
 
-/// A call that is made on both.
+/// A call that is made on the mount and on the real directory.
 #[derive(Clone, Debug)]
 enum Call {
     Write(PathBuf, u32, Vec<u8>, u64),

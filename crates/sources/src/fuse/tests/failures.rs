@@ -1,12 +1,12 @@
-//! Writes that fail lose no bytes that other writes have given.
+//! Writes that fail lose no bytes of earlier writes.
 
 use std::process::Child;
 
 use super::*;
 
-/// Kills a child that waits in a write; returns when it is gone.
+/// Kills a child that waits in a write. Returns when it has exited.
 fn kill(mut child: Child) {
-    // It may not have reached its write yet.
+    // The child may not have reached its write yet.
     thread::sleep(Duration::from_millis(300));
     child.kill().unwrap();
     child.wait().unwrap();

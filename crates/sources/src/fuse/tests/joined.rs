@@ -49,7 +49,7 @@ fn lines_up_to_the_next_start_are_a_record_of_their_file() {
             "4 four",
         ];
         rig.until_messages(&first);
-        // At close what is unfinished is a record; so it is at a stop.
+        // At a close, unfinished bytes become a record; likewise at a stop.
         drop(two);
         rig.until_messages(&[&first[..], &["5 five\n  at"]].concat());
         one.write_all(b"  at d\n6 six").unwrap();
@@ -145,7 +145,7 @@ fn a_kill_at_any_moment_loses_and_repeats_nothing() {
     file.write_all(b"1 one\n at").unwrap();
     file.write_all(b" a\n2 t").unwrap();
     assert_eq!(rig.left(), ["1 one\n at a\n2 t"]);
-    // The channel has the record but has not answered: the bytes that stay are in the journal all the same.
+    // The channel has the record but has not answered. The bytes that stay are in the journal nevertheless.
     rig.downstream.hold();
     let mut other = file.try_clone().unwrap();
     let writes = thread::spawn(move || other.write_all(b"wo\n"));
@@ -154,7 +154,7 @@ fn a_kill_at_any_moment_loses_and_repeats_nothing() {
     rig.downstream.settle();
     writes.join().unwrap().unwrap();
     assert_eq!(rig.left(), ["2 two\n"]);
-    // The same where a record leaves after the wait.
+    // The same for a record that leaves after the wait.
     file.write_all(b" at b\n at").unwrap();
     rig.downstream.hold();
     until("it has left", || rig.messages().len() == 2);
@@ -257,7 +257,7 @@ fn behind_memory_fsync_keeps_the_unfinished_line() {
     file.write_all(b"1 one\n at a\n2 t").unwrap();
     file.sync_all().unwrap();
     assert_eq!(rig.left(), ["1 one\n at a\n2 t"]);
-    // The bytes that stay are in the journal in between, too.
+    // The bytes that stay are in the journal before the `fsync`, too.
     file.write_all(b"wo\n").unwrap();
     assert_eq!(rig.left(), ["1 one\n at a\n", "2 t"]);
     file.sync_all().unwrap();
@@ -277,13 +277,13 @@ fn lines_of_files_below_are_joined_even_while_they_are_written() {
     rig.start(&stacks("500ms"));
     until("it is read", || rig.messages().len() >= 3);
     assert_eq!(rig.messages(), ["1 one\n at a", "2 two\n at b", "3 three"]);
-    // The part that was shipped of a file that is still being written is not shipped again.
+    // The shipped part of a file that is still being written is not shipped again.
     rig.stop();
     rig.start(&stacks("500ms"));
     open.write_all(b" c\n at d\n").unwrap();
     until("it is followed", || rig.messages().len() >= 4);
     drop(open);
-    // Until it is removed.
+    // This holds until the file is removed.
     thread::sleep(Duration::from_millis(1000));
     rig.stop();
     assert_eq!(rig.messages()[3], " at c\n at d");

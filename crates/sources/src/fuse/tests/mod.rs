@@ -182,7 +182,7 @@ fn only_a_fatal_signal_interrupts_a_waiting_writer() {
     child.wait().unwrap();
     assert!(killed.elapsed() < Duration::from_secs(5));
     assert_eq!(rig.lines(), ["one"]);
-    // The same if the fatal signal is the first one.
+    // The same if the first signal is fatal.
     let mut child = Command::new("sh")
         .args(["-c", "echo three > h"])
         .current_dir(rig.mount())
@@ -401,7 +401,7 @@ fn wrong_options_are_refused_with_the_reason() {
     assert!(rule(&format!(r#"{{"path": "a", {start}}}"#)).contains("`start` is not a regular"));
 }
 
-/// Behind memory, `fsync` is the answer: it returns when everything is settled.
+/// Behind memory, `fsync` counts as the answer: it returns when everything is settled.
 #[test]
 fn a_mount_keeps_the_contract_of_sources() {
     let directory = tempfile::tempdir().unwrap();
@@ -409,7 +409,7 @@ fn a_mount_keeps_the_contract_of_sources() {
     let mount = root.join("mnt");
     let options = format!("{{\"mount\": {mount:?}}}");
     let write = move || {
-        // Without the mount, the file would be below it.
+        // Before the mount, the file would be created below it.
         if millstream_sys::fuse::type_of_mount(&mount)?.is_none() {
             return Err(io::ErrorKind::NotFound.into());
         }

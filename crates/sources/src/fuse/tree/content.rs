@@ -1,15 +1,15 @@
-//! The content of a file as far as it is kept: its size, and the bytes written last, for `tail -f` and similar readers.
+//! The content of a file: its size, and the bytes written last, which `tail -f` and similar readers can read.
 
-/// The largest size of a file in bytes: offsets are signed.
+/// The largest size of a file in bytes. Offsets are signed.
 pub(super) const SIZE_MAX: u64 = i64::MAX as u64;
 
 /// The size of a file, and a window of its last bytes.
 #[derive(Debug, Default)]
 pub(super) struct Content {
     size: u64,
-    /// Where the window begins.
+    /// The offset at which the window begins.
     start: u64,
-    /// The window: bytes without a gap, up to the last that was written or a little before it.
+    /// The window: contiguous bytes that end at the last one written or a little before it.
     bytes: Vec<u8>,
 }
 
@@ -36,14 +36,14 @@ impl Content {
         self.size = to;
     }
 
-    /// Notes a write, which ends at [`SIZE_MAX`] at most. The window holds at least the last `keep` bytes, and at most twice as
-    /// many. If the write is `masked`, only its newlines can be read.
+    /// Notes a write. It must end at or below [`SIZE_MAX`]. The window then holds at least the last `keep` bytes and at most
+    /// twice as many. If the write is `masked`, only its newlines can be read back.
     pub(super) fn write(&mut self, offset: u64, data: &[u8], masked: bool, keep: usize) {
         self.size = self.size.max(offset + data.len() as u64);
         if data.is_empty() {
             return;
         }
-        // Of a large write only the end fits.
+        // Only the end of a large write fits.
         let skip = data.len().saturating_sub(keep);
         let (offset, data) = (offset + skip as u64, &data[skip..]);
         if masked {
@@ -61,7 +61,7 @@ impl Content {
                 self.bytes.resize(self.bytes.len() + gap, 0);
                 self.bytes.extend_from_slice(data);
             }
-            // More than a window behind the last bytes: those are out of reach.
+            // The gap is larger than the window, so the bytes before it are out of reach.
             Some(_) => {
                 self.start = offset;
                 self.bytes.clear();
@@ -76,7 +76,7 @@ impl Content {
         }
     }
 
-    /// Writes from within the window on, or from before it.
+    /// Overwrites bytes of the window. The write may begin before the window and may extend it.
     fn overwrite(&mut self, offset: u64, data: &[u8]) {
         let before = self.start.saturating_sub(offset);
         let Some(data) = usize::try_from(before)
@@ -119,14 +119,14 @@ impl Content {
         Some(read)
     }
 
-    /// Whether exactly these bytes can be read at `offset`.
+    /// Whether a read at `offset` returns exactly these bytes.
     pub(super) fn holds(&self, offset: u64, data: &[u8]) -> bool {
         let bytes = data.len() as u64;
         self.read(offset, bytes).is_some_and(|read| read == data)
     }
 }
 
-/// The bytes with all but the newlines hidden.
+/// A copy of the bytes in which all but the newlines are hidden.
 fn mask(data: &[u8]) -> Vec<u8> {
     let hide = |byte: &u8| if *byte == b'\n' { b'\n' } else { b'*' };
     data.iter().map(hide).collect()

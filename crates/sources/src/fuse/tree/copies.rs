@@ -1,9 +1,9 @@
-//! Recognises copies of files within the mount, as `logrotate` makes them with `copytruncate` and `compress`.
+//! Recognises copies of files within the mount, as `logrotate` makes with `copytruncate` and `compress`.
 //!
-//! The bytes of a copy were shipped when they were written to the original. A file is a copy as long as all of its bytes can be
-//! read at the same offsets of another file, if its name extends the other's by a suffix (`app.log.1` of `app.log`) and the
-//! writing process has read the other one lately. A program that begins two logs alike reads neither. A compressed copy has
-//! other bytes; it is recognised by its first ones.
+//! The bytes of a copy were shipped when they were written to the original. A file counts as a copy while all its bytes equal
+//! those of another file at the same offsets. Its name must also extend the other's by a suffix (`app.log.1` of `app.log`), and
+//! the writing process must have read the other file recently. So two logs that begin alike are no copies. A compressed copy
+//! has other bytes; its first bytes show that it is compressed.
 
 use std::{collections::VecDeque, os::unix::ffi::OsStrExt};
 
@@ -12,10 +12,10 @@ use rustix::io::Errno;
 use super::node::{CopyState, Nodes};
 use crate::compressed::is_compressed;
 
-/// The most recent reads that are remembered: several programs may copy at a time.
+/// The number of recent reads that are remembered. Several programs may copy at a time.
 const READS_MAX: usize = 16;
 
-/// The effect of a write to the mount.
+/// The kind of a write to the mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::fuse) enum WriteKind {
     /// Data to ship.
@@ -26,7 +26,7 @@ pub(in crate::fuse) enum WriteKind {
     Copy,
 }
 
-/// The files that were read lately and the threads that read them, the last one first.
+/// The files that were read recently and the threads that read them, the last one first.
 #[derive(Debug, Default)]
 pub(super) struct RecentReads(VecDeque<(u64, u32)>);
 
@@ -41,8 +41,8 @@ impl RecentReads {
         }
     }
 
-    /// Judges a write before it is made: the file's new state, and what the write brings. `is_writer` says whether a thread
-    /// belongs to the writing process.
+    /// Judges a write before it is made. Returns the new state of the file and the kind of the write. `is_writer` returns
+    /// whether a thread belongs to the writing process.
     pub(super) fn judge(
         &self,
         nodes: &Nodes,
@@ -97,7 +97,7 @@ impl RecentReads {
     }
 }
 
-/// Whether the name of a file is that of `other` with a suffix.
+/// Whether the name of a file is the name of `other` with a suffix.
 fn extends(nodes: &Nodes, number: u64, other: u64) -> bool {
     let name = |number| Some(nodes.get(number).ok()?.place.as_ref()?.1.as_bytes());
     let suffix = name(number).zip(name(other));

@@ -1,8 +1,8 @@
-//! The tree of names below the mount point: directories, symbolic links, and files with the size that was written. All of it
-//! is in memory.
+//! The tree of names below the mount point: directories, symbolic links, and files with their size. It exists only in memory.
 //!
-//! The tree does no I/O and reads no clock. The kernel checks permissions (`default_permissions`) and most of what is forbidden;
-//! this checks what the kernel cannot know. Written data passes elsewhere; of each file the tree keeps the last bytes.
+//! The tree does no I/O and reads no clock. The kernel checks permissions (`default_permissions`) and refuses most of what is
+//! forbidden; the tree checks the rest. Written data does not pass through it: of each file it keeps the last bytes, for
+//! readers.
 
 mod content;
 mod copies;
@@ -29,9 +29,9 @@ pub(super) const TYPE_MASK: u32 = 0o170_000;
 pub(super) const DIRECTORY: u32 = 0o040_000;
 pub(super) const FILE: u32 = 0o100_000;
 pub(super) const LINK: u32 = 0o120_000;
-/// `st_blksize` of files. Programs that follow it write in pieces of this size, each of which is one request.
+/// `st_blksize` of files. Programs that follow it write in pieces of this size, and each piece is one request.
 const BLOCK_BYTES: u32 = 1 << 20;
-/// The most nodes. Beyond it, the files that are not open and were written longest ago are forgotten.
+/// The limit on nodes. Beyond it, the files are forgotten that are not open and were written longest ago.
 pub(super) const NODES_MAX: usize = 100_000;
 /// The longest name, in bytes.
 pub(super) const NAME_BYTES_MAX: usize = 255;
@@ -77,7 +77,7 @@ pub(super) struct Tree {
 }
 
 impl Tree {
-    /// A tree with nothing but its root.
+    /// A tree with only its root.
     pub(super) fn new(owner: Owner, recent: Recent, who: Who, mode: u32, now: Time) -> Self {
         let root = Kind::Directory(Directory::default());
         Self {
@@ -96,14 +96,14 @@ impl Tree {
 
     // Names.
 
-    /// Looks a name up, for which the kernel takes a reference to the node.
+    /// Looks up a name. The kernel then holds one more reference to the node.
     pub(super) fn lookup(&mut self, directory: u64, name: &[u8]) -> Result<Attributes, Errno> {
         let number = self.nodes.find(directory, OsStr::from_bytes(name))?;
         self.nodes.get_mut(number)?.lookups += 1;
         self.attributes(number)
     }
 
-    /// Makes a directory, a file or (with `target`) a symbolic link, to which the kernel takes a reference.
+    /// Makes a directory, a file or (with `target`) a symbolic link. The kernel then holds a reference to it.
     pub(super) fn make(
         &mut self,
         directory: u64,
@@ -118,7 +118,7 @@ impl Tree {
             DIRECTORY => Kind::Directory(Directory::default()),
             FILE | 0 => Kind::File(File::default()),
             LINK => Kind::Link(OsStr::from_bytes(target.unwrap_or_default()).to_owned()),
-            // Data in pipes, sockets and devices would not pass through here.
+            // Data in pipes, sockets and devices would bypass the source.
             _ => return Err(Errno::PERM),
         };
         let name = OsStr::from_bytes(name);
@@ -127,7 +127,7 @@ impl Tree {
             Err(Errno::NOENT) => {}
             Err(error) => return Err(error),
         }
-        // A directory that was removed while a process was in it takes no new names.
+        // A directory that was removed while a process is in it takes no new names.
         if directory != ROOT && self.nodes.get(directory)?.place.is_none() {
             return Err(Errno::NOENT);
         }
@@ -179,7 +179,7 @@ impl Tree {
         self.remove(number, now)
     }
 
-    /// Renames a node, replacing the one that has the new name.
+    /// Renames a node. Replaces a node that already has the new name.
     pub(super) fn rename(
         &mut self,
         from: (u64, &[u8]),
@@ -207,7 +207,7 @@ impl Tree {
         self.link(number, to.0, name, now)
     }
 
-    /// Removes the node whose name another one gets.
+    /// Removes a node because another one takes its name.
     fn replace(&mut self, other: u64, by_directory: bool, now: Time) -> Result<(), Errno> {
         match (&self.nodes.get(other)?.kind, by_directory) {
             (Kind::Directory(_), false) => return Err(Errno::ISDIR),
@@ -239,7 +239,8 @@ impl Tree {
         Some(parts.into_iter().rev().collect())
     }
 
-    /// The names in a directory behind `offset`, which is the number of the last node that was listed.
+    /// Lists the names in a directory whose nodes have numbers above `offset`, as the body of an answer of at most `bytes`
+    /// bytes.
     pub(super) fn list(&self, number: u64, offset: u64, bytes: u32) -> Result<Vec<u8>, Errno> {
         let directory = self.nodes.directory(number)?;
         let above = self.nodes.get(number)?.place.as_ref();
@@ -306,14 +307,14 @@ impl Tree {
             .collect();
         closed.sort_unstable();
         for (written, number) in closed.into_iter().take(NODES_MAX / 10) {
-            // With the file's own time as the time of its directory, which programs watch.
+            // The directory gets the file's time, not the current one: programs watch it.
             let _ = self.remove(number, written);
         }
     }
 
     // References.
 
-    /// A file is opened. It stays even if its name is removed.
+    /// Notes that a file was opened. It then stays even if its name is removed.
     pub(super) fn open(&mut self, number: u64) -> Result<(), Errno> {
         let node = self.nodes.get_mut(number)?;
         match node.kind {
@@ -326,7 +327,7 @@ impl Tree {
         }
     }
 
-    /// An open file is closed.
+    /// Notes that an open file was closed.
     pub(super) fn close(&mut self, number: u64) {
         if let Ok(node) = self.nodes.get_mut(number) {
             node.opens = node.opens.saturating_sub(1);
@@ -334,7 +335,7 @@ impl Tree {
         self.drop_if_unused(number);
     }
 
-    /// The kernel drops this many references to a node.
+    /// Drops this many of the kernel's references to a node.
     pub(super) fn forget(&mut self, number: u64, lookups: u64) {
         if let Ok(node) = self.nodes.get_mut(number) {
             node.lookups = node.lookups.saturating_sub(lookups);
@@ -380,7 +381,7 @@ impl Tree {
         })
     }
 
-    /// Changes attributes; returns what `stat` shows then.
+    /// Changes attributes; returns the new ones.
     pub(super) fn set(
         &mut self,
         number: u64,
@@ -440,7 +441,7 @@ impl Tree {
         Ok(())
     }
 
-    /// Makes a file at least this long, as `fallocate` does.
+    /// Makes a file at least this large, as `fallocate` does.
     pub(super) fn extend(&mut self, number: u64, to: u64, now: Time) -> Result<(), Errno> {
         if self.nodes.file(number)?.content.size() < to {
             self.resize(number, to, now)?;
@@ -448,7 +449,7 @@ impl Tree {
         Ok(())
     }
 
-    /// Notes a write to a file; returns what it brings. Of a `masked` write only the newlines can be read back. `is_writer` says
+    /// Notes a write to a file; returns its kind. Only the newlines of a `masked` write can be read back. `is_writer` returns
     /// whether a thread belongs to the writing process.
     pub(super) fn write(
         &mut self,
@@ -508,7 +509,7 @@ impl Tree {
         self.reads.note(number, thread);
     }
 
-    /// Reads what is still there of a file. ENODATA: it was written too long ago.
+    /// Reads from a file. ENODATA: the bytes were written too long ago and are no longer held.
     pub(super) fn read(&self, number: u64, offset: u64, bytes: u32) -> Result<Vec<u8>, Errno> {
         match &self.nodes.get(number)?.kind {
             Kind::File(file) => {

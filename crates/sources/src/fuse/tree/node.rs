@@ -10,7 +10,7 @@ use rustix::io::Errno;
 
 use super::content::Content;
 
-/// Numbers of nodes begin here. In listings they stand behind the two names that every directory has.
+/// The first number of a node. In listings, numbers below it stand for `.` and `..`.
 const FIRST_NODE: u64 = 16;
 
 /// The kind of a node.
@@ -28,13 +28,13 @@ pub(super) struct File {
     pub copy: CopyState,
 }
 
-/// Whether a file is a copy.
+/// Whether a file is a copy of another file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum CopyState {
     /// Nothing was written yet.
     #[default]
     Unknown,
-    /// All of its bytes are in this node, too.
+    /// All its bytes are also in this node, at the same offsets.
     Of(u64),
     /// It is a compressed copy.
     Compressed,
@@ -42,7 +42,7 @@ pub(super) enum CopyState {
     No,
 }
 
-/// The names in a directory: by name, and in the order of their nodes, in which they are listed.
+/// The names in a directory: by name, and by number of the node, which is the order of listings.
 #[derive(Debug, Default)]
 pub(super) struct Directory {
     pub by_name: BTreeMap<OsString, u64>,
@@ -76,7 +76,7 @@ impl Node {
         self.times[2] = now;
     }
 
-    /// Whether no name, no reference and no open file needs it any more.
+    /// Whether it has no name, no reference and no open file.
     pub(super) fn is_unused(&self) -> bool {
         self.place.is_none() && self.lookups == 0 && self.opens == 0
     }
@@ -90,7 +90,7 @@ pub(super) struct Nodes {
 }
 
 impl Nodes {
-    /// A table with this root only.
+    /// A table with only this root.
     pub(super) fn new(number: u64, root: Node) -> Self {
         Self {
             nodes: HashMap::from([(number, root)]),
@@ -138,7 +138,7 @@ impl Nodes {
         }
     }
 
-    /// The node that a directory has under a name.
+    /// The node with this name in a directory.
     pub(super) fn find(&self, directory: u64, name: &OsStr) -> Result<u64, Errno> {
         let names = &self.directory(directory)?.by_name;
         names.get(name).copied().ok_or(Errno::NOENT)

@@ -1,4 +1,4 @@
-//! Which records are kept, and how the client learns of it.
+//! Which records are kept, and how the client is informed.
 
 use std::{os::unix::net::UnixStream, thread::sleep, time::Duration};
 
@@ -27,7 +27,7 @@ fn a_request_is_answered_when_it_is_kept_and_not_before() {
         (answer.status, answer.json()),
         (200, json!({"accepted": 2}))
     );
-    // The connection continues.
+    // The connection stays usable.
     client.post("/", &[], b"{\"n\":3}");
     assert_eq!(client.answer().status, 200);
     let batches = rig.downstream.batches();
@@ -84,7 +84,7 @@ fn a_full_channel_accepts_no_request_and_delays_none_beyond_its_wait() {
     assert_eq!(answer.status, 503);
     assert!(answer.has("retry-after: 1"));
     assert!(rig.records().is_empty());
-    // One that is in the queue when the channel becomes full is answered, too.
+    // A request that is already in the queue when the channel becomes full is answered, too.
     rig.downstream.settle();
     rig.downstream.hold();
     let mut client = rig.connect();

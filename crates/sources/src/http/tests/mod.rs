@@ -26,7 +26,7 @@ struct Rig {
 }
 
 impl Rig {
-    /// `options`: more JSON behind `listen`.
+    /// Starts a server. `options`: JSON that is inserted behind `listen`.
     fn new(options: &str) -> Self {
         Self::before(Downstream::memory(), options)
     }
@@ -156,7 +156,7 @@ impl Client {
         }
     }
 
-    /// Whether nothing was answered so far.
+    /// Whether no byte was answered so far.
     fn is_silent(&mut self) -> bool {
         self.0.get_ref().set_nonblocking(true).unwrap();
         let read = self.0.fill_buf().map(<[u8]>::len);

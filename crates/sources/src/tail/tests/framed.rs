@@ -99,7 +99,7 @@ fn cri(stream: &str, tag: &str, text: &str) -> String {
 }
 
 #[test]
-fn logs_of_pods_are_joined_and_tagged_by_their_paths_and_the_own_log_is_skipped() {
+fn logs_of_pods_are_joined_and_tagged_by_their_paths_and_its_own_log_is_skipped() {
     let (place, to) = (Place::new(), Downstream::durable());
     let directory = place.log("shop_web-1_0a1b/nginx");
     let own = place.log("ops_millstream-x_77/millstream");

@@ -13,7 +13,7 @@ fn packed(text: &str) -> Vec<u8> {
     encoder.finish().unwrap()
 }
 
-/// Compresses like gzip: beside the file, which is then removed.
+/// Compresses a file like gzip: writes another file beside it and then removes it.
 fn compress(path: &Path) {
     let to = format!("{}.gz", path.display());
     fs::write(to, packed(&fs::read_to_string(path).unwrap())).unwrap();
@@ -132,7 +132,7 @@ fn a_file_and_its_fresh_compressed_copy_are_read_once() {
     fs::remove_file(&path).unwrap();
     fs::rename(place.log("a.log.1.gz"), place.log("a.log.2.gz")).unwrap();
     append(&place.log("a.log"), "new\n");
-    // A line that only the compressed file has shows that it was read.
+    // The compressed file has one more line, which shows that it was read.
     let mut file = fs::File::options()
         .append(true)
         .open(place.log("a.log.2.gz"))
@@ -158,7 +158,7 @@ fn a_compressed_copy_waits_until_the_truncation_is_noticed_however_long_that_tak
         &to,
     );
     until("the first lines", || to.lines().len() == 1000);
-    // Its reader waits for answers when the file is truncated.
+    // The reader still waits for answers when the file is truncated.
     to.hold();
     append(&path, &text(1000..1001));
     until("one line more", || to.lines().len() == 1001);

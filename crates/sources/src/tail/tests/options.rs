@@ -120,7 +120,7 @@ fn a_file_that_has_two_names_is_read_once() {
     assert_eq!((to.lines().len(), to.repeats()), (3, 0));
 }
 
-/// Writes like a program that does not append: at its own offset.
+/// Writes like a program that does not append: at its own current offset.
 fn write_at(path: &std::path::Path, offset: u64, text: &str) {
     let mut file = OpenOptions::new()
         .write(true)

@@ -57,7 +57,7 @@ fn a_file_renamed_while_the_source_was_down_is_found_and_its_rest_is_read() {
     }
 }
 
-/// Gives `a.log` the next rotated name, and the rotated ones the names after theirs.
+/// Renames `a.log` to the first rotated name, and each rotated file to the next one.
 fn rotate(place: &Place, rotated: u32) {
     for number in (1..=rotated).rev() {
         let (from, to) = (format!("a.log.{number}"), format!("a.log.{}", number + 1));
@@ -243,7 +243,8 @@ fn a_copy_that_matches_is_not_read_twice() {
     until("what came after", || to.lines().len() == 1002);
     thread::sleep(Duration::from_millis(200));
     running.stop();
-    // Now while the source is down. Repeated, because the reader of the original may end before that of its copy begins.
+    // The same while the source is down. Repeated, because the reader of the original may end before the reader of its copy
+    // begins.
     let mut expected = numbers(0..1001);
     expected.push("after".to_owned());
     for round in 2..22 {
@@ -275,7 +276,7 @@ fn a_copy_that_only_the_next_run_finds_is_not_read_twice() {
         append(&path, "after\n");
         until("what came after", || to.lines().len() == 1002);
         running.stop();
-        // As if it had existed before, and the walk had not reached it yet.
+        // Pretends that the copy existed before, and that the walk had not reached it yet.
         fs::write(place.log("a.log.1"), copied).unwrap();
         place.once("a.log*", "", &to);
         place.once("a.log*", "", &to);
@@ -332,8 +333,8 @@ impl Load {
     }
 }
 
-/// Writes numbered lines to `path` like a program that reopens its log when it is gone. Each quarter of them waits for one more
-/// rotation, so that a fast writer does not end before the first.
+/// Writes numbered lines to `path`, like a program that reopens its log when it is gone. After each quarter of them it waits
+/// for another rotation, so that a fast writer does not end before the first one.
 fn write_under_load(
     path: PathBuf,
     lines: u32,
@@ -410,7 +411,7 @@ fn assert_in_order_within_each_file(to: &Downstream) {
 }
 
 #[test]
-fn copying_and_truncating_under_load_delivers_all_that_stands_anywhere_once() {
+fn copying_and_truncating_under_load_delivers_every_line_once() {
     const LINES: u32 = 200_000;
     let (place, to) = (Place::new(), Downstream::durable());
     let path = place.log("a.log");
@@ -439,7 +440,7 @@ fn copying_and_truncating_under_load_delivers_all_that_stands_anywhere_once() {
         let whole = text.rfind('\n').map_or(0, |end| end + 1);
         standing.extend(text[..whole].lines().map(str::to_owned));
     }
-    until("all that stands there", || {
+    until("every line of the files", || {
         let lines: std::collections::HashSet<String> = to.lines().into_iter().collect();
         standing.iter().all(|line| lines.contains(line))
     });

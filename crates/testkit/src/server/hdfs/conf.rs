@@ -22,13 +22,13 @@ pub(super) fn base(directory: &Path, url: &str, data: SocketAddr) -> Conf {
             ("dfs.datanode.address", &data.to_string()),
             ("dfs.datanode.ipc.address", "127.0.0.1:0"),
             ("dfs.datanode.http.address", "127.0.0.1:0"),
-            // A restart is over as soon as the data node is back.
+            // Leave safe mode as soon as the data node is back after a restart.
             ("dfs.namenode.safemode.extension", "0"),
             ("dfs.namenode.safemode.min.datanodes", "1"),
             ("dfs.heartbeat.interval", "1"),
-            // The smallest sizes: most files have several blocks, and a small disk has space for some.
+            // The smallest sizes, so that most files have several blocks, and a small disk has space for some.
             ("dfs.blocksize", "1048576"),
-            // The data node shares a disk with others, or has a small one.
+            // Reserve nothing: the data node shares a disk with others, or has a small one.
             ("dfs.datanode.du.reserved", "0"),
             (
                 "dfs.datanode.round-robin-volume-choosing-policy.additional-available-space",
@@ -51,12 +51,12 @@ pub(super) fn set<const N: usize>(settings: &mut Settings, words: [(&str, &str);
 }
 
 impl Conf {
-    /// Without Kerberos every user may do everything.
+    /// Allows every user everything, because Kerberos is off.
     pub(super) fn open_to_all(&mut self) {
         set(&mut self.hdfs, [("dfs.permissions.enabled", "false")]);
     }
 
-    /// Kerberos, with the keys of the daemons.
+    /// Enables Kerberos, with the keys of the daemons.
     pub(super) fn secure(&mut self, protection: &str, keytab: &str) {
         let principal = "hdfs/localhost@EXAMPLE.COM";
         set(
@@ -85,17 +85,17 @@ impl Conf {
                 ),
                 ("dfs.web.authentication.kerberos.keytab", keytab),
                 ("dfs.block.access.token.enable", "true"),
-                // Ports above 1024, and web pages without TLS.
+                // Allows ports above 1024, and web pages without TLS.
                 ("ignore.secure.ports.for.testing", "true"),
                 ("dfs.http.policy", "HTTP_ONLY"),
             ],
         );
     }
 
-    /// Writes it into `directory`.
+    /// Writes the configuration into `directory`.
     pub(super) fn write(&self, directory: &Path) {
         let conf = directory.join("conf");
-        // The jars lack the daemons' web pages, and the daemons do not start without a directory for them.
+        // The daemons need directories for their web pages, which the jars lack.
         for daemon in ["hdfs", "datanode", "journal"] {
             make_directory(&conf.join("webapps").join(daemon));
         }

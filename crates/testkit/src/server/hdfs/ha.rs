@@ -1,6 +1,6 @@
-//! A name service: two name nodes, one of them active, that share their edits through a journal node, and a data node that
-//! reports to both. `hdfs haadmin` selects the active one. The journal ensures that only one writes: it
-//! accepts nothing more from the previous one.
+//! A name service: two name nodes, one of them active, and a data node that reports to both. The name nodes share their edits
+//! through a journal node. `hdfs haadmin` selects the active one. The journal node ensures that only that one writes: it
+//! accepts no more edits from the previous one.
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
@@ -20,7 +20,7 @@ use crate::server::wait_for;
 const SERVICE: &str = "mill";
 /// The name nodes, in the order of the configuration.
 const IDS: [&str; 2] = ["nn1", "nn2"];
-/// Both run on one machine, so each needs its id.
+/// The id of each name node: both run on one machine, so they cannot find it by their address.
 const WHO: [&str; 2] = ["dfs.ha.namenode.id=nn1", "dfs.ha.namenode.id=nn2"];
 
 const JOURNAL_NODE: &str = "org.apache.hadoop.hdfs.qjournal.server.JournalNode";
@@ -74,7 +74,7 @@ impl Ha {
         };
         prepare(0, "-format");
         let first = name_node(0);
-        // It copies the state of the first.
+        // The standby copies the state of the first name node.
         prepare(1, "-bootstrapStandby");
         let ha = Self {
             tools: Tools {
@@ -91,7 +91,7 @@ impl Ha {
         ha
     }
 
-    /// Makes a name node active, in whatever state the other one is, and waits until it accepts writes.
+    /// Makes a name node active, whatever the state of the other one, and waits until it accepts writes.
     ///
     /// # Panics
     /// If it does not become active.
@@ -125,7 +125,7 @@ fn describe_service(
         &mut conf.hdfs,
         [
             ("dfs.nameservices", SERVICE),
-            // With a space, as in Hadoop's manual.
+            // With a space after the comma, as in Hadoop's manual.
             (&format!("dfs.ha.namenodes.{SERVICE}"), &IDS.join(", ")),
             (
                 &format!("dfs.client.failover.proxy.provider.{SERVICE}"),
@@ -135,7 +135,7 @@ fn describe_service(
             ("dfs.ha.fencing.methods", "shell(/bin/true)"),
         ],
     );
-    // The other one may be frozen; the switch does not wait for its answer.
+    // The other name node may be frozen. The switch must not wait for its answer.
     set(
         &mut conf.core,
         [("ha.failover-controller.cli-check.rpc-timeout.ms", "2000")],

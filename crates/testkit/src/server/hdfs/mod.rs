@@ -79,7 +79,7 @@ impl Hdfs {
         let kdc = protection.map(|_| start_kdc(directory));
         let host = network.map_or(Ipv4Addr::LOCALHOST, Network::address);
         let [name, web, data] = [(); 3].map(|()| SocketAddr::new(host.into(), free_port()));
-        // Kerberos knows the daemons by this name.
+        // The name by which Kerberos knows the daemons.
         let url = match network {
             None => format!("hdfs://localhost:{}", name.port()),
             Some(_) => format!("hdfs://{name}"),
@@ -90,7 +90,7 @@ impl Hdfs {
             [
                 ("dfs.namenode.name.dir", &place(directory, "name")),
                 ("dfs.namenode.http-address", &web.to_string()),
-                // The addresses of tests have no names.
+                // Tests use addresses that have no names.
                 (
                     "dfs.namenode.datanode.registration.ip-hostname-check",
                     "false",
@@ -124,7 +124,7 @@ impl Hdfs {
         };
         hdfs.wait_writable();
         if hdfs.kerberos {
-            // Everything belongs to the name node's own user.
+            // Everything belongs to the user of the name node, so open the root to others.
             hdfs.shell_as("server.keytab", "hdfs/localhost", &["-chmod", "777", "/"]);
         }
         hdfs
@@ -149,7 +149,7 @@ impl Hdfs {
     }
 }
 
-/// Starts a daemon with the configuration in `directory` and its log beside it, in this machine's network or another one.
+/// Starts a daemon with the configuration in `directory`, which also gets its log. `network`: `None` for this machine's.
 fn daemon(
     directory: &Path,
     name: &str,

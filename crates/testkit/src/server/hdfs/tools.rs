@@ -1,4 +1,4 @@
-//! Hadoop's and Avro's tools, and the cluster as they see it.
+//! Runs the tools of Hadoop and Avro, to see a cluster as its clients do.
 
 use std::{
     path::{Path, PathBuf},
@@ -15,7 +15,7 @@ const JAVA: [&str; 4] = [
     "-XX:-UsePerfData",
 ];
 
-/// A cluster from the perspective of its clients.
+/// A cluster as its clients see it.
 pub struct Tools {
     pub(super) directory: PathBuf,
     pub(super) url: String,
@@ -97,12 +97,13 @@ pub(super) fn path_text(path: &Path) -> String {
     path.display().to_string()
 }
 
-/// A Java program with the jars, behind the configuration in `directory` if there is one.
+/// A command that runs a Java program with the jars. The configuration in `directory` comes first on the class path, if there
+/// is one.
 pub(super) fn java(directory: &Path, class: &str, arguments: &[&str]) -> Command {
     java_in(None, directory, class, arguments)
 }
 
-/// The same in the network with this name.
+/// Does the same as [`java`] in the network with this name.
 pub(super) fn java_in(
     network: Option<&str>,
     directory: &Path,

@@ -13,8 +13,8 @@
 //! zstandard  a frame of RFC 8878
 //! ```
 //!
-//! The records are `format: avro_event` ([`crate::format`]). A block ends when it is full and when the caller says so.
-//! The bytes up to the end of any block are a complete file.
+//! The records are `format: avro_event` ([`crate::format`]). A block ends when it is full, or when the caller ends it. The
+//! bytes up to the end of any block are a complete file.
 //!
 //! The same records, sync marker and block ends always give the same bytes (no clock, no random numbers), and nothing
 //! is allocated per record. The caller decides where the bytes go and when a block ends early.
@@ -79,11 +79,11 @@ impl Container {
         }
     }
 
-    /// Appends the file's header.
+    /// Appends the header of the file.
     pub fn begin(&self, codec: Codec, out: &mut Vec<u8>) {
         out.extend_from_slice(MAGIC);
         write_long(out, 2);
-        // In the order of Java's hash map.
+        // The order in which Java's hash map writes them.
         for (name, value) in [("avro.schema", SCHEMA), ("avro.codec", codec.name())] {
             for text in [name, value] {
                 write_long(out, text.len() as u64);
@@ -97,7 +97,8 @@ impl Container {
     /// Encodes the records in `range` of the batch's body with an encoder of `format: avro_event`. Appends full blocks
     /// to `out` and records that cannot be written to `rejects`. Returns the number of records that were encoded.
     ///
-    /// # Errors The codec ran out of memory.
+    /// # Errors
+    /// The codec ran out of memory.
     pub fn encode(
         &mut self,
         encoder: &mut Encoder,
@@ -129,7 +130,8 @@ impl Container {
 
     /// Ends the current block if it is not empty. Then `out` holds everything that was encoded.
     ///
-    /// # Errors The codec ran out of memory.
+    /// # Errors
+    /// The codec ran out of memory.
     pub fn end_block(&mut self, packer: &mut Packer, out: &mut Vec<u8>) -> io::Result<()> {
         if self.records == 0 {
             return Ok(());

@@ -11,13 +11,13 @@ use crate::compression::{self, Members};
 
 /// Level of deflate; Avro's default.
 const DEFLATE_LEVEL: u32 = 6;
-/// The output grows by this when a block does not fit.
+/// The step in bytes by which the output grows when a block does not fit.
 const STEP_BYTES: usize = 64 << 10;
 
 /// Compression of a file's blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Codec {
-    /// None.
+    /// No compression.
     #[default]
     Null,
     /// RFC 1951.
@@ -43,14 +43,15 @@ impl Codec {
 /// Compresses blocks. The same block always gives the same bytes.
 pub struct Packer {
     engine: Engine,
-    /// The compressed block. For snappy as long as the longest one so far, so that it is zeroed only once.
+    /// The compressed block. For snappy it keeps the length of the longest block so far, so that its bytes are zeroed only
+    /// once.
     packed: Vec<u8>,
 }
 
 enum Engine {
     Null,
     Deflate(Compress),
-    // Boxed, because it contains its hash table.
+    // Boxed, because the hash table is inside the encoder.
     Snappy(Box<snap::raw::Encoder>),
     Zstandard(Members),
 }
@@ -77,12 +78,13 @@ impl Packed<'_> {
 impl Packer {
     /// A packer for this codec.
     ///
-    /// # Errors The library ran out of memory.
+    /// # Errors
+    /// The library ran out of memory.
     pub fn new(codec: Codec) -> io::Result<Self> {
         let engine = match codec {
             Codec::Null => Engine::Null,
             Codec::Deflate => {
-                // Without a header the reader cannot know the window, so it is the largest one.
+                // Deflate without a header does not state the window, so a reader assumes the largest one.
                 Engine::Deflate(Compress::new(Compression::new(DEFLATE_LEVEL), false))
             }
             Codec::Snappy => Engine::Snappy(Box::new(snap::raw::Encoder::new())),
@@ -110,7 +112,7 @@ impl Packer {
                     packed.resize(most, 0);
                 }
                 let length = encoder.compress(block, packed)?;
-                // The algorithm's 32 bits in a u64.
+                // The CRC's 32 bits, returned in a u64.
                 crc = Some(checksum(CrcAlgorithm::Crc32IsoHdlc, block) as u32);
                 packed.get(..length).unwrap_or_default()
             }

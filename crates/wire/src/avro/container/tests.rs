@@ -199,7 +199,7 @@ fn a_file_is_identical_to_flumes() {
     for (codec, java) in CODECS.into_iter().zip(java) {
         let (ours, _) = file(&bare(), codec, &batches);
         assert_eq!(read(&ours), read(java), "{codec:?}");
-        // Compressors may produce different output for the same block, but three of ours do not; our zstandard adds a
+        // Different compressors may produce different output for the same block. Here only zstandard differs: it adds a
         // checksum.
         if codec != Codec::Zstandard {
             assert_eq!(ours, java, "{codec:?}");
@@ -320,7 +320,7 @@ fn headers_can_have_the_names_of_flumes_syslog_sources() {
             ("message", "text".into()),
         ])
     };
-    // Each twice: to learn it, and to recognise it.
+    // Each twice: first the encoder learns the levels, then it recognises them.
     let records = [
         record("user", "notice"),
         record("user", "notice"),
@@ -450,7 +450,7 @@ fn any_value() -> impl Strategy<Value = Value> {
     ]
 }
 
-/// The result by the documented rules.
+/// The expected body by the documented rules.
 fn text(value: &Value) -> String {
     use base64::{Engine, engine::general_purpose::STANDARD};
     match value {

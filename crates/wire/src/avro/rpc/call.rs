@@ -15,9 +15,9 @@ use crate::{
     record::MESSAGE,
 };
 
-/// The longest name of a message; ours have 6 and 11 bytes.
+/// The longest name of a message, in bytes. The two known names have 6 and 11.
 const NAME_BYTES_MAX: usize = 256;
-/// The most bytes that a text takes beyond its own.
+/// The longest head of a text in MessagePack, in bytes.
 const STR_HEAD_BYTES: usize = 5;
 /// An entry up to its first field: array of 2, EventTime, map of up to 15 fields.
 const ENTRY_HEAD_BYTES: usize = 12;
@@ -25,7 +25,7 @@ const ENTRY_HEAD_BYTES: usize = 12;
 const TIME_AT: usize = 1;
 /// The offset of the map in an entry.
 const MAP_AT: usize = 11;
-/// The header of a map of any length has up to this many more bytes.
+/// The head of a map grows by at most this many bytes.
 const MAP_GROWS_BYTES: usize = 4;
 /// The header with the event time, in milliseconds since 1970.
 const TIMESTAMP: &[u8] = b"timestamp";
@@ -33,12 +33,12 @@ const TIMESTAMP: &[u8] = b"timestamp";
 /// Decodes the calls of one connection.
 #[derive(Debug, Default)]
 pub struct Calls {
-    /// Whether a handshake has succeeded: then later calls have none.
+    /// Whether a handshake has succeeded. Later calls then have none.
     agreed: bool,
     state: Expected,
     /// The answer to the handshake of this call.
     handshake: Vec<u8>,
-    /// Where the output of this call begins.
+    /// The offset in the output at which the entries of this call begin.
     start: usize,
     records: u32,
     entry: Entry,
@@ -51,17 +51,17 @@ enum Expected {
     #[default]
     Start,
     Handshake,
-    /// Metadata: remaining pairs of the block.
+    /// Metadata: the number of pairs left in the block.
     Meta(u64),
     Name,
-    /// Events: remaining ones of the block.
+    /// Events: the number of events left in the block.
     Events(u64),
-    /// Headers: remaining ones of the block, and the events after this one.
+    /// Headers: the number of headers left in the block, and the number of events after this one.
     Headers(u64, u64),
     Body(u64),
-    /// The end.
+    /// The end of the call.
     End,
-    /// The call was only a handshake, or could not get further.
+    /// Nothing: the call was only a handshake or a ping, or its handshake did not match.
     Greeting,
     Refused(Fault),
 }
@@ -87,12 +87,12 @@ pub enum Fed {
 pub struct Outcome<'a> {
     /// The answer to its handshake; empty if it had none.
     pub handshake: &'a [u8],
-    /// The number of its records, at the end of the output; `None` if it was only a handshake. After a fault its
-    /// records are removed.
+    /// The number of records of the call, which are at the end of the output; `None` if it was only a handshake. After a fault
+    /// the output has none of them.
     pub result: Result<Option<u32>, Fault>,
 }
 
-/// Why a call was not accepted. The fault is the peer's; nothing of the call is kept.
+/// Why a call was not accepted. The fault is the peer's, and no record of the call is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
     /// An impossible number or length.
@@ -193,12 +193,12 @@ impl Calls {
         }
     }
 
-    /// Where the current call begins in the output.
+    /// The offset in the output at which the entries of the current call begin.
     pub fn start(&self) -> usize {
         self.start
     }
 
-    /// Adjusts to the removal of the output before [`Calls::start`].
+    /// Must be called after the output before [`Calls::start`] was removed.
     pub fn rebase(&mut self) {
         self.entry.start = self.entry.start.saturating_sub(self.start);
         self.start = 0;
@@ -294,13 +294,13 @@ impl Calls {
                 self.begin_entry(received, out)?;
                 Ok(Expected::Headers(0, 0))
             }
-            // Avro's ping.
+            // The empty name is Avro's ping.
             b"" => Ok(Expected::Greeting),
             _ => Err(Stop::Fault(Fault::Message)),
         }
     }
 
-    /// Writes the head of an entry, with the receive time and room for the number of fields.
+    /// Writes the head of an entry, with the receive time and space for the number of fields.
     fn begin_entry(&mut self, received: Time, out: &mut Vec<u8>) -> Result<(), Stop> {
         ensure(out, ENTRY_HEAD_BYTES)?;
         self.entry = Entry {
@@ -351,7 +351,7 @@ impl Calls {
     }
 }
 
-/// Checks that `out` has room for `bytes` more bytes.
+/// Checks that `bytes` more bytes fit into the capacity of `out`.
 fn ensure(out: &Vec<u8>, bytes: usize) -> Result<(), Stop> {
     match out.capacity() - out.len() >= bytes {
         true => Ok(()),

@@ -1,8 +1,8 @@
 //! Deflate as Flume's agents use it (`compression-type = deflate`): each direction of the connection is one endless
 //! zlib stream (RFC 1950), flushed after every call.
 //!
-//! Hop: read [decode] send keep take encode write settle. The caller's buffer bounds the output of a step, so a stream
-//! that expands a thousandfold costs its own connection time but no memory.
+//! Hop: read [decode] send keep take encode write settle. The caller's buffer limits the output of each step. A stream that
+//! expands a thousandfold delays its own connection, but takes no memory.
 
 use std::fmt;
 
@@ -40,7 +40,8 @@ impl Inflate {
     /// the output is full there may be more, even after the last byte of the input. Bytes after the end of the stream
     /// are skipped.
     ///
-    /// # Errors [`Corrupt`]: close the connection.
+    /// # Errors
+    /// [`Corrupt`]: close the connection.
     pub fn inflate(&mut self, input: &[u8], output: &mut Vec<u8>) -> Result<usize, Corrupt> {
         if self.ended {
             return Ok(input.len());
@@ -54,7 +55,7 @@ impl Inflate {
             Ok(Status::StreamEnd) => self.ended = true,
             Err(_) => return Err(Corrupt),
         }
-        // At most the length of the input.
+        // The result is at most the length of the input.
         Ok((self.engine.total_in() - before) as usize)
     }
 }
@@ -82,10 +83,10 @@ impl Deflate {
             out.reserve(STEP_BYTES);
             let before = self.0.total_in();
             let rest = bytes.get(taken..).unwrap_or_default();
-            // It fails only after the end of the stream, which never comes.
+            // Fails only after the end of the stream, which is never written.
             let done = self.0.compress_vec(rest, out, FlushCompress::Sync).is_err();
             taken += (self.0.total_in() - before) as usize;
-            // Spare capacity means that everything was written.
+            // If capacity is left, everything was written.
             if done || (taken == bytes.len() && out.len() < out.capacity()) {
                 return;
             }

@@ -12,7 +12,7 @@
 pub struct Frames {
     bytes_max: usize,
     serial: u32,
-    /// Buffers whose length was not read yet; `None` between two frames.
+    /// The number of buffers whose length was not read yet; `None` between two frames.
     buffers: Option<u32>,
     /// Remaining bytes of the current buffer.
     left: usize,
@@ -78,7 +78,8 @@ impl Frames {
     /// Returns the item at the front of `input`, and the number of bytes consumed: drop these, then call again. After
     /// [`Step::More`] pass the same bytes with more after them.
     ///
-    /// # Errors [`Refusal`]: close the connection.
+    /// # Errors
+    /// [`Refusal`]: close the connection.
     pub fn next(&mut self, input: &[u8]) -> Result<(usize, Step), Refusal> {
         let mut at = 0;
         loop {

@@ -1,8 +1,7 @@
 //! The handshake at the start of a connection, by which both sides learn whether they use the same protocol.
 //!
-//! A client identifies its protocol by the MD5 of its text. That of Flume is the same from 1.9 to 1.11. For any other
-//! hash the text is requested (NONE) and inspected, so that a client whose protocol only has another comment is
-//! accepted, too.
+//! A client identifies its protocol by the MD5 of its text. Flume's hash is the same from 1.9 to 1.11. For any other hash, the
+//! server asks for the text (NONE) and checks it. So a client whose protocol differs only in a comment is accepted, too.
 
 use super::{protocol::is_compatible, write_bytes, write_long};
 use crate::avro::{ReadError, Reader};
@@ -40,11 +39,11 @@ pub(super) struct Request<'a> {
 /// The result of a handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Match {
-    /// Both sides know the other's protocol.
+    /// Each side knows the protocol of the other.
     Both,
-    /// We know the client's, but not the reverse.
+    /// The server knows the client's protocol, but the client does not know the server's.
     Client,
-    /// We do not know the client's: it sends the text with its next call.
+    /// The server does not know the client's protocol. The client sends the text with its next call.
     None,
     /// The protocols are incompatible.
     Incompatible,
@@ -95,7 +94,7 @@ impl Match {
         };
         write_long(out, number);
         if self == Self::Both {
-            // Neither text nor hash.
+            // The answer has neither text nor hash.
             out.extend_from_slice(&[0, 0]);
         } else {
             write_long(out, 1);

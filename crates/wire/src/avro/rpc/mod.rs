@@ -24,8 +24,8 @@
 //! becomes [`MESSAGE_HEADER`]. The header `timestamp` (milliseconds since 1970, as Flume's interceptors write it) is
 //! the event time; without a valid one it is the receive time.
 //!
-//! No length is trusted before its bytes have arrived, only the head of an incomplete value is read twice, and nothing
-//! recurses. Reading, buffers and the order of answers are the task of `sources/flume`.
+//! No length is trusted before its bytes have arrived. Only the head of an incomplete value is read twice. Nothing recurses.
+//! Reading, buffers and the order of answers are the task of `sources/flume`.
 
 mod call;
 mod deflate;

@@ -1,13 +1,14 @@
 //! Checks whether a client's protocol is the one we decode: its two messages carry events of headers and a body.
 //!
-//! Names and order decide, as Avro's specification says; comments, namespaces and Java's annotations do not matter.
+//! Names and their order must match, as Avro's specification requires. Comments, namespaces and Java's annotations do not
+//! matter.
 
 use crate::{
     json::{Progress, to_msgpack},
     msgpack::Reader,
 };
 
-/// Whether clients of this protocol (JSON text) send what we decode.
+/// Whether clients of this protocol (JSON text) send the expected calls.
 pub(super) fn is_compatible(text: &[u8]) -> bool {
     let mut protocol = Vec::new();
     if !matches!(to_msgpack(text, &mut protocol), Ok(Progress::Consumed(_))) {
@@ -43,7 +44,7 @@ fn takes_events(protocol: &[u8]) -> Option<bool> {
     Some(sound > 0)
 }
 
-/// The name of the record for events: only the map of headers, then the body.
+/// The name of the record for events. Its only fields must be the map of headers and the body, in this order.
 fn record_of_events(types: Vec<&[u8]>) -> Option<&[u8]> {
     types.into_iter().find_map(|kind| {
         let fields = list(field(kind, "fields")?)?;
@@ -83,7 +84,7 @@ fn field<'a>(map: &'a [u8], name: &str) -> Option<&'a [u8]> {
     None
 }
 
-/// The elements of an array; the text of a handshake bounds their number.
+/// The elements of an array. Their number is bounded by the size of a handshake.
 fn list(array: &[u8]) -> Option<Vec<&[u8]>> {
     let mut reader = Reader::new(array);
     let count = reader.array_len().ok()?;

@@ -7,18 +7,18 @@ use crate::{
     room::Room,
 };
 
-/// A shorter text has a head of one byte in MessagePack and in Avro.
+/// A text of fewer bytes has a head of one byte, in MessagePack and in Avro.
 pub(super) const SHORT_BYTES: usize = 32;
-/// Bytes of the longest long.
+/// The longest encoding of a long, in bytes.
 const LONG_BYTES_MAX: usize = 10;
 
-/// The length of a short text with this head.
+/// The length of the short text with this MessagePack head; `None` for another value.
 #[inline(always)]
 pub(super) fn short(head: u8) -> Option<usize> {
     matches!(head, 0xa0..=0xbf).then_some(usize::from(head & 0x1f))
 }
 
-/// Copies the short text at `at` with Avro's head.
+/// Copies the short text at `at`, with Avro's head instead of MessagePack's.
 #[inline(always)]
 pub(super) fn copy_short(room: &mut Room<'_>, body: &[u8], at: usize, length: usize) -> Option<()> {
     let head = (length as u8) << 1;
@@ -37,7 +37,7 @@ pub(super) fn copy_short(room: &mut Room<'_>, body: &[u8], at: usize, length: us
     Some(())
 }
 
-/// Replaces the byte at `start` by a length of any size and moves what follows.
+/// Replaces the byte at `start` by a length, and moves the bytes behind it if the length takes more than one byte.
 #[cold]
 pub(super) fn head_at(room: &mut Room<'_>, start: usize, length: usize) {
     let mut head = [0; LONG_BYTES_MAX];
@@ -63,7 +63,7 @@ fn long(length: usize, head: &mut [u8; LONG_BYTES_MAX]) -> usize {
     size
 }
 
-/// Writes bytes with their length.
+/// Writes bytes, preceded by their length.
 #[inline(always)]
 pub(super) fn bytes(room: &mut Room<'_>, bytes: &[u8]) {
     match bytes.len() {
@@ -138,7 +138,7 @@ fn other(room: &mut Room<'_>, body: &[u8], at: usize) -> Result<usize, Unfit> {
         return Ok(reader.position());
     }
     let end = json::value(room, body, at)?;
-    // A time is a string in JSON, but plain text here.
+    // JSON puts a time into quotes, which are removed here.
     let mut time = [0; 64];
     if let [b'"', text @ .., b'"'] = room.since(start + 1)
         && let Some(copy) = time.get_mut(..text.len())

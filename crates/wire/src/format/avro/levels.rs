@@ -3,19 +3,19 @@
 use super::datum::bytes;
 use crate::{json, msgpack::Reader, room::Room, syslog};
 
-/// Facility and severity of the previous record. Nearly every syslog record begins with them, and mostly with the same
-/// values.
+/// The facility and severity of the previous record. Nearly every syslog record begins with these two fields, usually with the
+/// same values.
 #[derive(Debug, Default)]
 pub(super) struct Levels {
-    /// The two fields as they are in the record.
+    /// The two fields, encoded as in the record; empty if the record did not begin with them.
     pub(super) stand: Vec<u8>,
-    /// The three headers for them.
+    /// The headers written for them: `Facility`, `Severity` and `priority`.
     pub(super) written: Vec<u8>,
-    /// Which of the added fields these are.
+    /// The added fields that are among them, as bits.
     pub(super) seen: u64,
 }
 
-/// Flume's names for them.
+/// Flume's names for facility and severity.
 pub(super) const LEVELS: [&str; 2] = ["Facility", "Severity"];
 
 /// Whether a field is one of the two that Flume names differently.
@@ -24,8 +24,8 @@ pub(super) fn is_level(name: &[u8]) -> bool {
     name.len() == 8 && (name == b"facility" || name == b"severity")
 }
 
-/// If the field `name` at `at` is one of the two and its value is one of syslog's names: which one, its number, and the
-/// offset after it.
+/// If the field `name` at `at` is one of the two, and its value is one of syslog's names: its index in [`LEVELS`], its number,
+/// and the offset after it.
 pub(super) fn level_at(name: &[u8], body: &[u8], at: usize) -> Option<(usize, u8, usize)> {
     let (which, names) = match name {
         b"facility" => (0, &syslog::FACILITIES[..]),
@@ -56,7 +56,7 @@ fn write_number(room: &mut Room<'_>, number: u8) {
 }
 
 impl Levels {
-    /// Remembers the facility and severity at the start of a record.
+    /// Remembers the facility and severity at the start of a record, if it begins with them.
     pub(super) fn learn(&mut self, body: &[u8], at: usize, fields: u32) {
         self.stand.clear();
         let level = |at| {

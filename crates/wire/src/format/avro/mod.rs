@@ -42,7 +42,7 @@ pub(super) struct AvroEvent {
     /// The body's name as a str, if it is a short name at the top level of the record.
     key: Vec<u8>,
     added: Added,
-    /// Which of the added fields a line has.
+    /// The added fields that a line already has, as bits.
     line_seen: u64,
     flume: Option<Levels>,
     scratch: Vec<u8>,
@@ -52,7 +52,7 @@ pub(super) struct AvroEvent {
 #[derive(Clone, Copy, Default)]
 struct Encoded {
     headers: u32,
-    /// Which of the added fields are among them.
+    /// The added fields that are among them, as bits.
     seen: u64,
     /// The offset of the body's value.
     message: Option<usize>,
@@ -289,7 +289,7 @@ impl Write for AvroEvent {
 }
 
 impl AvroEvent {
-    /// The body is a nested field, or missing.
+    /// Writes the body from a nested field, or an empty one if the field is missing.
     #[cold]
     fn deep_body(&self, room: &mut Room<'_>, body: &[u8], record: usize) -> Result<(), Reason> {
         let map = Record::Packed(body.get(record..).unwrap_or_default());

@@ -150,7 +150,7 @@ proptest! {
             read.push(serde_json::from_str::<serde_json::Value>(line).unwrap());
         }
         let expected: Vec<_> = records.iter().map(expected).collect();
-        // As text, to compare the order of keys as well.
+        // Compared as text, to check the order of keys, too.
         prop_assert_eq!(
             serde_json::to_string(&read).unwrap(),
             serde_json::to_string(&expected).unwrap()
@@ -190,7 +190,7 @@ proptest! {
             fields.push((tag.into(), "web.front".into()));
             fields.push((ms.into(), 1_700_000_000_123_i64.into()));
             fields.push((time.into(), EVENT_TEXT.into()));
-            // As bytes, because NaN is not equal to itself.
+            // Compared as bytes, because NaN is not equal to itself.
             let bytes = |value: &Value| {
                 let mut bytes = Vec::new();
                 rmpv::encode::write_value(&mut bytes, value).unwrap();

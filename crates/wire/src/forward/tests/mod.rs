@@ -1,4 +1,4 @@
-//! A connection without a socket, and what is observed through it.
+//! A connection without a socket, and the result of reading it.
 
 mod cases;
 mod splits;

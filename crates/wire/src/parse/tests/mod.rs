@@ -39,7 +39,7 @@ pub(super) fn shown(entry: &[u8]) -> String {
     format!("{time} {}", String::from_utf8(text).unwrap())
 }
 
-/// Parses one record; the bytes before it stay.
+/// Parses one record. The bytes before it in the output must stay.
 pub(super) fn parse(parser: &mut Parser, input: Input<'_>) -> Result<Vec<u8>, Fault> {
     let mut out = b"before".to_vec();
     let result = parser.entry(input, NOW, &mut out);

@@ -61,7 +61,7 @@ proptest! {
             crate::msgpack::write_str(&mut fields, &text);
             for input in [Input::Line(&text), Input::Entry(&fields)] {
                 let seen = parse(&mut reused, input);
-                // Earlier records change nothing.
+                // Records parsed earlier must not matter.
                 prop_assert_eq!(&seen, &parse(&mut parser(OPTIONS[which]), input));
                 if let Ok(entry) = seen {
                     let mut walker = Walker::new();
@@ -86,7 +86,7 @@ proptest! {
             expected.remove("message");
         }
         for (key, value) in &parsed {
-            // It moves behind those that stay.
+            // The field moves behind those that stay.
             expected.shift_remove(key);
             expected.insert(key.clone(), (*value).into());
         }
