@@ -20,7 +20,7 @@ use millstream_sys::disk::{Disk, OutputMode};
 use super::files::Files;
 use crate::directories::{Directories, directory_of};
 
-/// Maximum number of links to remember. With more, late records may turn one back for a moment.
+/// Maximum number of links to remember. With more, late records may briefly point a link to an older file.
 const LINKS_MAX: usize = 65_536;
 
 /// The links of a sink.
@@ -33,7 +33,7 @@ pub(super) struct Latest {
 }
 
 impl Latest {
-    /// No links yet; `mode` is that of the outputs.
+    /// Starts without links; `mode` is that of the outputs.
     pub(super) fn new(mode: OutputMode) -> Self {
         Self {
             times: HashMap::new(),
@@ -42,7 +42,8 @@ impl Latest {
         }
     }
 
-    /// Sets the link when the file called `path`, whose first record is of `time`, has been written.
+    /// Requests `link` to the file at `path`, whose first record has the time `time`. The link is set after the file is written.
+    /// Ignored if the link already leads to a file with a newer time.
     pub(super) fn request(&mut self, link: PathBuf, path: &Path, time: Time) {
         if self.times.get(&link).is_some_and(|newest| *newest > time) {
             return;

@@ -84,7 +84,7 @@ fn ack() -> bool {
     true
 }
 
-/// As long as fluentd waits, whose receivers may ack late.
+/// The same as in fluentd, whose receivers may ack late.
 fn ack_timeout() -> Period {
     Period::secs(190)
 }
@@ -94,7 +94,7 @@ fn in_flight() -> Size {
     Size::mib(4)
 }
 
-/// On a local network a larger buffer only moves the sender's work into the receiver's time: both compete for the cache.
+/// On a local network a larger buffer is no faster: sender and receiver then compete for the cache.
 fn send_buffer() -> Size {
     Size::kib(128)
 }
