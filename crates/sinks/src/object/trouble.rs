@@ -37,7 +37,7 @@ fn short(error: &Error) -> String {
     line
 }
 
-/// The last of its causes, if the text does not contain it: the first says that a connection failed, the last says why.
+/// The last cause of the error, unless the text contains it. The first cause only says that a connection failed; the last says why.
 fn cause(error: &Error) -> Option<String> {
     let mut last = error.source()?;
     while let Some(deeper) = last.source() {
