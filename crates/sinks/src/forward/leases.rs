@@ -302,7 +302,7 @@ impl Bodies {
 }
 
 fn lock(journal: &Mutex<Journal>) -> MutexGuard<'_, Journal> {
-    // A panic in the middle of a write marks the journal as failed, so using it after the panic is safe.
+    // After a panic in the middle of a write, the journal is unchanged or reports that it needs a replacement.
     journal.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -8,7 +8,7 @@
 
 use millstream_kafka::{Error, Failed, Kind, ProducerOptions};
 
-/// What is known about the brokers, and how the next producer sends.
+/// How brokers report bad records, and how the next producer therefore sends.
 #[derive(Debug, Default)]
 pub(super) struct Verdicts {
     /// Brokers name the bad records of a batch.
