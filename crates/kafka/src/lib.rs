@@ -4,8 +4,8 @@
 //! producer is our own (`native`) and builds the broker's format directly from the sink's buffers. The consumer is
 //! librdkafka (`client`), with the feature `librdkafka`. The feature `fake` adds a broker in memory for unit tests.
 //!
-//! No record handed to a producer is lost silently: it is acknowledged, or it is among [`Producer::take_failed`]. Every
-//! call may block, so use it on a thread that may. Sink and source decide what to do about a failure.
+//! No record handed to a producer is lost silently: it is acknowledged, or it is among [`Producer::take_failed`]. Every call may
+//! block, so use it on a thread that may. Sink and source decide how to handle a failure.
 
 mod access;
 #[cfg(feature = "librdkafka")]

@@ -62,7 +62,7 @@ impl Format {
         }
     }
 
-    /// Refuses to write what could not be read again.
+    /// Refuses to write a file that would be too large to be read again.
     fn check_length(&self, path: &Path, bytes: u64) -> Result<(), Error> {
         self.within(path, bytes, self.bytes_max)
     }
