@@ -37,13 +37,17 @@ pub use topics::{Topics, topic_fault};
 pub trait Connect: Send + Sync {
     /// Creates a producer.
     ///
-    /// # Errors Options that cannot be used, such as a certificate that cannot be read. Brokers that do not answer are
+    /// # Errors
+    ///
+    /// Options that cannot be used, such as a certificate that cannot be read. Brokers that do not answer are
     /// not an error here.
     fn producer(&self, options: ProducerOptions) -> Result<Box<dyn Producer>, Error>;
 
     /// Creates a consumer.
     ///
-    /// # Errors Settings that the client rejects. Brokers that do not answer are not an error here.
+    /// # Errors
+    ///
+    /// Settings that the client rejects. Brokers that do not answer are not an error here.
     fn consumer(&self, settings: &Settings) -> Result<Box<dyn Consumer>, Error>;
 }
 

@@ -69,14 +69,18 @@ impl fmt::Display for Remote {
 /// Connects by TCP to the first address of `host:port` that answers, within `limit` for all of them. `send_buffer` is
 /// SO_SNDBUF; 0 keeps the kernel's default.
 ///
-/// # Errors The error of the last address.
+/// # Errors
+///
+/// The error of the last address.
 pub async fn connect(address: &str, limit: Duration, send_buffer: u32) -> io::Result<TcpStream> {
     connect_each(address, limit, |address| open(address, send_buffer)).await
 }
 
 /// Like [`connect`], but each attempt includes the preparation of the connection (TLS, a greeting).
 ///
-/// # Errors The error of the last address.
+/// # Errors
+///
+/// The error of the last address.
 pub async fn connect_each<S>(
     address: &str,
     limit: Duration,
@@ -105,7 +109,9 @@ pub async fn connect_each<S>(
 
 /// Connects to one address, without Nagle's delay and with keepalive probes.
 ///
-/// # Errors The error of the system.
+/// # Errors
+///
+/// The error of the system.
 pub async fn open(address: SocketAddr, send_buffer: u32) -> io::Result<TcpStream> {
     let socket = match address {
         SocketAddr::V4(_) => TcpSocket::new_v4(),

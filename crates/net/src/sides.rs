@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_sender_that_has_room_for_less_than_is_waited_for_is_read_before_the_time_is_over() {
+    async fn a_sender_with_a_small_buffer_does_not_stall_for_the_full_wait() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let mut sender = TcpStream::connect(address).await.unwrap();

@@ -49,8 +49,8 @@ pub(super) struct Config {
 #[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 struct RotateConfig {
-    /// Maximum size of a file, as compressed: rotated before a record would exceed it. A longer record gets its own file. 0: no
-    /// limit.
+    /// Maximum size of a file, after compression. It is rotated before a record would exceed this; a longer record gets its
+    /// own file. 0: no limit.
     size: Size,
     /// Maximum number of records in a file. 0: no limit.
     records: u64,

@@ -2,9 +2,10 @@
 //!
 //! `encode -> [write] -> settle`
 //!
-//! Paths that change with time leave no fixed name to follow; the link is one (`tail -F latest.log`). It is set when a file
-//! gets its first record of a run, unless it leads to a file with newer records, so that late records do not turn it back. It is
-//! replaced in one step, by renaming another link. Nothing depends on it: an error is logged and delivery continues.
+//! Paths that change with time have no fixed name to follow; the link provides one (`tail -F latest.log`). It is set when a file
+//! gets its first record of a run. If it already leads to a file with newer records, it stays, so late records do not point it to
+//! an older file. It is replaced in one step, by renaming another link. Delivery does not depend on it: an error is logged and
+//! delivery continues.
 
 use std::{
     collections::HashMap,
@@ -93,7 +94,7 @@ impl Latest {
         name.push(".new");
         let new = directory.join(name);
         match disk.symlink(&target, &new) {
-            // A run that was killed between the two steps left it.
+            // Left by a run that was killed between the two steps.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                 // An output may have that name.
                 disk.read_link(&new)?;

@@ -157,7 +157,7 @@ impl Default for Batching {
 }
 
 impl Config {
-    /// Reports options that are valid on their own but cannot be used together.
+    /// Reports options that parse but cannot be used.
     pub(super) fn problems(&self, node: &Node) -> Vec<Problem> {
         let mut problems = Vec::new();
         let mut at =

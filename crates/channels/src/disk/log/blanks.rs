@@ -302,7 +302,7 @@ mod tests {
         assert_eq!(blanks.bytes(), 8192, "a quarter of what is free");
         let error = blanks.create(&directory, 8 * 4096).unwrap_err();
         assert!(error.to_string().contains("32KiB are needed"), "{error}");
-        // The next start takes over what fits.
+        // The next start takes over the blanks that fit the options.
         let blanks = Blanks::open(&directory, &names(&disk), &options(Sync::Batch)).unwrap();
         assert!(blanks.short && blanks.files.len() == 2);
     }
