@@ -17,7 +17,7 @@ pub enum Error {
         /// The system's error.
         error: io::Error,
     },
-    /// The file is not what Millstream wrote.
+    /// The content of the file is not valid.
     Damaged {
         /// The file.
         path: PathBuf,

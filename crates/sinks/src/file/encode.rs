@@ -33,7 +33,7 @@ pub(super) struct Encode {
     path: Renderer,
     latest: Option<Renderer>,
     encoder: Encoder,
-    /// The path of the current records, and of the next ones.
+    /// Buffers for the path of the current span, and of the next record.
     name: Vec<u8>,
     next_name: Vec<u8>,
     /// Records of the current batch that cannot be encoded or lack a value of their path.

@@ -29,7 +29,7 @@ use crate::directories::{Directories, directory_of};
 const CHECK_EVERY: Duration = Duration::from_secs(1);
 /// Cached pages are dropped only after this many new bytes: the call costs as much as writing a few pages.
 const DROP_BYTES: u64 = 256 << 10;
-/// Why something that exists under the name of an output cannot be one.
+/// The reason why an existing entry of the file system cannot be an output.
 const NOT_A_FILE: &str = "it is a pipe, a socket or a device";
 
 /// How files are opened and kept.

@@ -221,7 +221,7 @@ impl<'a> Connection<'a> {
         }
     }
 
-    /// Writes what the socket accepts now; returns the number of bytes.
+    /// Writes the bytes that the socket accepts now; returns their number.
     fn write(&self, stream: &TcpStream) -> io::Result<usize> {
         let window = self.server.window.borrow();
         let mut taken = 0;

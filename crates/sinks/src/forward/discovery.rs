@@ -136,7 +136,7 @@ impl fmt::Display for Place {
     }
 }
 
-/// Reads a file of servers: what a configuration has behind `servers:`.
+/// Reads a file of servers, in the format of the option `servers`.
 fn read(path: &PathBuf) -> Result<Vec<ServerOptions>, String> {
     let name = path.display().to_string();
     let whole = || {

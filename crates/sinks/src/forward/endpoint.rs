@@ -84,7 +84,7 @@ impl Endpoint {
         }
     }
 
-    /// Sets whether it takes part.
+    /// Sets whether the cluster wants the server to take part.
     pub(super) fn want(&self, wanted: bool) {
         if self.wanted.replace(wanted) != wanted {
             self.wake();

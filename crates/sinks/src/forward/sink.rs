@@ -1,4 +1,4 @@
-//! The checked sink: its options, and what its lanes share.
+//! The checked sink: its options, and the state that its lanes share.
 
 use std::sync::{
     Arc,

@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! request -> accepted
-//!         -> failed: sent again as it is, after a while
+//!         -> failed: sent again unchanged, after a back-off
 //!         -> refused: one item is rejected; more are split into halves, which are sent separately
 //!         -> bulk: the items that failed are sent again without the others
 //! ```

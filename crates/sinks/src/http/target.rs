@@ -182,7 +182,7 @@ impl Site {
 }
 
 impl Targets {
-    /// On what a target depends, and so how often it is rendered.
+    /// The inputs of a target, which decide how often it is rendered.
     pub(super) fn depends(&self) -> Depends {
         self.depends
     }

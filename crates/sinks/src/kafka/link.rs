@@ -31,7 +31,7 @@ pub(super) struct Link {
     failing: Condition,
     /// Records that failed, until the caller takes them.
     pub(super) failed: Vec<Failed>,
-    /// Whether a disk channel keeps what is in flight. Records from memory are written even during a stop.
+    /// Whether a disk channel keeps the records in flight. Records from memory are written even during a stop.
     durable: bool,
     /// Purges the producer if no broker acknowledges anything for this long.
     give_up: Option<Duration>,

@@ -1,4 +1,4 @@
-//! The checked sink: its options, its client, and what topics have been found to accept.
+//! The checked sink: its options, its client, and the learned limits of topics.
 
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},

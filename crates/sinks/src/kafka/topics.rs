@@ -1,4 +1,4 @@
-//! Which topic a record goes to, and what topics are known to accept.
+//! Finds the topic of each record, and remembers the limits of topics.
 //!
 //! `read -> decode -> send -> keep -> take -> process -> [encode] -> write -> settle`
 

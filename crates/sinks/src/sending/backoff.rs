@@ -36,7 +36,7 @@ impl Backoff {
         self.failures = 0;
     }
 
-    /// Counts a failure and returns the time to wait before the next try.
+    /// Counts a failure and returns the time to wait before the next attempt.
     pub(crate) fn failed(&mut self) -> Duration {
         let wait = self.first.saturating_mul(1 << self.failures.min(20));
         self.failures = self.failures.saturating_add(1);

@@ -9,17 +9,17 @@
 //! DIRECTORY/free-12.seg        a used segment that waits to be written over (blanks.rs)
 //! DIRECTORY/NAME.cursor        where the consumer NAME is (cursor.rs)
 //!
-//! channel-records/NAME.record  what is known of the channel when its directory is gone (record.rs)
-//! channel-records/NAME.losses  what is missing of it, and whether an operator has accepted that (losses.rs)
+//! channel-records/NAME.record  the end of the channel; survives the loss of the directory (record.rs)
+//! channel-records/NAME.losses  the losses of the channel, and which of them are accepted (losses.rs)
 //! ```
 //!
 //! [`Log`] is the writer. One thread owns it, stages groups with [`Log::append`] and keeps them with [`Log::commit`]. A [`Reader`]
 //! is one consumer; it sees only what is kept. Neither starts a thread, blocks on another task, or reads the clock: the caller
 //! passes the time, so that a test can drive them through every step and every crash.
 //!
-//! The log is made of parts that own their data: the frames in memory (staging.rs), the newest segment
-//! (segment_writer.rs), the files that wait to become segments (blanks.rs), the chunk ids (repeats.rs), the tailed files
-//! (file_table.rs), what readers see (index.rs), and what is known from outside (record.rs, losses.rs).
+//! The log is made of parts that own their data: the frames in memory (staging.rs), the newest segment (segment_writer.rs), the
+//! files that wait to become segments (blanks.rs), the chunk ids (repeats.rs), the tailed files (file_table.rs), the state shared
+//! with readers (index.rs), and the files beside the directory (record.rs, losses.rs).
 
 mod blanks;
 mod claims;

@@ -7,8 +7,8 @@
 //!           key   {"schema":{"type":"string","optional":false},"payload":TAG}
 //! without   value {..} in the record's order, key null
 //!
-//! str       string     the text, what is not UTF-8 in it as U+FFFD
-//! int       int64      what lies above 2^63-1 cannot be shown: the record is refused (there: wrapped, or the task dies)
+//! str       string     the text, with U+FFFD for invalid UTF-8
+//! int       int64      a value above 2^63-1 does not fit: the record is refused (the connector wraps it, or its task dies)
 //! float     double     as Java writes it; NaN and infinities: "NaN" .. with schemas, null without
 //! bool      boolean
 //! bin       bytes      base64 with schemas, text without
