@@ -56,8 +56,8 @@ pub(super) struct Accumulator {
     linger: Duration,
     partitioner: super::partitioner::Partitioner,
     transactional: bool,
-    /// Topics are never removed, because their sequence numbers must not restart. Their number is bounded by the topics of the
-    /// cluster.
+    /// Topics are never removed, because their sequence numbers must not restart. So there are as many as were ever written to; the
+    /// cluster holds these, too.
     pub(super) topics: Vec<Topic>,
     by_name: HashMap<String, usize>,
     /// The partitions that have records.

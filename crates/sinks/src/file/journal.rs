@@ -22,8 +22,8 @@ const FORMAT: Format = Format {
 /// Initial size of each file: thousands of commits of a few files, or the table of some 5,000 files.
 const CAPACITY: usize = 1 << 20;
 
-/// Opens or creates the journal in `directory` and reads it. Behind memory (`durable: false`) it is never synced, because no
-/// guarantee depends on it.
+/// Opens or creates the journal in `directory` and reads it. Behind memory (`durable: false`) its records are not synced, because
+/// no guarantee depends on them.
 pub(super) fn open(
     disk: &dyn Disk,
     directory: &Path,

@@ -1,6 +1,6 @@
 //! One server as a lane sees it: the chunks it was given, whether the cluster wants it, and the result of heartbeats.
 //!
-//! The cluster, the link and the connection share an endpoint and communicate only through it.
+//! The cluster, the link and the connection of a server share this state.
 
 use std::{
     cell::{Cell, RefCell},
