@@ -126,7 +126,8 @@ impl From<Socket> for Registration {
 }
 
 impl Reading {
-    /// From now on only [`Reading::read_aside`] reads. Except for TCP, writing is suspended as well.
+    /// Sets the connection aside: until [`Reading::watch`], only [`Reading::read_aside`] reads. Except for TCP, writing is
+    /// suspended as well.
     pub fn set_aside(&self) -> io::Result<()> {
         let mut registration = self.0.registration.borrow_mut();
         *registration = match std::mem::replace(&mut *registration, Registration::Lost) {

@@ -182,8 +182,8 @@ impl Ledger {
         self.serve()
     }
 
-    /// A free buffer that fits. Capacity beyond `bytes`, which already count as taken, counts as well; so a message
-    /// gets a larger buffer only while there is plenty of memory.
+    /// Removes and returns a free buffer that fits. `bytes` already count as taken; the rest of its capacity is counted here, too.
+    /// So a message gets a larger buffer only while there is plenty of memory.
     pub(crate) fn reuse(&mut self, bytes: usize, claim: Option<u64>) -> Option<Vec<u8>> {
         let fitting = self.free.find(bytes)?;
         let beyond = fitting.capacity - bytes;

@@ -248,7 +248,7 @@ impl Queue {
         drop(dropped);
     }
 
-    /// How the writer has ended, if it has.
+    /// The result with which the writer has ended; `None` while it runs.
     pub(super) fn ended(&self) -> Option<Result<(), String>> {
         self.lock().ended.clone()
     }

@@ -96,7 +96,8 @@ impl Discovery {
 }
 
 impl Place {
-    /// A relative path starts at the file in which it is written.
+    /// Reads the option; None if nothing is looked up. A relative path is relative to the configuration file in which it is
+    /// written.
     fn of(discovery: DiscoveryOptions, options: &Node) -> Option<Self> {
         let written = options.find("discovery.file").unwrap_or(options);
         let file = discovery

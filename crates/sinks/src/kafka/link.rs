@@ -59,7 +59,7 @@ impl From<Error> for Halt {
 }
 
 impl Link {
-    /// Behind a disk channel.
+    /// Creates the link of a sink behind a disk channel.
     pub(super) fn durable(producer: Box<dyn Producer>, context: SinkContext) -> Self {
         Self {
             durable: true,
@@ -67,7 +67,7 @@ impl Link {
         }
     }
 
-    /// Behind memory.
+    /// Creates the link of a sink behind memory.
     pub(super) fn new(
         producer: Box<dyn Producer>,
         context: SinkContext,

@@ -61,7 +61,7 @@ pub(super) struct Walk<'a> {
 }
 
 impl<'a> Walk<'a> {
-    /// From the first frame of a segment to `end`.
+    /// Begins a walk from the first frame of a segment to `end`.
     pub(super) fn new(segment: &'a Segment, channel: ChannelId, end: u64) -> Self {
         let place = Place {
             channel,
@@ -71,7 +71,7 @@ impl<'a> Walk<'a> {
         Self::of_file(&*segment.file, place, segment.first, end)
     }
 
-    /// From `place` to `end`. `first`: the expected position of the first frame.
+    /// Begins a walk from `place` to `end`. `first`: the expected position of the first frame.
     pub(super) fn of_file(file: &'a dyn File, place: Place, first: Position, end: u64) -> Self {
         Self {
             file,
