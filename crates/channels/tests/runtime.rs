@@ -41,7 +41,7 @@ fn batch(text: &str) -> Batch {
     }
 }
 
-/// Sends numbered lines, each again until it is settled, and then waits for the stop if `waits`.
+/// Sends numbered lines, resending each until it is settled, and then waits for the stop if `waits`.
 struct Numbers {
     count: u32,
     waits: bool,
@@ -264,7 +264,7 @@ fn a_permanent_failure_ends_the_run_and_is_reported() {
             sink,
         )
         .await;
-        // The second source waits for an acknowledgement that never comes; the stop does not reach it there.
+        // The second source waits for an acknowledgement that never arrives, and does not notice the stop.
         let ended = tokio::time::timeout(std::time::Duration::from_secs(2), running.ended()).await;
         let nodes = running.nodes.now();
         let node = nodes.iter().find(|node| &*node.name == "sink").unwrap();

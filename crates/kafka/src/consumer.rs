@@ -74,9 +74,9 @@ pub trait Consumer: Send {
 /// Whether there is room for more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Taken {
-    /// There is.
+    /// There is room.
     More,
-    /// There is not.
+    /// There is no room.
     Enough,
 }
 

@@ -36,7 +36,7 @@ pub enum Kind {
 }
 
 impl Error {
-    /// An error.
+    /// Creates an error.
     pub fn new(kind: Kind, message: impl Into<String>) -> Self {
         Self {
             kind,

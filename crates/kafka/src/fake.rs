@@ -132,7 +132,7 @@ impl Broker {
         self.state().away = away;
     }
 
-    /// Rejects batches above this size, as far as records alone make them too large.
+    /// Rejects batches that are above this size because of a single record.
     pub fn set_record_max(&self, bytes: usize) {
         self.state().record_max = Some(bytes);
     }

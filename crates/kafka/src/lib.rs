@@ -4,8 +4,8 @@
 //! producer is our own (`native`) and builds the broker's format directly from the sink's buffers. The consumer is
 //! librdkafka (`client`), with the feature `librdkafka`. The feature `fake` adds a broker in memory for unit tests.
 //!
-//! No record handed to a producer is lost silently: it is acknowledged, or it is among [`Producer::take_failed`]. Every
-//! call may block, so use it on a thread that may. Sink and source decide what to do about a failure.
+//! No record handed to a producer is lost silently: it is acknowledged, or it is among [`Producer::take_failed`]. Every call may
+//! block, so use it on a thread that may. Sink and source decide how to handle a failure.
 
 mod access;
 #[cfg(feature = "librdkafka")]
@@ -37,13 +37,17 @@ pub use topics::{Topics, topic_fault};
 pub trait Connect: Send + Sync {
     /// Creates a producer.
     ///
-    /// # Errors Options that cannot be used, such as a certificate that cannot be read. Brokers that do not answer are
+    /// # Errors
+    ///
+    /// Options that cannot be used, such as a certificate that cannot be read. Brokers that do not answer are
     /// not an error here.
     fn producer(&self, options: ProducerOptions) -> Result<Box<dyn Producer>, Error>;
 
     /// Creates a consumer.
     ///
-    /// # Errors Settings that the client rejects. Brokers that do not answer are not an error here.
+    /// # Errors
+    ///
+    /// Settings that the client rejects. Brokers that do not answer are not an error here.
     fn consumer(&self, settings: &Settings) -> Result<Box<dyn Consumer>, Error>;
 }
 

@@ -56,7 +56,7 @@ impl Default for ProducerOptions {
 }
 
 impl ProducerOptions {
-    /// How long a record may wait before it fails: as long as its transaction lives, without transactions forever.
+    /// How long a record may wait before it fails: the transaction timeout; without transactions forever (`None`).
     pub(crate) fn patience(&self) -> Option<Duration> {
         let transactional = self.transactional_id.as_ref();
         transactional.map(|_| self.transaction_timeout)
@@ -66,8 +66,8 @@ impl ProducerOptions {
 /// Writes records to Kafka: idempotent, and in transactions if it has a transactional id. It belongs to one thread, which
 /// it may block.
 pub trait Producer: Send {
-    /// With a transactional id, before anything else: ends what an earlier producer with the same id has left open, and
-    /// fences that one. May be called again after [`Kind::Again`](crate::Kind::Again).
+    /// To be called first if there is a transactional id: ends the open transaction of an earlier producer with the same id, and
+    /// fences that producer. May be called again after [`Kind::Again`](crate::Kind::Again).
     fn init(&mut self, timeout: Duration) -> Result<(), Error>;
 
     /// The text that was committed last in `store`; `None` if there is none. An open transaction has no effect on it.
@@ -89,7 +89,7 @@ pub trait Producer: Send {
     /// [`Producer::take_failed`].
     fn in_flight(&self) -> usize;
 
-    /// Records that could not be written, since the last call. The client has retried as far as that helps.
+    /// Records that have failed since the last call. The client has already retried those for which a retry can help.
     fn take_failed(&mut self) -> Vec<Failed>;
 
     /// Commits the transaction, with `text` in `store`; `number` becomes the offset. Nothing may be in flight. May be
@@ -105,7 +105,7 @@ pub trait Producer: Send {
     /// Aborts the transaction. Records in flight fail.
     fn abort(&mut self, timeout: Duration) -> Result<(), Error>;
 
-    /// Fails everything that is not acknowledged. A broker may have written it nevertheless.
+    /// Fails all records that are not acknowledged. A broker may have written some of them nevertheless.
     fn purge(&mut self);
 
     /// The largest batch that the topic accepts (`max.message.bytes`).

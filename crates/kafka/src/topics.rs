@@ -31,7 +31,9 @@ pub struct Topics {
 impl Topics {
     /// Parses a list in which patterns begin with `^`.
     ///
-    /// # Errors An invalid pattern or name.
+    /// # Errors
+    ///
+    /// An invalid pattern or name.
     pub fn new(list: &[String]) -> Result<Self, Error> {
         let (patterns, names): (Vec<String>, Vec<String>) =
             list.iter().cloned().partition(|text| text.starts_with('^'));

@@ -51,7 +51,7 @@ impl Listener {
         match &self.socket {
             ListenerSocket::Tcp(listener) => {
                 let (stream, peer) = listener.accept().await?;
-                // Answers are small, and the peer waits for them.
+                // Answers are small and the peer waits for them, so they are sent without delay.
                 stream.set_nodelay(true)?;
                 Ok((Unwatched::Tcp(stream.into_std()?), Peer::inet(peer)))
             }

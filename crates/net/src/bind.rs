@@ -204,7 +204,7 @@ fn bind_path<T>(
     }
 }
 
-/// The next step.
+/// The next step for the operator.
 fn advice(listen: &Listen, error: &io::Error) -> &'static str {
     let is_path = matches!(listen.at, At::Path(_));
     match error.kind() {

@@ -1,6 +1,6 @@
-//! The file descriptors of this process: how many connections of all sources together may be open.
+//! The file descriptors of this process: the maximum number of open connections of all sources together.
 //!
-//! Connections get the limit of open files minus what is open when the first source starts, minus a reserve. The
+//! Connections get the limit of open files, minus the files that are open when the first source starts, minus a reserve. The
 //! reserve is for the API, for files that sinks and channels open later, and for connections of sinks.
 
 use std::{

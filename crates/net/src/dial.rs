@@ -69,14 +69,18 @@ impl fmt::Display for Remote {
 /// Connects by TCP to the first address of `host:port` that answers, within `limit` for all of them. `send_buffer` is
 /// SO_SNDBUF; 0 keeps the kernel's default.
 ///
-/// # Errors The error of the last address.
+/// # Errors
+///
+/// The error of the last address.
 pub async fn connect(address: &str, limit: Duration, send_buffer: u32) -> io::Result<TcpStream> {
     connect_each(address, limit, |address| open(address, send_buffer)).await
 }
 
-/// As [`connect`], with what a connection needs before it can be used (TLS, a greeting) as part of each attempt.
+/// Like [`connect`], but each attempt includes the preparation of the connection (TLS, a greeting).
 ///
-/// # Errors The error of the last address.
+/// # Errors
+///
+/// The error of the last address.
 pub async fn connect_each<S>(
     address: &str,
     limit: Duration,
@@ -90,7 +94,7 @@ pub async fn connect_each<S>(
     };
     let addresses = timeout(limit, lookup_host(address)).await.map_err(late)??;
     let addresses: Vec<_> = addresses.collect();
-    // An address that drops all packets must leave time for the others.
+    // Each address gets an equal share, so that one that drops all packets leaves time for the others.
     let share = limit / u32::try_from(addresses.len().max(1)).unwrap_or(u32::MAX);
     let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
     for address in addresses {
@@ -105,7 +109,9 @@ pub async fn connect_each<S>(
 
 /// Connects to one address, without Nagle's delay and with keepalive probes.
 ///
-/// # Errors The error of the system.
+/// # Errors
+///
+/// The error of the system.
 pub async fn open(address: SocketAddr, send_buffer: u32) -> io::Result<TcpStream> {
     let socket = match address {
         SocketAddr::V4(_) => TcpSocket::new_v4(),

@@ -1,9 +1,9 @@
 //! Listening sockets that outlive the process: systemd opens some before it starts (sd_listen_fds(3)), and a process that upgrades itself gives
 //! its own to the next program.
 //!
-//! A source binds as always. If the process was started with a socket at the address, the source gets that one. So does a source that
-//! follows another one at a reload, under the same name or a new one: it gets the socket that the other still listens at. Connections and
-//! datagrams that arrive in between wait in the socket, and no sender is refused.
+//! A source binds as usual. If the process was started with a socket at the address, the source gets that socket. A source that
+//! follows another one at a reload, under the same name or a new one, gets the socket on which the other still listens. Connections
+//! and datagrams that arrive in between wait in the socket, and no sender is refused.
 
 use std::{
     env,
@@ -17,7 +17,7 @@ use millstream_sys::inherited;
 use rustix::io::{FdFlags, fcntl_setfd};
 use socket2::{SockAddr, SockRef, Socket, Type};
 
-/// Names the process and the numbers of the sockets that a Millstream before it has left: `PID:N,N`.
+/// Names the process and the numbers of the sockets that the previous program has left open: `PID:N,N`.
 const VARIABLE: &str = "MILLSTREAM_LISTENERS";
 /// The number of the first socket of systemd.
 const SYSTEMD_FIRST: RawFd = 3;
@@ -29,11 +29,11 @@ static SOCKETS: Mutex<Sockets> = Mutex::new(Sockets {
 });
 
 struct Sockets {
-    /// The process was started with these, and no source has taken them yet.
+    /// Sockets with which the process was started and that no source has taken yet.
     inherited: Vec<Socket>,
-    /// Those that sources listen at.
+    /// Sockets on which sources listen.
     live: Vec<Listening>,
-    /// For the next program.
+    /// Sockets for the next program.
     kept: Vec<Arc<OwnedFd>>,
 }
 
@@ -41,12 +41,12 @@ struct Sockets {
 struct Listening {
     source: Arc<str>,
     socket: Weak<OwnedFd>,
-    /// The handle of the source that has taken it over. No other source takes it then.
+    /// The handle of the source that has taken it over. While it exists, no other source takes the socket.
     follower: Weak<OwnedFd>,
 }
 
 impl Listening {
-    /// The handle, unless the source has ended or another one follows already.
+    /// The handle, unless the source has ended or another source has already taken it over.
     fn to_follow(&self) -> Option<Arc<OwnedFd>> {
         let is_followed = self.follower.strong_count() > 0;
         self.socket.upgrade().filter(|_| !is_followed)
@@ -64,7 +64,7 @@ pub(crate) struct Live {
 }
 
 impl Live {
-    /// Registers a socket of this source. One that cannot be duplicated closes with this program.
+    /// Registers a socket of this source. If it cannot be duplicated, it closes when this program ends.
     pub(crate) fn of(source: &Arc<str>, socket: impl AsFd) -> Self {
         let Ok(handle) = socket.as_fd().try_clone_to_owned().map(Arc::new) else {
             return Self { handle: None };
@@ -116,7 +116,7 @@ fn named<T: std::str::FromStr>(variable: &str) -> Option<T> {
     env::var(variable).ok()?.parse().ok()
 }
 
-/// The numbers in [`VARIABLE`], if the program before ran as this process.
+/// The numbers in [`VARIABLE`], if the previous program ran in this process.
 fn from_before() -> impl Iterator<Item = RawFd> {
     let value = env::var(VARIABLE).unwrap_or_default();
     let (process, numbers) = value.split_once(':').unwrap_or_default();

@@ -65,7 +65,7 @@ pub struct Listen {
     pub(crate) at: At,
 }
 
-/// The target of the address.
+/// The part of an address behind the scheme.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum At {
     /// A host, with brackets if it is an IPv6 address, and a port.

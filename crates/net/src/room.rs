@@ -1,10 +1,10 @@
-//! Connection places, and which connection is evicted when all are taken: of those that have never sent a byte, the one
-//! that has been silent longest. So a peer cannot keep others out by only connecting.
+//! Places for connections. When all are taken, the connection is evicted that has been silent longest among those that have never
+//! sent a byte. So a peer cannot keep others out by only connecting.
 //!
 //! A connection needs a place of its source (`limits.connections`) and one of the process (the limit of open files). If
 //! the process has none left, the evicted connection may belong to another source.
 //!
-//! The list of silent connections is locked when a connection is accepted and at its first byte, never after it.
+//! The list of silent connections is locked when a connection is accepted and at its first byte, and never later.
 
 use std::{
     collections::BTreeMap,
@@ -73,7 +73,7 @@ fn silent() -> MutexGuard<'static, Silent> {
     SILENT.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Sent by a connection that is asked to go and has just received a byte; dropped by one that goes.
+/// The answer of a connection that is asked to close: sent if it has just received a byte and stays, dropped if it closes.
 type Refusal = oneshot::Sender<()>;
 
 /// The connection that has been silent longest.
@@ -84,7 +84,7 @@ enum Longest {
     Ask(oneshot::Sender<Refusal>),
 }
 
-/// The connections among which one is chosen.
+/// The connections from which one is chosen.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Among {
     Source,
@@ -132,13 +132,14 @@ impl Room {
         let _ = self.places.acquire_many(places).await;
     }
 
-    /// Evicts the connection of any source that has been silent longest, because there are no descriptors left. Returns
-    /// if the caller must try again.
+    /// Evicts the longest silent connection of any source, because no descriptors are left. Returns only if the caller must call it
+    /// again; otherwise never.
     pub(crate) async fn free_descriptor(&self) {
         self.evict(Among::Process).await;
     }
 
-    /// Evicts the connection that has been silent longest. Returns if another one must be chosen.
+    /// Evicts the connection that has been silent longest. Returns only if another one must be chosen; otherwise never, and the
+    /// caller waits for the free place.
     async fn evict(&self, among: Among) {
         match self.longest(among) {
             Longest::Nobody => {
@@ -157,7 +158,7 @@ impl Room {
             Longest::Ask(ask) => {
                 let (refusal, refused) = oneshot::channel();
                 if ask.send(refusal).is_ok() && refused.await.is_err() {
-                    // It goes; its place becomes free.
+                    // The connection closes; then `place` gets its place.
                     std::future::pending().await
                 }
             }
@@ -220,7 +221,7 @@ pub(crate) struct Silence {
     room: Arc<Room>,
     number: u64,
     peer: Arc<str>,
-    /// `None` after it was asked to go.
+    /// `None` after it was asked to close.
     asked: Option<oneshot::Receiver<Refusal>>,
     /// It was evicted.
     closed: bool,
@@ -261,7 +262,7 @@ impl Silence {
         let Ok(refusal) = asked else {
             return Poll::Pending;
         };
-        // The runtime may not know yet of bytes that have arrived.
+        // Bytes may have arrived of which the runtime does not know yet.
         if ioctl_fionread(socket).is_ok_and(|bytes| bytes > 0) {
             let _ = refusal.send(());
             return Poll::Pending;
@@ -276,7 +277,7 @@ impl Silence {
         Poll::Ready(())
     }
 
-    /// The connection stays, even if it has just been asked to go.
+    /// Keeps the connection open, even if it has just been asked to close.
     fn refuse(&mut self) {
         if let Some(mut asked) = self.asked.take() {
             asked.close();

@@ -1,10 +1,9 @@
 //! A connection as a reading and a writing side, both on one thread.
 //!
-//! The runtime wakes the thread for every arriving segment of a watched socket, even while the connection waits on
-//! purpose. So a busy connection is *set aside*: it is read by the clock, and watched again when nothing more arrives.
-//! Meanwhile TCP wakes early when enough bytes are there; a unix socket, which has no such mechanism, is not watched;
-//! under TLS the socket is watched, but no task waits for it. If the number of bytes to come is known, TCP can be told
-//! to wake no earlier ([`Reading::wake_from`]).
+//! The runtime wakes the thread for every arriving segment of a watched socket, even while the connection waits on purpose. So a
+//! busy connection is *set aside*: it is read periodically, and watched again when no more bytes arrive. While set aside, TCP wakes
+//! early when enough bytes have arrived. A unix socket has no such mechanism and is not watched. Under TLS the socket is watched,
+//! but no task waits for it. If the number of bytes to come is known, TCP can be told to wake no earlier ([`Reading::wake_from`]).
 
 use std::{
     cell::{Cell, RefCell},
@@ -52,7 +51,7 @@ enum Registration {
 
 struct Sides {
     registration: RefCell<Registration>,
-    /// Waits to write while the connection is set aside.
+    /// The task that waits to write while the connection is set aside.
     writer: Cell<Option<Waker>>,
     /// The number of bytes from which TCP wakes.
     wake: Cell<usize>,
@@ -127,7 +126,8 @@ impl From<Socket> for Registration {
 }
 
 impl Reading {
-    /// From now on only [`Reading::read_aside`] reads. Except for TCP, writing is suspended as well.
+    /// Sets the connection aside: until [`Reading::watch`], only [`Reading::read_aside`] reads. Except for TCP, writing is
+    /// suspended as well.
     pub fn set_aside(&self) -> io::Result<()> {
         let mut registration = self.0.registration.borrow_mut();
         *registration = match std::mem::replace(&mut *registration, Registration::Lost) {
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_sender_that_has_room_for_less_than_is_waited_for_is_read_before_the_time_is_over() {
+    async fn a_sender_with_a_small_buffer_does_not_stall_for_the_full_wait() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let mut sender = TcpStream::connect(address).await.unwrap();

@@ -1,10 +1,10 @@
 //! A pool of reusable buffers, and the bound on the memory of all of them.
 //!
-//! Touching memory for the first time is the largest cost of all, so buffers come from a pool and return to it when the
-//! last batch that shares them is dropped. The pool also enforces `memory_max`: a buffer counts from when it is taken
-//! until it is returned, free buffers count as well, and requests wait while everything is taken.
+//! The first access to fresh memory is the largest cost on the line, so buffers come from a pool and return to it when the last
+//! batch that shares them is dropped. The pool also enforces `memory_max`: a buffer counts from when it is taken until it is
+//! returned, free buffers count as well, and requests wait while everything is taken.
 //!
-//! A message from outside has a [`Claim`]: the most it may take. Its buffers grow as its bytes arrive, and the pool
+//! A message from a peer has a [`Claim`]: the maximum memory that it may take. Its buffers grow as its bytes arrive, and the pool
 //! admits as many messages as can be completed ([`crate::claims`]); the others wait before their first buffer.
 //!
 //! The offset of a buffer in its page decides how fast the kernel copies into it. The program's allocator chooses it
@@ -43,9 +43,9 @@ impl Pool {
         }))
     }
 
-    /// An empty buffer with room for `bytes` of incoming data. Waits while three quarters of the bound are taken: the
-    /// remainder is for [`Pool::take`], so that what drains memory never waits for what fills it. When nothing is in
-    /// use, one buffer is always granted, so that a request above the bound cannot wait forever.
+    /// An empty buffer with room for `bytes` of incoming data. Waits while three quarters of the bound are taken: the remainder is
+    /// for [`Pool::take`], so that code that drains memory never waits for code that fills it. When nothing is in use, one buffer
+    /// is always granted, so that a request above the bound cannot wait forever.
     pub async fn reserve(&self, bytes: usize) -> Buffer {
         let bytes = bytes.max(BUFFER_BYTES_MIN);
         self.granted(bytes, None).await;
@@ -263,7 +263,7 @@ impl Buffer {
         Bytes::from_owner(self)
     }
 
-    /// Waits for memory of its claim, until it has room for `bytes` in all. Its content stays.
+    /// Waits for memory of its claim and grows until it has room for `bytes` in total. Its content is kept.
     pub async fn grow(&mut self, bytes: usize) {
         let Some(more) = bytes.checked_sub(self.size).filter(|more| *more > 0) else {
             return;
@@ -383,7 +383,7 @@ mod tests {
         let claims = [(); 2].map(|()| pool.claim(3 << 20));
         let mut first = ready(claims[0].reserve(1 << 20)).unwrap();
         let mut second = ready(claims[1].reserve(1 << 20)).unwrap();
-        // Both grown would exceed three quarters of three quarters.
+        // If both grew, they would exceed three quarters of three quarters of the bound.
         assert!(ready(first.grow(3 << 20)).is_some());
         let mut growing = Box::pin(second.grow(3 << 20));
         assert!(

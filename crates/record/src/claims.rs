@@ -42,13 +42,13 @@ pub(crate) struct Ask {
 }
 
 impl Ask {
-    /// The memory that the message holds after it takes this and then all that it may still take.
+    /// The memory that the message would hold after this request and everything else that it may still take.
     pub(crate) fn total(&self) -> usize {
         self.held + self.need.max(self.bytes)
     }
 
-    /// Whether this is unsafe if `other` is: it requests at least as much, and the message holds no more and may take
-    /// no less.
+    /// Whether this request is unsafe if `other` is: it asks for at least as much, and its message holds at most as much and may
+    /// still take at least as much.
     pub(crate) fn is_no_easier_than(&self, other: &Self) -> bool {
         self.bytes >= other.bytes && self.held <= other.held && self.need >= other.need
     }
@@ -95,7 +95,7 @@ impl Claims {
         allowed
     }
 
-    /// The message takes `bytes`.
+    /// Notes that the message takes `bytes`.
     pub(crate) fn take(&mut self, claim: u64, bytes: usize) {
         if let Some(before) = self.parts.get(&claim).copied() {
             self.set(claim, before, before.with(bytes));
@@ -126,7 +126,7 @@ impl Claims {
         safe
     }
 
-    /// The message gives back `bytes`.
+    /// Notes that the message gives back `bytes`.
     pub(crate) fn give_back(&mut self, claim: u64, bytes: usize) {
         if let Some(before) = self.parts.get(&claim).copied() {
             let after = Part {

@@ -1,7 +1,6 @@
 //! Free buffers for reuse.
 //!
-//! Touching memory for the first time is the largest cost of all, so the buffer that was returned last is reused first:
-//! it is still in the cache.
+//! The buffer that was returned last is reused first, because it is still in the CPU's cache.
 
 /// The smallest buffer. Smaller requests are rounded up, so that buffers fit the next request.
 pub(crate) const BUFFER_BYTES_MIN: usize = 64 << 10;

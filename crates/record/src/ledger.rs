@@ -57,7 +57,7 @@ enum Verdict {
     Granted,
     /// There is no memory left now.
     Full,
-    /// Granted, large messages would exceed their share, or could not be completed.
+    /// If it were granted, large messages would exceed their share, or messages could not all be completed.
     Unsafe,
 }
 
@@ -86,7 +86,7 @@ impl Ledger {
             .is_some_and(|request| request.since.elapsed() >= SHORT_AFTER)
     }
 
-    /// Counts bytes that are taken in any case.
+    /// Counts bytes without a check of the bound.
     pub(crate) fn take(&mut self, bytes: usize) {
         self.taken += bytes;
     }
@@ -182,8 +182,8 @@ impl Ledger {
         self.serve()
     }
 
-    /// A free buffer that fits. Capacity beyond `bytes`, which already count as taken, counts as well; so a message
-    /// gets a larger buffer only while there is plenty of memory.
+    /// Removes and returns a free buffer that fits. `bytes` already count as taken; the rest of its capacity is counted here, too.
+    /// So a message gets a larger buffer only while there is plenty of memory.
     pub(crate) fn reuse(&mut self, bytes: usize, claim: Option<u64>) -> Option<Vec<u8>> {
         let fitting = self.free.find(bytes)?;
         let beyond = fitting.capacity - bytes;
@@ -226,7 +226,7 @@ impl Ledger {
         self.bytes_max / 4 * 3
     }
 
-    /// The part of the memory for incoming data that messages may use that are not small.
+    /// The part of the memory for incoming data that large messages may use.
     fn claims_max(&self) -> usize {
         self.fill_max() / 4 * 3
     }
@@ -240,7 +240,8 @@ impl Ledger {
         {
             return Verdict::Unsafe;
         }
-        // One message always gets what it requests if the others hold no more than the part for draining.
+        // A request is granted even above the bound while all others together hold no more than the part for draining. So one
+        // message can always continue.
         let own = wish.claim.map_or(0, |claim| self.claims.held(claim));
         let others = self.taken.saturating_sub(own);
         if others > self.fill_max() / 3 && self.taken + wish.bytes > self.fill_max() {

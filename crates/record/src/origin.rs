@@ -1,4 +1,4 @@
-//! Origins: what a source must recognise when its sender repeats itself, and where it resumes after a restart.
+//! Origins: by them repeats of a sender are recognised, and a source knows where to resume after a restart.
 
 use bytes::Bytes;
 
@@ -44,7 +44,7 @@ pub struct FileId {
     pub head: u64,
 }
 
-/// A part of a tailed file. The body of the batch holds exactly its bytes `begin..next`, or what was made of them.
+/// A part of a tailed file. The body of the batch holds exactly its bytes `begin..next`, or the records that were made from them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileOrigin {
     /// The file.

@@ -19,7 +19,7 @@ pub const VALUE_NAMES: [&str; 10] = [
 pub struct Values(Vec<(String, String)>);
 
 impl Values {
-    /// No values.
+    /// Creates an empty list.
     pub fn new() -> Self {
         Self::default()
     }

@@ -11,7 +11,7 @@ use millstream_sys::disk::{Disk, OutputMode};
 /// Remembers this many directories, then checks all of them again.
 const KNOWN_MAX: usize = 4096;
 
-/// Directories whose names, and those of all their parents, are durable.
+/// Known directories: their names, and the names of all their parents, are durable.
 pub(crate) struct Directories {
     known: HashSet<PathBuf>,
     /// The permissions of new directories.
@@ -19,7 +19,7 @@ pub(crate) struct Directories {
 }
 
 impl Directories {
-    /// For outputs.
+    /// For output files; `mode` is their permissions, from which those of directories follow.
     pub(crate) fn of_outputs(mode: OutputMode) -> Self {
         Self {
             known: HashSet::new(),
@@ -50,7 +50,8 @@ impl Directories {
             let synced = level
                 .parent()
                 .map_or(Ok(()), |above| disk.sync_directory(above_or_here(above)));
-            // An existing directory may be in one that we may not open; whoever created it is responsible for its name.
+            // An existing directory may be in one that this user may not open. Then its name is not synced here: the process that
+            // created it is responsible for that.
             match synced {
                 Err(error) if new || error.kind() != io::ErrorKind::PermissionDenied => {
                     return Err(error);
@@ -62,7 +63,7 @@ impl Directories {
         Ok(())
     }
 
-    /// A directory has vanished: checks all of them again.
+    /// Forgets all directories, because one has vanished.
     pub(crate) fn forget(&mut self) {
         self.known.clear();
     }
@@ -82,7 +83,7 @@ fn above_or_here(directory: &Path) -> &Path {
     }
 }
 
-/// Whether a directory exists. Anything else with its name is an error.
+/// Whether a directory exists. Any other kind of file with its name is an error.
 fn is_directory(disk: &dyn Disk, directory: &Path) -> io::Result<bool> {
     match disk.metadata(directory) {
         Ok(found) if found.directory => Ok(true),

@@ -1,4 +1,4 @@
-//! The options for the format of what a sink writes, the same for every sink that has them.
+//! The options for the output format of a sink. They are the same for every sink that has them.
 
 use jiff::tz::TimeZone;
 use millstream_config::{Node, Problem, Value};

@@ -6,11 +6,11 @@ use millstream_net::Stream;
 use millstream_pipeline::failure::Failure;
 use tokio::{io::AsyncReadExt, runtime::Builder, task::LocalSet, time::timeout};
 
-/// A server that does not answer within this time is down.
+/// A server that does not answer within this time counts as down.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
-/// A server that refuses a client after its handshake (a missing certificate, a missing key) does so within this time.
+/// Time in which a server that refuses the client after the handshake (a missing certificate or key) closes the connection.
 const OBJECTION: Duration = Duration::from_millis(300);
-/// Enough for any greeting.
+/// Maximum bytes of a greeting that are read.
 const GREETING_BYTES: usize = 512;
 
 /// Probes each server: `probe` returns what the server has proven, or why records would not arrive there.
@@ -46,7 +46,7 @@ pub(crate) fn run<T>(probe: impl Future<Output = Result<T, Failure>>) -> Result<
     LocalSet::new().block_on(&runtime, probe)
 }
 
-/// The bytes that a server sends first; none if it waits for the client, as it should.
+/// Returns the bytes that a server sends first; none if it waits for the client, as it should.
 ///
 /// # Errors
 /// The server has closed the connection, or the system reports an error.

@@ -30,7 +30,7 @@ pub(crate) struct Upstream(Arc<Mutex<State>>);
 struct State {
     /// The id of a durable channel; None: memory.
     id: Option<u128>,
-    /// Durable: everything ever put, at position (1, index + 1). Memory: what has not been read.
+    /// Durable: all batches ever put, at position (1, index + 1). Memory: batches that were not read yet.
     batches: VecDeque<(Batch, Option<delivery::Token>)>,
     next: usize,
     /// Durable: how many batches are settled.
@@ -55,7 +55,7 @@ impl Upstream {
         upstream
     }
 
-    /// Puts a batch in; `awaited`: its source waits for the receipt.
+    /// Puts a batch into the channel. `awaited`: its source waits for the receipt.
     pub(crate) fn put(&self, batch: Batch, awaited: bool) -> Receipt {
         let (token, receipt) = delivery::receipt(awaited, batch.count.into(), Meter::default());
         let mut state = self.lock();
@@ -72,7 +72,7 @@ impl Upstream {
         receipt
     }
 
-    /// No more batches will come.
+    /// Closes the channel: no more batches will come.
     pub(crate) fn close(&self) {
         let mut state = self.lock();
         state.closed = true;
@@ -188,7 +188,7 @@ impl Channel for Rejects {
     fn close(&self) {}
 }
 
-/// A sink with everything it gets from the runtime.
+/// A sink, with everything that the runtime gives it.
 pub(crate) struct Rig {
     pub(crate) sink: Arc<dyn Sink>,
     pub(crate) inlet: Inlet,

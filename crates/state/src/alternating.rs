@@ -1,4 +1,4 @@
-//! A journal in two files that take turns, for a user whose commits must not need space on the disk.
+//! A journal in two files that are used alternately, for users whose commits must not need space on the disk.
 //!
 //! ```text
 //! NAME.0, NAME.1
@@ -10,10 +10,10 @@
 //!         16   4  CRC-32C of "mark" and bytes 0..16
 //!         20   4  0
 //! ```
-//! A record is synced before the next one is written, so only the last can be torn. The mark is written after the sync and
-//! is not synced itself: it may be late or missing, but what it vouches for was durable. A record that the mark names and
-//! that cannot be read is damage, even where it looks like a torn end. Programs up to 2026-11 wrote no marks; they
-//! ended a file that no longer counted with a record of the single byte ff.
+//! A record is synced before the next one is written, so only the last can be torn. The mark is written after the sync and is not
+//! synced itself: it may be old or missing, but the records before the offset that it names were durable. If one of them cannot be
+//! read, the file is damaged, even if this looks like a torn end. Programs up to 2026-11 wrote no marks; they ended a superseded
+//! file with a record of the single byte ff.
 
 use std::{
     io::{self, IoSlice},
@@ -36,20 +36,20 @@ use crate::{
 };
 
 const MARK_BYTES: usize = 24;
-/// How often a lock is tried, and the time between two attempts.
+/// Number of attempts to take a lock, and the time between two of them.
 const LOCK_ATTEMPTS: u32 = 50;
 const LOCK_WAIT: Duration = Duration::from_millis(10);
-/// The body of the last record of a file that no longer counts, as earlier programs wrote it.
+/// The body of the last record of a superseded file, as earlier programs wrote it.
 const OVER: &[u8] = &[0xff];
 
-/// A journal in two files, both allocated and written once, when they are created. Open and locked.
+/// An open and locked journal in two files. Both are allocated and filled when they are created.
 pub struct Alternating {
     format: Format,
     files: [Side; 2],
-    /// The file that counts.
+    /// The index of the current file.
     active: usize,
     generation: u64,
-    /// Where its next record goes.
+    /// The offset of its next record.
     at: usize,
     /// Whether a record is synced before [`Alternating::append`] returns.
     synced: bool,
@@ -59,11 +59,11 @@ pub struct Alternating {
 /// The records that an earlier run left.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Begun {
-    /// Nothing: the journal is new.
+    /// There are none: the journal is new.
     Nothing,
     /// The bodies of its records.
     Records(Vec<Vec<u8>>),
-    /// Records are missing: why, and the bodies before them. They say what was true once. The files were renamed to
+    /// Records are missing: the reason, and the bodies before them, which describe an earlier state. The files were renamed to
     /// `NAME.0.damaged` and `NAME.1.damaged`.
     Damaged(String, Vec<Vec<u8>>),
 }
@@ -72,13 +72,13 @@ struct Side {
     path: PathBuf,
     file: Arc<dyn File>,
     capacity: usize,
-    /// It was found shorter than any file that was created whole.
+    /// It was found shorter than a completely created file is.
     was_short: bool,
 }
 
 impl Alternating {
-    /// Opens or creates the files `NAME.0` and `NAME.1`, each of at least `capacity` bytes, and reads them. Nothing can be
-    /// appended before [`Alternating::begin`]. With `synced: false` nothing survives a power cut for certain.
+    /// Opens or creates the files `NAME.0` and `NAME.1`, each of at least `capacity` bytes, and reads them. Nothing can be appended
+    /// before [`Alternating::begin`]. With `synced: false` a record may not survive a power cut.
     pub fn open(
         disk: &dyn Disk,
         path: &Path,
@@ -104,7 +104,8 @@ impl Alternating {
             buffer: Vec::new(),
         };
         if let Begun::Damaged(..) = begun {
-            // A record of a generation that is used again could be taken for a new one.
+            // The files are renamed and not reused: if a generation number were used again, an old record could be taken for a new
+            // one.
             for side in &journal.files {
                 let aside = side.path.with_added_extension("damaged");
                 disk.rename(&side.path, &aside)
@@ -116,13 +117,14 @@ impl Alternating {
         Ok((journal, begun))
     }
 
-    /// Begins with a snapshot, in the file that does not count: what was read stays whole until the snapshot is durable.
+    /// Begins with a snapshot in the file that is not current, so that the records that were read stay intact until the snapshot is
+    /// durable.
     pub fn begin(&mut self, snapshot: &[u8]) -> Result<(), Error> {
         self.switch(snapshot)
     }
 
-    /// Appends a change. `snapshot` returns the whole state with the change in it, which is written instead, to the other
-    /// file, when this one is full.
+    /// Appends a change. If the current file is full, writes the result of `snapshot` to the other file instead: the whole state,
+    /// including the change.
     pub fn append(
         &mut self,
         change: &[u8],
@@ -139,7 +141,7 @@ impl Alternating {
         self.mark()
     }
 
-    /// Writes the snapshot to the other file, which counts from then on.
+    /// Writes the snapshot to the other file and makes that file the current one.
     fn switch(&mut self, snapshot: &[u8]) -> Result<(), Error> {
         let (other, generation) = (1 - self.active, self.generation + 1);
         self.buffer.clear();
@@ -152,7 +154,7 @@ impl Alternating {
             &[snapshot],
         );
         let side = &mut self.files[other];
-        // Twice the snapshot: one that just fits would be written again with every change.
+        // At least twice the snapshot: if it only just fitted, every change would write a new snapshot.
         if side.capacity < 2 * self.buffer.len() {
             self.format
                 .check_length(&side.path, 4 * self.buffer.len() as u64)?;
@@ -163,7 +165,7 @@ impl Alternating {
         self.mark()
     }
 
-    /// Notes in the other file how far this one is durable.
+    /// Writes a mark to the other file: the end of the durable records in the current one.
     fn mark(&self) -> Result<(), Error> {
         if !self.synced {
             return Ok(());
@@ -217,7 +219,7 @@ fn open_sides(
     Ok(sides)
 }
 
-/// Takes the lock. Waits for a moment if another process has it: a child that another thread forks holds copies of all
+/// Takes the lock; retries briefly if another process has it. A child that another thread has forked holds copies of all
 /// descriptors, and with them the locks of an earlier run, until it executes its program.
 fn lock(file: &dyn File, path: &Path) -> Result<(), Error> {
     for _ in 0..LOCK_ATTEMPTS {
@@ -255,7 +257,7 @@ fn open_side(
     Ok(side)
 }
 
-/// How far the other file is known to be written.
+/// The offset up to which the other file is known to be written.
 #[derive(Clone, Copy)]
 struct Mark {
     generation: u64,
@@ -286,22 +288,22 @@ impl Mark {
 /// The content of one of the two files.
 #[derive(Default)]
 struct Contents {
-    /// From a header that is whole.
+    /// The generation in a valid header.
     generation: Option<u64>,
-    /// Up to the first hole.
+    /// The bodies of the records before the first hole.
     bodies: Vec<Vec<u8>>,
-    /// Where the next record would be; 0: there is none.
+    /// The offset behind the last record; 0 without records.
     end: usize,
-    /// Its mark about the other file.
+    /// Its mark, which is about the other file.
     mark: Option<Mark>,
-    /// There is something, but no header.
+    /// The header is neither valid nor zeros.
     scratched: bool,
-    /// Where a record follows a hole: no torn end looks like this.
+    /// The end of the first hole. Records follow it, so it is not a torn end.
     hole_end: Option<u64>,
 }
 
 impl Contents {
-    /// The highest generation that it names.
+    /// The highest generation in its header and mark.
     fn newest(&self) -> u64 {
         let mark = self.mark.map_or(0, |mark| mark.generation);
         self.generation.unwrap_or(0).max(mark)
@@ -345,10 +347,10 @@ fn read_side(side: &Side, format: &Format) -> Result<Contents, Error> {
     Ok(contents)
 }
 
-/// Which file counts, and what it holds.
+/// Chooses the current file; returns its index and its content.
 fn choose(sides: &[Side; 2], read: &[Contents; 2]) -> (usize, Begun) {
     let newer = usize::from(read[1].generation > read[0].generation);
-    // The newer one without its snapshot: the crash came while it was written, and the other one still counts.
+    // If the newer file has no snapshot, a crash has interrupted the switch, and the other file is still the current one.
     let side = match read[newer].bodies.is_empty() && !read[1 - newer].bodies.is_empty() {
         true => 1 - newer,
         false => newer,
@@ -363,7 +365,7 @@ fn choose(sides: &[Side; 2], read: &[Contents; 2]) -> (usize, Begun) {
     (side, begun)
 }
 
-/// Why records of the file that counts are missing; `None` if none are.
+/// Returns why records of the current file are missing; `None` if none are.
 fn why_damaged(side: usize, sides: &[Side; 2], read: &[Contents; 2]) -> Option<String> {
     let path = |side: usize| sides[side].path.display();
     let Contents {
@@ -404,7 +406,7 @@ fn why_damaged(side: usize, sides: &[Side; 2], read: &[Contents; 2]) -> Option<S
             mark.end
         ));
     }
-    // A first header that was torn while it was written looks the same as a damaged one; both lead to an empty state.
+    // A first header that was torn by a crash looks the same as a damaged one. Both are reported, and the state is empty.
     let has_remains = |contents: &Contents| contents.scratched || contents.generation.is_some();
     (bodies.is_empty() && read.iter().any(has_remains))
         .then(|| format!("{} has no snapshot", path(side)))

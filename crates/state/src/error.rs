@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Why a state file cannot be used. The text names the file and, where an operator has to act, what helps.
+/// Why a state file cannot be used. The text names the file and, where an operator has to act, the remedy.
 #[derive(Debug)]
 pub enum Error {
     /// The disk refused an operation. It may work later.
@@ -17,7 +17,7 @@ pub enum Error {
         /// The system's error.
         error: io::Error,
     },
-    /// The file is not what Millstream wrote.
+    /// The content of the file is not valid.
     Damaged {
         /// The file.
         path: PathBuf,
@@ -26,7 +26,7 @@ pub enum Error {
         /// The remedy.
         remedy: &'static str,
     },
-    /// The file is larger than Millstream ever writes it; it was not read.
+    /// The file is larger than any that Millstream writes. It was not read.
     TooLarge {
         /// The file.
         path: PathBuf,
@@ -101,7 +101,7 @@ impl fmt::Display for Error {
 impl error::Error for Error {}
 
 impl From<Error> for io::Error {
-    /// Keeps the error of the system, with its number, and the text of everything else.
+    /// Keeps a system error with its number; all other errors become their text.
     fn from(error: Error) -> Self {
         match error {
             Error::Io { error, .. } => error,

@@ -1,4 +1,4 @@
-//! The records of a journal: how they are framed, and how they are found again in a damaged file.
+//! The framing of a journal's records, and the search for records in a damaged file.
 //!
 //! ```text
 //! each at a multiple of 8
@@ -22,7 +22,7 @@ const ALIGN: usize = 8;
 /// A record of a journal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// Where its body is in the file.
+    /// The offset of its body in the file.
     pub at: u64,
     /// Its body.
     pub body: Vec<u8>,
@@ -72,15 +72,16 @@ fn checksum(generation: u64, at: u64, length: u32, body: &[u8]) -> u32 {
 #[derive(Debug, Default)]
 pub(crate) struct Scan {
     pub(crate) records: Vec<Record>,
-    /// Where the next record would be.
+    /// The offset behind the last record.
     pub(crate) end: usize,
-    /// The ranges that neither file has whole although a record follows. Bytes behind the last record are a torn end instead.
+    /// Ranges that are invalid in both files and are followed by a record. Invalid bytes behind the last record are a torn end
+    /// instead.
     pub(crate) holes: Vec<Range<u64>>,
-    /// Bytes of records that only the other file has.
+    /// For each file, the bytes of records that only the other file has.
     pub(crate) lacks: [u64; 2],
 }
 
-/// Reads the records behind the header, each from the side that has it whole.
+/// Reads the records behind the header, each from a side where it is valid.
 pub(crate) fn scan(sides: [&[u8]; 2], generation: u64, body_max: usize) -> Scan {
     let mut scan = Scan {
         end: HEADER_BYTES,

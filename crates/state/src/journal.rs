@@ -39,11 +39,11 @@ pub struct JournalFormat {
 /// The records that an earlier run left.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Recovered {
-    /// The records that are whole, in order. A torn end is left out.
+    /// The valid records, in order. A torn end is left out.
     pub records: Vec<Record>,
-    /// Ranges of the file that hold no record although a record follows: damage, or unsynced writes that a power cut lost.
+    /// Ranges without a valid record that are followed by a record: damage, or unsynced writes that a power cut lost.
     pub holes: Vec<Range<u64>>,
-    /// Bytes of the journal, and of its copy, that were damaged or missing but that the other one has.
+    /// Number of bytes that are damaged or missing in the journal and that its copy has; and the reverse.
     pub lacks: [u64; 2],
 }
 
@@ -58,7 +58,7 @@ impl Recovered {
         }
     }
 
-    /// Whether the first record was lost: the one with which every replacement begins.
+    /// Whether the first record was lost, with which every replacement begins.
     #[must_use]
     pub fn lost_first(&self) -> bool {
         let first = HEADER_BYTES as u64;
@@ -66,8 +66,8 @@ impl Recovered {
     }
 }
 
-/// A journal. It is read once, by [`Journal::open`]. Then [`Journal::replace`] begins a new file with what still counts:
-/// torn ends, damage, older formats and writes that an earlier run could not sync are left behind with the old file.
+/// A journal. It is read once, by [`Journal::open`]. Then [`Journal::replace`] begins a new file with the records that are still
+/// needed. So torn ends, damage, older formats and writes that an earlier run could not sync disappear with the old file.
 pub struct Journal {
     disk: Arc<dyn Disk>,
     path: PathBuf,
@@ -87,7 +87,7 @@ struct OpenFiles {
 }
 
 impl Journal {
-    /// Reads what an earlier run has left; `None` if there is nothing. Nothing can be appended before [`Journal::replace`].
+    /// Reads the journal of an earlier run; `None` if there is none. Nothing can be appended before [`Journal::replace`].
     ///
     /// `older` converts a journal, and its copy, that are not of the current version. It returns `None` for bytes that are
     /// not of an older version either; the result is then [`Error::Damaged`].
@@ -108,7 +108,7 @@ impl Journal {
         };
         let recovered = journal.recover(older)?;
         if recovered.is_none() {
-            // No record of another journal in the same place can be taken for one of this.
+            // A random generation, so that no stale record of another journal in the same place is taken for one of this journal.
             let random =
                 random::bytes().map_err(Error::io("draw a random number for", &journal.path))?;
             journal.generation = u64::from(u32::from_le_bytes(random)) << 16;
@@ -127,7 +127,7 @@ impl Journal {
         let files = match files {
             [Ok(None), Ok(None)] => return Ok(None),
             [Ok(journal), Ok(copy)] => [journal, copy],
-            // The other one is as good.
+            // The readable one is enough.
             [Ok(Some(journal)), Err(_)] => [Some(journal), None],
             [Err(_), Ok(Some(copy))] => [None, Some(copy)],
             [Err(error), _] | [_, Err(error)] => return Err(error),
@@ -155,7 +155,7 @@ impl Journal {
                 .ok_or_else(|| self.damaged("its header cannot be read"));
         };
         self.generation = generation;
-        // Of a journal and a copy that differ in their generation the older one does not count.
+        // If journal and copy have different generations, the older one is ignored.
         let counts = generations.map(|other| other == Some(generation));
         let sides = [0, 1].map(|side| files[side].as_deref().filter(|_| counts[side]));
         let Scan {
@@ -191,18 +191,18 @@ impl Journal {
         self.path.with_added_extension("copy")
     }
 
-    /// The error for records that are whole but make no sense to their owner.
+    /// The error for records that are valid but that their owner cannot interpret.
     pub fn damaged(&self, why: impl Into<String>) -> Error {
         self.format.format.damaged(&self.path, why)
     }
 
-    /// Where it is stored.
+    /// The path of the journal.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The records of a replacement, none yet.
+    /// Begins the records of a replacement, which is still empty.
     #[must_use]
     pub fn replacement(&self) -> Records {
         let generation = self.generation + 1;
@@ -235,15 +235,16 @@ impl Journal {
             // The directory may have been removed.
             self.has_directory = false;
         })?;
-        // From here on a crash may leave either of the two, so nothing more may go to the old one.
+        // From here on a crash may leave either the old or the new file, so no more records may go to the old one.
         self.open = None;
         self.generation = generation;
-        // The copy gets its name first: until the journal has its own, nothing is written that only one of them has.
+        // The copy is renamed first. Until the journal is renamed, too, nothing is appended, so neither of them has a record that
+        // the other lacks.
         let copy = self.format.copied.then(|| {
             let copy_path = self.path.with_added_extension("copy");
             Replacement::write(disk, &copy_path, bytes)
                 .and_then(|new| new.rename(disk, &copy_path))
-                // An old copy does not count beside the new journal, but only its generation would show that.
+                // An old copy beside the new journal would be ignored because of its generation, but it is removed anyway.
                 .inspect_err(|_| drop(disk.remove(&copy_path)))
         });
         let file = new.rename(disk, &self.path)?;
@@ -256,15 +257,15 @@ impl Journal {
         Ok(())
     }
 
-    /// Whether the journal can be appended to only after [`Journal::replace`]: it was just opened, or a write or a sync
-    /// failed in a way that leaves unknown what the file holds.
+    /// Whether [`Journal::replace`] is needed before the next append: the journal was just opened, or its content is unknown after
+    /// a failed write or sync.
     #[must_use]
     pub fn needs_replace(&self) -> bool {
         self.open.is_none()
     }
 
-    /// Makes [`Journal::replace`] necessary: the records behind some point are void, or a sync through
-    /// [`Journal::file`] failed.
+    /// Makes [`Journal::replace`] necessary. Call it if some of the records became invalid, or if a sync through [`Journal::file`]
+    /// failed.
     pub fn invalidate(&mut self) {
         self.open = None;
     }
@@ -288,13 +289,13 @@ impl Journal {
         let end = open.end + self.buffer.len() as u64;
         self.format.format.check_length(&self.path, end)?;
         if let Err(error) = open.file.write_at(&[IoSlice::new(&self.buffer)], open.end) {
-            // A part of it must not stay behind the next record.
+            // A partly written record must not remain in the file.
             if open.file.truncate(open.end).is_err() {
                 self.open = None;
             }
             return Err(Error::io("write", &self.path)(error));
         }
-        // The journal has it: a copy that cannot be written must not fail the caller.
+        // The journal has the record, so a failed write of the copy is not an error for the caller.
         let written = |copy: &Arc<dyn File>| {
             let parts = [IoSlice::new(&self.buffer)];
             copy.write_at(&parts, open.end).is_ok()
@@ -305,8 +306,8 @@ impl Journal {
         Ok(at)
     }
 
-    /// Makes everything durable that was appended. A failed sync is never repeated on the same file: the system may have
-    /// dropped what it could not write. So the journal must then be replaced. Blocks.
+    /// Makes all appended records durable. A failed sync is never repeated on the same file, because the system may have dropped
+    /// the data that it could not write. After a failure the journal must be replaced. Blocks.
     pub fn sync(&mut self) -> Result<(), Error> {
         let synced = match &self.open {
             Some(open) => open.file.sync(),
@@ -318,14 +319,14 @@ impl Journal {
         })
     }
 
-    /// The file that is appended to, for a caller that syncs it on another thread. If that fails, the caller calls
+    /// The current file, for a caller that syncs it on another thread. If that sync fails, the caller must call
     /// [`Journal::invalidate`].
     #[must_use]
     pub fn file(&self) -> Option<Arc<dyn File>> {
         self.open.as_ref().map(|open| open.file.clone())
     }
 
-    /// Reads a part of the file back: of a body whose place is known from [`Journal::append`] or [`Records::add`].
+    /// Reads back a body, or a part of one, at an offset from [`Journal::append`] or [`Records::add`].
     pub fn read_at(&self, at: u64, bytes: usize) -> Result<Vec<u8>, Error> {
         let mut buffer = Vec::new();
         let read = match &self.open {

@@ -2,10 +2,10 @@
 //!
 //! | type            | file                                             | a store costs              | for                             |
 //! |-----------------|--------------------------------------------------|----------------------------|---------------------------------|
-//! | [`WholeFile`]   | replaced atomically                              | two syncs, free space      | what changes as a whole         |
+//! | [`WholeFile`]   | replaced atomically                              | two syncs, free space      | state that changes as a whole   |
 //! | [`Slots`]       | two slots of 4 KiB, allocated once               | one sync, no space         | a few fields, stored often      |
-//! | [`Journal`]     | records, appended; replaced when it has grown; with a copy if wanted | no sync, or one | what changes by small steps |
-//! | [`Alternating`] | two files that take turns, allocated once        | one sync, no space         | the same where a full disk must not stop it |
+//! | [`Journal`]     | records, appended; replaced when it has grown; with a copy if wanted | no sync, or one | state that changes in small steps |
+//! | [`Alternating`] | two files used alternately, allocated once       | one sync, no space         | small steps that a full disk must not stop |
 //!
 //! All of them write through [`millstream_sys::disk::Disk`], so each user is tested with `testkit::disk::Trial` on a disk that
 //! loses power. All begin with a magic, a version and a checksum (see `seal`), are bounded in size, and report
@@ -62,7 +62,7 @@ impl Format {
         }
     }
 
-    /// Refuses to write what could not be read again.
+    /// Refuses to write a file that would be too large to be read again.
     fn check_length(&self, path: &Path, bytes: u64) -> Result<(), Error> {
         self.within(path, bytes, self.bytes_max)
     }

@@ -10,8 +10,8 @@ use millstream_sys::disk::{Disk, File, Open};
 
 use crate::{Error, Format};
 
-/// Reads a whole file; `None` if there is none. A file beyond the bound is refused unread: a sparse one takes no space on
-/// the disk, but all of its length in memory.
+/// Reads a whole file; `None` if there is none. A file beyond the bound is refused unread: a sparse file takes no space on the
+/// disk, but its full length in memory.
 pub(crate) fn read(
     disk: &dyn Disk,
     path: &Path,
@@ -42,7 +42,7 @@ pub(crate) fn bounded(path: &Path, length: u64, format: &Format) -> Result<usize
         })
 }
 
-/// A file that replaces another one when it is given its name.
+/// A new file under a temporary name, which replaces another one when it is renamed.
 pub(crate) struct Replacement {
     pub(crate) file: Arc<dyn File>,
     temporary: PathBuf,
@@ -61,7 +61,7 @@ impl Replacement {
             .write_at(&[IoSlice::new(bytes)], 0)
             .and_then(|()| file.sync());
         if let Err(error) = written {
-            // The space that it takes may be missing on a full disk.
+            // Frees its space, which a full disk may need.
             let _ = disk.remove(&temporary);
             return Err(error);
         }
@@ -94,8 +94,8 @@ pub fn create_directory(disk: &dyn Disk, directory: &Path) -> io::Result<()> {
             continue;
         };
         match disk.sync_directory(or_here(above)) {
-            // A level that exists may be in a directory that we may not open, or on a file system that cannot be written to;
-            // whoever created it answers for it.
+            // An existing level may be in a directory that this user may not open, or on a read-only file system. The process that
+            // created it is responsible for syncing it.
             Err(error) if !is_new && cannot_be_synced(&error) => {}
             synced => synced?,
         }

@@ -1,4 +1,4 @@
-//! How every state file begins: what it is, which version wrote it, and a checksum that covers both.
+//! The beginning of every state file: its kind, its format version, and a checksum that covers both.
 //!
 //! ```text
 //! offset bytes                                     offset bytes
@@ -6,8 +6,8 @@
 //!      8   4   format version                          24   8   N: length of the body (not in journals)
 //!     12   4   CRC-32C of 0..12 and of 16..end         32   N   body              (not in journals)
 //! ```
-//! Integers are little-endian. The header of a journal ends at 24: each of its records has a checksum. The checksum is
-//! verified before the version is believed, so damage to the version cannot look like a newer program.
+//! Integers are little-endian. The header of a journal ends at 24: each of its records has a checksum. The checksum is verified
+//! before the version is used, so a damaged version cannot look like a file of a newer program.
 
 use millstream_sys::checksum::crc32c_of;
 

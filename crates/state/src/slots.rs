@@ -1,4 +1,4 @@
-//! A small state in two slots of one file that is allocated once, so that storing it needs no space and one sync.
+//! A small state in two slots of one file that is allocated once: storing it takes one sync and no space.
 //!
 //! ```text
 //! offset bytes
@@ -36,15 +36,15 @@ pub struct Slots {
 /// The result of [`Slots::open`].
 #[derive(Debug, PartialEq, Eq)]
 pub enum Stored {
-    /// The newest body that is whole.
+    /// The newest valid body.
     Body(Vec<u8>),
-    /// No body is whole and a slot was never written: a crash came before the first body was durable.
+    /// No body is valid, and one slot was never written: a crash came before the first body was durable.
     Nothing,
-    /// Both slots were written and neither is whole.
+    /// Both slots were written and neither is valid.
     Damaged,
 }
 
-/// The newest slot that is whole.
+/// The newest valid slot.
 struct Newest {
     generation: u64,
     slot: usize,
@@ -147,11 +147,11 @@ impl Slots {
         Ok((slots, stored))
     }
 
-    /// Makes durable what was found. It may be in the page cache only: a kill can follow a note, a failed sync or a part of
-    /// [`Slots::create`].
+    /// Makes the body that was found durable. It may exist only in the page cache, if the previous run was killed after a note,
+    /// after a failed sync or during [`Slots::create`].
     fn secure(&self, newest: Option<&Newest>, written: u32) -> io::Result<()> {
         match newest {
-            // The same bytes in the same place cannot be torn, and the next store overwrites the other slot.
+            // Writing the same bytes to the same place cannot tear them, and the next store overwrites the other slot.
             Some(newest) => {
                 let at = (newest.slot * SLOT_BYTES) as u64;
                 self.file.write_at(&[IoSlice::new(&newest.bytes)], at)?;

@@ -19,12 +19,12 @@ pub struct WholeFile {
     disk: Arc<dyn Disk>,
     path: PathBuf,
     format: Format,
-    /// The directory exists and its name is durable.
+    /// Whether the directory exists and its name is durable.
     has_directory: bool,
 }
 
 impl WholeFile {
-    /// Names the file; nothing is read or written yet.
+    /// Sets the path and format of the file, without reading or writing it.
     pub fn new(disk: Arc<dyn Disk>, path: PathBuf, format: Format) -> Self {
         Self {
             disk,
@@ -34,7 +34,7 @@ impl WholeFile {
         }
     }
 
-    /// Where it is stored.
+    /// The path of the file.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
@@ -63,7 +63,7 @@ impl WholeFile {
         }
     }
 
-    /// The error for a body that is whole but makes no sense to its owner.
+    /// The error for a body that is valid but that its owner cannot interpret.
     pub fn damaged(&self, why: impl Into<String>) -> Error {
         self.format.damaged(&self.path, why)
     }

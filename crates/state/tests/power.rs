@@ -125,7 +125,7 @@ fn a_noted_body_never_destroys_the_one_that_was_stored() {
     Trial::default().run::<Noted>();
 }
 
-/// Replaced when it has more than four records.
+/// A journal that is replaced when it has more than four records.
 struct Journaled<const COPIED: bool> {
     journal: Journal,
     number: u64,

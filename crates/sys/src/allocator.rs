@@ -31,7 +31,7 @@ const PLACE_IN_PAGE: usize = PAGE_BYTES / 2;
 const LARGE_BYTES: usize = 32 << 10;
 /// The size of the pointer to the start of the block, which is in front of each buffer.
 const HEAD_BYTES: usize = size_of::<usize>();
-/// How much larger a block is than its buffer.
+/// The difference in size between a block and its buffer.
 const ROOM_BYTES: usize = PAGE_BYTES + HEAD_BYTES;
 /// The alignment of a block, for its head.
 const BLOCK_ALIGN: usize = align_of::<usize>();

@@ -94,7 +94,7 @@ impl AsFd for Device {
 #[derive(Debug)]
 pub struct Mount {
     target: PathBuf,
-    /// The helper, which unmounts when this process dies in whichever way.
+    /// The helper, which unmounts when this process ends, even by SIGKILL.
     guard: Option<(UnixStream, Child)>,
     mounted: bool,
 }
@@ -316,7 +316,8 @@ fn receive(socket: &UnixStream) -> io::Result<OwnedFd> {
     Err(io::ErrorKind::UnexpectedEof.into())
 }
 
-/// Whether any process has this file, which is open for reading only, open for writing. `None`: we may not know.
+/// Whether any process has this file open for writing. The file must be open for reading only. `None`: the kernel does not permit
+/// the check.
 #[allow(unsafe_code)]
 pub fn is_being_written(file: &fs::File) -> Option<bool> {
     // The kernel grants a read lease only while no process has the file open for writing. It is returned at once.

@@ -7,8 +7,9 @@ use std::{
 
 use rustix::io::{FdFlags, fcntl_getfd, fcntl_setfd};
 
-/// Takes over a descriptor that the process was started with; children do not inherit it from now on. To be called once for each
-/// number, before the process opens anything: the environment of the process names the numbers, and only then nothing else can own them.
+/// Takes over a descriptor that the process was started with; children do not inherit it from now on. Call it once for each number
+/// that the environment of the process names, before the process opens any file: later another part of the program could own the
+/// number.
 pub fn adopt(number: RawFd) -> io::Result<OwnedFd> {
     if number < 3 {
         return Err(io::ErrorKind::InvalidInput.into());

@@ -1,4 +1,4 @@
-//! Files and directories of a `data_dir`: only the user of the process may access them, whatever the umask is.
+//! Files and directories of a `data_dir`: only the user of the process may access them, independently of the umask.
 //!
 //! Files that are made through `disk::Disk` have these permissions anyway. This module is for code that uses `std::fs`.
 

@@ -25,7 +25,7 @@ pub(super) struct Gauges {
     used: Meter,
     limit: Meter,
     backlog: Meter,
-    /// When the oldest record was kept that some consumer has not settled, in seconds since 1970; 0: there is none.
+    /// The keep time of the oldest record that some consumer has not settled, in seconds since 1970; 0 without such a record.
     oldest: Meter,
     repeats: Meter,
     ids: Meter,
@@ -33,7 +33,7 @@ pub(super) struct Gauges {
     free: Meter,
     disk: Arc<dyn Disk>,
     directory: PathBuf,
-    /// When the free space was asked for: a system call each time, so that is rare.
+    /// When the free space was last requested. Each request is a system call.
     asked: Option<Instant>,
     /// Backlog and age of each consumer, beside its other meters.
     consumers: Vec<Behind>,

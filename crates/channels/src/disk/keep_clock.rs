@@ -1,8 +1,8 @@
 //! The clock of a channel.
 //!
-//! Ages are differences of keep times: `behind.age`, the age of ids, the time to the next sync. The wall clock can jump by
-//! days and back, which would make everything look old at once, or nothing for days. So the keep clock starts at the time of
-//! the wall clock when the channel opens, or at the newest keep time if that is later, and then runs evenly.
+//! Ages are differences of keep times: `behind.age`, the age of ids, the time to the next sync. The wall clock can jump by days and
+//! back. Then everything would look old at once, or nothing would for days. So the keep clock starts at the time of the wall clock
+//! when the channel opens, or at the newest keep time if that is later, and then runs evenly.
 
 use std::time::Instant;
 

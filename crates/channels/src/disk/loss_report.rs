@@ -1,4 +1,4 @@
-//! Reporting what is missing of a channel, until an operator accepts it.
+//! Reports the losses of a channel until an operator accepts them.
 
 use std::{path::PathBuf, sync::Arc};
 
@@ -66,13 +66,13 @@ impl LossReport {
             to,
             records: 0,
         };
-        // If it cannot be written, it is reported all the same, and the next start finds it again.
+        // If the list cannot be written, the loss is still reported now, and the next start finds it again.
         let _ = self.losses.add(loss);
         self.report();
     }
 
-    /// Compares what a sink has committed with the end of the channel. Returns the position to continue after: one beyond the
-    /// end would make the sink pass over what comes next.
+    /// Compares the position that a sink has committed with the end of the channel. Returns the position to continue after, at most
+    /// `end`: with a higher one the sink would miss the batches that are kept next.
     pub(super) fn check(&self, sink: &str, committed: Position, end: Position) -> Position {
         if committed <= end {
             return committed;

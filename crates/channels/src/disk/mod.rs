@@ -2,8 +2,8 @@
 //!
 //! `read -> decode -> send -> [keep] -> [read back] -> encode -> write -> settle`
 //!
-//! `log` is the log itself, without threads or a clock. writer.rs drives it on its own thread, behind a queue that is bounded
-//! in bytes, and settles what is kept. reader.rs is a consumer's view of it. README.md says what the channel promises.
+//! `log` is the log itself, without threads or a clock. writer.rs drives it on its own thread, behind a queue that is bounded in
+//! bytes, and settles the tokens of kept groups. reader.rs is a consumer's view of it. README.md says what the channel promises.
 
 mod gauges;
 mod keep_clock;
@@ -137,7 +137,7 @@ fn open(
 struct DiskChannel {
     queue: Arc<Queue>,
     watch: Watch,
-    /// Its condition holds as long as the channel exists.
+    /// Held so that its condition lasts as long as the channel.
     _missing: Arc<LossReport>,
     id: u128,
 }
@@ -204,7 +204,7 @@ impl Channel for DiskChannel {
         let (answer, receiver) = oneshot::channel();
         let (watch, queue) = (self.watch.clone(), Arc::clone(&self.queue));
         let (channel, consumer) = (ChannelId(self.id.to_be_bytes()), consumer.to_owned());
-        // The writer must not wait until a large backlog is counted: neither would the sources.
+        // Counting a large backlog takes long, so it runs outside of the writer's thread: the sources wait for the writer.
         spawn_blocking(move || {
             let unsettled = unsettled(&watch, channel, &consumer, to);
             queue.request(Request::Skip(consumer, to, unsettled, answer));
@@ -217,7 +217,7 @@ impl Channel for DiskChannel {
     }
 }
 
-/// The failure for an error of a start: only the channel does not run, unless a restart may help.
+/// The failure for an error of a start. If a restart cannot help, only this channel does not run.
 fn not_opened(directory: &Path, error: Error) -> Failure {
     let text = error.to_string();
     match error {
@@ -265,7 +265,7 @@ fn random_id() -> Result<ChannelId, Failure> {
         .map_err(|error| Failure::disk(format!("no random numbers: {error}")))
 }
 
-/// Reports what the start has found.
+/// Reports the results of the start.
 fn report_start(
     context: &ChannelContext,
     recovered: &Recovered,

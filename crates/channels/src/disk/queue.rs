@@ -39,7 +39,7 @@ pub(super) enum Entry {
 pub(super) enum Request {
     /// Forget the consumer of this name.
     Forget(String, Answer<()>),
-    /// Move a consumer past everything up to a position, permanently. It has not settled this much of that.
+    /// Move a consumer past everything up to a position, permanently. `Skipped`: the part that it has not settled.
     Skip(String, Position, Skipped, Answer<u64>),
     /// Attach a reader for a consumer.
     Attach(Consumer, Answer<Box<dyn Reader>>),
@@ -56,7 +56,7 @@ pub(super) struct Queue {
     room_bytes: AtomicUsize,
     waiting: Mutex<Waiting>,
     ready: Condvar,
-    /// There is no space in the log for what left the queue.
+    /// The log has no space for the groups that were taken from the queue.
     is_full: AtomicBool,
 }
 
@@ -67,9 +67,9 @@ struct Waiting {
     entries: VecDeque<(Entry, usize)>,
     notes: usize,
     closed: bool,
-    /// The stop does not wait for space any more.
+    /// The stop no longer waits for space.
     given_up: bool,
-    /// A consumer has settled something, or there is a request.
+    /// A consumer has settled a batch, or there is a request.
     poked: bool,
     requests: Vec<Request>,
     /// The writer has kept everything and ended, or has stopped with this error.
@@ -79,7 +79,7 @@ struct Waiting {
 /// A piece of work for the writer.
 pub(super) struct Work {
     pub(super) entries: Vec<Entry>,
-    /// Nothing more will come.
+    /// The queue is closed and empty.
     pub(super) closed: bool,
     /// A consumer has settled something.
     pub(super) poked: bool,
@@ -115,7 +115,7 @@ impl Queue {
 
     pub(super) fn note(&self, note: Note) {
         let mut waiting = self.lock();
-        // A note that is dropped may cost a duplicate, and never a loss.
+        // A dropped note may cause a duplicate, but never a loss.
         if waiting.notes < NOTES_MAX && waiting.ended.is_none() {
             waiting.notes += 1;
             waiting.entries.push_back((Entry::Note(note), 0));
@@ -132,7 +132,7 @@ impl Queue {
         }
     }
 
-    /// Asks the writer for a change, also while it waits for space. After it has stopped there is no answer; false then.
+    /// Asks the writer for a change; it also answers while it waits for space. Returns false if the writer has stopped.
     pub(super) fn request(&self, request: Request) -> bool {
         let mut waiting = self.lock();
         if waiting.ended.is_some() {
@@ -149,7 +149,7 @@ impl Queue {
         std::mem::take(&mut self.lock().requests)
     }
 
-    /// Changes its size. A smaller one applies as far as there is room now.
+    /// Changes the size of the queue. It shrinks at most by the room that is free now.
     pub(super) fn resize(&self, bytes_max: usize) {
         let (old, new) = (
             self.room_bytes.load(Ordering::Relaxed),
@@ -170,8 +170,8 @@ impl Queue {
         self.ready.notify_one();
     }
 
-    /// Closes the queue without waiting for space: senders that wait for room in it continue, and so does the writer if it
-    /// waits for space in the log.
+    /// Closes the queue without waiting for space: wakes senders that wait for room in it, and the writer if it waits for space in
+    /// the log.
     pub(super) fn give_up_waiting(&self) {
         let mut waiting = self.lock();
         (waiting.closed, waiting.given_up, waiting.poked) = (true, true, true);
@@ -189,8 +189,8 @@ impl Queue {
         self.lock().given_up
     }
 
-    /// Removes entries of about `bytes_max` bytes, at least one. Waits until there is one, a consumer has settled something,
-    /// the queue is closed, or `wait` is over.
+    /// Removes entries of about `bytes_max` bytes, at least one if there is any. Waits until there is an entry, a consumer has
+    /// settled a batch, the queue is closed, or `wait` is over.
     pub(super) fn next_work(&self, bytes_max: usize, wait: Duration) -> Work {
         let mut waiting = self.lock();
         if waiting.entries.is_empty() && !waiting.closed && !waiting.poked {
@@ -217,7 +217,7 @@ impl Queue {
         work
     }
 
-    /// Waits until a consumer has settled something, at most for `wait`. New entries stay in the queue.
+    /// Waits until a consumer has settled a batch, at most for `wait`. New entries stay in the queue.
     pub(super) fn wait_for_settle(&self, wait: Duration) {
         let waiting = self.lock();
         let (mut waiting, _) = self
@@ -236,7 +236,7 @@ impl Queue {
         self.is_full.load(Ordering::Relaxed)
     }
 
-    /// Notes that the writer has ended. Drops what is left, and releases the producers that wait for room.
+    /// Notes that the writer has ended. Drops the remaining entries, and releases the producers that wait for room.
     pub(super) fn end(&self, result: Result<(), String>) {
         let mut waiting = self.lock();
         waiting.ended = Some(result);
@@ -248,7 +248,7 @@ impl Queue {
         drop(dropped);
     }
 
-    /// How the writer has ended, if it has.
+    /// The result with which the writer has ended; `None` while it runs.
     pub(super) fn ended(&self) -> Option<Result<(), String>> {
         self.lock().ended.clone()
     }

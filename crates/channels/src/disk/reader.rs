@@ -119,7 +119,7 @@ impl Reader for DiskReader {
     }
 
     fn hurry(&self) -> bool {
-        // A roll that waits for space must not wait for the checkpoint that frees it.
+        // A roll may be waiting for space that the next checkpoint would free.
         self.reader.used_bytes() >= self.reader.size_max() / 4 * 3
     }
 }

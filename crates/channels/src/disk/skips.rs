@@ -1,4 +1,4 @@
-//! Reporting what is skipped for consumers that are too far behind (`behind: { then: skip }`): it is counted, logged, and a
+//! Reports what is skipped for consumers that are too far behind (`behind: { then: skip }`): counts it, logs it, and raises a
 //! condition of the channel while it lasts.
 
 use std::time::{Duration, Instant};
@@ -28,7 +28,7 @@ struct Skipper {
     bytes: Meter,
     reporter: Reporter,
     condition: Condition,
-    /// Everything that was skipped, as of the last look.
+    /// Everything that was skipped up to the last check.
     seen: Skipped,
     /// The same when the condition was last cleared.
     cleared: Skipped,
@@ -59,7 +59,7 @@ impl Skips {
         self.0.retain(|skipper| skipper.name != consumer);
     }
 
-    /// Counts and reports what was skipped since the last look. `now` is the time of the channel's clock.
+    /// Counts and reports what was skipped since the last call. `now` is the time of the channel's clock.
     pub(super) fn look(&mut self, log: &Log, now: Time) {
         for skipper in &mut self.0 {
             skipper.look(log, now);
@@ -80,7 +80,7 @@ impl Skipper {
     /// `seen`: everything that was skipped for the consumer before.
     fn new(context: &ChannelContext, consumer: &Consumer, seen: Skipped) -> Self {
         let meters = context.meters.beside(&consumer.name);
-        // It has its own rate limit, so that no consumer hides the first skip of another.
+        // A separate rate limit, so that no consumer hides the first skip of another.
         let reporter = context.reporter.apart();
         Self {
             name: consumer.name.to_string(),

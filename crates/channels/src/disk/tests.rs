@@ -406,7 +406,7 @@ fn a_full_channel_stops_its_sources_until_its_consumer_settles_more() {
             Poll::Pending => {
                 thread::park_timeout(Duration::from_millis(300));
                 let waits = receipts.iter().rposition(|r| r.try_outcome().is_some());
-                // The channel, the commit in progress and the queue are full.
+                // The channel is full, and so are the commit in progress and the queue.
                 if started.elapsed() > Duration::from_secs(2) {
                     first_left = waits;
                 }
@@ -480,7 +480,7 @@ fn a_channel_that_gives_up_waiting_for_room_closes_with_what_it_has_kept() {
         seen.last()
     );
 
-    // A dropped chunk is not a repeat when it comes again, and follows those that were kept.
+    // A dropped chunk is not a repeat when it is sent again. It is stored behind the kept ones.
     let mut opened = fixture.open(r#"{"size_max": "8MiB"}"#);
     opened.readers[0].resume(None).unwrap();
     for number in 0..24 {

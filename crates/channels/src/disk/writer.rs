@@ -1,9 +1,9 @@
-//! The writer's thread: gets what waits in the queue, keeps it with one commit, and settles its tokens.
+//! The writer's thread: takes groups from the queue, keeps them with one commit, and settles their tokens.
 //!
 //! `read -> decode -> send -> [keep] -> read back -> encode -> write -> settle`
 //!
-//! While it writes and syncs, the next commit gathers in the queue. Under load, commits are large and share the cost of a
-//! sync; on an idle stream nothing is delayed. A token is settled when its group is kept, and never before.
+//! While it writes and syncs, the next commit gathers in the queue. Under load, commits are large and groups share the cost of a
+//! sync; on an idle stream no group is delayed. A token is settled when its group is kept, and never before.
 
 use std::{
     collections::VecDeque,
@@ -38,7 +38,7 @@ use super::{
     skips::Skips,
 };
 
-/// One commit takes about this much: beyond 1 MiB a sync does not get cheaper per byte, and acks would wait longer.
+/// Approximate size of a commit. Beyond 1 MiB a sync does not get cheaper per byte, and acks would wait longer.
 const COMMIT_BYTES: usize = 1 << 20;
 /// How often to retry when the disk or the channel is full and no consumer reports progress.
 const RETRY: Duration = Duration::from_millis(200);
@@ -55,9 +55,9 @@ struct Writer {
     waiting: VecDeque<(u64, Token)>,
     maker: SegmentMaker,
     reporter: Reporter,
-    /// Holds while there is no space, in the channel or on the disk.
+    /// Raised while there is no space in the channel or on the disk.
     room: Condition,
-    /// Holds while the directory of the channel is missing.
+    /// Raised while the directory of the channel is missing.
     gone: Condition,
     records: Meter,
     bytes: Meter,
@@ -65,9 +65,9 @@ struct Writer {
     /// The commits.
     commits: Histogram,
     busy: Meter,
-    /// When the last work came.
+    /// When the last work arrived.
     began: Instant,
-    /// Waited for space since then.
+    /// Time spent waiting for space since then.
     waited: Duration,
     gauges: Gauges,
     skips: Skips,
@@ -175,7 +175,7 @@ impl Writer {
         }
     }
 
-    /// Waits for work. The time since the work before came counts as busy, without the waits for space.
+    /// Waits for work. Adds the time since the previous work arrived to `busy`, without the waits for space.
     fn next_work(&mut self, waker: &Waker) -> Work {
         let busy = self.began.elapsed().saturating_sub(self.waited);
         self.busy
@@ -194,8 +194,8 @@ impl Writer {
         })
     }
 
-    /// Waits while the directory of the channel is missing: what goes to a removed file is lost, so nothing may be
-    /// acknowledged. Fails when it is time to stop.
+    /// Waits while the directory of the channel is missing: writes to a removed file are lost, so no group may be acknowledged.
+    /// Fails if the queue is closed meanwhile.
     fn wait_for_directory(&mut self, closed: bool) -> Result<(), Error> {
         while let Err(error) = self.log.check_place() {
             self.queue.set_full(true);
@@ -222,15 +222,15 @@ impl Writer {
         self.batches.add(batches.len() as u64);
         match self.log.append(batches, self.clock.now()) {
             Ok(seq) => self.waiting.push_back((seq, token)),
-            // Its receipt fails. The sender has to make it smaller.
+            // The token is dropped, which fails the receipt. The sender has to split the group.
             Err(error @ Error::TooLarge { .. }) => self.reporter.error("large", error),
             Err(error) => return Err(error),
         }
         Ok(())
     }
 
-    /// Keeps everything that is staged, and waits for space as long as it takes. Returns false if that took too long for a
-    /// stop: what found no space was dropped, and nothing more may be staged.
+    /// Keeps everything that is staged; waits until there is space. Returns false if a stop could not wait any longer: then frames
+    /// without space were dropped, and nothing more may be staged.
     fn keep(&mut self) -> Result<bool, Error> {
         let started = Instant::now();
         loop {
@@ -250,7 +250,7 @@ impl Writer {
                 self.report_blocked(&error);
             }
             self.measure();
-            // Without a reader nothing would ever change.
+            // Without a reader no space would ever be freed.
             let stays_full = matches!(error, Error::Full { .. }) && self.log.readers() == 0;
             if (self.queue.is_closed() && stays_full) || self.queue.has_given_up() {
                 self.give_up(&error)?;
@@ -272,14 +272,14 @@ impl Writer {
                 Request::Change(config) => {
                     self.log.change(config.options());
                     self.queue.resize(config.queue_bytes());
-                    // There may be space now.
+                    // The new options may allow more space, so the writer checks again.
                     Arc::clone(&self.queue).wake();
                 }
             }
         }
     }
 
-    /// Forgets a consumer; what only it has not settled is dropped with the next commit.
+    /// Forgets a consumer. The next commit drops batches that only this consumer has not settled.
     fn forget(&mut self, consumer: &str) -> Result<(), String> {
         self.log.forget(consumer).map_err(|error| {
             let known: Vec<_> = self.log.unread().collect();
@@ -346,7 +346,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Waits until a consumer settles something, or for a while.
+    /// Waits until a consumer settles a batch, at most for [`RETRY`].
     fn wait_for_space(&mut self) {
         let began = Instant::now();
         self.log
@@ -358,7 +358,7 @@ impl Writer {
     /// Settles the tokens of everything that is kept by now.
     fn settle(&mut self) {
         let kept = self.log.kept().seq;
-        // They are not in order: a repeat may wait for less than the group before it.
+        // Not sorted by seq: a repeat may wait for an earlier frame than the group before it.
         for _ in 0..self.waiting.len() {
             if let Some((seq, token)) = self.waiting.pop_front() {
                 match seq <= kept {
@@ -378,8 +378,8 @@ impl Writer {
         }
     }
 
-    /// Syncs if a sync is due, or for the tokens that wait for one. If there is no space for now, the tokens fail, and what
-    /// they wait for is synced later.
+    /// Syncs if a sync is due, or if `tokens` wait for one. If there is temporarily no space, the tokens fail, and a later sync
+    /// covers their frames.
     fn sync(&mut self, tokens: Vec<Token>) -> Result<(), Error> {
         let synced = match tokens.is_empty() {
             true => self.log.sync_if_due(self.clock.now()),
@@ -399,10 +399,10 @@ impl Writer {
         self.log.close(self.clock.now())
     }
 
-    /// Drops what finds no space, so that the channel can be closed. None of it was acknowledged.
+    /// Drops frames for which there is no space, so that the channel can be closed. None of them was acknowledged.
     fn give_up(&mut self, error: &Error) -> Result<(), Error> {
         let records = self.log.drop_staged();
-        // Keeps what is written already.
+        // Keeps the frames that are already written.
         self.log.commit(self.clock.now())?;
         self.settle();
         self.waiting.clear();
@@ -438,7 +438,7 @@ impl Writer {
             .raise(Trouble::Blocked, format_args!("{error}{behind}"));
     }
 
-    /// Looks at everything that others see or ask for: after each commit, and while it waits for space.
+    /// Answers requests and updates gauges and reports. Called after each commit, and while it waits for space.
     fn measure(&mut self) {
         self.answer_requests();
         self.gauges.set(&mut self.log, &self.reporter);

@@ -148,7 +148,7 @@ impl Channel for MemoryChannel {
                 entry,
             } = group;
             for batch in batches {
-                // A batch that is larger than the queue takes all of it; an empty one counts as a byte.
+                // A batch that is larger than the queue takes all of its room; an empty one counts as a byte.
                 let bytes = batch.len().clamp(1, lane.room_bytes);
                 let Ok(room) = lane.room.acquire_many(bytes as u32).await else {
                     return;
@@ -216,7 +216,8 @@ impl Reader for MemoryReader {
 
 impl Drop for MemoryReader {
     fn drop(&mut self) {
-        // No more batches will be read: producers must not wait forever, and the tokens in the queue fail.
+        // No more batches will be read. Closes the queue so that producers do not wait forever, and drops the queued tokens, which
+        // fails them.
         let lane = &self.channel.lanes[self.lane];
         lane.room.close();
         lane.lock().waiting.clear();

@@ -13,7 +13,7 @@ use crate::{
 };
 
 impl World {
-    /// Lets the auditor read on, and remembers what it sees.
+    /// Lets the auditor continue to read, and remembers all batches that it reads.
     pub fn audit(&mut self) {
         let Some(sink) = self.sinks.iter_mut().find(|sink| sink.name == "auditor") else {
             return;
@@ -32,8 +32,8 @@ impl World {
         }
     }
 
-    /// Checks after a start that everything that was kept still exists, except what the policy may lose, and that the origins
-    /// match what exists.
+    /// Checks after a start that all kept batches still exist, except those that the policy may lose, and that the origins match
+    /// the existing batches.
     pub fn audit_start(&mut self, kind: Crash, crashed_at: Time) {
         if !self.setting.audit {
             return;
@@ -59,7 +59,7 @@ impl World {
         }
         for (position, batch, kept_at) in lost {
             let age = crashed_at.0 - kept_at.0;
-            // A step of the model takes up to 150 ms, and a sync that is due happens in the next step.
+            // A step of the model takes up to 150 ms, and a due sync is done in the next step.
             assert!(
                 age <= 1_150_000_000,
                 "seed {seed}: {position} lost after {age} ns"

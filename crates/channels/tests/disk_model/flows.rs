@@ -153,7 +153,7 @@ impl Tailed {
         format!("f{}-{line:06}", self.number)
     }
 
-    /// Reads on; sometimes from an earlier byte, as after a restart for another channel.
+    /// Continues to read the file; sometimes from an earlier byte, as after a restart for another channel.
     pub fn read(&mut self, random: &mut Random) -> Batch {
         if random.chance(1, 8) {
             self.next -= LINE * random.below(self.next / LINE + 1).min(9);
@@ -182,7 +182,7 @@ fn batch(tag: &str, body: Vec<u8>, count: usize, origins: Vec<Origin>) -> Batch 
         plain: false,
         encoding: Encoding::Lines,
         count: count as u32,
-        // It differs from the keep time, and is the same whenever the batch is sent.
+        // The receive time differs from the keep time, and is the same for every resend of the batch.
         received: Time(body.len() as i64),
         body: Bytes::from(body),
         values: Arc::new(values),

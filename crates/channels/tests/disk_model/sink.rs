@@ -45,7 +45,7 @@ impl Sink {
         self.reader = Some(reader);
     }
 
-    /// Loses everything that the process held.
+    /// Forgets everything that was not committed, as a crash of the process does.
     pub fn crash(&mut self) {
         self.reader = None;
         self.held.clear();
@@ -87,7 +87,7 @@ impl Sink {
         if let Some(position) = committed
             && random.chance(7, 8)
         {
-            // If the disk crashes here, the sink has committed already.
+            // If the disk crashes here, the sink has already committed.
             let _ = reader.commit(position);
         }
     }

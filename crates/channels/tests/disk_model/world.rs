@@ -14,7 +14,7 @@ use crate::{
 #[derive(Clone, Copy)]
 pub struct Setting {
     pub sync: Sync,
-    /// A consumer that never commits holds the whole log, which is compared after every start.
+    /// Whether a consumer that never commits holds the whole log, which is compared after every start.
     pub audit: bool,
     /// Disk calls fail at random.
     pub faults: bool,
@@ -38,9 +38,9 @@ pub struct World {
     pub seen: Seen,
     /// Everything that is kept, as the auditor has read it, and when it was read.
     pub audited: Vec<(Position, Batch, Time)>,
-    /// Lines that a power cut took, as `sync: 1s` allows.
+    /// Lines that were lost in a power cut, as `sync: 1s` allows.
     pub taken_by_power: BTreeSet<String>,
-    /// A full disk had no space for the ids of chunks, and the channel has counted that.
+    /// Whether a full disk had no space for the ids of chunks, which the channel has counted.
     forgot_ids: bool,
 }
 
@@ -141,7 +141,7 @@ impl World {
         }
     }
 
-    /// The process dies and starts again, maybe several times until it is up.
+    /// Kills the process and starts it again, repeatedly until a start succeeds.
     pub fn crash(&mut self, kind: Crash) {
         let before = self.now;
         self.stop(kind);
@@ -177,7 +177,7 @@ impl World {
         }
     }
 
-    /// Works until the disk crashes in the call with this number, or for `steps` steps; returns whether it crashed.
+    /// Runs `steps` steps, or until the disk crashes in the call with this number. Returns whether it crashed.
     pub fn work_until_call(&mut self, call: u64, steps: u32) -> bool {
         self.disk.crash_at(call);
         if self.open() {
@@ -280,7 +280,7 @@ impl World {
         let log = self.log.as_mut().unwrap();
         match log.commit(self.now) {
             Ok(()) => {}
-            // There is no space for now, or the disk crashed: both pass.
+            // There is no space, or the disk has crashed; both are temporary.
             Err(error) if error.is_for_now() => self.free_space(),
             Err(_) if self.disk.crashed() => return,
             Err(Error::Disk { .. }) if self.setting.faults => {
@@ -294,7 +294,7 @@ impl World {
         self.audit();
     }
 
-    /// Frees space: others do, or the sinks settle what waits for them.
+    /// Frees space: other programs do, or the sinks settle waiting batches.
     fn free_space(&mut self) {
         if !self.setting.tight || self.random.chance(1, 8) {
             self.disk.set_capacity(u64::MAX);
@@ -306,7 +306,7 @@ impl World {
         }
     }
 
-    /// Acknowledges what is kept. Some acknowledgements are lost with their connection.
+    /// Acknowledges kept chunks. Some acknowledgements are lost with their connection.
     fn answer(&mut self) {
         let log = self.log.as_mut().unwrap();
         let kept = log.kept().seq;
@@ -375,7 +375,7 @@ impl World {
         self.count();
     }
 
-    /// Reads the files again from where the channel says.
+    /// Reads the files again from the offsets in the channel.
     fn read_files_to_their_ends(&mut self) {
         for place in 0..self.files.len() {
             let log = self.log.as_mut().unwrap();

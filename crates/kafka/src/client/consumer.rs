@@ -218,7 +218,8 @@ impl Consumer for Librdkafka {
         loop {
             let polled = self.consumer.poll(wait);
             if let Some(decided) = self.rebalance() {
-                // A record that arrives with a decision belongs to a partition that was assigned before it.
+                // A record that arrives together with a decision belongs to a partition that was assigned earlier, so it is
+                // delivered first.
                 if let Some(Ok(message)) = &polled {
                     give(message, take);
                 }
@@ -273,7 +274,7 @@ impl Consumer for Librdkafka {
     }
 
     fn close(&mut self) {
-        // When it ends, everything is revoked.
+        // Closing revokes all partitions; these decisions are accepted at once.
         self.consumer.context().heard().leaving = true;
         self.consumer.unsubscribe();
     }

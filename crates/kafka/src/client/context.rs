@@ -79,7 +79,7 @@ impl ConsumerContext for Context {
     }
 }
 
-/// Rejects what is assigned and releases what is revoked.
+/// Answers a decision of the group while the consumer is leaving: declines assigned partitions and releases revoked ones.
 pub(super) fn agree(
     consumer: &BaseConsumer<Context>,
     dealt: bool,

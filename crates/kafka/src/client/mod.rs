@@ -1,4 +1,4 @@
-//! librdkafka behind [`Consumer`](crate::Consumer): `consumer` reads, `context` hears what the client has to say.
+//! librdkafka behind [`Consumer`](crate::Consumer): `consumer` reads, `context` receives the client's events.
 
 mod consumer;
 mod context;
@@ -20,7 +20,7 @@ fn config(settings: &Settings) -> ClientConfig {
     config
 }
 
-/// The error of a client that could not be made.
+/// The error for a client that could not be created.
 fn unfit(error: &KafkaError) -> Error {
     Error::new(Kind::Settings, error.to_string())
 }
@@ -43,7 +43,7 @@ fn kind(code: RDKafkaErrorCode) -> Kind {
     }
 }
 
-/// Sorts an error of a call.
+/// Converts the error of a call.
 fn told(error: &KafkaError) -> Error {
     let sorted = error.rdkafka_error_code().map_or(Kind::Again, kind);
     Error::new(sorted, error.to_string())

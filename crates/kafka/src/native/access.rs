@@ -16,7 +16,9 @@ pub(super) struct Access {
 }
 
 impl Access {
-    /// # Errors Invalid certificates.
+    /// # Errors
+    ///
+    /// Invalid certificates.
     pub(super) fn new(options: &ProducerOptions) -> Result<Self, Error> {
         let tls = match &options.tls {
             None | Some(Tls::Switch(false)) => None,

@@ -1,11 +1,10 @@
-//! The records that were accepted and have no outcome yet, in batches by partition. The sink's thread appends, the
-//! producer's thread sends.
+//! Holds the accepted records without an outcome, in batches by partition. The sink's thread appends, the producer's thread sends.
 //!
 //! `read -> decode -> send -> keep -> take -> process -> [encode] -> write -> settle`
 //!
-//! A record is in one batch or one staging list until it is acknowledged or reported as failed. The batches of a
-//! partition are sent in order and one at a time: a rejected batch leaves no gap in the sequence numbers, and a batch
-//! without an answer is retried with its own. Records of a topic whose partitions are not known yet are staged.
+//! A record is in one batch or one staging list until it is acknowledged or reported as failed. The batches of a partition are sent
+//! in order and one at a time: so a rejected batch leaves no gap in the sequence numbers, and a batch without an answer is retried
+//! with its own numbers. Records of a topic whose partitions are not known yet are staged.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -57,8 +56,8 @@ pub(super) struct Accumulator {
     linger: Duration,
     partitioner: super::partitioner::Partitioner,
     transactional: bool,
-    /// Topics are never removed, because their sequence numbers must not restart. There are as many as were written to,
-    /// and the cluster has as many, too.
+    /// Topics are never removed, because their sequence numbers must not restart. So there are as many as were ever written to; the
+    /// cluster holds these, too.
     pub(super) topics: Vec<Topic>,
     by_name: HashMap<String, usize>,
     /// The partitions that have records.
@@ -340,7 +339,7 @@ impl Accumulator {
         let (linger, pressed) = (self.linger, self.bytes >= self.buffer_bytes / 2);
         let partition = self.partition(place)?;
         let due = partition.open.as_ref()?.since + linger;
-        // Half of the buffer is in batches that wait for more records, so the sink may be waiting for room.
+        // `pressed`: half of the buffer is taken, so the sink may wait for room, and the batch leaves before its linger is over.
         if due <= now || (pressed && partition.ready.is_empty()) {
             partition.close();
             if self
@@ -548,7 +547,7 @@ impl Accumulator {
         }
     }
 
-    /// The producer's thread ends: fails everything and accepts nothing more.
+    /// Fails all records and accepts no more, because the producer's thread ends.
     pub(super) fn end(&mut self) {
         let error = Error::new(Kind::Fatal, "the producer's thread has ended");
         self.take_back(None, &error);

@@ -133,7 +133,9 @@ impl Builder {
 
     /// Seals the batch. Returns the batch as it is sent, and the buffer if the batch is not in it.
     ///
-    /// # Errors Errors of the compressor.
+    /// # Errors
+    ///
+    /// Errors of the compressor.
     pub(super) fn seal(self, seal: Seal) -> std::io::Result<(Vec<u8>, Option<Vec<u8>>)> {
         let (mut out, spare) = match seal.compression {
             Compression::None => (self.buffer, None),

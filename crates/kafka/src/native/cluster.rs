@@ -24,8 +24,8 @@ use crate::Error;
 
 /// The pause after a retriable answer.
 pub(super) const RETRY: Duration = Duration::from_millis(50);
-/// How long a broker may take to answer a request that another broker can answer as well. It grows with every attempt,
-/// in case all of them are slow, up to the timeout of the connection.
+/// Initial timeout for a request that another broker can answer as well. It grows with every attempt, in case all brokers are slow,
+/// up to the timeout of the connection.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// The back-off before a broker is reconnected: first and longest.
 const RECONNECT: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
@@ -76,7 +76,7 @@ impl Cluster {
             .entry(address.to_owned())
             .or_default()
             .clone();
-        // A second task waits for the attempt of the first one.
+        // A second task waits for the connection attempt of the first one.
         let mut link = link.lock().await;
         if let Some(connection) = link.connection.take_if(|it| !it.is_broken()) {
             return Ok(link.connection.insert(connection).clone());
@@ -106,7 +106,7 @@ impl Cluster {
         self.at(&address).await
     }
 
-    /// The connection to the next broker in turn.
+    /// The connection to the next broker, round robin.
     pub(super) async fn any(&self) -> Result<Rc<Connection>, Fault> {
         let mut all: Vec<String> = self.brokers.borrow().values().cloned().collect();
         all.sort_unstable();

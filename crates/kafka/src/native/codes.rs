@@ -8,7 +8,7 @@ pub(super) const NONE: i16 = 0;
 pub(super) const UNKNOWN_TOPIC_OR_PARTITION: i16 = 3;
 pub(super) const TOPIC_ALREADY_EXISTS: i16 = 36;
 pub(super) const DUPLICATE_SEQUENCE_NUMBER: i16 = 46;
-/// The previous transaction is still being completed, as it is for a moment after every commit.
+/// The previous transaction is still being completed, which takes a moment after every commit.
 pub(super) const CONCURRENT_TRANSACTIONS: i16 = 51;
 
 /// How to handle a code.

@@ -33,7 +33,9 @@ impl Compression {
 
     /// Appends the compressed `input`.
     ///
-    /// # Errors Errors of the compressor.
+    /// # Errors
+    ///
+    /// Errors of the compressor.
     pub(super) fn append(self, input: &[u8], out: &mut Vec<u8>) -> io::Result<()> {
         match self {
             Self::None => out.extend_from_slice(input),

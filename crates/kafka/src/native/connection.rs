@@ -37,7 +37,7 @@ const CONNECT: Duration = Duration::from_secs(10);
 pub(super) const ANSWER: Duration = Duration::from_secs(30);
 /// The most requests that wait to be written.
 const QUEUE: usize = 16;
-/// Pieces up to this size are gathered into one write; larger ones are written from where they are.
+/// Pieces up to this size are copied together into one write; larger ones are written without a copy.
 const WRITE: usize = 16 * 1024;
 
 /// The reason why there is no answer.
@@ -238,7 +238,7 @@ impl Connection {
         if self.is_broken() || self.orders.send(Order { pieces, answer }).await.is_err() {
             return Err(closed());
         }
-        // The broker has its own timeout, plus the time for the way there and back.
+        // The broker's own timeout, plus time for the round trip.
         match timeout(ANSWER + CONNECT, answered).await {
             Ok(Ok(answer)) => answer.map_err(|fault| self.fault(&fault.0)),
             Ok(Err(_)) => Err(closed()),
@@ -246,7 +246,7 @@ impl Connection {
         }
     }
 
-    /// Ends the connection: what follows on it cannot be parsed.
+    /// Ends the connection, because later answers on it cannot be parsed.
     pub(super) fn fail(&self, text: &str) -> Fault {
         self.line.fail(Fault(text.to_owned()));
         self.fault(text)
@@ -365,7 +365,7 @@ async fn next(socket: &mut ReadHalf<Box<dyn Socket>>) -> Result<(i32, Vec<u8>), 
     }
     let correlation = socket.read_i32().await?;
     let mut body = Vec::new();
-    // The buffer grows as bytes arrive, whatever the length says.
+    // The buffer grows as bytes arrive and is not allocated by the announced length.
     socket.take(length - 4).read_to_end(&mut body).await?;
     if body.len() as u64 != length - 4 {
         return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());

@@ -128,7 +128,7 @@ impl Engine {
         }
     }
 
-    /// Starts an order. It replaces the previous one, which the sink no longer waits for.
+    /// Starts an order. It replaces the previous one, for which the sink no longer waits.
     fn begin(self: &Rc<Self>, order: Order) {
         let task = self.start(order.run(self.session.clone()));
         if let Some(last) = self.order.replace(Some(task)) {
@@ -146,7 +146,7 @@ impl Engine {
         spawn_local(watched).abort_handle()
     }
 
-    /// Starts everything that can be done now. Returns when to look again if nothing changes before.
+    /// Starts all work that is possible now. Returns when to call it again if nothing changes earlier.
     fn dispatch(self: &Rc<Self>) -> Option<Instant> {
         let now = Instant::now();
         let mut plan = Plan::default();
@@ -376,7 +376,7 @@ impl Engine {
     }
 
     async fn exchange(&self, leader: i32, jobs: &[Job]) -> Result<Vec<Produced>, Fault> {
-        // A batch that could not be sealed has failed, or was taken back.
+        // Batches without a sealed form have failed or were taken back.
         let jobs: Vec<&Job> = jobs.iter().filter(|job| job.sealed.is_some()).collect();
         if jobs.is_empty() {
             return Ok(Vec::new());

@@ -183,7 +183,8 @@ fn miss(state: &mut Accumulator, topic: usize, code: i16, now: Instant) {
     }
 }
 
-/// The code that decides about a request for several partitions: a retriable error first, then any other error.
+/// The code that decides the outcome of a request for several partitions: a retriable error if there is one, otherwise any other
+/// error.
 fn worst(codes: impl Iterator<Item = i16> + Clone) -> i16 {
     let patient = |code: &i16| *code != codes::NONE && !matches!(codes::todo(*code), Todo::Fail(_));
     let bad = |code: &i16| *code != codes::NONE;

@@ -5,9 +5,9 @@
 //!
 //! - [`accumulator`] holds the records that were accepted: `partitions`, `batch` (the broker's format), `partitioner`,
 //!   `compress`.
-//! - [`engine`] is the thread that sends them, with `session` (what its tasks share), `lookups` (what it must know
-//!   first), `cluster` and `connection` (the brokers), `messages` and `wire` (the protocol), `codes` (the brokers'
-//!   errors), `access` and `sasl` (authentication).
+//! - [`engine`] is the thread that sends them, with `session` (the state that its tasks share), `lookups` (the data that sending
+//!   needs), `cluster` and `connection` (the brokers), `messages` and `wire` (the protocol), `codes` (the brokers' errors),
+//!   `access` and `sasl` (authentication).
 //! - `transaction` runs the requests that the sink waits for.
 //!
 //! The producer is always idempotent, with `acks=all`. A partition has at most one batch in flight, which is retried
@@ -142,7 +142,7 @@ fn work(
     options: ProducerOptions,
     orders: mpsc::Receiver<Order>,
 ) {
-    // Wakes the waiting sink, however the thread ends.
+    // Wakes the waiting sink when the thread ends, even by a panic.
     let _end = End(shared.clone());
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -152,7 +152,7 @@ fn work(
             let engine = Rc::new(Engine::new(shared, access, options));
             // Tasks that are not done at the end are dropped here, with every connection.
             LocalSet::new().block_on(&runtime, engine.run(orders));
-            // Does not wait for a name lookup that is still running.
+            // Does not wait for a name lookup that may still be running.
             runtime.shutdown_background();
         }
         Err(error) => {

@@ -143,7 +143,7 @@ fn sequence_numbers_with_an_unknown_outcome_are_never_reused() {
     state.fail((0, 0), third, false, refused);
     assert!(uncertain(&mut state));
     state.renumber();
-    // Taken back: a batch that was sent may have been written, one that was not sent was not.
+    // Taken back: a batch that was sent may have been written; one that was not sent cannot have been.
     state.take_back(None, &refused(0));
     assert!(!uncertain(&mut state));
     state.append_all(&outgoing(5, 1, None), 0, now);
@@ -169,7 +169,7 @@ fn records_wait_for_their_partitions_and_for_room() {
     state.learn(topic, &[(0, 1), (1, 1), (2, -1)], now);
     assert!(state.wanting.is_empty());
     assert_eq!(state.records, taken);
-    // One key has one partition; a flush was requested, so the batch does not wait for more.
+    // All records of a key have one partition. A flush was requested, so the batch does not linger.
     assert_eq!(state.active.len(), 1);
     let place = *state.active.first().unwrap();
     assert_eq!(

@@ -197,7 +197,7 @@ impl Transactions {
 
     async fn abort(&self) -> Result<(), Error> {
         let (id, identity) = self.identified()?;
-        // Records in flight must not arrive after the end of the transaction.
+        // Waits for records in flight, which must not arrive after the end of the transaction.
         while !self.session.is_quiet() {
             sleep(STEP).await;
         }

@@ -102,8 +102,8 @@ async fn read_now(silence: &mut Option<Silence>, socket: &mut UnixStream) -> Opt
     .then(|| buffer.filled().len())
 }
 
-/// Two peers are silent when a third one arrives. The one that has been silent longest is asked to go, but a byte of it
-/// has arrived; `seen`: and the runtime knows of it.
+/// Two peers are silent when a third one arrives. The one that has been silent longest is asked to close, but a byte of it has
+/// already arrived. `seen`: the runtime knows of this byte.
 async fn meet(seen: bool) {
     let threads = Threads::start(1).unwrap();
     let (context, _stopper) = context(&threads);

@@ -66,7 +66,7 @@ fn both_tls_versions_transfer_all_bytes() {
     assert_eq!(server.failed(), 0);
 }
 
-/// In pieces, because the server echoes what it has.
+/// In pieces, because the server echoes each read at once.
 fn exchange_slowly(client: &mut Client, length: usize) {
     let bytes: Vec<u8> = (0..length).map(|n| (n * 7 % 251) as u8).collect();
     for piece in bytes.chunks(40_000) {
@@ -351,7 +351,7 @@ fn an_end_without_a_tls_close_is_an_error_after_the_bytes_before_it() {
         stream.flush().unwrap();
         stream.sock.shutdown(std::net::Shutdown::Write).unwrap();
         sender.send(()).unwrap();
-        // Until the client ends: closing over unread bytes would destroy bytes in flight.
+        // Waits until the client ends: closing a socket with unread bytes would destroy bytes in flight.
         let _ = stream.sock.read_to_end(&mut Vec::new());
     });
     let file = directory.path().join("t.yaml");

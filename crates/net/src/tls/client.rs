@@ -126,7 +126,9 @@ impl ClientTls {
 /// A rustls configuration for a client library that makes its own connections, from files: `ca` (`None`: the system's
 /// roots), certificate and key.
 ///
-/// # Errors The file, and what is wrong with it.
+/// # Errors
+///
+/// The file, and what is wrong with it.
 pub fn client_config(
     ca: Option<PathBuf>,
     own: Option<(PathBuf, PathBuf)>,

@@ -1,6 +1,6 @@
 //! TLS: the option `tls`, certificates from files that may change, and both ends of a handshake.
 //!
-//! TLS 1.2 and 1.3 by rustls with ring. The loader has replaced the name of a `tls` block by the block, so a [`Tls`]
+//! TLS 1.2 and 1.3 by rustls with ring. The configuration loader has replaced the name of a `tls` block by the block, so a [`Tls`]
 //! never holds a name. Checking includes reading the files: a missing or invalid one is reported at its place.
 
 mod client;

@@ -1,4 +1,4 @@
-//! The names in a certificate: whom it was issued to.
+//! The names in a certificate, which identify its owner.
 
 use rustls::pki_types::CertificateDer;
 use x509_parser::{certificate::X509Certificate, extensions::GeneralName, prelude::FromDer};

@@ -2,9 +2,9 @@
 //!
 //! `encode -> [write] -> settle`
 //!
-//! No state is kept between two pieces, so every committed length is the end of a whole stream, thousands of files need one
-//! compressor, and a piece whose write failed is made again. A piece is everything up to the next checkpoint, or four mebibytes
-//! of it. Smaller pieces compress badly, so nothing is written in between.
+//! The compressor keeps no state between two pieces. So every committed length is the end of a whole stream, one compressor serves
+//! thousands of files, and a piece whose write failed is compressed again. A piece is everything up to the next checkpoint, or four
+//! mebibytes of it. Smaller pieces compress badly, so nothing is written in between.
 
 use std::io::IoSlice;
 

@@ -49,8 +49,8 @@ pub(super) struct Config {
 #[derive(Clone, Copy, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 struct RotateConfig {
-    /// Maximum size of a file, as compressed: rotated before a record would exceed it. A longer record gets its own file. 0: no
-    /// limit.
+    /// Maximum size of a file, after compression. It is rotated before a record would exceed this; a longer record gets its
+    /// own file. 0: no limit.
     size: Size,
     /// Maximum number of records in a file. 0: no limit.
     records: u64,
@@ -74,12 +74,12 @@ enum Cache {
     Keep,
 }
 
-/// A process may have 1024 files open unless it asks for more, and other nodes need some.
+/// By default a process may have 1024 files open, and other nodes need some of them.
 fn open_files() -> u32 {
     256
 }
 
-/// As much as a checkpoint syncs anyway; a disk of 2026 writes it within a second.
+/// The amount that a checkpoint syncs anyway. A disk of 2026 writes it within a second.
 fn dirty_max() -> Size {
     Size::mib(64)
 }

@@ -1,10 +1,10 @@
-//! Data that was written and is not yet on disk: the disk starts on it early, and its amount is bounded.
+//! Bounds the amount of data that is written but not yet on disk, and starts its write-back early.
 //!
 //! `encode -> [write] -> settle`
 //!
 //! A sink that writes faster than its disk would fill the page cache, and with it the memory of the whole host. So write-back
-//! starts as soon as there is a mebibyte, and a write that leaves more than `dirty_max` waits until the disk has the oldest bytes.
-//! None of this makes data durable: only the sync of the next checkpoint does.
+//! starts as soon as a mebibyte is written, and a write that exceeds `dirty_max` waits until the oldest bytes are on disk. None of
+//! this makes data durable: only the sync of the next checkpoint does.
 
 use std::collections::VecDeque;
 
@@ -12,16 +12,16 @@ use millstream_pipeline::failure::Failure;
 
 use super::files::Files;
 
-/// The most that is waited for at a time.
+/// A window grows until it has this many bytes. A wait for the disk covers one window.
 const WINDOW_BYTES: u64 = 4 << 20;
-/// Write-back of less than this does not start before the sync: the next lines would write the same pages again.
+/// Smaller amounts are left to the sync: the next lines would dirty the same pages again.
 const START_BYTES: u64 = 1 << 20;
 
 /// Adjacent bytes of a file, written one after the other.
 struct Window {
     id: u32,
     start: u64,
-    /// Write-back has started up to here.
+    /// The end of the bytes whose write-back has started.
     started: u64,
     end: u64,
 }
@@ -43,13 +43,14 @@ impl Dirty {
         }
     }
 
-    /// Everything was synced.
+    /// Forgets all windows, because everything was synced.
     pub(super) fn clear(&mut self) {
         self.bytes = 0;
         self.windows.clear();
     }
 
-    /// `bytes` bytes were written to file `id` at `start`; `uncached`: the kernel has already started write-back of them.
+    /// Notes that `bytes` bytes were written to file `id` at offset `start`. With `uncached` the kernel has already started their
+    /// write-back. Waits for the disk if more than `max` bytes are pending.
     pub(super) fn wrote(
         &mut self,
         files: &mut Files,
@@ -81,7 +82,7 @@ impl Dirty {
             } else if end - last.started >= START_BYTES
                 && let Some(file) = &files.outputs.get(id).file
             {
-                // An error of write-back is reported by the sync.
+                // The next sync reports an error of write-back.
                 let _ = file.start_writeback(last.started, end - last.started);
                 last.started = end;
             }

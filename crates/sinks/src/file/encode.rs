@@ -1,4 +1,4 @@
-//! From a batch to pieces: the file of each record, and its bytes.
+//! Turns batches into pieces: finds the file of each record and encodes its bytes.
 //!
 //! `read back -> [encode] -> write -> settle`
 //!
@@ -24,7 +24,7 @@ use crate::sending::{Refused, by_reason};
 struct Span {
     /// Their bytes in the body.
     range: Range<usize>,
-    /// Their number; only correct if the body is written as it is, for only then it is used.
+    /// Number of records. Only correct if the body is written unchanged; otherwise it is not read.
     records: u32,
 }
 
@@ -33,12 +33,12 @@ pub(super) struct Encode {
     path: Renderer,
     latest: Option<Renderer>,
     encoder: Encoder,
-    /// The path of the current records, and of the next ones.
+    /// Buffers for the path of the current span, and of the next record.
     name: Vec<u8>,
     next_name: Vec<u8>,
     /// Records of the current batch that cannot be encoded or lack a value of their path.
     rejects: Vec<Reject>,
-    /// Records whose path cannot be a file, and why.
+    /// Records whose path cannot be a file, each with the reason.
     refused: Vec<Refused>,
     reporter: Reporter,
 }
@@ -78,7 +78,7 @@ impl Encode {
         }
     }
 
-    /// All records have the same path.
+    /// Encodes a batch whose records all have the same path.
     async fn in_one_file(&mut self, batch: &Batch, out: &mut PatientWriter) -> Result<(), Failure> {
         self.name.clear();
         if let Err(missing) = self.path.render_batch(batch, &mut self.name) {
@@ -105,7 +105,7 @@ impl Encode {
         self.place(batch, Span { range, records: 0 }, out).await
     }
 
-    /// Each record has its own path.
+    /// Encodes a batch whose records may have different paths.
     async fn in_many_files(
         &mut self,
         batch: &Batch,
@@ -144,7 +144,8 @@ impl Encode {
         }
     }
 
-    /// Puts the records into the file called `name`, and what no longer fits there into the next one of that name.
+    /// Puts the records into the file called `name`. If it is full, rotates it and puts the remaining records into the new file of
+    /// that name.
     async fn place(
         &mut self,
         batch: &Batch,
@@ -174,7 +175,7 @@ impl Encode {
         Ok(())
     }
 
-    /// The path of these records cannot be a file.
+    /// Refuses records whose path cannot be a file; `why` is the reason.
     fn refuse(&mut self, batch: &Batch, span: &Span, why: &str) {
         let start = span.range.start;
         for (range, _) in records(&part(batch, span)) {
@@ -244,7 +245,7 @@ impl Encode {
         None
     }
 
-    /// A file that gets its first records of this run requests the link to the current file.
+    /// Requests the `latest` link to a file when it gets its first records of this run.
     fn link(&mut self, id: u32, batch: &Batch, span: &Span, out: &mut PatientWriter) {
         let output = out.writer.files.outputs.get_mut(id);
         let Some(latest) = self.latest.as_mut().filter(|_| !output.linked) else {
@@ -265,7 +266,7 @@ impl Encode {
         }
     }
 
-    /// Sends the records of `batch` that cannot be written out by the port for rejects, neighbours with the same reason together.
+    /// Sends the records of `batch` that cannot be written to the port for rejects. Neighbours with the same reason stay together.
     pub(super) async fn reject(&mut self, batch: &Batch, inlet: &mut Inlet) {
         let rejects = self.rejects.drain(..);
         self.refused

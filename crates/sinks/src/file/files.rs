@@ -1,4 +1,5 @@
-//! The files of a sink: opened when needed, closed for others, let go when another process has moved them away.
+//! The files of a sink: opens them when needed, closes some so that others can be opened, and lets go of those that another process
+//! has moved away.
 //!
 //! `encode -> [write] -> settle`
 //!
@@ -26,9 +27,9 @@ use crate::directories::{Directories, directory_of};
 
 /// How often the name of an open file is checked.
 const CHECK_EVERY: Duration = Duration::from_secs(1);
-/// Cached pages are dropped when at least this much is new: the call costs as much as writing a few pages.
+/// Cached pages are dropped only after this many new bytes: the call costs as much as writing a few pages.
 const DROP_BYTES: u64 = 256 << 10;
-/// Why something that exists under the name of an output cannot be one.
+/// The reason why an existing entry of the file system cannot be an output.
 const NOT_A_FILE: &str = "it is a pipe, a socket or a device";
 
 /// How files are opened and kept.
@@ -36,13 +37,13 @@ const NOT_A_FILE: &str = "it is a pipe, a socket or a device";
 pub(super) struct Handling {
     /// Maximum number of open files.
     pub(super) open_max: usize,
-    /// The channel delivers again what is not committed.
+    /// The channel redelivers whatever is not committed.
     pub(super) durable: bool,
     /// Data that is on disk does not stay in the page cache.
     pub(super) drops_cache: bool,
     /// The permissions of new files.
     pub(super) mode: OutputMode,
-    /// An output replaces a link of the option `latest` that has its name.
+    /// Whether an output replaces a `latest` link that has the output's name.
     pub(super) replaces_links: bool,
 }
 
@@ -54,7 +55,7 @@ pub(super) struct Files {
     reporter: Reporter,
     /// Number of open files.
     open: usize,
-    /// Number of uses so far, by which the least recently used file is found.
+    /// Counts uses of files, to find the least recently used one.
     uses: u64,
     directories: Directories,
     /// Directories in which names have changed since the last commit.
@@ -92,8 +93,8 @@ impl Files {
         self.outputs.of(path, since, self.now)
     }
 
-    /// Makes sure that the file is open and still has its name before something is written to it. If another process has moved it
-    /// away, a new file takes its name and its pending records, and the number of that one is returned.
+    /// Call it before a write: opens the file if needed and checks that it still has its name. If another process has moved it
+    /// away, a new file takes over the name and the pending records. Returns the number of the file to write to.
     pub(super) fn ready(&mut self, id: u32) -> Result<u32, Failure> {
         let output = self.outputs.get(id);
         if output.file.is_none() {
@@ -123,7 +124,7 @@ impl Files {
         }
     }
 
-    /// Opens (or creates) and locks a file. False: an output of the journal whose name now belongs to another file.
+    /// Opens (or creates) and locks a file. Returns false if the output is in the journal and its name now belongs to another file.
     pub(super) fn open(&mut self, id: u32) -> Result<bool, Failure> {
         if self.outputs.get(id).file.is_some() {
             return Ok(true);
@@ -163,7 +164,7 @@ impl Files {
         Ok(true)
     }
 
-    /// An output is not written through a link of the option `latest`, which leads to another output.
+    /// Removes a `latest` link at the path of an output: a write through it would go to another output.
     fn remove_link(&mut self, path: &Path) -> Result<(), Failure> {
         let Ok(target) = self.disk.read_link(path) else {
             return Ok(());
@@ -182,7 +183,7 @@ impl Files {
         Ok(())
     }
 
-    /// Why no file can have this name, which is not known yet; None: it can.
+    /// Returns why no file can have this name, or None if one can. Only for names that are not known yet.
     pub(super) fn misfit(&self, path: &Path) -> Option<String> {
         let why = match self.disk.metadata(path) {
             Ok(found) if found.file => return None,
@@ -196,7 +197,7 @@ impl Files {
         Some(format!("cannot write {}: {why}", path.display()))
     }
 
-    /// The fault of a link on the way to a path that does not exist, if there is one.
+    /// Explains why a path does not exist if a dangling symbolic link is the reason.
     fn dangling(&self, path: &Path) -> Option<&'static str> {
         let above = usize::from(self.handling.replaces_links);
         let is_link = |at: &&Path| self.disk.read_link(at).is_ok();
@@ -301,7 +302,7 @@ impl Files {
         Ok(())
     }
 
-    /// A name in `directory` has changed: it is synced with the next commit.
+    /// Notes that a name in `directory` has changed, so that the next commit syncs it.
     pub(super) fn name_changed_in(&mut self, directory: &Path) {
         self.unsynced_directories.insert(directory.to_owned());
     }
@@ -310,7 +311,7 @@ impl Files {
     pub(super) fn sync_directories(&mut self) -> Result<(), Failure> {
         while let Some(directory) = self.unsynced_directories.first() {
             match self.disk.sync_directory(directory) {
-                // Removed together with its files; the next check of their names finds that.
+                // The directory was removed together with its files. The next check of their names notices it.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 other => other.map_err(|error| cannot("sync the directory", directory, &error))?,
             }
@@ -331,7 +332,7 @@ impl Files {
         Ok(same)
     }
 
-    /// Another process renamed or removed a file: its data is synced, and it leaves with the next commit.
+    /// Lets go of a file that another process renamed or removed: syncs its data and retires it with the next commit.
     fn let_go(&mut self, id: u32) -> Result<(), Failure> {
         let output = self.outputs.get(id);
         let path = output.path.clone();
@@ -355,7 +356,7 @@ impl Files {
         Ok(())
     }
 
-    /// Whether a file that has lost its name still exists: under another name, or open with one anywhere.
+    /// Whether a file that has lost its name still has another one. A closed file is searched for only in its directory.
     fn survives(&self, output: &Output) -> Result<bool, Failure> {
         match &output.file {
             Some(file) => file
@@ -384,7 +385,7 @@ pub(super) fn lock(file: &dyn File, path: &Path) -> Result<(), Failure> {
             "{} is being written by another sink or process, which holds its lock: use a different path for each",
             path.display()
         ))),
-        // A file system without locks.
+        // This file system has no locks.
         Err(error) if error.kind() == io::ErrorKind::Unsupported => Ok(()),
         Err(error) => Err(cannot("lock", path, &error)),
     }

@@ -2,9 +2,9 @@
 //!
 //! `encode -> write -> [settle]`
 //!
-//! The files `journal.0` and `journal.1` are allocated and written once, so a full disk cannot stop a commit. The content of the
-//! records is the business of `table`; `millstream_state` finds appended records again after SIGKILL and power loss and notices
-//! if one is missing.
+//! The files `journal.0` and `journal.1` are allocated and written once, so a full disk cannot stop a commit. `table` defines the
+//! content of the records. `millstream_state` recovers appended records after SIGKILL and power loss, and notices if one is
+//! missing.
 
 use std::path::Path;
 
@@ -22,8 +22,8 @@ const FORMAT: Format = Format {
 /// Initial size of each file: thousands of commits of a few files, or the table of some 5,000 files.
 const CAPACITY: usize = 1 << 20;
 
-/// Opens or creates the journal in `directory` and reads it. Behind memory (`durable: false`) nothing is guaranteed that would
-/// need a sync.
+/// Opens or creates the journal in `directory` and reads it. Behind memory (`durable: false`) its records are not synced, because
+/// no guarantee depends on them.
 pub(super) fn open(
     disk: &dyn Disk,
     directory: &Path,

@@ -2,9 +2,10 @@
 //!
 //! `encode -> [write] -> settle`
 //!
-//! Paths that change with time leave no fixed name to follow; the link is one (`tail -F latest.log`). It is set when a file
-//! gets its first record of a run, unless it leads to a file with newer records, so that late records do not turn it back. It is
-//! replaced in one step, by renaming another link. Nothing depends on it: an error is logged and delivery continues.
+//! Paths that change with time have no fixed name to follow; the link provides one (`tail -F latest.log`). It is set when a file
+//! gets its first record of a run. If it already leads to a file with newer records, it stays, so late records do not point it to
+//! an older file. It is replaced in one step, by renaming another link. Delivery does not depend on it: an error is logged and
+//! delivery continues.
 
 use std::{
     collections::HashMap,
@@ -20,7 +21,7 @@ use millstream_sys::disk::{Disk, OutputMode};
 use super::files::Files;
 use crate::directories::{Directories, directory_of};
 
-/// Maximum number of links to remember. With more, late records may turn one back for a moment.
+/// Maximum number of links to remember. With more, late records may briefly point a link to an older file.
 const LINKS_MAX: usize = 65_536;
 
 /// The links of a sink.
@@ -33,7 +34,7 @@ pub(super) struct Latest {
 }
 
 impl Latest {
-    /// No links yet; `mode` is that of the outputs.
+    /// Starts without links; `mode` is that of the outputs.
     pub(super) fn new(mode: OutputMode) -> Self {
         Self {
             times: HashMap::new(),
@@ -42,7 +43,8 @@ impl Latest {
         }
     }
 
-    /// Sets the link when the file called `path`, whose first record is of `time`, has been written.
+    /// Requests `link` to the file at `path`, whose first record has the time `time`. The link is set after the file is written.
+    /// Ignored if the link already leads to a file with a newer time.
     pub(super) fn request(&mut self, link: PathBuf, path: &Path, time: Time) {
         if self.times.get(&link).is_some_and(|newest| *newest > time) {
             return;
@@ -92,7 +94,7 @@ impl Latest {
         name.push(".new");
         let new = directory.join(name);
         match disk.symlink(&target, &new) {
-            // A run that was killed between the two steps left it.
+            // Left by a run that was killed between the two steps.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                 // An output may have that name.
                 disk.read_link(&new)?;

@@ -19,10 +19,10 @@ const PATH_BYTES_MAX: usize = 4095;
 /// The most that [`rotated`] adds.
 const SUFFIX_BYTES_MAX: usize = ".20261121-035051-18446744073709551615".len();
 
-/// Why no file can have this path; None: one can. A path contains text of senders: a path that is impossible must not stop the
+/// Returns why no file can have this path, or None if one can. Paths contain text from senders, so an impossible path must not stop
 /// other records.
 ///
-/// `rotates`: the file is renamed; `prunes`: old rotations are removed, and so is everything that is named like one.
+/// `rotates`: files get longer names later. `prunes`: every file that is named like a rotation may be removed.
 pub(super) fn misfit(path: &[u8], rotates: bool, prunes: bool) -> Option<String> {
     let suffix = if rotates { SUFFIX_BYTES_MAX } else { 0 };
     let mut parts = path.split(|byte| *byte == b'/').rev();
@@ -56,7 +56,7 @@ pub(super) fn rotated(path: &Path, time: Time, number: u64) -> PathBuf {
     PathBuf::from(rotated)
 }
 
-/// A name without and with only the extension by which tools recognize a compressed file.
+/// Splits a name before the extension by which tools recognize a compressed file (`.gz`, `.zst`), if it has one.
 fn split_end(name: &[u8]) -> (&[u8], &[u8]) {
     let ends = [&b".gz"[..], b".zst"].into_iter();
     let length = ends
@@ -66,7 +66,7 @@ fn split_end(name: &[u8]) -> (&[u8], &[u8]) {
     name.split_at(name.len() - length.unwrap_or(0))
 }
 
-/// The number of the rotation of `current` that is called `name`; None: `name` is not one.
+/// Returns the number of the rotation if `name` is a rotated name of `current`.
 pub(super) fn rotation_number(current: &OsStr, name: &OsStr) -> Option<u64> {
     let (current, end) = split_end(current.as_bytes());
     let rest = name
@@ -98,7 +98,7 @@ fn is_rotation(path: &[u8]) -> bool {
     rotation_number(OsStr::from_bytes(&current), OsStr::from_bytes(name)).is_some()
 }
 
-/// Those of `names` that are rotations of `current` beyond the `keep` newest ones, the oldest first.
+/// Returns the names of the rotations of `current` except the `keep` newest, oldest first.
 pub(super) fn superfluous(current: &OsStr, names: Vec<OsString>, keep: usize) -> Vec<OsString> {
     let mut rotations: Vec<_> = names
         .into_iter()

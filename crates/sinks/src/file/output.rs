@@ -1,4 +1,4 @@
-//! One output file: what is known about it, its bytes at the end, and its pages in the cache.
+//! One output file: its state, appending to it, and its pages in the page cache.
 //!
 //! `encode -> [write] -> settle`
 
@@ -24,7 +24,7 @@ const FOLIO_BYTES: u64 = 2 << 20;
 
 /// A file that is written, or was until it was renamed.
 pub(super) struct Output {
-    /// The name it is written under.
+    /// The path under which it is written.
     pub(super) path: PathBuf,
     /// Open and locked; None while it is closed because other files need its descriptor.
     pub(super) file: Option<Arc<dyn File>>,
@@ -48,7 +48,7 @@ pub(super) struct Output {
     pub(super) begun: Instant,
     /// Bytes were written since the last fdatasync.
     pub(super) unsynced: bool,
-    /// From this offset on the page cache may hold pages that are not needed there.
+    /// Offset from which the page cache may still hold pages of this file.
     pub(super) cached_from: u64,
     /// This run has written to it.
     pub(super) ours: bool,
@@ -56,21 +56,21 @@ pub(super) struct Output {
     pub(super) linked: bool,
     /// A write failed half way and could not be truncated: the bytes after `length` are not a record.
     pub(super) torn: bool,
-    /// Another process left it in the middle of a line: a newline is written first.
+    /// Another process left it in the middle of a line, so the next write starts with a newline.
     pub(super) open_line: bool,
     /// It is in the list of outputs that the next commit looks at.
     pub(super) changed: bool,
     /// The pieces that wait to be written.
     pub(super) chain: Chain,
-    /// The last write, and the last look at the file under its name.
+    /// Times of the last write and of the last check of its name.
     pub(super) written: Instant,
     pub(super) checked: Instant,
-    /// Raised with every use: the lowest is the least recently used.
+    /// The value of `Files::uses` at its last use: the lowest is the least recently used.
     pub(super) used: u64,
 }
 
 impl Output {
-    /// A file that is not open yet.
+    /// Creates the output of a file that is not open yet.
     pub(super) fn new(path: &Path, since: Time, now: Instant) -> Self {
         Self {
             path: path.to_owned(),
@@ -165,8 +165,8 @@ impl Output {
         Ok(())
     }
 
-    /// Compares the length of the file with the one this run left: the next write goes to the end of the file, whatever other
-    /// processes do to it. `lines`: every record ends with a newline.
+    /// Compares the length of the file with the length after this run's last write, so that the next write goes to its end even if
+    /// another process has changed it. With `lines`, every record ends with a newline.
     pub(super) fn measure(&mut self, lines: bool, reporter: &Reporter) -> Result<(), Failure> {
         let Some(file) = self.file.clone() else {
             return Ok(());
@@ -186,7 +186,7 @@ impl Output {
         }
     }
 
-    /// Truncates what a failed write has left, or continues at the end to which another process has moved it.
+    /// Truncates the rest of a failed write, or continues at the new end if another process has changed the length.
     #[cold]
     fn adapt_to(
         &mut self,
@@ -264,19 +264,19 @@ impl Output {
         Ok(())
     }
 
-    /// Waits until bytes `start..end` are on disk. A closed file was synced.
+    /// Waits until bytes `start..end` are on disk. Returns at once for a closed file: closing synced it.
     pub(super) fn wait_for_disk(&self, start: u64, end: u64) -> io::Result<()> {
         let Some(file) = self.file.as_ref().filter(|_| self.unsynced) else {
             return Ok(());
         };
         match file.finish_writeback(start, end - start) {
-            // A file system that cannot sync a part of a file.
+            // The file system cannot sync a part of a file.
             Err(error) if error.kind() == io::ErrorKind::Unsupported => file.sync(),
             other => other,
         }
     }
 
-    /// Drops the cached pages up to `end`, which are on disk, if at least `least` bytes were written there since the last time.
+    /// Drops the cached pages before `end`, which are on disk, if at least `least` bytes are new since the last call.
     pub(super) fn drop_cache(&mut self, end: u64, least: u64) {
         let Some(file) = &self.file else { return };
         if end.saturating_sub(self.cached_from) >= least.max(1) {

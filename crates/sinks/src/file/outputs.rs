@@ -40,7 +40,7 @@ impl Outputs {
         self.names.contains_key(path)
     }
 
-    /// The number of the output with this name. A new one is added if it is unknown; `since` is the receive time of its first
+    /// Returns the number of the output with this name. Adds an output if none has it; `since` is the receive time of its first
     /// batch.
     pub(super) fn of(&mut self, path: &[u8], since: Time, now: Instant) -> u32 {
         match self.names.get(path) {
@@ -88,7 +88,7 @@ impl Outputs {
         Some(output)
     }
 
-    /// The output no longer has its name: it leaves with the next commit, and its name is free.
+    /// Frees the name of an output that is rotated or moved away. The output leaves the journal with the next commit.
     pub(super) fn retire(&mut self, id: u32) {
         let output = self.get_mut(id);
         output.let_go = true;
@@ -104,7 +104,7 @@ impl Outputs {
         }
     }
 
-    /// The next commit has to look at this output.
+    /// Notes that the next commit has to look at this output.
     pub(super) fn mark_changed(&mut self, id: u32) {
         let output = self.get_mut(id);
         if !output.changed {
@@ -118,7 +118,7 @@ impl Outputs {
         &self.changed
     }
 
-    /// The same, and none have changed from now on.
+    /// Returns them and empties the list.
     pub(super) fn take_changed(&mut self) -> Vec<u32> {
         std::mem::take(&mut self.changed)
     }

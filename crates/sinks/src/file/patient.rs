@@ -1,10 +1,10 @@
-//! When what waits is written, and again if that fails.
+//! Decides when pending records are written, and retries failed writes.
 //!
 //! `read back -> encode -> [write] -> settle`
 //!
-//! Pending records are written when nothing more is ready, so an idle stream has no extra latency; a busy one is written in
-//! large pieces. Behind a durable channel a failure ends the run: the next one recovers and reads again what was not
-//! committed. Behind memory nothing can be read again, so a failed write is retried until it succeeds, and the source waits.
+//! Pending records are written when nothing more is ready, so an idle stream has no extra latency; a busy one is written in large
+//! pieces. Behind a durable channel a failure ends the run; the next run recovers and rereads all records that were not committed.
+//! Behind memory nothing can be read again, so a failed write is retried until it succeeds, and the source waits.
 
 use std::time::{Duration, Instant};
 
@@ -26,10 +26,10 @@ const RETRY_MAX: Duration = Duration::from_secs(5);
 /// A writer with its timers and retries.
 pub(super) struct PatientWriter {
     pub(super) writer: Writer,
-    /// The channel delivers again after a failure what was not committed.
+    /// After a failure the channel redelivers whatever was not committed.
     durable: bool,
     reporter: Reporter,
-    /// When a file may be due for rotation or closing.
+    /// The earliest time at which a file may be due for rotation or closing.
     due: Option<Instant>,
     flushed: Instant,
 }
@@ -46,7 +46,7 @@ impl PatientWriter {
         }
     }
 
-    /// The number of the file called `name` for a batch received at `received`; rotated first if that is due.
+    /// Returns the number of the file called `name` for a batch received at `received`. Rotates the file first if that is due.
     pub(super) async fn file(&mut self, name: &[u8], received: Time) -> Result<u32, Failure> {
         let id = self.patiently(|writer| writer.file(name, received)).await?;
         if !self.writer.is_over(id, received) {
@@ -57,7 +57,7 @@ impl PatientWriter {
         self.patiently(|writer| writer.file(name, received)).await
     }
 
-    /// Writes what waits.
+    /// Writes all pending records.
     pub(super) async fn flush(&mut self) -> Result<(), Failure> {
         if self.writer.pending.is_empty() {
             return Ok(());
@@ -74,7 +74,7 @@ impl PatientWriter {
         self.writer.commit(position)
     }
 
-    /// Reads the clock and does what is due.
+    /// Reads the clock, then rotates and closes the files that are due.
     pub(super) async fn do_what_is_due(&mut self) -> Result<(), Failure> {
         self.writer.files.now = Instant::now();
         if self.due.is_some_and(|due| due <= self.writer.files.now) {
@@ -84,9 +84,10 @@ impl PatientWriter {
         Ok(())
     }
 
-    /// Nothing is ready: writes what waits if it is much or has waited long enough. Returns when something is due next.
+    /// Called when no batch is ready: writes pending records if there are many or they have waited long enough. Returns when to
+    /// call it again.
     pub(super) async fn rest(&mut self) -> Result<Option<Instant>, Failure> {
-        // Held records are written at the next checkpoint.
+        // Compressed outputs hold their records until the next checkpoint.
         if self.writer.holds() || self.writer.pending.is_empty() {
             return Ok(self.due);
         }
@@ -98,7 +99,7 @@ impl PatientWriter {
         Ok(self.due)
     }
 
-    /// Does `act`; behind memory retries until it succeeds.
+    /// Runs `act`. Behind memory retries it with back-off until it succeeds, except after a failed sync.
     async fn patiently<T>(
         &mut self,
         mut act: impl FnMut(&mut Writer) -> Result<T, Failure>,

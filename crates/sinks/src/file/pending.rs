@@ -1,4 +1,4 @@
-//! Encoded records that wait to be written, each piece bound for one file.
+//! Pending records: encoded and not yet written. Each piece is bound for one file.
 //!
 //! `read back -> [encode] -> write -> settle`
 //!
@@ -11,16 +11,16 @@ use std::{io::IoSlice, ops::Range};
 
 use bytes::Bytes;
 
-/// Size of a write. Half of it costs a third more per byte, and twice as much no longer fits the L2 cache.
+/// Size of a write. At half this size a byte costs a third more; twice this size no longer fits into the L2 cache.
 pub(super) const WRITE_BYTES: usize = 1 << 20;
-/// On a busy stream less than this is not worth a separate write, and goes through the page cache: an uncached write would make the
-/// kernel read the last page again for the next few lines.
+/// On a busy stream a smaller amount is not worth a separate write. It goes through the page cache: after an uncached write the
+/// kernel would have to read the last page again for the next lines.
 pub(super) const GATHER_BYTES: usize = 256 << 10;
-/// Size of a compressed piece, of which a fraction reaches the disk; larger ones do not compress better.
+/// Size of a piece before compression. Larger pieces do not compress better.
 pub(super) const PIECE_BYTES: usize = 4 << 20;
 /// A buffer that grew beyond this for one large batch is freed afterwards.
 const KEEP_BYTES_MAX: usize = 24 << 20;
-/// No further piece.
+/// Marks the last piece of a chain.
 const END: u32 = u32::MAX;
 
 /// Where the bytes of a piece are.
@@ -72,7 +72,7 @@ impl Pending {
         self.pieces.is_empty()
     }
 
-    /// The bytes of the buffer from `start` on are for file `id`, whose pieces are in `chain`.
+    /// Assigns the bytes of the buffer from `start` on to file `id`, whose pieces are in `chain`.
     pub(super) fn encoded(&mut self, id: u32, chain: &mut Chain, start: usize, records: u64) {
         let end = self.buffer.len();
         chain.bytes += (end - start) as u64;
@@ -90,7 +90,7 @@ impl Pending {
         self.push(id, chain, Data::Encoded(start..end));
     }
 
-    /// These bytes are for file `id`, whose pieces are in `chain`.
+    /// Assigns these bytes, which stay shared, to file `id`, whose pieces are in `chain`.
     pub(super) fn shared(&mut self, id: u32, chain: &mut Chain, bytes: Bytes, records: u64) {
         chain.bytes += bytes.len() as u64;
         chain.records += records;
@@ -128,7 +128,7 @@ impl Pending {
         parts
     }
 
-    /// Everything was written.
+    /// Removes all pieces, because everything was written.
     pub(super) fn clear(&mut self) {
         self.pieces.clear();
         self.shared_bytes = 0;

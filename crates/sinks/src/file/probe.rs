@@ -7,7 +7,7 @@ use rustix::fs::{Access, access};
 
 use super::failure::cannot;
 
-/// Whether this user may write in the directory of the path, as far as it is known before there are records.
+/// Checks whether this user may write in the directory of the path, as far as the path is known before there are records.
 pub(super) fn path(template: &str) -> Result<String, Failure> {
     // The directories before the first value are known; missing ones would be created in the last one that exists.
     let known = template.split(['{', '%']).next().unwrap_or_default();

@@ -1,9 +1,9 @@
 //! Recovery at the start: brings the files to the state of the last commit.
 //!
-//! Every file in the table is truncated to its committed length: the channel delivers again what was behind it. Intended renames
-//! are finished. A file that is shorter than committed is damaged: it is reported, and never padded. Behind memory, or with a
-//! journal of another channel, nothing is delivered again, so nothing is truncated. While another process writes to one of the
-//! files (so this is a copy of its data_dir), none is touched.
+//! Every file in the table is truncated to its committed length: the channel redelivers the records behind it. Intended renames are
+//! finished. A file that is shorter than committed is damaged: it is reported, and never padded. Behind memory, or with a journal
+//! of another channel, no record is redelivered, so nothing is truncated. If another process writes to one of the files, this
+//! data_dir is a copy of its data_dir, and no file is touched.
 //!
 //! Only a journal that can be trusted truncates a file. Its position is committed before the channel's cursor moves, so a
 //! position below the cursor, a missing record, or bytes that no batch of the channel explains show that the journal is damaged
@@ -30,8 +30,8 @@ use super::{
 };
 use crate::directories::directory_of;
 
-/// The most that a killed run behind memory can have written after its last commit, given a checkpoint every 64 MiB of input. More
-/// than this was written by another process.
+/// Maximum number of bytes that a killed run behind memory can have written after its last commit: there is a checkpoint every 64
+/// MiB of input. A longer tail was written by another process.
 const TAIL_BYTES_MAX: usize = 256 << 20;
 /// The log names at most this many of the files that were put aside.
 const NAMED_MAX: usize = 5;
@@ -76,7 +76,8 @@ pub(super) fn recover(
         aside: Vec::new(),
         codec,
     };
-    // Before anything is touched: closed files are not locked, and if one file has a writer, the others are its files, too.
+    // All files are checked before any is touched: a file that the other process has closed is not locked, but if one file has a
+    // writer, all belong to it.
     for row in table.rows.values() {
         recovery.claim(row)?;
     }
@@ -104,7 +105,7 @@ pub(super) fn recover(
     })
 }
 
-/// The table, as far as it can be read, and what is wrong with the journal, if anything.
+/// Returns the table as far as it can be read, and the fault of the journal, if it has one.
 fn read(begun: Begun, directory: &Path, committed: Option<Position>) -> (Table, Option<String>) {
     let directory = directory.display();
     let (records, damage) = match begun {
@@ -124,7 +125,7 @@ fn read(begun: Begun, directory: &Path, committed: Option<Position>) -> (Table, 
     (table, damage.or_else(|| (!whole).then(unread)))
 }
 
-/// Why a journal that looks intact is not: the sink has settled more than it says.
+/// Returns a fault if a journal that looks intact ends before the position up to which the sink has settled.
 fn behind(table: &Table, directory: &Path, committed: Position) -> Option<String> {
     (table.position < Some(committed)).then(|| {
         format!(
@@ -180,9 +181,9 @@ fn report(
 struct Recovery<'a> {
     disk: &'a dyn Disk,
     reporter: &'a Reporter,
-    /// The channel delivers again what was not committed.
+    /// The channel redelivers whatever was not committed.
     replays: bool,
-    /// The journal can be trusted, and what is truncated is delivered again.
+    /// Files may be truncated: the journal can be trusted, and the channel redelivers the truncated records.
     cuts: bool,
     /// The number of the next rotated file.
     number: u64,
@@ -217,7 +218,8 @@ impl Recovery<'_> {
             return Ok(None);
         };
         let unknown = self.replays && !self.cuts && found.len > row.committed;
-        // A file that was rotated before anything in it was committed starts again, without leaving an empty one behind.
+        // Nothing is committed, so the truncated file would be empty. If it still has its name, it is not rotated; if it was
+        // renamed, it is removed.
         let empty = self.replays && !unknown && row.committed == 0;
         if empty && path == row.path {
             row.renamed = None;
@@ -269,7 +271,7 @@ impl Recovery<'_> {
         Ok(stays.then_some(row))
     }
 
-    /// A rotated name that no file has.
+    /// Finds a rotated name that no file has.
     fn free_name(&mut self, path: &Path, time: Time) -> Result<PathBuf, Failure> {
         loop {
             let to = naming::rotated(path, time, self.number);
@@ -309,8 +311,8 @@ impl Recovery<'_> {
         Ok((found.device == row.device).then_some((path, found)))
     }
 
-    /// Nothing is delivered again, so everything stays except a compressed stream torn by a kill, after which nothing could be
-    /// read. Returns the length.
+    /// Keeps the whole file, because no record is redelivered. Only an incomplete compressed piece at its end, left by a kill, is
+    /// truncated: nothing behind it could be decompressed. Returns the length.
     fn whole(&self, path: &Path, row: &Row, found: Metadata) -> Result<u64, Failure> {
         let tail = usize::try_from(found.len - row.committed).unwrap_or(usize::MAX);
         let Some(codec) = self.codec.filter(|_| (1..=TAIL_BYTES_MAX).contains(&tail)) else {
@@ -337,7 +339,7 @@ impl Recovery<'_> {
         cut().map_err(|error| cannot("truncate", path, &error))
     }
 
-    /// Truncates a file to its committed length, unless it no longer begins as it did.
+    /// Truncates a file to its committed length, unless its first bytes have changed.
     fn truncate(&self, path: &Path, row: &Row, found: Metadata) -> Result<(), Failure> {
         let file = self
             .disk

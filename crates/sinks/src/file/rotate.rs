@@ -17,8 +17,8 @@ use millstream_record::Time;
 use super::{failure::cannot, files::Files, ledger::Ledger, naming, output::Output, table::Change};
 use crate::directories::directory_of;
 
-/// A file without writes for this long is closed, so that a removed one frees its space, and leaves the journal unless a rule has
-/// to remember it.
+/// A file without writes for this long is closed, so that the space of a removed file is freed. It leaves the journal unless a rule
+/// has to remember it.
 const CLOSE_AFTER: Duration = Duration::from_secs(60);
 
 /// The action that is due for a file.
@@ -28,7 +28,7 @@ pub(super) enum Due {
     Close,
 }
 
-/// When files are rotated; 0: no such rule.
+/// When files are rotated. 0 turns a rule off.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Rules {
     /// Before a record would make the file larger.
@@ -49,7 +49,7 @@ impl Rules {
         self.size > 0 || self.records > 0 || !self.interval.is_zero() || !self.idle.is_zero()
     }
 
-    /// Whether `bytes` more in `records` records fit after what the file holds and what waits for it.
+    /// Whether `records` more records with `bytes` bytes fit behind the content and the pending records of the file.
     pub(super) fn fits(&self, output: &Output, bytes: u64, records: u64) -> bool {
         let (length, count) = (
             output.length + output.chain.bytes,
@@ -59,7 +59,7 @@ impl Rules {
         under(self.size, length + bytes) && under(self.records, count + records)
     }
 
-    /// Whether a good part of the maximum size, and a record, are left.
+    /// Whether at least a sixteenth of the maximum size, and one record, are left.
     pub(super) fn has_room(&self, output: &Output) -> bool {
         let left = self.size.saturating_sub(output.length);
         left > self.size / 16 && (self.records == 0 || output.records < self.records)
@@ -73,7 +73,7 @@ impl Rules {
             && later(output.since, self.interval) <= received
     }
 
-    /// No file that is written now is due before this.
+    /// Returns a time before which no file that is written now becomes due.
     pub(super) fn soonest(&self, now: Instant) -> Instant {
         let rules = [self.interval, self.idle]
             .into_iter()
@@ -81,8 +81,8 @@ impl Rules {
         now + rules.min().unwrap_or(CLOSE_AFTER).min(CLOSE_AFTER)
     }
 
-    /// When something is due for a file, and what. Uses a clock that never jumps: after a jump of the wall clock `is_old` may be
-    /// wrong for as long as the jump was.
+    /// Returns the next action that is due for a file, and when. Uses a clock that never jumps; `is_old` uses wall-clock times and
+    /// may be early or late by a jump of that clock.
     pub(super) fn due(&self, output: &Output) -> Option<(Instant, Due)> {
         if output.let_go {
             return None;
@@ -103,7 +103,7 @@ impl Rules {
         }
     }
 
-    /// Whether a rule depends on what was written to a file long ago.
+    /// Whether a rule needs the record count or the times of a file, even long after its last write.
     pub(super) fn remembers(&self, output: &Output) -> bool {
         output.length > 0 && (self.records > 0 || !self.interval.is_zero() || !self.idle.is_zero())
     }
@@ -120,7 +120,7 @@ fn later(time: Time, by: Duration) -> Time {
 /// Renames files and removes old ones.
 pub(super) struct Rotation {
     pub(super) rules: Rules,
-    /// Paths rotated since the last commit: afterwards old rotations of them can be removed.
+    /// Paths rotated since the last commit. After the next one their old rotations can be removed.
     rotated: Vec<PathBuf>,
     count: Meter,
 }
@@ -135,7 +135,7 @@ impl Rotation {
         }
     }
 
-    /// Gives file `id`, for which nothing waits, its rotated name. The next record creates a new file.
+    /// Gives file `id`, which has no pending records, its rotated name. The next record creates a new file.
     pub(super) fn rotate(
         &mut self,
         files: &mut Files,

@@ -1,4 +1,4 @@
-//! The file sink at work: takes batches, writes them, and settles them at checkpoints.
+//! The main loop of the file sink: takes batches, writes them, and settles them at checkpoints.
 //!
 //! `keep -> [read back] -> encode -> write -> [settle]`
 
@@ -51,7 +51,7 @@ pub(super) async fn run(
     Ok(())
 }
 
-/// Brings the files to their last commit and continues behind it.
+/// Recovers the files to their last commit and makes the inlet continue behind it.
 fn start(
     settings: &Settings,
     disk: &Arc<dyn Disk>,

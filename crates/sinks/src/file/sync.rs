@@ -1,4 +1,4 @@
-//! fdatasync of many files: several at a time, because a file system commits its journal once for all that wait.
+//! Calls fdatasync on many files, several at a time: the file system then commits its journal once for all of them.
 //!
 //! `encode -> write -> [settle]`
 

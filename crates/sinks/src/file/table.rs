@@ -1,4 +1,4 @@
-//! The table of a file sink: the outputs with open business and the position, and their encoding in the journal.
+//! The table of a file sink: the outputs that are not finished, the position, and their encoding in the journal.
 //!
 //! `encode -> [write] -> [settle]`
 //!
@@ -27,7 +27,7 @@ use millstream_sys::checksum::crc32c;
 
 /// Maximum number of files in the table; the least recently used ones leave it first.
 pub(super) const ROWS_MAX: usize = 65_536;
-/// Number of first bytes that tell a file from another one with the same inode number.
+/// Number of first bytes by which a file is distinguished from another file with the same inode number.
 pub(super) const HEAD_BYTES: usize = 64;
 
 /// Length and checksum of the first bytes of a file.
@@ -58,7 +58,7 @@ impl Head {
 /// A file that is written, or not yet recovered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Row {
-    /// The name it is written under.
+    /// The path under which it is written.
     pub(super) path: PathBuf,
     /// Its name after an intended rotation.
     pub(super) renamed: Option<PathBuf>,
@@ -125,7 +125,7 @@ impl Table {
         }
     }
 
-    /// The whole table as one body.
+    /// Encodes the whole table as one body.
     pub(super) fn encode(&self) -> Vec<u8> {
         let mut out = Vec::new();
         Change::Commit(self.channel, self.position).encode(&mut out);
@@ -139,7 +139,7 @@ impl Table {
         out
     }
 
-    /// The table that the changes in `bodies` lead to, and whether all of them are valid.
+    /// Decodes the changes in `bodies`; returns the resulting table, and whether all changes are valid.
     pub(super) fn decode(bodies: &[Vec<u8>]) -> (Self, bool) {
         let mut table = Self::default();
         for body in bodies {

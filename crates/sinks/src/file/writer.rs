@@ -2,9 +2,9 @@
 //!
 //! `read back -> encode -> [write] -> [settle]`
 //!
-//! The order of a commit (docs/delivery.md): write what waits, fdatasync every file that has grown, sync the directories in
-//! which names have changed, then append {position, lengths} to the journal in one step. A file enters the journal before its
-//! first byte. A write that fails is truncated to the last whole record and can be retried.
+//! The order of a commit (docs/delivery.md): write all pending records, fdatasync every file that has grown, sync the directories
+//! in which names have changed, then append {position, lengths} to the journal in one step. A file enters the journal before its
+//! first byte. After a failed write the file is truncated to the last whole record, and the write can be retried.
 
 use std::{
     collections::HashSet,
@@ -38,9 +38,9 @@ use super::{
     table::{Change, Head, ROWS_MAX},
 };
 
-/// For files that are written side by side, at most this many times as much waits.
+/// With several files, at most this many times the amount of one file is pending.
 const SHARES_MAX: usize = 4;
-/// Least time between two looks at what is due, however many files are due one after the other.
+/// Minimum time between two ticks, even if files become due in close succession.
 const TICK_MIN: Duration = Duration::from_millis(50);
 
 /// How files are written.
@@ -63,7 +63,7 @@ pub(super) struct Writer {
     pub(super) ledger: Ledger,
     pub(super) latest: Latest,
     rotation: Rotation,
-    /// After a start with a journal that had lost something: the files (inodes) that this run has written.
+    /// Set if the journal had lost something at the start: the files (inodes) that this run has written.
     trusted: Option<HashSet<u64>>,
     style: Style,
     compressor: Option<Compressor>,
@@ -73,7 +73,7 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    /// A writer that continues after the recovered table.
+    /// Creates a writer that continues after the recovered table.
     pub(super) fn new(
         mut files: Files,
         recovered: Recovered,
@@ -106,7 +106,7 @@ impl Writer {
         })
     }
 
-    /// Why no file can have this path; None: there is one already, or there can be.
+    /// Returns why no file can have this path, or None if one exists or can be created.
     pub(super) fn misfit(&self, path: &[u8]) -> Option<String> {
         if self.files.outputs.is_known(path) {
             return None;
@@ -116,7 +116,8 @@ impl Writer {
             .or_else(|| self.files.misfit(Path::new(OsStr::from_bytes(path))))
     }
 
-    /// The number of the file for `path` and a batch received at `received`. A new file is opened, because its length counts.
+    /// Returns the number of the file for `path` and a batch received at `received`. Opens a new file at once, because its length
+    /// decides what fits.
     pub(super) fn file(&mut self, path: &[u8], received: Time) -> Result<u32, Failure> {
         let id = self.files.of(path, received);
         let output = self.files.outputs.get(id);
@@ -127,12 +128,12 @@ impl Writer {
         Ok(id)
     }
 
-    /// Whether records received at `received` must go to a new file of the same name: the time of this one is up, it is
-    /// compressed in another way (nothing could read what follows), or a journal that was lost may have known it, so that it may
-    /// end within a record or hold what the channel delivers again.
+    /// Whether records received at `received` must go to a new file of the same name. One of three reasons: the file is older than
+    /// `interval`; it has another compression, so nothing could read the new records; or a lost journal may have known it, so it
+    /// may end within a record or hold records that the channel redelivers.
     pub(super) fn is_over(&self, id: u32, received: Time) -> bool {
         let output = self.files.outputs.get(id);
-        // A file written by this run may start with anything.
+        // Only files of earlier runs are checked: the records that this run has written may look like any codec.
         let foreign =
             !output.ours && output.length > 0 && codec_of(&output.head) != self.style.codec;
         let known = |files: &HashSet<u64>| output.entered || files.contains(&output.inode);
@@ -151,22 +152,22 @@ impl Writer {
         self.rotation.rules.fits(output, bytes, u64::from(records))
     }
 
-    /// Whether a compressed file has become short enough to hold a good deal more, as its text would not have been.
+    /// Whether a compressed file can hold more, because its records became much shorter than their text.
     pub(super) fn has_room(&self, id: u32) -> bool {
         let output = self.files.outputs.get(id);
         self.holds() && !output.let_go && self.rotation.rules.has_room(output)
     }
 
-    /// The text encoded since `start` (a length of `pending.buffer`) goes to file `id`.
+    /// Assigns the text encoded since `start` (an offset in `pending.buffer`) to file `id`.
     pub(super) fn add_encoded(&mut self, id: u32, start: usize, records: u64) {
         let chain = &mut self.files.outputs.get_mut(id).chain;
         self.pending.encoded(id, chain, start, records);
     }
 
-    /// These bytes go to file `id`.
+    /// Assigns these bytes to file `id`.
     pub(super) fn add_shared(&mut self, id: u32, bytes: Bytes, records: u64) {
         if self.holds() {
-            // They wait for a while, and the batch that holds them may be much larger.
+            // Copied, because they wait for a while and would keep a batch in memory that may be much larger.
             let start = self.pending.buffer.len();
             self.pending.buffer.extend_from_slice(&bytes);
             self.add_encoded(id, start, records);
@@ -176,7 +177,7 @@ impl Writer {
         }
     }
 
-    /// Whether pending records wait for the next checkpoint unless there are many.
+    /// Whether pending records wait for the next checkpoint (or a full piece), as they do with compression.
     pub(super) fn holds(&self) -> bool {
         self.compressor.is_some()
     }
@@ -192,10 +193,10 @@ impl Writer {
         }
     }
 
-    /// Writes what waits. After an error it can be called again: what was written does not wait any more.
+    /// Writes all pending records. After an error it can be called again: records that were written are no longer pending.
     pub(super) fn flush(&mut self) -> Result<(), Failure> {
         let open_max = self.files.handling().open_max;
-        // As many at a time as may be open.
+        // In groups of at most as many files as may be open.
         while !self.pending.waiting.is_empty() {
             let first = self.pending.waiting.len().saturating_sub(open_max);
             for waiting in &mut self.pending.waiting[first..] {
@@ -214,7 +215,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Writes what waits for file `id`.
+    /// Writes the pending records of file `id`.
     fn write(&mut self, id: u32) -> Result<(), Failure> {
         if !self.files.open(id)? {
             return Err(Failure::disk(format!(
@@ -281,7 +282,7 @@ impl Writer {
         Ok(())
     }
 
-    /// If there are too many rows, the least recently used tenth leaves the journal.
+    /// If there are too many rows, removes the least recently used tenth from the journal. Returns their numbers.
     fn retire_rows(&mut self) -> Vec<u32> {
         let outputs = &self.files.outputs;
         if outputs.iter().count() < ROWS_MAX {
@@ -302,18 +303,18 @@ impl Writer {
         idle
     }
 
-    /// Rotates file `id`, for which nothing waits.
+    /// Rotates file `id`, which has no pending records.
     pub(super) fn rotate(&mut self, id: u32, time: Time) -> Result<(), Failure> {
         self.rotation
             .rotate(&mut self.files, &mut self.ledger, id, time)
     }
 
-    /// Nothing that is written now is due before this.
+    /// Returns a time before which no file that is written now becomes due.
     pub(super) fn soonest_due(&self) -> Instant {
         self.rotation.rules.soonest(self.files.now)
     }
 
-    /// Rotates and closes the files that are due; nothing waits. Returns when to call it again, if ever.
+    /// Rotates and closes the files that are due. Requires that no records are pending. Returns when to call it again, if ever.
     pub(super) fn tick(&mut self) -> Result<Option<Instant>, Failure> {
         let now = self.files.now;
         let mut rotated = false;
@@ -335,7 +336,7 @@ impl Writer {
                 self.files.remove(id);
             }
         }
-        // Only when everything written is committed: otherwise the next commit is near.
+        // Only if everything written is committed; otherwise the next commit follows soon and does it.
         if self.is_clean() {
             if rotated {
                 self.commit(None)?;

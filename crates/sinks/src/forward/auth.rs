@@ -95,7 +95,7 @@ impl Auth {
         let user = self.username.as_deref().unwrap_or_default().as_bytes();
         let password = self.password.as_ref().map_or("", |secret| secret.expose());
         let password = digest(&[helo.auth, user, password.as_bytes()]);
-        // Fluentd sends a salt even if it asks for no user.
+        // Fluentd sends a salt even if it requires no user.
         let (user, password): (&[u8], &[u8]) = match helo.auth.is_empty() || user.is_empty() {
             true => (b"", b""),
             false => (user, &password),

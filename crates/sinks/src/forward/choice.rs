@@ -5,15 +5,15 @@
 pub(super) struct Candidate {
     /// Its share of the chunks; 0 gets none.
     pub(super) weight: u32,
-    /// Takes part only while weight of failed servers is not replaced.
+    /// Takes part only while the weight of failed servers needs to be replaced.
     pub(super) standby: bool,
-    /// It could not be reached, or its connection broke, and it is not back.
+    /// It could not be reached, or its connection broke, and it has not recovered since.
     pub(super) failed: bool,
     /// It is connected and has room for the chunk.
     pub(super) ready: bool,
 }
 
-/// Deals chunks to servers, which it knows by their places in the list.
+/// Deals chunks to servers. A server is identified by its index in the list.
 #[derive(Debug)]
 pub(super) struct Choice {
     credits: Vec<i64>,
@@ -26,8 +26,9 @@ impl Choice {
         }
     }
 
-    /// The server of the next chunk; None while no server is ready. Smooth weighted round robin: every ready server earns its
-    /// weight, the richest serves and pays what all have earned.
+    /// Returns the index of the server for the next chunk, or None while no server is ready. Smooth weighted round robin: every
+    /// ready server gains credit equal to its weight; the one with the most credit gets the chunk and pays the sum of these
+    /// weights.
     pub(super) fn next(&mut self, servers: &[Candidate]) -> Option<usize> {
         let wanted = wanted(servers);
         let mut total = 0;

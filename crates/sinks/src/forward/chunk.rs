@@ -3,7 +3,7 @@
 //! ```text
 //! head | payload | options       93 | tag | db l l l l | entries ... | {"size": n, "compressed": c, "chunk": id}
 //! ```
-//! Its bytes never change between tries. The payload is the batch's own body where nothing had to be converted.
+//! The bytes are the same in every attempt. The payload is the batch's own body where nothing had to be converted.
 
 use std::{rc::Rc, time::Duration};
 
@@ -13,10 +13,10 @@ use tokio::time::Instant;
 
 use super::{flow::Flow, leases::Place};
 
-/// Approximate memory of a chunk beside its bytes, so that many small chunks are bounded too.
+/// Approximate memory of a chunk beside its bytes. Counting it also bounds many small chunks.
 const OVERHEAD_BYTES: usize = 1 << 10;
 
-/// The order of waiting chunks: the number, then which copy it is.
+/// Orders waiting chunks: (number, index of the copy).
 pub(super) type Key = (u64, usize);
 
 /// The identity of a chunk.
@@ -43,9 +43,9 @@ pub(super) struct Chunk {
     pub(super) flow: Option<Flow>,
     /// Behind a durable channel: its frame, and which part of it.
     pub(super) place: Option<Place>,
-    /// Which copy it is, and the only server that gets it (`balance: all`).
+    /// With `balance: all`: the index of this copy, and the only server that gets it.
     pub(super) copy: Option<(usize, Rc<str>)>,
-    /// The number of the sync with which its lease is durable; 0 where nothing is leased.
+    /// The number of the sync that makes its lease durable; 0 without a lease.
     pub(super) lease: u64,
     /// The id as a MessagePack value; empty where no ack is asked for.
     pub(super) id: Vec<u8>,
@@ -57,9 +57,9 @@ pub(super) struct Chunk {
     pub(super) options: Vec<u8>,
     /// When it was made.
     pub(super) made: Instant,
-    /// A part of it was written to some connection: the server may have it.
+    /// At least one byte was written to a connection, so the server may have it.
     pub(super) begun: bool,
-    /// It was begun on a connection that is gone: the next write is a resend.
+    /// It was begun on a connection that is now closed, so the next write is a resend.
     pub(super) again: bool,
     /// The records it was made of, kept for `retry.give_up`.
     pub(super) source: Vec<Batch>,

@@ -2,9 +2,9 @@
 //!
 //! `read -> decode -> send -> keep -> take -> process -> encode -> [write] -> settle`
 //!
-//! It promises that a chunk is with exactly one link or at the hub, and that a server that leaves the list finishes what it was
-//! given: what it has not begun goes to the others at once, what it may have is acked there (or, with `failover: resend`, is sent
-//! again elsewhere when its connection breaks). The links handle sockets and failures.
+//! It promises that a chunk is with exactly one link or at the hub. When a server leaves the list, chunks that were not begun go to
+//! the others at once. Chunks that it may have wait for its ack; with `failover: resend` they go elsewhere if its connection
+//! breaks. The links handle sockets and failures.
 
 use std::{ops::Bound, rc::Rc};
 
@@ -30,9 +30,9 @@ pub(super) struct Cluster {
     common: Rc<Common>,
     lessor: Lessor,
     tasks: JoinSet<()>,
-    /// Which links take no more in this deal (`balance: all`); kept for its memory.
+    /// Which links are full in the current deal (`balance: all`). A field only to reuse its allocation.
     full: Vec<bool>,
-    /// Whether this lane sends the heartbeats; the other lanes hear of the answers.
+    /// Whether this lane sends the heartbeats. The other lanes get the results by `pulses`.
     asks: bool,
     pulses: watch::Receiver<Pulses>,
 }
@@ -51,7 +51,7 @@ impl Cluster {
         }
     }
 
-    /// Sets the servers: new ones join, those that are missing finish what they have and leave.
+    /// Sets the list of servers. New servers join; servers that are missing finish the chunks that they may have and leave.
     pub(super) fn set_servers(&mut self, servers: &[ServerOptions]) {
         self.tidy();
         for link in &self.links {
@@ -127,7 +127,7 @@ impl Cluster {
         self.lessor.begin_sync();
     }
 
-    /// Gives every server its copy of the waiting chunks, to each in their order. Without servers the chunks wait.
+    /// Gives every server its copies of the waiting chunks, in order. Without servers the chunks wait.
     fn deal_to_all(&mut self) {
         for link in &self.links {
             link.endpoint.want(link.takes_all());
@@ -156,7 +156,7 @@ impl Cluster {
         }
     }
 
-    /// The next waiting chunk: its key, the server that its copy is for, and its cost.
+    /// Returns the next waiting chunk after `after`: its key, the server that its copy is for, and its cost.
     fn next_copy(&self, after: Bound<Key>) -> Option<(Key, Option<Rc<str>>, usize)> {
         let pending = self.common.hub.pending.borrow();
         let (key, chunk) = pending.range((after, Bound::Unbounded)).next()?;
@@ -164,7 +164,7 @@ impl Cluster {
         Some((*key, server, chunk.cost()))
     }
 
-    /// Makes a copy for each server of the waiting chunks that have none.
+    /// Replaces each waiting chunk by one copy for each server. Chunks that are copies already stay.
     fn copy_out(&mut self) {
         let mut pending = self.common.hub.pending.borrow_mut();
         if pending.values().all(|chunk| chunk.copy.is_some()) {
@@ -199,7 +199,8 @@ impl Cluster {
         }
     }
 
-    /// The link to a server that may have chunks; if it is no longer one of the servers, it gets these and no more.
+    /// Returns the link to a server that may have chunks. A server that is no longer in the list gets a link that takes only these
+    /// chunks.
     fn holder(&mut self, address: String) -> usize {
         self.find(&address).unwrap_or_else(|| {
             let server = ServerOptions {
@@ -223,7 +224,7 @@ impl Cluster {
         link.endpoint.give(chunk);
     }
 
-    /// Hands over for giving up what has waited too long for a server that is not connected.
+    /// Hands over chunks that have waited longer than `retry.give_up` for a server that is not connected.
     pub(super) fn expire(&self) {
         for link in &self.links {
             link.expire_unless_up();
@@ -235,8 +236,8 @@ impl Cluster {
         self.lessor.settled(position);
     }
 
-    /// Returns when leases have become durable, a server has left, or heartbeats have news. Can be dropped and called
-    /// again.
+    /// Returns when leases have become durable, a server has left, or a heartbeat has changed a server's state. Safe to drop and
+    /// call again.
     pub(super) async fn changed(&mut self) -> Result<(), Failure> {
         tokio::select! {
             synced = self.lessor.synced() => {
@@ -263,8 +264,8 @@ impl Cluster {
         }
     }
 
-    /// The server of a flow: the one that holds chunks of it, otherwise the one with the highest score. So a flow moves only
-    /// when nothing of it is in flight, and keeps its order.
+    /// Returns the server of a flow: the one that holds chunks of it, otherwise the one with the highest score. So a flow moves
+    /// only when none of its chunks is in flight, and keeps its order.
     fn home_of(&self, flow: Flow) -> Option<usize> {
         let holds = self.links.iter().position(|link| link.holds(flow));
         holds.or_else(|| {

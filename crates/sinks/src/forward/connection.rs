@@ -77,7 +77,7 @@ pub(super) struct Connection<'a> {
     server: &'a Endpoint,
     /// The start of an answer that is not complete.
     answer: Vec<u8>,
-    /// The last time a byte or an ack moved.
+    /// When a byte was last written or an ack received.
     moved: Instant,
     /// Whether anything has been acked (or, without acks, written).
     progress: bool,
@@ -94,7 +94,7 @@ impl<'a> Connection<'a> {
         }
     }
 
-    /// Sends and receives until the connection ends: why, and whether anything was delivered.
+    /// Sends and receives until the connection ends. Returns the reason, and whether anything was delivered.
     pub(super) async fn run(mut self) -> (End, bool) {
         let end = match self.talk().await {
             Ok(end) => end,
@@ -150,7 +150,8 @@ impl<'a> Connection<'a> {
         }
     }
 
-    /// Waits until the connection can be written or read, then does what is possible. Dropping it early loses nothing.
+    /// Waits until the connection is writable or readable, then writes and reads without blocking. Dropping the future loses
+    /// nothing.
     async fn exchange(&mut self, writing: bool) -> io::Result<Option<End>> {
         let Stream::Plain(Socket::Tcp(stream)) = &self.stream else {
             return poll_fn(|context| self.poll_exchange(context, writing)).await;
@@ -220,7 +221,7 @@ impl<'a> Connection<'a> {
         }
     }
 
-    /// Writes what the socket accepts now; returns the number of bytes.
+    /// Writes the bytes that the socket accepts now; returns their number.
     fn write(&self, stream: &TcpStream) -> io::Result<usize> {
         let window = self.server.window.borrow();
         let mut taken = 0;
@@ -258,7 +259,7 @@ impl<'a> Connection<'a> {
         });
     }
 
-    /// Without acks a chunk is finished once the kernel has it: nothing more can be known.
+    /// Without acks, finishes the chunks that the kernel has accepted: the peer never confirms more.
     fn finish_written(&mut self) {
         if self.server.common.settings.ack {
             return;
@@ -269,13 +270,13 @@ impl<'a> Connection<'a> {
         }
     }
 
-    /// Handles bytes that were read, none at the end of the stream; returns why the connection has to end, if it has to.
+    /// Handles bytes that were read; an empty slice is the end of the stream. Returns why the connection has to end, if it has to.
     fn received(&mut self, fresh: &[u8]) -> Option<End> {
         if fresh.is_empty() {
             return Some(End::Closed);
         }
         if !self.server.common.settings.ack {
-            // No acks were asked for: ignores everything but a handshake.
+            // Acks are off: everything but a handshake is ignored.
             return is_handshake(fresh).then_some(End::Handshake);
         }
         let mut held = std::mem::take(&mut self.answer);
@@ -286,7 +287,8 @@ impl<'a> Connection<'a> {
         end
     }
 
-    /// Handles the complete acks at the start of `input`; returns their length, and why the connection has to end, if it has to.
+    /// Handles the complete acks at the start of `input`. Returns their length in bytes, and why the connection has to end, if it
+    /// has to.
     fn acks(&mut self, input: &[u8]) -> (usize, Option<End>) {
         let mut used = 0;
         loop {

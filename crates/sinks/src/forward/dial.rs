@@ -1,6 +1,6 @@
 //! Connects to a server: TLS and the handshake with the shared key over a socket of `net`.
 //!
-//! It promises to return within `retry.timeout`, and that an address that drops every packet leaves time for the others.
+//! It promises to return within `retry.timeout`. An address that drops every packet leaves time to try the others.
 
 use std::io;
 
@@ -24,7 +24,7 @@ pub(super) async fn connect(
     .await
 }
 
-/// Does everything that precedes the first record; returns what the server has proven.
+/// Connects and does all handshakes, without sending a record. Returns a text that says what the server has proven.
 pub(super) async fn probe(
     server: &str,
     settings: &Settings,

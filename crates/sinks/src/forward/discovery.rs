@@ -26,7 +26,7 @@ pub(super) enum Place {
     Dns(String),
 }
 
-/// How the servers are known.
+/// The sources of the list of servers.
 #[derive(Clone, Debug)]
 pub(super) struct Discovery {
     /// Named in the options.
@@ -36,7 +36,7 @@ pub(super) struct Discovery {
 }
 
 impl Discovery {
-    /// Takes it out of checked options.
+    /// Takes the servers and the lookup out of checked options.
     pub(super) fn of(config: &mut Config, options: &Node) -> Self {
         let discovery = config.discovery.take();
         Self {
@@ -48,7 +48,7 @@ impl Discovery {
         }
     }
 
-    /// All servers as they are known now, those of the options first. May block.
+    /// Looks up all servers, those of the options first. May block.
     pub(super) fn look(&self) -> Result<Vec<ServerOptions>, String> {
         let mut servers = self.servers.clone();
         if let Some((place, _)) = &self.place {
@@ -61,7 +61,7 @@ impl Discovery {
         Ok(servers)
     }
 
-    /// Looks again and again, and calls `changed` with each new list. Returns at once if there is nothing to look up.
+    /// Looks up the servers periodically and calls `changed` with each new list. Returns at once if nothing has to be looked up.
     pub(super) async fn watch(self, reporter: Reporter, changed: impl Fn(Vec<ServerOptions>)) {
         let Some((place, interval)) = self.place.clone() else {
             return;
@@ -96,7 +96,8 @@ impl Discovery {
 }
 
 impl Place {
-    /// A relative path starts at the file in which it is written.
+    /// Reads the option; None if nothing is looked up. A relative path is relative to the configuration file in which it is
+    /// written.
     fn of(discovery: DiscoveryOptions, options: &Node) -> Option<Self> {
         let written = options.find("discovery.file").unwrap_or(options);
         let file = discovery
@@ -136,7 +137,7 @@ impl fmt::Display for Place {
     }
 }
 
-/// Reads a file of servers: what a configuration has behind `servers:`.
+/// Reads a file of servers, in the format of the option `servers`.
 fn read(path: &PathBuf) -> Result<Vec<ServerOptions>, String> {
     let name = path.display().to_string();
     let whole = || {

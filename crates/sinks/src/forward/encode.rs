@@ -1,11 +1,10 @@
-//! Encodes batches as chunks: splits them at a size, converts what the peer needs converted, compresses, writes head and
-//! options.
+//! Encodes batches as chunks: splits large ones, converts records where the peer needs it, compresses, writes head and options.
 //!
 //! `read -> decode -> send -> keep -> take -> process -> [encode] -> write -> settle`
 //!
 //! A packed batch travels unchanged: its body becomes the payload, uncopied and undecoded. Lines travel as lines between two
-//! Millstreams and become `[time, {"message": line}]` for all others. Only `add`, `time: integer` and dropped metadata require
-//! a look into records. It promises that the encoded and the rejected records together are the batch.
+//! Millstreams and become `[time, {"message": line}]` for all others. Only `add`, `time: integer` and dropped metadata make it
+//! parse records. It promises that every record of a batch is either encoded or rejected.
 
 use std::io;
 
@@ -26,17 +25,17 @@ use super::{
     options::{Compression, Metadata, Peer, TimeForm},
 };
 
-/// A batch larger than this becomes several chunks: receivers refuse frames above some limit (Millstream: 64 MiB), and a chunk
-/// is what is resent after an error.
+/// A batch larger than this becomes several chunks. Receivers refuse frames above some limit (Millstream: 64 MiB), and an error
+/// makes the sink resend a whole chunk.
 const PART_BYTES_MAX: usize = 8 << 20;
 /// Maximum growth of a line that becomes an entry: the heads of array and map, an EventTime, the key, the head of the text.
 const ENTRY_BYTES: usize = 1 + 10 + 1 + 8 + 5;
 
-/// A smaller payload is copied out of its buffer: chunks wait for acks, and a few bytes must not hold a whole buffer (64 KiB or
-/// more) meanwhile.
+/// A smaller payload is copied out of its buffer. Otherwise a few bytes that wait for an ack would keep a whole buffer (64 KiB or
+/// more) in memory.
 const SMALL_BYTES: usize = 32 << 10;
 
-/// The same bytes in no more memory than they need.
+/// Copies small payloads, so that they take no more memory than they need.
 pub(super) fn compact(bytes: Bytes) -> Bytes {
     if bytes.len() < SMALL_BYTES {
         Bytes::copy_from_slice(&bytes)
@@ -67,7 +66,7 @@ pub(super) struct Encoder {
 /// An encoded part.
 pub(super) struct Payload {
     pub(super) bytes: Bytes,
-    /// How many records it holds.
+    /// Number of records in it.
     pub(super) count: u32,
     /// Records that cannot be encoded: their places in the part's body.
     pub(super) rejects: Vec<Reject>,
@@ -91,7 +90,7 @@ impl Encoder {
         same && (batch.encoding == Encoding::Lines || as_they_are())
     }
 
-    /// Splits a batch into parts that fit into one chunk each, always at the same records.
+    /// Splits a batch into parts that fit into one chunk each. The same batch is always split between the same records.
     pub(super) fn parts(&self, batch: Batch) -> Vec<Batch> {
         let growth = if self.encoding(&batch) == batch.encoding {
             0
@@ -104,7 +103,7 @@ impl Encoder {
         parts(batch, fits)
     }
 
-    /// The payload of a part before compression: its own body wherever possible.
+    /// Returns the payload of a part before compression: the part's own body, uncopied, wherever possible.
     pub(super) fn payload(&mut self, part: &Batch) -> Payload {
         if self.passes(part) {
             return Payload {
@@ -149,7 +148,7 @@ impl Encoder {
         count
     }
 
-    /// The chunk with this payload; `part` describes it.
+    /// Builds the chunk with this payload; `part` has its tag and values. Compresses the payload if the options say so.
     pub(super) fn chunk(&self, name: Name, part: &Batch, payload: Bytes) -> io::Result<Chunk> {
         let (payload, compressed) = self.compress(payload)?;
         let tag = part.tag.as_str().as_bytes();
@@ -176,7 +175,7 @@ impl Encoder {
         let mut options = Vec::with_capacity(256);
         write_options(&mut options, &described);
         if options.len() > OPTION_BYTES_MAX {
-            // A receiver would refuse a longer map for ever, and records matter more than their values.
+            // A receiver would refuse a longer map on every resend. Losing the values is better than never delivering the records.
             described.values = None;
             options.clear();
             write_options(&mut options, &described);

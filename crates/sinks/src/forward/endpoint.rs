@@ -1,7 +1,6 @@
-//! One server as a lane knows it: the chunks it was given, what the cluster wants of it, and what heartbeats say.
+//! One server as a lane sees it: the chunks it was given, whether the cluster wants it, and the result of heartbeats.
 //!
-//! The cluster gives and asks, the link connects, the connection writes and reads: all three share this, and none of them
-//! knows another.
+//! The cluster, the link and the connection of a server share this state.
 
 use std::{
     cell::{Cell, RefCell},
@@ -64,7 +63,7 @@ pub(super) struct Endpoint {
     pub(super) standing: Standing,
     wanted: Cell<bool>,
     pulse: Cell<Pulse>,
-    /// It has begun to answer heartbeats again: the next connection attempt need not wait.
+    /// It has begun to answer heartbeats again, so the next connection attempt skips the back-off.
     hurry: Cell<bool>,
     wake: Notify,
 }
@@ -85,7 +84,7 @@ impl Endpoint {
         }
     }
 
-    /// Sets whether it takes part.
+    /// Sets whether the cluster wants the server to take part.
     pub(super) fn want(&self, wanted: bool) {
         if self.wanted.replace(wanted) != wanted {
             self.wake();
@@ -103,24 +102,24 @@ impl Endpoint {
         self.wake();
     }
 
-    /// Leases up to `serial` are durable: their chunks may go out.
+    /// Notes that leases up to `serial` are durable, so that their chunks may go out.
     pub(super) fn leased(&self, serial: u64) {
         self.window.borrow_mut().leased(serial);
         self.wake();
     }
 
-    /// Notes what heartbeats have found out.
+    /// Notes a new pulse.
     pub(super) fn note_pulse(&self, pulse: Pulse) {
         let before = self.pulse.replace(pulse);
         if before != pulse {
-            // A return counts even if the server is silent again before the link looks.
+            // A return counts even if the server has fallen silent again before the link checks.
             self.hurry
                 .set(self.hurry.get() || pulse.returns != before.returns);
             self.wake();
         }
     }
 
-    /// Whether it has answered heartbeats and does not any more.
+    /// Whether it answered heartbeats earlier and has stopped.
     pub(super) fn is_silent(&self) -> bool {
         self.pulse.get().silent
     }
@@ -140,7 +139,7 @@ impl Endpoint {
         self.wake.notified().await;
     }
 
-    /// A chunk is finished.
+    /// Notes that a chunk is finished.
     pub(super) fn finish(&self, chunk: &Chunk) {
         self.common.hub.finish(chunk.number);
     }

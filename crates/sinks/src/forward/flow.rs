@@ -1,10 +1,9 @@
 //! Flows: records that go to the same server, in order (`balance: { hash: TEMPLATE }`). Pure.
 //!
-//! A record's flow is a hash of the template's value. It depends on the record alone, so a batch is split into the same pieces
-//! again after a restart, whatever servers there are then. A flow has one server at a time, chosen by weighted rendezvous
-//! hashing (Thaler and Ravishankar, "Using name-based mappings to increase hit rates", 1998; weights as in Schindelhauer and
-//! Schomaker, "Weighted distributed hash tables", 2005): when a server joins or leaves, only the flows that go to it or were on
-//! it move.
+//! A record's flow is a hash of the template's value. It depends on the record alone, so after a restart a batch is split into the
+//! same pieces, even if the servers have changed. A flow has one server at a time, chosen by weighted rendezvous hashing (Thaler
+//! and Ravishankar, "Using name-based mappings to increase hit rates", 1998; weights as in Schindelhauer and Schomaker, "Weighted
+//! distributed hash tables", 2005): when a server joins or leaves, only the flows that it gains or loses move.
 
 use millstream_record::{Batch, Pool};
 use millstream_wire::{split::Splitter, template::Template};
@@ -37,7 +36,7 @@ impl Flows {
 pub(super) fn wish(flow: Flow, server: &str, weight: u32) -> f64 {
     let mut key = server.as_bytes().to_vec();
     key.push(flow);
-    // In (0, 1): 53 bits and a half.
+    // In (0, 1), both ends excluded: 53 bits plus one half.
     let part = ((hash(&key) >> 11) as f64 + 0.5) / (1u64 << 53) as f64;
     -f64::from(weight) / part.ln()
 }

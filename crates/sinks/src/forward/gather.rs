@@ -1,7 +1,7 @@
 //! Gathers small batches of one tag into one chunk.
 //!
-//! Only behind memory: behind a durable channel each frame is a chunk, so that ids are stable. A batch from some size on travels
-//! alone, uncopied.
+//! Only behind memory: behind a durable channel each frame is a chunk, so that ids are stable. A batch of `ALONE_BYTES` or more
+//! travels alone, uncopied.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::sending::Batching;
 
 /// A batch of this size or more is a separate chunk: copying it would cost more than another ack.
 const ALONE_BYTES: usize = 128 << 10;
-/// Tags that are gathered at once; one more makes all of them leave.
+/// Maximum number of tags that are gathered at a time. Reaching it flushes all of them.
 const TAGS_MAX: usize = 64;
 
 /// A chunk that is being gathered.
@@ -20,7 +20,7 @@ const TAGS_MAX: usize = 64;
 pub(super) struct Gathered {
     /// Its number.
     pub(super) number: u64,
-    /// Its description: the first batch without the body; the count is that of the payload.
+    /// The first batch without its body, with the count of the whole payload.
     pub(super) part: Batch,
     /// The payload so far.
     pub(super) payload: Buffer,
@@ -34,7 +34,7 @@ pub(super) struct Gathering {
     limits: Batching,
     chunks: Vec<Gathered>,
     since: Instant,
-    /// Bytes of the last longest chunk: a guess for the next.
+    /// Size of the longest chunk of the last flush: the initial capacity of the next.
     likely_bytes: usize,
 }
 
@@ -53,14 +53,14 @@ impl Gathering {
         batch.len() < ALONE_BYTES.min(self.limits.size.as_usize())
     }
 
-    /// The chunk for a batch with this tag and, where they travel along, these values.
+    /// Finds the chunk for a batch with this tag and, where values travel along, these values.
     pub(super) fn find(&self, tag: &Tag, values: Option<&Arc<Values>>) -> Option<usize> {
         let fits =
             |part: &Batch| part.tag == *tag && values.is_none_or(|values| part.values == *values);
         self.chunks.iter().position(|chunk| fits(&chunk.part))
     }
 
-    /// Begins a chunk that `part` describes; returns its place.
+    /// Begins a chunk with the tag and values of `part`. Returns its index.
     pub(super) fn begin(&mut self, number: u64, part: Batch, pool: &Pool) -> usize {
         if self.chunks.is_empty() {
             self.since = Instant::now();
@@ -74,12 +74,12 @@ impl Gathering {
         self.chunks.len() - 1
     }
 
-    /// The chunk at a place.
+    /// The chunk at an index.
     pub(super) fn get(&mut self, place: usize) -> &mut Gathered {
         &mut self.chunks[place]
     }
 
-    /// Whether the chunks leave now although more may be ready.
+    /// Whether the chunks must leave now, even if more batches are ready.
     pub(super) fn is_full(&self) -> bool {
         let bytes = self.chunks.iter().map(|chunk| chunk.payload.len()).sum();
         let records = self.chunks.iter().map(|chunk| chunk.part.count).max();
@@ -91,7 +91,7 @@ impl Gathering {
         self.chunks.is_empty()
     }
 
-    /// Returns when the chunks leave although they are not full.
+    /// Returns when `batch.linger` is over and the chunks must leave even if they are not full.
     pub(super) async fn due(&self) {
         let linger = self.limits.linger.as_duration();
         if !linger.is_zero() {

@@ -1,9 +1,9 @@
 //! Heartbeats: whether servers answer. One lane asks for all lanes.
 //!
-//! A server that has answered, and then not for `silence` (5 s), is silent: it gets nothing, and what it was given is treated as
-//! after a broken connection, until it answers again. A server that has never answered is not judged: a firewall may drop
-//! datagrams, and refused connections are noticed by the links. Fluentd's phi accrual detector has the same effect after a
-//! longer wait (about 37 s at one beat a second) and needs a window of samples; a fixed time can be read off the configuration.
+//! A server that has answered, and then not for `silence` (5 s), is silent: until it answers again it gets no chunks, and its
+//! chunks are treated as after a broken connection. A server that has never answered is not judged: a firewall may drop datagrams,
+//! and refused connections are noticed by the links. Fluentd's phi accrual detector has the same effect after a longer wait (about
+//! 37 s at one beat a second) and needs a window of samples; a fixed time can be read off the configuration.
 
 use std::{collections::BTreeMap, io, net::SocketAddr};
 
@@ -19,9 +19,9 @@ use super::options::{Beat, Heartbeat};
 /// The state of a server according to heartbeats.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Pulse {
-    /// It has answered before and does not any more.
+    /// It answered earlier and has stopped.
     pub(super) silent: bool,
-    /// How often it has begun to answer again.
+    /// Number of times it has begun to answer again.
     pub(super) returns: u64,
 }
 
@@ -43,7 +43,7 @@ impl Hearts {
         }
     }
 
-    /// The pulses from now on.
+    /// Subscribes to the pulses.
     pub(super) fn subscribe(&self) -> watch::Receiver<Pulses> {
         self.pulses.subscribe()
     }
@@ -53,7 +53,7 @@ impl Hearts {
         self.options.by != Beat::None
     }
 
-    /// Asks a server again and again and publishes its pulse. `connect` makes a connection and closes it.
+    /// Sends heartbeats to a server until dropped, and publishes its pulse. `connect` opens a connection and closes it.
     pub(super) async fn ask(
         &self,
         address: &str,
@@ -64,12 +64,12 @@ impl Hearts {
         let interval = self.options.interval.as_duration();
         let (mut answered, mut missed): (Option<Instant>, bool) = (None, false);
         let mut socket = None;
-        // The address may have been a server before.
+        // The address may have left the list while silent.
         self.publish(address, |pulse| pulse.silent = false);
         loop {
             let next = Instant::now() + interval;
             let answer = match self.options.by {
-                // A lost datagram stays lost; the kernel retransmits a SYN meanwhile.
+                // A lost datagram is not retransmitted, so waiting longer is useless. A lost SYN is: the kernel sends it again.
                 Beat::Udp => timeout(interval, datagram(&mut socket, address)).await,
                 _ => timeout(silence, connect()).await,
             };

@@ -1,4 +1,4 @@
-//! The chunks of a lane that no server holds, and the news that links have for the relay.
+//! The chunks of a lane that no server holds, and what links report to the relay.
 
 use std::{cell::RefCell, collections::BTreeMap};
 
@@ -12,28 +12,28 @@ use super::{
 /// The exchange between the relay and the links of a lane.
 #[derive(Debug, Default)]
 pub(super) struct Hub {
-    /// Chunks without a server, by number, so that they go out in order however often they return.
+    /// Chunks without a server, by number, so that they go out in order even after they were taken back.
     pub(super) pending: RefCell<BTreeMap<Key, Chunk>>,
-    /// Chunks that waited too long for a server that may have them (`failover: wait`): they go to no other.
+    /// Chunks that waited too long for a server that may have them (`failover: wait`). They go to no other server.
     pub(super) overdue: RefCell<Vec<Chunk>>,
     /// Numbers of chunks that are finished.
     pub(super) done: RefCell<Vec<u64>>,
-    /// Chunks that have a copy for each server, and how many copies are not finished.
+    /// With `balance: all`: the number of unfinished copies of each chunk.
     pub(super) copies: RefCell<BTreeMap<u64, usize>>,
     /// A new list of servers that the relay has not seen yet.
     pub(super) servers: RefCell<Option<Vec<ServerOptions>>>,
-    /// One of the above, or the state of a link, has changed.
+    /// Notified when one of the fields above or the state of a link has changed.
     pub(super) changed: Notify,
 }
 
 impl Hub {
-    /// A chunk is finished, or one of its copies.
+    /// Notes that a chunk, or one of its copies, is finished.
     pub(super) fn finish(&self, number: u64) {
         self.done.borrow_mut().push(number);
         self.changed.notify_one();
     }
 
-    /// Counts down the copies of a finished chunk; whether that was the last.
+    /// Counts down the copies of a chunk. Returns whether none is left.
     pub(super) fn is_last(&self, number: u64) -> bool {
         let mut copies = self.copies.borrow_mut();
         match copies.get_mut(&number) {
@@ -46,7 +46,7 @@ impl Hub {
         }
     }
 
-    /// Takes back chunks that other servers may get.
+    /// Takes back chunks that have to be dealt again.
     pub(super) fn take_back(&self, chunks: Vec<Chunk>) {
         let chunks = chunks.into_iter().map(|chunk| (chunk.key(), chunk));
         self.pending.borrow_mut().extend(chunks);

@@ -9,9 +9,9 @@
 //!             kind 1, a server: number u32, address
 //!             kind 2, a lease: epoch u32, seq u64, part u32, server u32; the newest counts
 //! ```
-//! Integers are little endian, the channel id is big endian. It promises that a lease is durable before the first byte of its
-//! chunk goes out, so after a crash a chunk that a server may have goes to that server again, which recognises its id. Many leases
-//! share a sync. Leases of settled chunks are forgotten; the file is rewritten when most of it is forgotten leases.
+//! Integers are little endian, the channel id is big endian. It promises that a lease is durable before the first byte of its chunk
+//! goes out. So after a crash a chunk that a server may have goes to the same server again, which recognises its id. Many leases
+//! share a sync. Leases of settled chunks are forgotten. The file is rewritten when it consists mostly of forgotten leases.
 
 use std::{
     collections::BTreeMap,
@@ -52,7 +52,8 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 /// A chunk behind a durable channel: its frame, and which part of it.
 pub(super) type Place = (Position, u32);
 
-/// Which start of the sink may write: a sync of the previous start may still be in flight and must not write any more.
+/// Identifies the start of the sink that may write. A sync of the previous start may still be in flight and must not write any
+/// more.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Turn(Arc<Mutex<u64>>);
 
@@ -70,11 +71,11 @@ pub(super) struct Leases {
     channel: u128,
     servers: Vec<String>,
     table: BTreeMap<Place, u32>,
-    /// Records that are in no sync yet.
+    /// Records that are not part of a sync yet.
     unsynced: Bodies,
     /// The number of the sync that will make them durable.
     serial: u64,
-    /// Bytes that were unreadable at the start although valid records follow.
+    /// Number of unreadable bytes before valid records, found at the start.
     damaged_bytes: u64,
 }
 
@@ -85,7 +86,7 @@ struct Bodies {
     ends: Vec<usize>,
 }
 
-/// A write and sync, to be run on a thread that may block.
+/// A pending write and sync, to be run on a thread that may block.
 pub(super) struct Sync {
     turn: (Turn, u64),
     journal: Arc<Mutex<Journal>>,
@@ -100,7 +101,7 @@ enum Work {
 }
 
 impl Leases {
-    /// Opens the leases in the sink's directory, which it creates if needed. Drops those of another channel.
+    /// Opens the leases in the sink's directory; creates the directory if needed. Drops leases of another channel.
     pub(super) fn open(
         disk: Arc<dyn Disk>,
         directory: &Path,
@@ -128,18 +129,18 @@ impl Leases {
             leases.damaged_bytes = holes.map(|hole| hole.end - hole.start).sum();
             leases.restore(recovered.records.iter().map(|record| &*record.body));
         }
-        // Torn ends and damage stay behind with the old file, and what was read counts only if it is durable.
+        // A new file leaves torn ends and damage behind. It also makes the leases that were read durable, before they count.
         let records = leases.rewritten();
         lock(&leases.journal).replace(records)?;
         Ok(leases)
     }
 
-    /// How many bytes of the file were damaged. Leases in them are unknown, so their chunks may go to another server than before.
+    /// Number of damaged bytes in the file. Their leases are unknown, so the chunks may go to another server than before.
     pub(super) fn damaged_bytes(&self) -> u64 {
         self.damaged_bytes
     }
 
-    /// Takes the records of an earlier start, if they are of this channel.
+    /// Restores the records of an earlier start, if they belong to this channel.
     fn restore<'a>(&mut self, mut bodies: impl Iterator<Item = &'a [u8]>) {
         let mut title = TITLE.to_le_bytes().to_vec();
         title.extend(self.channel.to_be_bytes());
@@ -148,12 +149,12 @@ impl Leases {
         }
         let mut servers = BTreeMap::new();
         for body in bodies {
-            // A record that makes no sense is left out: its chunk may go to another server.
+            // An invalid record is skipped: its chunk may go to another server.
             let _ = self.restore_record(&mut Fields::new(body), &mut servers);
         }
     }
 
-    /// Takes one record; `servers` are the addresses by their numbers in the file.
+    /// Restores one record. `servers` maps the numbers in the file to addresses.
     fn restore_record(
         &mut self,
         fields: &mut Fields<'_>,
@@ -205,7 +206,7 @@ impl Leases {
         self.serial
     }
 
-    /// The records that are not durable yet; None if there is nothing new. Only one sync may be in flight.
+    /// Takes the records that are not durable yet, or returns None if there are none. Only one sync may be in flight.
     pub(super) fn sync(&mut self) -> Option<Sync> {
         if self.unsynced.ends.is_empty() {
             return None;
@@ -301,7 +302,7 @@ impl Bodies {
 }
 
 fn lock(journal: &Mutex<Journal>) -> MutexGuard<'_, Journal> {
-    // A journal whose write panicked half way needs to be replaced, and says so.
+    // After a panic in the middle of a write, the journal is unchanged or reports that it needs a replacement.
     journal.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -1,7 +1,8 @@
 //! Grants leases for chunks, and makes them durable on another thread.
 //!
 //! Where leases are kept (`failover: wait` behind a durable channel), a chunk goes out only after the lease that names its server
-//! is durable. Many leases share a sync; only one sync is in flight. Elsewhere nothing is leased and nothing waits.
+//! is durable. Many leases share a sync; only one sync is in flight. In all other modes there are no leases, and no chunk waits for
+//! one.
 
 use std::future::pending;
 
@@ -36,14 +37,14 @@ impl Lessor {
         self.durable
     }
 
-    /// The server that may have a chunk since before the sink started.
+    /// The server that may have this chunk from before the sink started.
     pub(super) fn holder(&self, chunk: &Chunk) -> Option<String> {
-        // A chunk that was leased since then and is back at the hub was not begun: no server has it.
+        // A chunk that was leased after the start and is back at the hub was not begun, so no server has it.
         let leases = self.leases.as_ref().filter(|_| chunk.lease == 0)?;
         leases.holder(chunk.place?).map(str::to_owned)
     }
 
-    /// Leases a chunk to a server, or notes that the server may have it already.
+    /// Leases a chunk to a server. If an earlier run has leased it, only marks it as begun, because the server may have it.
     pub(super) fn lease(&mut self, chunk: &mut Chunk, server: &str) {
         let (Some(leases), Some(place)) = (&mut self.leases, chunk.place) else {
             return;
@@ -71,8 +72,8 @@ impl Lessor {
         }
     }
 
-    /// Returns when the sync in flight is done: the number up to which leases are durable. Waits for ever if there is none. Can be
-    /// dropped and called again.
+    /// Waits for the sync in flight and returns the number up to which leases are durable. Never returns if no sync is in flight.
+    /// Safe to drop and call again.
     pub(super) async fn synced(&mut self) -> Result<u64, Failure> {
         let Some((serial, task)) = &mut self.syncing else {
             return pending().await;

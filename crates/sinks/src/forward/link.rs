@@ -1,4 +1,4 @@
-//! One server's task: connect, send, fail, wait, connect again.
+//! The task of one server: connects, sends, and reconnects with back-off after a failure.
 //!
 //! `read -> decode -> send -> keep -> take -> process -> encode -> [write] -> settle`
 //!
@@ -6,9 +6,8 @@
 //! asleep -> connecting -> up -> (closed while idle) -> connecting
 //!                         up -> (broken)            -> failed -> up
 //! ```
-//! Each link is a task, so a server that cannot be reached delays no other. The link promises that a chunk it was given is
-//! acked, still in its window, or back at the hub; never lost, never in two places. The cluster chooses which chunk goes to
-//! which server.
+//! Each link is a task, so a server that cannot be reached delays no other. The link promises that each chunk it was given is
+//! acked, in its window, or back at the hub; never lost, never in two places. The cluster chooses which chunk goes to which server.
 
 use std::{
     cell::Cell,
@@ -34,7 +33,7 @@ use super::{
 };
 use crate::sending::Backoff;
 
-/// How many chunks in doubt one log line names: as many as are in flight with chunks of 32 KiB.
+/// Maximum number of chunks in doubt that one log line names: with chunks of 32 KiB, this many are in flight.
 const DOUBT_MAX: usize = 128;
 
 /// The state of a link.
@@ -48,7 +47,7 @@ enum Phase {
     Up,
     /// The connection broke or could not be made; retried with back-off.
     Failed,
-    /// No longer one of the servers, and nothing left to do.
+    /// Removed from the list of servers, and all its chunks are done.
     Left,
 }
 
@@ -58,7 +57,7 @@ pub(super) struct Link {
     weight: Cell<u32>,
     standby: Cell<bool>,
     phase: Cell<Phase>,
-    /// No longer one of the servers: it finishes what it has.
+    /// Removed from the list of servers: it only finishes its chunks.
     leaving: Cell<bool>,
 }
 
@@ -119,14 +118,15 @@ impl Link {
         self.phase.get() == Phase::Up
     }
 
-    /// It is one of the servers, with these options.
+    /// Keeps the server in the list, with these options.
     pub(super) fn stay(&self, server: &ServerOptions) {
         self.weight.set(server.weight);
         self.standby.set(server.standby);
         self.leaving.set(false);
     }
 
-    /// It is no longer one of the servers: others send what it has not begun, and it ends when everything else is acked.
+    /// Removes the server from the list: chunks that were not begun go back to the hub, and the link ends when all others are
+    /// acked.
     pub(super) fn leave(&self) {
         if !self.leaving.replace(true) {
             let chunks = self.endpoint.window.borrow_mut().remove_unbegun();
@@ -141,13 +141,13 @@ impl Link {
         self.phase.get() == Phase::Left
     }
 
-    /// A connection to the server, ready for chunks.
+    /// Opens a connection to the server, ready for chunks.
     pub(super) async fn connect(&self) -> std::io::Result<Stream> {
         let reporter = &self.endpoint.common.reporter;
         dial::connect(self.address(), self.settings(), reporter).await
     }
 
-    /// The life of the link. It ends when the server is no longer one of the servers and nothing is left to do.
+    /// Runs the link until the server has left the list and all its chunks are done.
     pub(super) async fn run(self: Rc<Self>) {
         let mut backoff = Backoff::new(&self.settings().retry);
         loop {
@@ -174,7 +174,8 @@ impl Link {
             }
             let connected = tokio::select! {
                 biased;
-                // An attempt that began while the server was down waits for the kernel's next SYN, up to a minute: start over.
+                // The server answers now, but an attempt that began while it was down may wait up to a minute for the kernel's next
+                // SYN.
                 () = self.called_off() => continue,
                 connected = self.connect() => connected,
             };
@@ -203,7 +204,7 @@ impl Link {
         let (end, progress) = Connection::new(stream, &self.endpoint).run().await;
         drop(counted);
         let lasted = since.elapsed() >= settings.retry.first.as_duration();
-        // Without acks, writing proves nothing: a peer that accepts and closes at once would swallow everything.
+        // Without acks a write proves nothing: everything would go to a peer that accepts connections and closes them at once.
         let worked = progress && (settings.ack || lasted);
         if worked {
             backoff.reset();
@@ -211,7 +212,7 @@ impl Link {
         let idle = self.endpoint.window.borrow().is_empty();
         match end {
             End::Retired => {}
-            // Peers close connections that are idle for long: that is no failure.
+            // Peers close idle connections; this is not a failure.
             End::Closed if idle && (worked || lasted) => self.set(Phase::Connecting),
             end => {
                 let wait = if worked {
@@ -234,7 +235,7 @@ impl Link {
         }
     }
 
-    /// Returns when the server has begun to answer, or when there is nothing left to connect for.
+    /// Returns when the server has begun to answer heartbeats again, or when it is leaving and has no chunks left.
     async fn called_off(&self) {
         let done = || self.leaving.get() && self.endpoint.window.borrow().is_empty();
         while !(self.endpoint.take_hurry() || done()) {
@@ -242,8 +243,8 @@ impl Link {
         }
     }
 
-    /// Reports a failure and hands back what others may send. The next attempt follows after `wait`, or when the server
-    /// answers heartbeats again.
+    /// Reports a failure and hands back the chunks that other servers may send. The next attempt follows after `wait`; with None,
+    /// when the server answers heartbeats again.
     fn fail(&self, what: fmt::Arguments<'_>, wait: Option<Duration>) {
         let chunks = self.release();
         let resend = match chunks.len() {
@@ -265,12 +266,12 @@ impl Link {
         self.endpoint.common.hub.changed.notify_one();
     }
 
-    /// Removes what other servers may send now that the connection is gone.
+    /// Removes and returns the chunks that other servers may send, now that the connection is closed.
     fn release(&self) -> Vec<Chunk> {
         let mut window = self.endpoint.window.borrow_mut();
         let released = match self.settings().failover {
             Failover::Resend => window.release(|_| true),
-            // A chunk that was begun may have arrived: it waits for its server.
+            // A chunk that was begun may have arrived, so it waits for this server.
             Failover::Wait => window.release(|chunk| !chunk.begun),
         };
         drop(window);
@@ -278,21 +279,21 @@ impl Link {
         released
     }
 
-    /// Hands over for giving up what has waited longer than `retry.give_up` for this server. Other servers never get it: this
-    /// one may have it.
+    /// Hands over chunks that have waited longer than `retry.give_up` for this server. Other servers never get them, because this
+    /// one may have them.
     fn expire(&self) {
         let limit = self.settings().retry.give_up.0;
         let overdue = |chunk: &Chunk| chunk.is_overdue(limit);
         if self.endpoint.window.borrow().any(overdue) {
             let chunks = self.endpoint.window.borrow_mut().release(overdue);
             self.endpoint.common.hub.overdue.borrow_mut().extend(chunks);
-            // The link may have stayed for these alone.
+            // A leaving link may have waited only for these chunks.
             self.endpoint.wake();
         }
     }
 
-    /// [`Link::expire`], unless a connection is open: its end does it. A server that has vanished breaks no connection, and while it is
-    /// silent no connection is attempted.
+    /// Calls [`Link::expire`] unless a connection is open, whose end does the same. Without this call, chunks of a silent server
+    /// would never expire: no connection to it is attempted, so none ends.
     pub(super) fn expire_unless_up(&self) {
         if !self.is_up() {
             self.expire();
@@ -309,7 +310,7 @@ impl Link {
     }
 }
 
-/// Names the chunks that this server may have although others get them now: only these can be stored twice.
+/// Names the chunks in doubt: this server may have them, and others get them now. Only these can be stored twice.
 fn doubt(chunks: &[Chunk]) -> String {
     let begun: Vec<&Chunk> = chunks.iter().filter(|chunk| chunk.begun).collect();
     if begun.is_empty() {
@@ -328,7 +329,7 @@ fn doubt(chunks: &[Chunk]) -> String {
     text
 }
 
-/// Counts a connection while it lives, also when its task is dropped.
+/// Counts a connection as open until dropped, even if its task is cancelled.
 struct CountedConnection<'a>(&'a Meter);
 
 impl<'a> CountedConnection<'a> {

@@ -16,7 +16,7 @@
 //! - `leases`, `lessor`: which server may have which chunk, across restarts.
 //!
 //! It promises that a batch is settled only after every chunk of it is acked by some server, that a chunk is resent with the same
-//! id and the same bytes until then, and that a server that cannot be reached delays nothing but itself.
+//! id and the same bytes until then, and that a server that cannot be reached delays no other server.
 
 use std::{sync::Arc, time::Duration};
 
@@ -96,7 +96,7 @@ impl Sink for Forward {
                 "`ack: false`: what is in flight when a connection breaks is lost",
             );
         }
-        // Where every server gets everything, no server gets what another may have.
+        // With `balance: all` no server gets a chunk in doubt of another one.
         let exact = self.has_one_server() || self.keeps_leases() || self.settings.to_all;
         match (durable, self.peer, exact) {
             (true, Peer::Millstream, true) => Promise::new(

@@ -32,7 +32,7 @@ pub(super) struct Config {
     /// `millstream` (lines stay lines; the values of a batch and its receive time travel along).
     #[serde(default)]
     pub(super) peer: Peer,
-    /// Whether the sink asks for acks. Without: at most once for what is in flight when a connection breaks.
+    /// Whether the sink asks for acks. Without acks, chunks in flight when a connection breaks may be lost.
     #[serde(default = "ack")]
     pub(super) ack: bool,
     /// Time after which a connection is closed if an ack is due and nothing moves on it.
@@ -84,7 +84,7 @@ fn ack() -> bool {
     true
 }
 
-/// As long as fluentd waits, whose receivers may ack late.
+/// The same as in fluentd, whose receivers may ack late.
 fn ack_timeout() -> Period {
     Period::secs(190)
 }
@@ -94,7 +94,7 @@ fn in_flight() -> Size {
     Size::mib(4)
 }
 
-/// On a local network a larger buffer only moves the sender's work into the receiver's time: both compete for the cache.
+/// On a local network a larger buffer is no faster: sender and receiver then compete for the cache.
 fn send_buffer() -> Size {
     Size::kib(128)
 }
@@ -163,7 +163,7 @@ pub(super) struct Heartbeat {
     pub(super) by: Beat,
     /// Time between two heartbeats.
     pub(super) interval: Period,
-    /// Time after which a server that has answered before, and does not any more, gets nothing until it answers again.
+    /// Time without an answer after which a server that answered before gets no more chunks, until it answers again.
     pub(super) silence: Period,
 }
 

@@ -2,9 +2,9 @@
 //!
 //! `read -> decode -> send -> keep -> [take] -> process -> [encode] -> write -> [settle]`
 //!
-//! One task per lane. It takes a batch only when every chunk before it has a server, so back-pressure begins when the
-//! servers' windows are full or no server is there. It promises that a checkpoint is settled only when every chunk before it is
-//! acked or rejected. The links handle sockets.
+//! One task per lane. It takes a batch only when every chunk before it has a server, so back-pressure begins when all windows are
+//! full or no server is available. It promises that a checkpoint is settled only when every chunk before it is acked or rejected.
+//! The links handle sockets.
 
 use std::{rc::Rc, sync::Arc};
 
@@ -35,10 +35,11 @@ use super::{
 };
 use crate::sending::{Ids, Input, Lane, PartNumbers, Refused};
 
-/// The part of a batch that belongs to one flow becomes at most 2^16 chunks of 8 MiB: their numbers follow the flow's.
+/// Bits of a part number below the flow's number: one flow of a batch becomes at most 2^16 chunks of 8 MiB.
 const FLOW_PART_BITS: u32 = 16;
 
-/// How many chunks may finish behind one that does not (because its server is in doubt): the lane remembers a little of each.
+/// Maximum number of chunks that may finish behind an unfinished one, whose server is in doubt. The lane keeps a small entry for
+/// each.
 const IN_FLIGHT_MAX: usize = 1 << 16;
 
 /// One lane of the sink.
@@ -146,7 +147,7 @@ impl<'a> Relay<'a> {
     }
 
     async fn next(&mut self) -> Result<Event, Failure> {
-        // While a chunk has no server, no more batches are taken: here back-pressure starts.
+        // While a chunk has no server, no more batches are taken. Back-pressure starts here.
         let dealt = self.hub.pending.borrow().is_empty();
         let has_room = dealt && self.lane.in_flight() < IN_FLIGHT_MAX;
         Ok(tokio::select! {
@@ -163,15 +164,15 @@ impl<'a> Relay<'a> {
         })
     }
 
-    /// Whether nothing is left to do, or nothing can be done now: when the process stops while no server is connected, a durable
-    /// channel keeps everything for the next start.
+    /// Whether the inlet has ended and everything is settled, or the process stops while no server is connected. In the second case
+    /// a durable channel keeps the rest for the next start.
     fn is_finished(&self) -> bool {
         let everything_sent = self.gathering.is_empty() && self.lane.is_settled();
         self.lane.has_ended() && everything_sent
             || self.stopped && self.lane.is_durable() && !self.cluster.is_up()
     }
 
-    /// Takes in what the links have finished and settles checkpoints.
+    /// Notes the chunks that the links have finished, and settles checkpoints.
     async fn settle(&mut self) -> Result<(), Failure> {
         for number in self.hub.done.take() {
             if self.hub.is_last(number) {
@@ -189,7 +190,7 @@ impl<'a> Relay<'a> {
             return Ok(());
         }
         if self.encoder.peer == Peer::Millstream && batch.tag.as_str().len() > TAG_BYTES_MAX {
-            // The peer would refuse the frame for ever, and everything behind it would wait.
+            // The peer would refuse the frame on every resend, and everything behind it would wait.
             let records = records(&batch).filter_map(|(range, _)| batch.body.get(range));
             let reason = "the tag is longer than the next Millstream accepts";
             self.lane.reject(None, &batch, records, reason).await;
@@ -200,7 +201,7 @@ impl<'a> Relay<'a> {
         if !alone && self.gathering.takes(&batch) {
             return self.gather(batch).await;
         }
-        // Keeps the order: what was gathered before leaves before.
+        // Keeps the order: batches that were gathered earlier leave first.
         self.flush()?;
         match &mut self.flows {
             None => self.send_parts(batch, position, None).await,
@@ -213,7 +214,7 @@ impl<'a> Relay<'a> {
         }
     }
 
-    /// Makes chunks of a batch, or of the part of it that belongs to a flow.
+    /// Makes chunks of a batch, or of its part that belongs to one flow.
     async fn send_parts(
         &mut self,
         batch: Batch,
@@ -340,7 +341,7 @@ impl<'a> Relay<'a> {
         self.lane.reject_refused(None, part, &refused).await;
     }
 
-    /// Gives up what no server has taken for too long.
+    /// Gives up chunks older than `retry.give_up`: sends their records to the port for rejects.
     async fn give_up_overdue(&mut self) {
         self.cluster.expire();
         for chunk in self.hub.overdue.take() {
@@ -353,7 +354,7 @@ impl<'a> Relay<'a> {
         }
     }
 
-    /// Removes the first chunk without a server if it has waited too long.
+    /// Removes and returns the first chunk without a server if it is older than `retry.give_up`.
     fn overdue(&self) -> Option<Chunk> {
         let limit = self.sink.settings.retry.give_up.0;
         let mut pending = self.hub.pending.borrow_mut();

@@ -24,7 +24,7 @@ pub(super) struct Settings {
 }
 
 impl Settings {
-    /// Whether records may have to wait for one particular server, however well the others work.
+    /// Whether records may have to wait for one particular server even if all others work.
     pub(super) fn needs_each(&self) -> bool {
         self.to_all || self.failover == Failover::Wait
     }

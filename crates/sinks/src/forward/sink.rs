@@ -1,4 +1,4 @@
-//! The checked sink: its options, and what its lanes share.
+//! The checked sink: its options, and the state that its lanes share.
 
 use std::sync::{
     Arc,
@@ -35,7 +35,7 @@ pub(super) struct Forward {
     pub(super) peer: Peer,
     time: TimeForm,
     metadata: Metadata,
-    /// A warning has said that metadata is dropped.
+    /// Whether the warning about dropped metadata was logged.
     warned_of_metadata: AtomicBool,
     compression: Compression,
     format: Options,
@@ -124,13 +124,13 @@ impl Forward {
         }
     }
 
-    /// Whether it remembers across restarts which server may have what.
+    /// Whether it remembers across restarts which server may have which chunk.
     pub(super) fn keeps_leases(&self) -> bool {
         let waits = self.settings.failover == Failover::Wait;
         self.settings.ack && waits && !self.settings.to_all
     }
 
-    /// Whether there is one server and never another.
+    /// Whether there is only one server, and discovery is off.
     pub(super) fn has_one_server(&self) -> bool {
         self.discovery.place.is_none() && self.discovery.servers.len() == 1
     }

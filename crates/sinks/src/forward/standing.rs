@@ -7,12 +7,12 @@ use millstream_pipeline::{
     report::Reporter,
 };
 
-/// Shared by all servers of a lane.
+/// The working servers of a lane.
 #[derive(Debug)]
 pub(super) struct Working {
-    /// How many servers are connected and have worked since they failed last.
+    /// Number of servers that are connected and not suspect.
     count: Cell<usize>,
-    /// Holds while no server works, where any other server would do.
+    /// Raised while no server works; used if any server may deliver any record.
     failing: Rc<Condition>,
 }
 
@@ -30,15 +30,15 @@ impl Working {
 pub(super) struct Standing {
     address: String,
     reporter: Reporter,
-    /// Records may have to wait for this server: its failure is a condition however well the others work.
+    /// Records may have to wait for this server, so its failure is a condition even if all others work.
     needed: bool,
-    /// Holds while it keeps the sink from delivering.
+    /// Raised while this server's failure keeps the sink from delivering.
     failing: Rc<Condition>,
     working: Rc<Working>,
     connected: Cell<bool>,
-    /// It has failed, and nothing has proven since that it works.
+    /// It has failed, and has not proven since that it works.
     suspect: Cell<bool>,
-    /// It is part of the lane's count.
+    /// Whether [`Working::count`] includes it.
     counted: Cell<bool>,
 }
 
@@ -64,20 +64,20 @@ impl Standing {
         }
     }
 
-    /// Whether there is a connection from now on.
+    /// Sets whether the server is connected.
     pub(super) fn set_connected(&self, connected: bool) {
         self.connected.set(connected);
         self.count();
     }
 
-    /// The server is not needed now: that it does not work keeps nothing from being delivered.
+    /// Clears the condition because the server is not needed at the moment: its failure delays no record.
     pub(super) fn excuse(&self) {
         if self.needed {
             self.failing.clear();
         }
     }
 
-    /// The server has answered in a way that only a receiver which takes records does.
+    /// Notes that the server works: it has answered as only a working receiver does.
     pub(super) fn proven(&self) {
         if self.suspect.replace(false) {
             let address = &self.address;
@@ -90,17 +90,17 @@ impl Standing {
         self.failing.clear();
     }
 
-    /// The connection has lasted, without acks or with nothing to be acked: nothing is kept from being delivered.
+    /// Notes that a connection has lasted without a failure while no ack was due: no record is delayed.
     pub(super) fn lasted(&self, ack: bool) {
         if ack {
-            // Only an ack proves more.
+            // The server stays suspect until it acks a chunk.
             self.failing.clear();
         } else {
             self.proven();
         }
     }
 
-    /// The server has failed: raises the condition, or warns if another server delivers.
+    /// Notes a failure: raises the condition, or only warns if another server can deliver.
     pub(super) fn failed(&self, why: impl fmt::Display) {
         self.suspect.set(true);
         self.set_connected(false);

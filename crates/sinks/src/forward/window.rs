@@ -1,4 +1,4 @@
-//! The chunks that one server was given, in the order they go out: written, being written, not begun.
+//! The chunks that one server was given, in sending order: written, partly written, not begun.
 //!
 //! `read -> decode -> send -> keep -> take -> process -> encode -> [write] -> settle`
 //!
@@ -16,8 +16,8 @@ use super::{
     flow::{FLOWS, Flow},
 };
 
-/// Slices of one vectored write: three per chunk, so about twenty small chunks leave with one system call. More (the kernel
-/// allows 1024) would not be cheaper: by then the write fills the send buffer.
+/// Slices of one vectored write: three per chunk, so about twenty small chunks leave with one system call. More slices (the kernel
+/// allows 1024) would not be cheaper, because such a write fills the send buffer.
 pub(super) const SLICES_MAX: usize = 64;
 
 /// The chunks of one server.
@@ -26,13 +26,13 @@ pub(super) struct Window {
     chunks: VecDeque<Chunk>,
     /// The sum of the costs of its chunks.
     cost: usize,
-    /// How many chunks, from the front, are wholly written.
+    /// Number of chunks, from the front, that are wholly written.
     written: usize,
-    /// Written bytes of the next one.
+    /// Bytes of the next chunk that are written.
     offset: usize,
     /// Leases are durable up to this number: chunks beyond it must not go out.
     leased: u64,
-    /// How many chunks belong to each flow.
+    /// Number of chunks of each flow.
     flows: [u32; FLOWS],
 }
 
@@ -114,7 +114,7 @@ impl Window {
         used
     }
 
-    /// The socket took `bytes` more. Calls `whole` for each chunk that is now wholly written.
+    /// The socket took `bytes` more. Calls `whole` for each chunk that is thereby wholly written.
     pub(super) fn wrote(&mut self, bytes: usize, mut whole: impl FnMut(&Chunk)) {
         self.offset += bytes;
         while let Some(chunk) = self.chunks.get_mut(self.written) {
@@ -146,7 +146,7 @@ impl Window {
         self.remove_written(0)
     }
 
-    /// The connection is gone: everything goes out again on the next one.
+    /// Starts over after the end of a connection: all chunks go out again on the next one.
     pub(super) fn rewind(&mut self) {
         self.written = 0;
         self.offset = 0;
@@ -160,7 +160,7 @@ impl Window {
         self.chunks.iter().any(is)
     }
 
-    /// Removes the chunks for which `goes` holds, in order; the others go out again from their first byte.
+    /// Removes and returns the chunks for which `goes` holds, in order. All others go out again from their first byte.
     pub(super) fn release(&mut self, goes: impl Fn(&Chunk) -> bool) -> Vec<Chunk> {
         self.rewind();
         let (gone, stays): (Vec<_>, Vec<_>) =
@@ -170,7 +170,7 @@ impl Window {
         gone
     }
 
-    /// Removes the chunks of which nothing was ever written.
+    /// Removes and returns the chunks of which no byte was ever written.
     pub(super) fn remove_unbegun(&mut self) -> Vec<Chunk> {
         let kept = self.written + usize::from(self.offset > 0);
         let unsent = self.chunks.split_off(kept.min(self.chunks.len()));

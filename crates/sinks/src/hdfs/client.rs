@@ -1,4 +1,4 @@
-//! The client: its creation, and its errors as failures that name the cluster and the next step.
+//! Creates the client, and turns its errors into failures that name the cluster and the next step.
 //!
 //! The library's tasks (connections, lease renewal) run on a separate runtime, which ends with the client and the outputs that it
 //! writes, so a task of a failed run keeps no file open. After a timeout a new client with new connections starts with another
@@ -76,7 +76,7 @@ impl Deref for Live {
 
 impl Drop for Live {
     fn drop(&mut self) {
-        // This may run within a runtime, which must not wait for the end of another one.
+        // This may be dropped within a runtime, which must not block until another runtime has ended.
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();
         }

@@ -244,7 +244,7 @@ impl Config {
         Ok(content)
     }
 
-    /// Options that can be read but not used.
+    /// The problems of options that parse but cannot be used.
     fn problems(&self, node: &Node) -> Vec<Problem> {
         let mut problems = Vec::new();
         let is_name = |text: &str| !text.contains(['/', ':']);

@@ -162,8 +162,8 @@ impl HdfsStore {
         let Err(trouble) = self.rename(from, to).await else {
             return Ok(Published::Done);
         };
-        // The response of an earlier attempt may be lost, or it succeeded before a crash. That neither file exists is trusted only
-        // after a write: a name node that does not know yet that it lost the active role answers reads from the past, but cannot write.
+        // An earlier attempt may have succeeded before a crash, or its response was lost. If neither file exists, this counts only
+        // after a write: a name node that has lost the active role without noticing answers reads with old data, but cannot write.
         for proven in [false, true] {
             if proven {
                 let draft = draft_beside(from);

@@ -1,6 +1,6 @@
-//! The meaning of an answer for a request: done, retry, refused; and when to retry.
+//! Interprets an answer: whether the request is done, retried or refused, and when to retry it.
 //!
-//! | Status | What becomes of the request |
+//! | Status | Outcome |
 //! |---|---|
 //! | 2xx | done (`bulk`: item by item) |
 //! | 307, 308 to the same server | sent there unchanged |
@@ -19,7 +19,7 @@ use millstream_record::Time;
 
 /// The longest `Retry-After` that is honoured.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(3600);
-/// How much of a body is shown.
+/// Number of bytes of a body that messages show.
 const SHOWN_BYTES: usize = 300;
 
 /// An answer.
@@ -36,9 +36,9 @@ pub(super) enum Verdict {
     Done,
     /// Retry, no sooner than after this time.
     Again(Option<Duration>, String),
-    /// Another path on the same server.
+    /// Redirected to another path on the same server.
     Moved(String),
-    /// Refused. `parts`: the server may accept a part of it.
+    /// Refused. `parts`: the server may accept some of its records.
     Refused {
         why: String,
         parts: bool,
@@ -63,7 +63,7 @@ impl Answer {
             let to = self.text(LOCATION.as_str()).unwrap_or("nowhere");
             return Verdict::Again(None, format!("{why} (it points to {to}: set `url`)"));
         }
-        // Only these statuses can be the fault of single records.
+        // Only these statuses can be caused by single records.
         let parts = matches!(status.as_u16(), 400 | 413 | 422);
         Verdict::Refused { why, parts }
     }
@@ -79,7 +79,7 @@ impl Answer {
         }
     }
 
-    /// The time that the server wants us to wait: seconds, or a date.
+    /// The wait that the server asks for: seconds, or a date.
     pub(super) fn retry_after(&self) -> Option<Duration> {
         retry_after(self.text(RETRY_AFTER.as_str())?, Time::now())
     }

@@ -5,8 +5,8 @@
 //!   {"create":{"_index":"logs","_id":"1","status":201}},
 //!   {"create":{"_index":"logs","_id":"2","status":429,"error":{"type":"es_rejected_execution_exception","reason":"..."}}}]}
 //! ```
-//! The items are in the order of the request. 409 to a `create` means that the document exists already: if this sink made its
-//! id, it is the same record.
+//! The items are in the order of the request. 409 to a `create` means that the document exists already. If this sink made the id,
+//! it is the same record.
 
 use serde::Deserialize;
 
@@ -32,7 +32,7 @@ struct Done {
     error: Option<serde_json::Value>,
 }
 
-/// The outcome of the items of a request.
+/// The items of a request by outcome.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Sorted {
     /// Items to retry, and why the first of them failed.
@@ -47,15 +47,15 @@ pub(super) struct Sorted {
 /// Sorts the items `sent`. `again`: statuses, beside 5xx, that are retried; `ours`: this sink made the documents' ids.
 ///
 /// # Errors
-/// What is wrong with the answer: the outcome of every item is unknown then.
+/// The fault of an answer that is not valid. The outcome of every item is then unknown.
 pub(super) fn sort(body: &[u8], sent: &[u32], again: &[u16], ours: bool) -> Result<Sorted, String> {
     let object = body.trim_ascii_start().starts_with(b"{");
-    // serde would read an array as the fields in their order.
+    // Excludes arrays: serde would read their elements as the fields.
     let body = if object { body } else { b"no object" };
     let answer: BulkAnswer = serde_json::from_slice(body)
         .map_err(|error| format!("this is not an answer to `_bulk`: {error}"))?;
     let mut sorted = Sorted::default();
-    // `filter_path=errors,items.*.error` leaves nothing else. An answer without even that is not from `_bulk`.
+    // With `filter_path=errors,items.*.error` a successful answer has only this field. An answer without it is not from `_bulk`.
     if answer.errors == Some(false) && answer.items.is_empty() {
         return Ok(sorted);
     }

@@ -2,8 +2,8 @@
 //!
 //! `read -> decode -> send -> keep -> take -> process -> encode -> [write] -> settle`
 //!
-//! HTTP/1.1 by `hyper`, one request at a time on each connection. It promises that what it reads of an answer is bounded, and
-//! that a request goes out again at once if the server had closed the kept connection.
+//! HTTP/1.1 by `hyper`, one request at a time on each connection. It promises that it reads a bounded part of an answer, and that a
+//! request is resent at once if the server had closed the kept connection.
 
 use std::{cell::RefCell, fmt::Display, sync::Arc, time::Duration};
 
@@ -57,7 +57,7 @@ impl Client {
     /// Sends a part of a request and reads the answer, within `retry.timeout`.
     ///
     /// # Errors
-    /// What went wrong before there was an answer, as text.
+    /// A text, if there was no answer.
     pub(super) async fn exchange(&self, part: &Part<'_>) -> Result<Answer, String> {
         match timeout(self.timeout, self.exchange_now(part)).await {
             Ok(answer) => answer,
@@ -66,7 +66,7 @@ impl Client {
     }
 
     async fn exchange_now(&self, part: &Part<'_>) -> Result<Answer, String> {
-        // The server may have closed a kept connection, which is no failure.
+        // The server may have closed a kept connection; this is not a failure.
         while let Some(mut kept) = self.reuse() {
             if kept.ready().await.is_err() {
                 continue;
@@ -83,8 +83,8 @@ impl Client {
         self.read(response, made).await
     }
 
-    /// Asks for the options of a path, with the headers that do not depend on records. Tests TLS, the server and `auth`, and
-    /// sends nothing.
+    /// Sends an OPTIONS request with the headers that do not depend on records. This tests TLS, the server and `auth` without
+    /// sending a record.
     pub(super) async fn probe(&self) -> Result<&'static str, String> {
         let (path, headers) = self.site.fixed();
         let mut request = HttpRequest::new(Full::new(Bytes::new()));
@@ -145,7 +145,7 @@ impl Client {
             .await
             .map_err(|error| chain(&error))?;
         self.opened.add(1);
-        // It ends with its sender or its peer; the sender sees errors.
+        // The task ends when the sender is dropped or the peer closes the connection. Its errors also reach the sender.
         tokio::task::spawn_local(async move { drop(connection.await) });
         Ok(sender)
     }
@@ -207,7 +207,7 @@ impl Client {
     }
 }
 
-/// Whether the connection ended before the answer began.
+/// Whether the connection was closed before the answer began.
 fn is_cut(error: &hyper::Error) -> bool {
     error.is_incomplete_message()
 }

@@ -4,12 +4,12 @@
 //!
 //! ```text
 //! request -> accepted
-//!         -> failed: sent again as it is, after a while
+//!         -> failed: sent again unchanged, after a back-off
 //!         -> refused: one item is rejected; more are split into halves, which are sent separately
 //!         -> bulk: the items that failed are sent again without the others
 //! ```
-//! It promises that each item is accepted, refused with a reason, or waits, and that a good item is not refused together with a bad
-//! one, unless [`SPLITS_MAX`] splits in a row changed nothing. The relay rejects what is refused.
+//! It promises that each item is accepted, refused with a reason, or still waiting. A good item is refused together with a bad one
+//! only after [`SPLITS_MAX`] splits in a row without an accepted item. The relay rejects refused items.
 
 use std::{rc::Rc, time::Duration};
 
@@ -23,7 +23,8 @@ use super::{
 };
 use crate::sending::{Outage, Retry, Then};
 
-/// How often a request is split to find what the server refuses, without the server accepting anything. The items that are left then are refused together: a server that refuses everything is not asked about every record.
+/// Maximum number of splits in a row without an accepted item. The items that are left then are refused together: a server that
+/// refuses everything is not asked about every record.
 const SPLITS_MAX: u32 = 64;
 /// How many redirections are followed.
 const MOVES_MAX: u32 = 5;
@@ -39,8 +40,8 @@ pub(super) struct Sender {
     /// Whether a durable channel keeps what is not sent.
     pub(super) durable: bool,
     pub(super) context: SinkContext,
-    /// Holds after a request of which the server accepted nothing for a reason that no single record can have (401, 404 ...),
-    /// until it accepts one.
+    /// Raised if the server accepts nothing of a request for a reason that does not depend on records (401, 404 ...). Cleared when
+    /// it accepts a request.
     pub(super) refused: Condition,
     pub(super) meters: Meters,
 }
@@ -59,16 +60,16 @@ pub(super) struct Finished {
     pub(super) request: Request,
     /// Items that the server refuses, each group with its reason.
     pub(super) refused: Vec<(Vec<u32>, String)>,
-    /// The server accepted nothing, and a single bad record cannot be the cause.
+    /// The server accepted nothing, for a reason that does not depend on records.
     pub(super) hopeless: bool,
-    /// The process stops, and the server has not accepted all of it.
+    /// The process stops before the server has accepted all of it.
     pub(super) stopped: bool,
 }
 
 /// Items that are sent together.
 struct Piece {
     items: Vec<u32>,
-    /// Which piece it is: a suffix of the request's key.
+    /// Its suffix of the request's key, which identifies the piece.
     name: String,
 }
 
@@ -86,7 +87,7 @@ struct Delivery<'a> {
     tries: u32,
     /// The server accepted something.
     accepted: bool,
-    /// The server refused something for a reason that no record can have.
+    /// The server refused something for a reason that does not depend on records.
     not_for_a_record: bool,
 }
 
@@ -129,7 +130,7 @@ pub(super) async fn deliver(sender: Rc<Sender>, request: Request) -> Finished {
 }
 
 impl Delivery<'_> {
-    /// Sends a piece until it is finished, or split into pieces that are sent next. False if the process stops.
+    /// Sends a piece until it is finished, or split into pieces that are sent next. Returns false if the process stops.
     async fn piece(&mut self, mut piece: Piece) -> bool {
         let packing = &self.sender.client.packing;
         let mut body = packing.body(self.request, &piece.items);
@@ -191,7 +192,7 @@ impl Delivery<'_> {
         self.tries = self.tries.saturating_add(1);
     }
 
-    /// The server answered 2xx. With `bulk` some items may have failed: which, and why.
+    /// Handles an answer with 2xx. With `bulk` some items may have failed; returns those to retry, and why the first one failed.
     fn done(
         &mut self,
         answer: &Answer,
@@ -217,7 +218,7 @@ impl Delivery<'_> {
         Ok((!sorted.again.is_empty()).then_some((sorted.again, why)))
     }
 
-    /// OTLP's partial success: the server has dropped some records and does not say which.
+    /// Reports OTLP's partial success: the server has dropped some records and does not say which.
     fn partial(&self, answer: &Answer) {
         if let Some((count, why)) = self.sender.client.packing.partial(&answer.body) {
             self.sender.meters.dropped.add(count);
@@ -228,14 +229,14 @@ impl Delivery<'_> {
         }
     }
 
-    /// The path that a redirection names; None if it is not followed.
+    /// Returns the path of a redirection, or None if it is not followed.
     fn moved(&mut self, to: &str) -> Option<String> {
         self.moves += 1;
         let path = self.sender.client.site.redirected(to)?;
         (self.moves <= MOVES_MAX).then_some(path)
     }
 
-    /// The server refuses a piece: rejects it, or splits it into halves if another part may be accepted.
+    /// Handles a refused piece: notes its items as refused, or splits it into halves if one of them may be accepted.
     fn refuse(&mut self, mut piece: Piece, why: String, parts: bool) {
         self.not_for_a_record |= !parts;
         if !parts || piece.items.len() < 2 || self.splits >= SPLITS_MAX {
@@ -244,7 +245,7 @@ impl Delivery<'_> {
         }
         self.splits += 1;
         let second = piece.items.split_off(piece.items.len() / 2);
-        // The last piece goes out next.
+        // The first half goes out next, so it is pushed last.
         self.pieces.push(Piece {
             items: second,
             name: format!("{}.1", piece.name),

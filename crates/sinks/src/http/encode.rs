@@ -15,7 +15,7 @@ use millstream_wire::{
 
 use super::options::{Action, Bulk, DocumentId};
 
-/// An item that is in no request yet.
+/// An item that is not part of a request yet.
 #[derive(Clone, Debug)]
 pub(super) struct Encoded {
     pub(super) text: Range<usize>,
@@ -35,11 +35,11 @@ pub(super) struct Output {
 
 /// Encodes items. One per lane.
 pub(super) enum Encoder {
-    /// As `format` says.
+    /// Items as `format` writes them.
     Plain(format::Encoder, Scratch),
-    /// With an action line before each.
+    /// Items with an action line before each.
     Bulk(format::Encoder, Box<Actions>, Scratch),
-    /// As OTLP log records.
+    /// OTLP log records.
     Otlp(otlp::Encoder),
 }
 
@@ -52,7 +52,8 @@ pub(super) struct Scratch {
 }
 
 impl Encoder {
-    /// Encodes a batch, or a part of one that starts at record `first`. `position`: the channel and position of its frame.
+    /// Encodes a batch into `out`. `first`: the number of its first record within the whole batch. `position`: channel and position
+    /// of its frame.
     pub(super) fn encode(
         &mut self,
         batch: &Batch,
@@ -117,7 +118,7 @@ fn logs(encoder: &mut otlp::Encoder, batch: &Batch, out: &mut Output) {
             out.rejects.push((range, unfit.to_string()));
             continue;
         }
-        // Neighbours mostly share resource and scope.
+        // Neighbours usually share resource and scope, which are then stored once.
         let (last, new) = (out.around.get(around.clone()), out.around.get(before..));
         if !around.is_empty() && last == new {
             out.around.truncate(before);
@@ -240,7 +241,7 @@ impl Actions {
         self.text.clear();
         match (&mut self.id, place) {
             (Id::Position, Some((channel, position, number))) => {
-                // It failed the first time for the same reason, so it is a record that cannot be encoded.
+                // Writing to a vector cannot fail.
                 let _ = write!(self.text, "{channel:032x}.{position}.{number}");
             }
             (Id::Template(renderer), _) => {

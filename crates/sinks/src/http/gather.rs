@@ -1,4 +1,4 @@
-//! Gathers items into requests: those of one target come together until their request is full.
+//! Gathers items into requests, one per target, until the request is full.
 //!
 //! `read -> decode -> send -> keep -> take -> process -> [encode] -> write -> settle`
 //!
@@ -19,9 +19,9 @@ use super::{
 };
 use crate::sending::Batching;
 
-/// Requests for this many targets are gathered at once; one more makes all of them leave.
+/// Requests for at most this many targets are gathered at a time. One more target flushes all of them.
 const TARGETS_MAX: usize = 256;
-/// The initial memory of a request: most are small.
+/// Initial capacity of a request in bytes. Most requests are small.
 const TEXT_BYTES: usize = 4 << 10;
 
 /// A request that is being gathered.
@@ -44,12 +44,12 @@ pub(super) struct Gathering {
     requests: Vec<PendingRequest>,
     places: HashMap<Vec<u8>, usize, FixedState>,
     since: Instant,
-    /// The place of the last target: the next item mostly has the same.
+    /// The index of the last target, which the next item usually has, too.
     last: usize,
 }
 
 impl Gathering {
-    /// `single`: every record leaves alone.
+    /// `single`: each request has one record.
     pub(super) fn new(limits: Batching, single: bool) -> Self {
         let records = match (single, limits.records) {
             (true, _) => 1,
@@ -71,14 +71,15 @@ impl Gathering {
         self.requests.is_empty()
     }
 
-    /// Returns when the requests leave although they are not full.
+    /// Returns when `batch.linger` is over and the requests must leave even if they are not full.
     pub(super) async fn due(&self) {
         if !self.linger.is_zero() {
             sleep_until(self.since + self.linger).await;
         }
     }
 
-    /// Adds an item of `batch` for the target `key`. `number` numbers a new request, `leaves` takes full ones.
+    /// Adds an item of `batch` for the target `key`. Calls `number` for the number of a new request, and `leaves` with each full
+    /// one.
     pub(super) fn add(
         &mut self,
         key: &[u8],

@@ -8,12 +8,12 @@
 //! ```
 //! - `relay`: takes batches, keeps requests in flight, settles checkpoints (`crate::sending`). One task per lane.
 //! - `encode`, `gather`, `request`: batches to items to requests, each for one `target`.
-//! - `delivery`, `answer`, `bulk`: one request until it is finished; what answers mean.
+//! - `delivery`, `answer`, `bulk`: send one request until it is finished; interpret answers.
 //! - `client`: connections.
 //!
-//! It promises that a batch is settled only when the server has accepted (2xx) every record of it or the record is rejected; that
-//! a refused record takes no good neighbour with it; and that a request that is resent has the same body and the same
-//! `Idempotency-Key`, behind a disk channel even after `kill -9`.
+//! It promises that a batch is settled only when the server has accepted (2xx) every record of it or the record is rejected. A
+//! refused record does not affect its neighbours. A request that is resent has the same body and the same `Idempotency-Key`, behind
+//! a disk channel even after `kill -9`.
 
 use std::{sync::Arc, time::Duration};
 

@@ -3,8 +3,8 @@
 //! `read -> decode -> send -> keep -> [take] -> process -> [encode] -> write -> [settle]`
 //!
 //! One task per lane; each request in flight is a task. It takes a batch only when every request before it is in flight, so
-//! back-pressure begins when `in_flight` requests are. It promises that a checkpoint is settled only when every request before it is
-//! finished, and that what the server refused is rejected.
+//! back-pressure begins at `in_flight` requests. It promises that a checkpoint is settled only when every request before it is
+//! finished, and that refused records are rejected.
 
 use std::{collections::VecDeque, rc::Rc};
 
@@ -25,9 +25,9 @@ use super::{
 };
 use crate::sending::{Ids, Input, Lane, PartNumbers, parts};
 
-/// The part of a batch that is encoded at once: bounds the memory that encoding needs, however large a batch is.
+/// Bytes of a batch that are encoded at a time. This bounds the memory of encoding even for large batches.
 const PART_BYTES_MAX: usize = 256 << 10;
-/// How many requests may finish behind one that does not.
+/// Maximum number of requests that may finish behind an unfinished one.
 const REQUESTS_MAX: usize = 1 << 14;
 
 /// One lane of the sink.
@@ -45,7 +45,7 @@ pub(super) struct Relay<'a> {
     waiting: VecDeque<Request>,
     in_flight: JoinSet<Finished>,
     refused: Meter,
-    /// The process stops while the server does not accept what is in flight.
+    /// The process stops before the server has accepted all requests in flight.
     stopped: bool,
 }
 
@@ -113,7 +113,7 @@ impl<'a> Relay<'a> {
         })
     }
 
-    /// Sends what waits while there is room.
+    /// Sends waiting requests while fewer than `in_flight` are in flight.
     fn send_waiting(&mut self) {
         while self.in_flight.len() < self.sink.in_flight
             && let Some(request) = self.waiting.pop_front()
@@ -124,7 +124,7 @@ impl<'a> Relay<'a> {
     }
 
     async fn batch(&mut self, batch: Batch, position: Option<Position>) -> Result<(), Failure> {
-        // Where requests must be the same after a restart they hold records of one frame only.
+        // Requests that must be the same after a restart hold records of one frame only.
         let frame = position.filter(|_| self.sink.idempotency_key);
         let mut first = 0;
         for part in parts(batch, |bytes, _| bytes <= PART_BYTES_MAX) {
@@ -140,7 +140,7 @@ impl<'a> Relay<'a> {
             }
         }
         if frame.is_some() {
-            // So that the requests of a frame are the same after a restart.
+            // Flushed so that the requests of a frame are the same after a restart.
             self.flush(frame);
             self.wait_until_sent().await?;
         }
@@ -197,7 +197,7 @@ impl<'a> Relay<'a> {
         }
     }
 
-    /// Makes requests of everything that is gathered.
+    /// Turns all gathered items into requests.
     fn flush(&mut self, frame: Option<Position>) {
         let mut complete = Vec::new();
         self.gathering
@@ -222,7 +222,7 @@ impl<'a> Relay<'a> {
         self.waiting.push_back(request);
     }
 
-    /// Rejects what the server refused of a request.
+    /// Rejects the records of a request that the server refused.
     async fn finished(&mut self, finished: Finished) {
         let Finished {
             request,

@@ -27,11 +27,11 @@ use super::{
 /// A record in a request.
 #[derive(Clone, Debug)]
 pub(super) struct Item {
-    /// Its place in the text.
+    /// Its byte range in the text.
     pub(super) text: Range<usize>,
-    /// With OTLP: the place of its resource and scope.
+    /// With OTLP: the byte range of its resource and scope.
     pub(super) around: Range<usize>,
-    /// The index of its batch in the request, and its place there.
+    /// The index of its batch in the request, and its byte range in the batch.
     pub(super) batch: usize,
     pub(super) record: Range<usize>,
 }

@@ -1,4 +1,4 @@
-//! The checked sink: its options, and what a lane is made of.
+//! The checked sink: its options, and the parts of a lane.
 
 use std::{cell::RefCell, sync::Arc};
 

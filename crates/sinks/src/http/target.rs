@@ -1,4 +1,4 @@
-//! Where a request goes: URL, headers and method, rendered per record where they depend on it.
+//! Where a request goes: URL, headers and method. Parts that depend on the record are rendered per record.
 //!
 //! ```text
 //! https://host:9200 /{tag}/_bulk?x=1     the first part is fixed: connections are made to it
@@ -25,7 +25,7 @@ use super::options::{Config, MethodOption};
 /// Separates the parts of a rendered target: no header and no URL contains it.
 const SEPARATOR: u8 = 0;
 
-/// The server, and what all requests have in common.
+/// The server, and the parts that all requests have in common.
 #[derive(Clone, Debug)]
 pub(super) struct Site {
     pub(super) secure: bool,
@@ -143,12 +143,12 @@ impl Site {
         }
     }
 
-    /// The target that was rendered as `key`.
+    /// Parses the target that was rendered as `key`.
     pub(super) fn target(&self, key: &[u8]) -> Target {
         let mut parts = key.split(|byte| *byte == SEPARATOR);
         let path = escape(parts.next().unwrap_or_default());
         let headers = self.headers.iter().zip(parts).map(|((name, _), value)| {
-            // A character that headers do not allow becomes a space.
+            // Characters that headers do not allow become spaces.
             let value: Vec<u8> = value
                 .iter()
                 .map(|byte| if byte.is_ascii_control() { b' ' } else { *byte })
@@ -182,7 +182,7 @@ impl Site {
 }
 
 impl Targets {
-    /// How often a target must be rendered.
+    /// The inputs of a target, which decide how often it is rendered.
     pub(super) fn depends(&self) -> Depends {
         self.depends
     }

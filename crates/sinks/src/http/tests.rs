@@ -29,7 +29,7 @@ fn options(server: &Scripted, more: &str) -> String {
     )
 }
 
-/// Runs a sink to its end over what was put before.
+/// Runs a sink to its end over the batches in the channel.
 fn run(options: &str, upstream: &Upstream) -> Rig {
     upstream.close();
     let mut rig = Rig::new(&COMPONENT, options, upstream, "unused".as_ref());
@@ -37,7 +37,7 @@ fn run(options: &str, upstream: &Upstream) -> Rig {
     rig
 }
 
-/// The messages of what was rejected, with the reasons.
+/// The messages of the rejected records, with the reasons.
 fn rejected(upstream: &Upstream) -> Vec<(String, String)> {
     let mut found = Vec::new();
     for batch in upstream.rejected() {
@@ -291,7 +291,7 @@ fn a_refused_record_takes_no_good_neighbour_with_it() {
     assert_eq!(taken.len(), 98, "each good one once");
     assert_eq!(upstream.settled(), 1);
     assert_eq!(rig.meter("records_refused"), 2);
-    // However many there are.
+    // Also with many bad records.
     let text: String = (0..3000)
         .map(|n| match n % 100 {
             37 => "bad\n".to_owned(),

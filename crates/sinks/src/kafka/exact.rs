@@ -11,12 +11,12 @@
 //! any failure ends the session. The next one's init aborts its transaction and reads what is committed. Records that brokers
 //! refuse permanently are left out from then on, and rejected with their checkpoint.
 //! ```
-//! The committed position says whether a commit has arrived, so no commit is ever guessed. A claim is a commit of the position that
-//! was found, with this process as its owner. So a process that was fenced can tell whether a successor is there (it stops
-//! permanently) or only the broker lost patience with it (it continues). It checks before each init but the first, whatever
-//! failed: a zombie that wakes up may see only a connection that timed out, and its init would fence its successor. And it checks
-//! after each init, because the successor may have come in between: that one is fenced once, finds that the zombie has not claimed,
-//! and continues.
+//! The committed position shows whether a commit has arrived, so its outcome is never guessed. A claim commits the position that
+//! was found, with this process as the owner. By the owner a fenced process can tell whether there is a successor (it stops
+//! permanently) or only its transaction timed out (it continues). It checks the owner before each init but the first, after any
+//! failure: a suspended process that resumes may see only a connection timeout, and its init would fence its successor. It checks
+//! again after each init, because a successor may have started in between. That successor is fenced once, finds that no other
+//! process has claimed the position, and continues.
 
 use std::{
     hash::{BuildHasher, RandomState},
@@ -43,10 +43,10 @@ use crate::sending::Outage;
 struct Exact<'a> {
     carried: Carried<'a>,
     given_up: GivenUp,
-    /// Up to where everything is settled, as far as this process knows.
+    /// The position up to which everything is settled, as far as this process knows.
     settled: Option<Position>,
     outage: Outage,
-    /// Whether a batch was taken and no transaction with it is committed.
+    /// Whether a batch was taken whose transaction is not committed yet.
     owing: bool,
 }
 
@@ -60,7 +60,7 @@ pub(super) async fn run(
     let owner = RandomState::new().hash_one(&*context.name);
     let given_up = GivenUp::open(&context.directory, channel)?;
     let mut exact = Exact {
-        // A killed predecessor may have noted what it gave up without moving the cursor.
+        // A predecessor may have been killed after it stored the given-up position and before it moved the cursor.
         settled: inlet.settled().max(given_up.position()),
         given_up,
         outage: Outage::new(&sink.config.retry, &context, true, "kafka"),
@@ -84,7 +84,7 @@ pub(super) async fn run(
 }
 
 impl Exact<'_> {
-    /// After a session that failed: waits, or gives up what has waited too long.
+    /// Handles the end of a failed session: waits, or gives up records older than `retry.give_up`.
     async fn recover(&mut self, error: Error, inlet: &mut Inlet) -> Result<(), Failure> {
         if error.kind == Kind::Settings {
             return Err(Failure::config(format!("Kafka: {error}")));
@@ -92,13 +92,13 @@ impl Exact<'_> {
         if self.outage.is_overdue() && self.give_up(inlet, &error).await? {
             return Ok(());
         }
-        // The caller sees a stop.
+        // The result is ignored: the caller checks for a stop.
         let _ = self.outage.pause(&error, Duration::ZERO).await;
         Ok(())
     }
 
-    /// Rejects everything up to the next checkpoint; false if nothing waits. Leaves out what is committed, if Kafka can be asked for
-    /// the position; otherwise a record that is in Kafka may be rejected, too: a duplicate is better than a loss.
+    /// Rejects all records up to the next checkpoint; returns false if there are none. Skips committed records if Kafka can be
+    /// asked for the position. Otherwise a record that is in Kafka may be rejected, too: a duplicate is better than a loss.
     async fn give_up(&mut self, inlet: &mut Inlet, error: &Error) -> Result<bool, Failure> {
         let text = format!("Kafka did not accept it for too long (`retry.give_up`): {error}");
         match self.begin(inlet) {
@@ -107,7 +107,7 @@ impl Exact<'_> {
             Err(End::Stopped) => return Ok(true),
             Err(End::Failure(failure)) => return Err(failure),
         }
-        // Later records have not waited, and Kafka may be back by then.
+        // Only records that are ready now: later ones have not waited, and Kafka may work again by then.
         let Ok(next) = tokio::time::timeout(Duration::ZERO, inlet.next()).await else {
             return Ok(false);
         };
@@ -139,11 +139,11 @@ impl Exact<'_> {
         Ok(false)
     }
 
-    /// A session that has claimed the position, with the inlet resumed there.
+    /// Begins a session: claims the position and resumes the inlet there.
     fn begin(&mut self, inlet: &mut Inlet) -> Result<Session, End> {
         let mut session = Session::begin(&self.carried)?;
         if let Some(position) = session.find(&mut self.carried)? {
-            // It wins over the channel's cursor, but does not know what was given up.
+            // The position in Kafka wins over the channel's cursor. It does not cover records that were given up.
             self.settled = Some(position).max(self.given_up.position());
             session.commit(position, &mut self.carried)?;
         }
@@ -169,7 +169,7 @@ impl Exact<'_> {
                 Item::Batch(batch, position) => {
                     self.owing = true;
                     session.batch(batch, position, &mut self.carried)?;
-                    // A broker would time out a transaction of as many requests as there are records.
+                    // With one request per record, a transaction up to the next checkpoint would time out at the broker.
                     if self.carried.verdicts.is_alone()
                         && let Some(checkpoint) = inlet.checkpoint_now()
                     {

@@ -33,7 +33,7 @@ pub(super) struct GivenUp {
 }
 
 impl GivenUp {
-    /// Reads the position that an earlier run stored in the sink's directory. One of another channel does not count.
+    /// Reads the position that an earlier run stored in the sink's directory. Ignores the position of another channel.
     pub(super) fn open(directory: &Path, channel: u128) -> Result<Self, Failure> {
         Self::open_on(Arc::new(HostDisk), directory, channel)
     }

@@ -1,4 +1,4 @@
-//! The use of a producer by both modes: hand over records, wait until none is in flight, report complaints.
+//! Wraps a producer for both modes: hands over records, waits until none is in flight, reports complaints of the client.
 //!
 //! `read -> decode -> send -> keep -> take -> process -> encode -> [write] -> settle`
 //!
@@ -16,30 +16,30 @@ use millstream_record::Batch;
 use super::shape::Shaper;
 use crate::sending::Refused;
 
-/// The wait between two checks for room.
+/// Time between two checks whether the client's buffer has room.
 const ROOM_WAIT: Duration = Duration::from_millis(1);
-/// The wait between two checks for failures while something is in flight; the last answer ends it.
+/// Time between two checks for failures while records are in flight. The last answer ends the wait early.
 const FLUSH_WAIT: Duration = Duration::from_millis(10);
-/// Longer calls are split into slices of this length, so that a stop is seen.
+/// Longer calls are split into slices of this length, so that a stop is noticed.
 pub(super) const SLICE: Duration = Duration::from_secs(1);
 
-/// A producer at work.
+/// A producer and the state of its records.
 pub(super) struct Link {
     pub(super) producer: Box<dyn Producer>,
     pub(super) context: SinkContext,
-    /// Holds while the client complains and brokers acknowledge nothing.
+    /// Raised while the client complains and brokers acknowledge nothing.
     failing: Condition,
     /// Records that failed, until the caller takes them.
     pub(super) failed: Vec<Failed>,
-    /// Whether a disk channel keeps what is in flight. Records from memory are written for as long as the process has time.
+    /// Whether a disk channel keeps the records in flight. Records from memory are written even during a stop.
     durable: bool,
     /// Purges the producer if no broker acknowledges anything for this long.
     give_up: Option<Duration>,
     /// How many records the producer has accepted.
     accepted: usize,
-    /// How many of these are acknowledged or failed, and when that number last grew.
+    /// Number of accepted records that were acknowledged or failed, and when it last grew.
     answered: (usize, Instant),
-    /// Whether anything was purged, until the caller takes it.
+    /// Whether the producer was purged; the caller resets it.
     pub(super) overdue: bool,
 }
 
@@ -59,7 +59,7 @@ impl From<Error> for Halt {
 }
 
 impl Link {
-    /// Behind a disk channel.
+    /// Creates the link of a sink behind a disk channel.
     pub(super) fn durable(producer: Box<dyn Producer>, context: SinkContext) -> Self {
         Self {
             durable: true,
@@ -67,7 +67,7 @@ impl Link {
         }
     }
 
-    /// Behind memory.
+    /// Creates the link of a sink behind memory.
     pub(super) fn new(
         producer: Box<dyn Producer>,
         context: SinkContext,
@@ -86,8 +86,8 @@ impl Link {
         }
     }
 
-    /// Hands over the records from `next` on and advances it; waits while the client's buffer is full, as long as nothing fails.
-    /// Adds the numbers of records that the client itself refuses to `refused`.
+    /// Hands over the records from `next` on and advances it. Waits while the client's buffer is full; returns as soon as a record
+    /// fails. Adds records that the client refuses to `refused`: number and reason.
     pub(super) fn send(
         &mut self,
         outgoing: &Outgoing,
@@ -97,7 +97,7 @@ impl Link {
         while let Some(record) = outgoing.records.get(*next) {
             let first = record.number;
             if self.producer.in_flight() == 0 {
-                // Nothing was due until now.
+                // Nothing was in flight, so the clock of `give_up` starts now.
                 self.answered = (self.accepted, Instant::now());
             }
             let sent = self.producer.send(outgoing, *next);
@@ -135,7 +135,7 @@ impl Link {
         Ok(())
     }
 
-    /// Waits a moment for further failures of what is in flight.
+    /// Waits up to a second for further failures of records in flight.
     pub(super) fn hear(&mut self) {
         let until = Instant::now() + SLICE;
         while self.producer.in_flight() > 0 && Instant::now() < until && self.heed().is_ok() {
@@ -145,7 +145,7 @@ impl Link {
         self.listen();
     }
 
-    /// Waits a moment for room; fails as soon as a record has failed.
+    /// Waits briefly for room in the buffer. Fails as soon as a record has failed.
     fn wait(&mut self) -> Result<(), Halt> {
         self.step()?;
         match self.failed.first() {
@@ -171,7 +171,7 @@ impl Link {
 
     /// Purges the producer if brokers have acknowledged nothing for too long.
     fn watch(&mut self) {
-        // Only a new maximum is progress.
+        // A purge or a resend can lower the number, so only a new maximum is progress.
         let answered = self.accepted.saturating_sub(self.producer.in_flight());
         if answered > self.answered.0 {
             self.answered = (answered, Instant::now());
@@ -193,7 +193,7 @@ impl Link {
         }
     }
 
-    /// Calls `act` with a short time limit until it answers, `patience` is over, or the process stops.
+    /// Calls `act` in slices until it returns anything but a temporary error, `patience` is over, or the process stops.
     pub(super) fn patiently<T>(
         &mut self,
         patience: Duration,
@@ -220,7 +220,8 @@ impl Link {
     }
 }
 
-/// Adds records that the client refuses, by their numbers, to what is refused of their batch; sorts it by place.
+/// Adds records that the client refused (number and reason) to the refused records of their batch, and sorts these by their place
+/// in the batch.
 pub(super) fn place_unwanted(
     batch: &Batch,
     shaper: &Shaper,

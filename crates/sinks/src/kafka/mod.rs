@@ -5,10 +5,11 @@
 //! - `shape`: batches to Kafka records (`topics`, `connect`).
 //! - `exact`: behind a disk channel, in transactions with the position (`session`, `position`, `ownership`, `given_up`).
 //! - `plain`: behind memory, without transactions.
-//! - `link`: what both do with a producer. `verdict`: which records brokers refuse permanently.
+//! - `link`: the producer as both use it. `verdict`: which records brokers refuse permanently.
 //!
-//! It promises: behind a disk channel, readers of committed records see every record once, whatever is killed; behind memory, a
-//! batch is settled when all in-sync replicas have its records. Records that Kafka refuses permanently leave by `.rejected`.
+//! It promises: behind a disk channel, readers of committed records see every record once, even if processes are killed. Behind
+//! memory, a batch is settled when all in-sync replicas have its records. Records that Kafka refuses permanently leave by
+//! `.rejected`.
 
 mod connect;
 mod exact;

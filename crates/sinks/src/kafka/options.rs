@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::sending::Retry;
 
-/// A smaller `buffer` would hold up the line without a benefit.
+/// A smaller `buffer` would only slow down the sink.
 const BUFFER_MIN: usize = 1 << 20;
 
 /// The options of `kafka`.
@@ -150,14 +150,14 @@ impl Default for Batching {
         Self {
             size: Size::mib(1),
             records: 0,
-            // Used where nothing waits for the answer: full batches cost brokers and readers least.
+            // Applies only where no checkpoint waits for the answer. Full batches are cheapest for brokers and readers.
             linger: Period::millis(100),
         }
     }
 }
 
 impl Config {
-    /// Reports options that are valid on their own and cannot be used.
+    /// Reports options that parse but cannot be used.
     pub(super) fn problems(&self, node: &Node) -> Vec<Problem> {
         let mut problems = Vec::new();
         let mut at =
@@ -251,10 +251,10 @@ impl Config {
         self.topic.depends() != Depends::Nothing
     }
 
-    /// The options of a producer without transactions. `batch_max`: the largest batch that topics are known to accept.
+    /// The options of a producer without transactions. `batch_max`: the largest batch, in bytes, that topics are known to accept.
     pub(super) fn producer(&self, batch_max: usize) -> ProducerOptions {
         let record_bytes = self.record_max.as_usize().max(1000);
-        // A batch of several records stays below every limit, however well it compresses.
+        // The size before compression stays below every limit, so the compressed batch does, too.
         let batch_max = record_bytes.min(batch_max);
         ProducerOptions {
             brokers: self.brokers.to_vec(),

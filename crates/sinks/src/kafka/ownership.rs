@@ -5,12 +5,12 @@ use millstream_record::Position;
 
 use super::position::Committed;
 
-/// This process among those that have owned the position of a channel's sink.
+/// Checks whether this process still owns the position of a channel's sink.
 pub(super) struct Ownership {
     pub(super) channel: u128,
     pub(super) owner: u64,
-    /// The owner that this process saw last, if any; None before the first look. A different owner next time has taken over
-    /// since.
+    /// The owner at the last check (`Some(None)`: there was none); None before the first check. A different owner at the next check
+    /// has taken over since.
     seen: Option<Option<u64>>,
 }
 
@@ -23,7 +23,8 @@ impl Ownership {
         }
     }
 
-    /// Checks the owner of the committed position: this process or the last owner it saw. Any other owner is a successor.
+    /// Checks the owner of the committed position. Fails if it is neither this process nor the owner seen last: then it is a
+    /// successor.
     pub(super) fn check(&mut self, committed: Option<&Committed>) -> Result<(), Failure> {
         let owner = committed.map(|committed| committed.owner);
         let known = owner.is_none_or(|owner| owner == self.owner);

@@ -2,10 +2,10 @@
 //!
 //! `read -> decode -> send -> keep -> take -> process -> encode -> [write] -> settle`
 //!
-//! Memory cannot be read again, so batches are held until the checkpoint behind them is settled, and records that fail are encoded
-//! and sent again, unless they are refused for what they are. The client retries on its own what can be retried: what fails here
-//! was refused (access rights, a missing topic, a size, a record), or the producer is of no further use. Order is kept except
-//! where a record was refused.
+//! Memory cannot be reread, so batches are held until the checkpoint behind them is settled. Failed records are encoded and sent
+//! again, unless brokers refuse them permanently. The client retries temporary failures on its own. So a failure here means that
+//! records were refused (access rights, a missing topic, a size, a bad record) or that the producer cannot be used any more. Order
+//! is kept except for refused records.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -43,7 +43,7 @@ struct Plain<'a> {
     refused: Vec<Refused>,
     unwanted: Vec<(usize, String)>,
     held: VecDeque<Held>,
-    /// Records that were not written and are not sent again yet.
+    /// Records that failed and wait to be sent again.
     failed: Vec<Failed>,
     /// How many records have been numbered.
     numbered: usize,
@@ -112,7 +112,7 @@ impl Plain<'_> {
         Ok(())
     }
 
-    /// Rejects what is refused of the batch that was shaped last, whose records are numbered from `first` on.
+    /// Rejects the refused records of the batch that was shaped last; its records are numbered from `first` on.
     async fn reject(&mut self, number: Option<u64>, batch: &Batch, first: usize) {
         let (unwanted, refused) = (&mut self.unwanted, &mut self.refused);
         place_unwanted(batch, &self.shaper, first, unwanted, refused);
@@ -120,7 +120,7 @@ impl Plain<'_> {
         refused.clear();
     }
 
-    /// Hands over the encoded records; false if the client accepts no more. Records that it did not accept join the failed ones.
+    /// Hands over the encoded records. Returns false if the client accepts no more; the remaining records then count as failed.
     fn send(&mut self) -> bool {
         if self.outgoing.records.is_empty() {
             return true;
@@ -154,13 +154,13 @@ impl Plain<'_> {
         false
     }
 
-    /// The link, or a new one.
+    /// Takes the link, or creates one.
     fn link(&mut self) -> Result<Link, Error> {
         if let Some(link) = self.link.take() {
             return Ok(link);
         }
         let limits = self.sink.limits().clone();
-        // The producer retries for ever; the link purges it after `retry.give_up`.
+        // The producer retries forever. The link purges it after `retry.give_up`.
         let mut options = self.sink.config.producer(limits.batch_max);
         self.verdicts.apply(&mut options);
         let producer = self.sink.client.producer(options)?;
@@ -168,12 +168,12 @@ impl Plain<'_> {
         Ok(Link::new(producer, self.lane.context.clone(), give_up))
     }
 
-    /// Waits until nothing is in flight, and sends again what has failed, until nothing fails.
+    /// Waits until nothing is in flight and sends failed records again, until no record fails.
     async fn deliver(&mut self) -> Result<(), Failure> {
         loop {
             let mut overdue = false;
             if let Some(link) = &mut self.link {
-                // Only a stop ends it early, and behind memory a stop is no reason to leave.
+                // The result is ignored: only a stop ends it early, and behind memory a stop does not end the delivery.
                 drop(link.drain());
                 self.failed.append(&mut link.failed);
                 overdue = std::mem::take(&mut link.overdue);
@@ -194,7 +194,7 @@ impl Plain<'_> {
             let too_large = |failed: &&Failed| failed.error.kind == Kind::TooLarge;
             let large = failed.iter().find(too_large);
             let unlearned = large.and_then(|first| self.learn_limit(first));
-            // Failures that teach nothing: the next try would fail the same way.
+            // Failures that do not change the next attempt, which would fail the same way.
             let stuck = |failed: &&Failed| match failed.error.kind {
                 Kind::TooLarge => unlearned.is_some(),
                 _ => !is_verdict(&failed.error),
@@ -209,7 +209,8 @@ impl Plain<'_> {
                 let given_up = failed.iter().filter(stuck);
                 unfit.extend(given_up.map(|failed| (failed.number, given_up_for(&failed.error))));
             }
-            // A refusal concerns a record; any other error, the producer or its settings.
+            // A refusal concerns a topic or a record. Any other error concerns the producer or its settings, so the next one is
+            // new.
             let renew = error.is_some_and(|error| error.kind != Kind::Refused);
             if renew || alone || large.is_some() {
                 self.link = None;
@@ -219,7 +220,7 @@ impl Plain<'_> {
         }
     }
 
-    /// Asks for the limit of the topic that refused a record as too large; the error if that is not possible.
+    /// Asks for the limit of the topic that refused a record as too large. Returns the error if that fails.
     fn learn_limit(&mut self, failed: &Failed) -> Option<Error> {
         let link = self.link.as_mut()?;
         let patience = self.sink.config.retry.timeout.as_duration();
@@ -229,7 +230,7 @@ impl Plain<'_> {
         }
     }
 
-    /// Pauses after an error; true if `retry.give_up` is over.
+    /// Pauses after an error. Returns true if `retry.give_up` is over.
     async fn is_given_up(&mut self, error: &Error) -> Result<bool, Failure> {
         if error.kind == Kind::Settings {
             return Err(Failure::config(format!("Kafka: {error}")));
@@ -258,7 +259,7 @@ impl Plain<'_> {
                     .range(own)
                     .filter_map(|number| places.get(number - held.first));
                 let wanted: BTreeSet<usize> = wanted.map(|range| range.start).collect();
-                // Records that were refused the first time have been rejected already.
+                // Records that were refused when the batch was first shaped are already rejected.
                 refused.retain(|(range, _)| wanted.contains(&range.start));
                 self.send();
                 self.reject(Some(held.number), &held.batch, held.first)

@@ -3,16 +3,16 @@
 //! ```text
 //! millstream 1 CHANNEL EPOCH.SEQ OWNER
 //! ```
-//! CHANNEL is the id of the disk channel and OWNER a random number of each start of the program, both in hex. The offset is in
-//! the group `millstream-CHANNEL-SINK`, which never has a member; the transactional id has the same name. So a channel and a
-//! sink have one position, and only the producer that started last may move it.
+//! CHANNEL is the id of the disk channel. OWNER is a random number that each start of the program draws. Both are hexadecimal. The
+//! offset is in the group `millstream-CHANNEL-SINK`, which never has a member; the transactional id has the same name. So each pair
+//! of channel and sink has one position, and only the producer that started last may move it.
 
 use millstream_pipeline::failure::Failure;
 use millstream_record::Position;
 
 const TITLE: &str = "millstream 1 ";
 
-/// A position in a channel, and who has committed it.
+/// A position in a channel, and the process that has committed it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Committed {
     pub(super) channel: u128,

@@ -2,8 +2,8 @@
 //!
 //! `read -> decode -> send -> keep -> take -> process -> encode -> [write] -> settle`
 //!
-//! It promises that readers see nothing of a transaction before [`Session::commit`] has succeeded, and that what it refuses of a
-//! batch is held until the checkpoint: a transaction that is repeated must not reject everything again.
+//! It promises that readers see nothing of a transaction before [`Session::commit`] has succeeded. Refused records are held until
+//! the checkpoint, so that a repeated transaction does not reject them again.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -32,9 +32,9 @@ const ABORT_TIMEOUT: Duration = Duration::from_secs(2);
 pub(super) enum End {
     /// The process stops.
     Stopped,
-    /// It learned something that makes the next try different: no need to wait.
+    /// It learned something that changes the next attempt, which follows without a wait.
     Learned,
-    /// To be retried after a wait.
+    /// A failure that is retried after a wait.
     Trouble(Error),
     /// The supervisor decides.
     Failure(Failure),
@@ -55,18 +55,18 @@ impl From<Failure> for End {
     }
 }
 
-/// Records that cannot be written, by their batch's position and their place in it, and why.
+/// Records that cannot be written: (position of the batch, index in it) and the reason.
 type Unfit = BTreeMap<(Option<Position>, usize), String>;
 
-/// Handed from one session to the next.
+/// State that outlives a session.
 pub(super) struct Carried<'a> {
     sink: &'a Kafka,
     pub(super) context: SinkContext,
     ownership: Ownership,
     pub(super) verdicts: Verdicts,
-    /// The records that brokers refuse permanently and that are not settled.
+    /// Unsettled records that brokers refuse permanently.
     pub(super) unfit: Unfit,
-    /// Up to where each record is sent in a separate batch, if any is.
+    /// The position up to which each record is sent in a separate batch; None if none is.
     pub(super) suspected: Option<Position>,
 }
 
@@ -108,7 +108,7 @@ pub(super) struct Session {
 }
 
 impl Session {
-    /// Makes a new producer, so that whatever went wrong with the last one is gone.
+    /// Creates a new producer, so that no state of a failed one remains.
     pub(super) fn begin(carried: &Carried<'_>) -> Result<Self, End> {
         let limits = carried.sink.limits().clone();
         let config = &carried.sink.config;
@@ -136,7 +136,7 @@ impl Session {
         })
     }
 
-    /// Fences the predecessor and finds the position. The caller commits it again at once, which claims it.
+    /// Fences the predecessor and reads the position. The caller claims it by committing it again at once.
     pub(super) fn find(&mut self, carried: &mut Carried<'_>) -> Result<Option<Position>, End> {
         let patience = carried.patience();
         if carried.ownership.has_checked() {
@@ -210,7 +210,7 @@ impl Session {
         Ok(())
     }
 
-    /// Removes records that an earlier try has shown to be refused permanently.
+    /// Removes records that brokers refused permanently in an earlier session.
     fn leave_out(&mut self, first: usize, position: Option<Position>, unfit: &Unfit) {
         let mut own = unfit.range((position, 0)..=(position, usize::MAX));
         if own.next().is_none() {
@@ -224,7 +224,7 @@ impl Session {
         self.outgoing.keep(|number| reason(number).is_none());
     }
 
-    /// The position of a record's batch, and the record's place in it.
+    /// Returns the position of a record's batch, and the record's index in the batch.
     fn place(&self, number: usize) -> Option<(Option<Position>, usize)> {
         let next = self.batches.partition_point(|(first, _)| *first <= number);
         let (first, position) = self.batches.get(next.checked_sub(1)?)?;
@@ -239,7 +239,8 @@ impl Session {
         Ok(())
     }
 
-    /// Waits until nothing is in flight and rejects what was refused before the checkpoint; returns the checkpoint's position.
+    /// Waits until nothing is in flight and rejects the records that were refused before the checkpoint. Returns the checkpoint's
+    /// position.
     pub(super) async fn reach(
         &mut self,
         checkpoint: &mut Checkpoint,
@@ -281,12 +282,13 @@ impl Session {
         Ok(carried.ownership.check(Some(&committed))?)
     }
 
-    /// Ends the session if a record has failed, after learning what the failures say about sizes and records.
+    /// Ends the session if a record has failed. First learns from the failures: limits of topics, and records that are refused
+    /// permanently.
     fn check(&mut self, carried: &mut Carried<'_>, done: Result<(), Halt>) -> Result<(), End> {
         if done.is_ok() && self.link.failed.is_empty() {
             return Ok(());
         }
-        // The transaction is lost: waiting a moment for further failures saves tries.
+        // The transaction is lost. Collecting further failures now saves attempts.
         self.link.hear();
         let failed = std::mem::take(&mut self.link.failed);
         let too_large = |failed: &&Failed| failed.error.kind == Kind::TooLarge;

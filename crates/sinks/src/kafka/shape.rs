@@ -2,8 +2,8 @@
 //!
 //! `read -> decode -> send -> keep -> take -> process -> [encode] -> write -> settle`
 //!
-//! It promises that the records and the refused ones together are the batch, in order, and that the same batch always becomes
-//! the same records. It allocates nothing per record: all buffers are reused.
+//! It promises that every record of the batch is either shaped or refused, in order, and that the same batch always becomes the
+//! same records. It allocates nothing per record: all buffers are reused.
 
 use std::ops::Range;
 
@@ -58,12 +58,12 @@ impl Shaper {
         }
     }
 
-    /// Sets what topics are known to accept.
+    /// Sets the known limits of topics.
     pub(super) fn set_limits(&mut self, limits: Limits) {
         self.limits = limits;
     }
 
-    /// An empty output with the names of the headers.
+    /// Creates an empty output with the names of the headers.
     pub(super) fn outgoing(config: &Config) -> Outgoing {
         let headers = config.headers.iter().flat_map(|headers| &headers.fields);
         Outgoing {
@@ -109,7 +109,7 @@ impl Shaper {
         count
     }
 
-    /// The places of the records of the batch that was shaped last, in the order of their numbers.
+    /// The byte ranges of the records of the batch that was shaped last, in the order of their numbers.
     pub(super) fn places(&self, batch: &Batch) -> Vec<Range<usize>> {
         match self.values {
             Values::Wire(_) => self.marks.iter().map(|mark| mark.start..mark.end).collect(),
@@ -236,7 +236,7 @@ fn text(
     Ok(start..out.len())
 }
 
-/// The event time in Kafka's unit. Kafka has no time before 1970.
+/// The event time in milliseconds since 1970; earlier times become 0.
 fn milliseconds(time: Time) -> i64 {
     time.0.div_euclid(1_000_000).max(0)
 }

@@ -1,4 +1,4 @@
-//! The checked sink: its options, its client, and what topics have been found to accept.
+//! The checked sink: its options, its client, and the learned limits of topics.
 
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -19,7 +19,7 @@ use super::{
 pub(super) struct Kafka {
     pub(super) config: Config,
     pub(super) client: Arc<dyn Connect>,
-    /// Sizes that topics have refused; outlives a failure.
+    /// Learned limits of topics. They outlive a failed run.
     limits: Mutex<Limits>,
 }
 
@@ -39,7 +39,7 @@ impl Kafka {
     }
 
     pub(super) fn limits(&self) -> MutexGuard<'_, Limits> {
-        // No code that holds the lock can panic half way.
+        // A panic cannot leave the limits half changed: no code that holds the lock panics.
         self.limits.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -59,7 +59,7 @@ fn reasons(rejected: &[Batch]) -> String {
     texts.collect()
 }
 
-/// How many records were rejected.
+/// The number of rejected records.
 fn count(rejected: &[Batch]) -> u32 {
     rejected.iter().map(|batch| batch.count).sum()
 }

@@ -1,4 +1,4 @@
-//! Which topic a record goes to, and what topics are known to accept.
+//! Finds the topic of each record, and remembers the limits of topics.
 //!
 //! `read -> decode -> send -> keep -> take -> process -> [encode] -> write -> settle`
 
@@ -17,9 +17,9 @@ const NAMES_MAX: usize = 10_000;
 /// The limits of topics, learned from the batches that they refused.
 #[derive(Clone, Debug)]
 pub(super) struct Limits {
-    /// The largest record of a topic, where it is below `record_max`.
+    /// The largest record that a topic accepts, in bytes, for topics that have refused one.
     records: HashMap<String, usize>,
-    /// The smallest of these: no batch of more than one record may be larger.
+    /// The smallest of these limits. Batches of more than one record stay below it.
     pub(super) batch_max: usize,
 }
 
@@ -33,8 +33,8 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// The topic accepts no batch above `bytes`. It has refused one: if the limit was known, batches are larger than they look
-    /// from here, and the limit is lowered until they fit.
+    /// Learns that the topic accepts no batch above `bytes`, after it has refused one. If this limit was known already, the broker
+    /// counts more bytes than this sink does, so the limit is lowered by a tenth each time until batches fit.
     pub(super) fn learn(&mut self, topic: &str, bytes: usize) {
         let bytes = match self.of(topic) {
             Some(known) if known <= bytes => known - known / 10,
@@ -50,12 +50,12 @@ impl Limits {
     }
 }
 
-/// Renders topics, and knows the index of each in the output.
+/// Renders topics and maps each to its index in the output.
 pub(super) struct Topics {
     renderer: Renderer,
     depends: Depends,
     indices: HashMap<Vec<u8>, Result<usize, &'static str>>,
-    /// The last topic: the next record mostly has the same.
+    /// The last topic, which the next record usually has, too.
     last: Vec<u8>,
     found: Option<Result<usize, &'static str>>,
     next: Vec<u8>,
@@ -73,7 +73,7 @@ impl Topics {
         }
     }
 
-    /// Call this before each batch.
+    /// Prepares for a batch: forgets all names if there are too many. Call it before each batch.
     pub(super) fn begin(&mut self, outgoing: &mut Outgoing) {
         if self.indices.len() >= NAMES_MAX && outgoing.records.is_empty() {
             self.indices.clear();
@@ -124,7 +124,7 @@ impl Topics {
                 Ok(outgoing.topics.len() - 1)
             }
         };
-        // Invalid names are not remembered: a peer may make up any number of them.
+        // Invalid names are not remembered: a peer could send any number of them.
         if found.is_ok() {
             self.indices.insert(self.last.clone(), found);
         }

@@ -1,25 +1,25 @@
-//! Which records brokers refuse for what they are.
+//! Finds out which records brokers refuse permanently.
 //!
 //! `read -> decode -> send -> keep -> take -> process -> encode -> [write] -> settle`
 //!
-//! A broker refuses a whole batch for one bad record (no key in a compacted topic, a time too far ahead). Kafka since 2.4 names
-//! the bad records. With a broker that does not, everything is sent again, each record in a separate batch: then the refused
-//! records are the bad ones.
+//! A broker refuses a whole batch for one bad record (no key in a compacted topic, a time too far ahead). Kafka since 2.4 names the
+//! bad records. If a broker does not, everything is sent again, each record in a separate batch, so that a refused batch is one bad
+//! record.
 
 use millstream_kafka::{Error, Failed, Kind, ProducerOptions};
 
-/// Knowledge about the brokers, and how the next producer sends.
+/// How brokers report bad records, and how the next producer therefore sends.
 #[derive(Debug, Default)]
 pub(super) struct Verdicts {
-    /// Brokers have named bad records among their neighbours.
+    /// Brokers name the bad records of a batch.
     named: bool,
     /// Each record is sent in a separate batch.
     alone: bool,
 }
 
 impl Verdicts {
-    /// Takes failures and returns the numbers and reasons of the records that no broker will ever take: none yet if each record
-    /// has to be sent alone first. None if nothing was learned.
+    /// Learns from failures. Returns the numbers and reasons of the records that brokers refuse permanently; an empty list if each
+    /// record has to be sent alone first; None if the failures are about something else.
     pub(super) fn judge(&mut self, failed: &[Failed]) -> Option<Vec<(usize, String)>> {
         let of = |kind| move |failed: &&Failed| failed.error.kind == kind;
         self.named |= failed.iter().any(|failed| of(Kind::Neighbour)(&failed));
@@ -37,7 +37,7 @@ impl Verdicts {
         self.alone
     }
 
-    /// Sends records together again; whether they were sent alone.
+    /// Lets the next producer send records together again. Returns whether they were sent alone.
     pub(super) fn join(&mut self) -> bool {
         std::mem::take(&mut self.alone)
     }
@@ -86,7 +86,7 @@ mod tests {
             // Two batches, each with one.
             (&[Neighbour, Suspect, Suspect, Neighbour], Some(&[1, 2])),
             (&[Suspect], Some(&[0])),
-            // It does not say which, or all of them are bad.
+            // The broker does not name the bad ones, or all of them are bad.
             (&[Suspect, Suspect, Again], Some(&[])),
             (&[Again], None),
         ] {

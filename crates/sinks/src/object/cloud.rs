@@ -80,7 +80,7 @@ impl Cloud {
         Ok(())
     }
 
-    /// Logs a failure to note an upload, which only costs space in the store.
+    /// Logs a failure to note an upload. A missing note only costs space in the store.
     fn tell(&self, noted: io::Result<()>) {
         if let Err(error) = noted {
             let text = format_args!("cannot note which uploads were begun: {error}");
@@ -151,8 +151,8 @@ impl Store for Cloud {
             .keep_trying(async || {
                 let parts = parts.iter().map(part).collect();
                 let completed = self.objects.complete_multipart(&path, &id, parts).await;
-                // Only the object itself proves the result: it may exist since an earlier attempt or run, and a server that died
-                // while it completed an upload was seen to report success to the next attempt without an object.
+                // Only the object proves the result. An earlier attempt or run may have created it. And a server that died while it
+                // completed an upload has reported success to the next attempt although there was no object.
                 match (self.objects.head(&path).await, completed) {
                     (Ok(_), _) => Ok(Published::Done),
                     (Err(Error::NotFound { .. }), Err(refused)) if is_gone(&refused) => {

@@ -87,7 +87,7 @@ impl Store for Local {
         let published = self.make_directory(&to).and_then(|()| {
             match fs::rename(&from, &to) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                    // The existing file must be durable, too: a lost name could be found here.
+                    // The existing file must be durable, too, because its name may not be synced yet.
                     if !to.exists() {
                         return Ok(Published::Gone);
                     }

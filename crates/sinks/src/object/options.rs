@@ -76,7 +76,7 @@ fn held_max() -> Size {
 }
 
 impl Config {
-    /// Options that can be read but not used.
+    /// The problems of options that parse but cannot be used.
     pub(super) fn problems(&self, node: &Node) -> Vec<Problem> {
         let mut problems = Vec::new();
         let mut wrong = |option: &str, message: &str, help: &str| {
@@ -90,7 +90,7 @@ impl Config {
             ),
             Some((Scheme::File, rest)) if !rest.starts_with(['/', '.']) => wrong(
                 "url",
-                "a directory of which machine?",
+                "a host instead of a directory",
                 "three slashes: `file:///srv/objects/%F`; `file://./objects` is below the working directory",
             ),
             Some((scheme, rest)) => {

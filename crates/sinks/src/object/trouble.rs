@@ -37,7 +37,7 @@ fn short(error: &Error) -> String {
     line
 }
 
-/// The last of its causes, if the text does not contain it: the first says that a connection failed, the last says why.
+/// The last cause of the error, unless the text contains it. The first cause only says that a connection failed; the last says why.
 fn cause(error: &Error) -> Option<String> {
     let mut last = error.source()?;
     while let Some(deeper) = last.source() {
@@ -67,7 +67,7 @@ fn advice(error: &Error, cause: &str) -> Option<&'static str> {
     // The last one is versitygw's response to an unknown key, with 404.
     let refused = ["401 Unauthorized", "403 Forbidden", "XAdminUserNotFound"];
     (denied || says(&refused)).then_some(
-        "it does not let us in: `auth`, or the environment, has to name a key of this store that may list, get, put and delete \
+        "it denies access: `auth`, or the environment, has to name a key of this store that may list, get, put and delete \
          objects in this bucket",
     )
 }

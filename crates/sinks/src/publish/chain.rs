@@ -2,8 +2,8 @@
 //!
 //! `encode -> [write] -> settle`
 //!
-//! A writer takes the next number to publish. A writer that was superseded finds the number taken, or, where old manifests were
-//! removed, finds newer ones: the newest [`KEPT`] always stay, so one of the two always holds.
+//! A writer takes the next number to publish. A superseded writer finds that its number is taken or, if that manifest was removed
+//! as old, finds newer ones. The newest [`KEPT`] always stay, so it notices one of the two.
 
 use millstream_pipeline::failure::Failure;
 use millstream_record::Position;

@@ -42,8 +42,8 @@ pub(crate) trait Body {
     /// Its memory in bytes.
     fn held(&self) -> usize;
 
-    /// A low estimate of the bytes that this becomes in the output, so that an output near its size limit is not split into ever
-    /// smaller pieces.
+    /// A low estimate of the bytes that the held records will take in the output, so that an output near its size limit is not
+    /// split into ever smaller pieces.
     fn becomes(&self) -> usize {
         self.held()
     }

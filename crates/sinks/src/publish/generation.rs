@@ -2,9 +2,9 @@
 //!
 //! `read back -> encode -> [write] -> settle`
 //!
-//! Names follow from the position of the first batch, so a replay creates the same names and no other generation does. Memory
-//! is bounded: a full output, the least recently used one when too many are open, and the largest one when all together hold too
-//! much, are finished and wait for the manifest.
+//! Names follow from the position of the first batch, so a replay creates the same names and no other generation does. Memory is
+//! bounded. Three kinds of output are finished early and wait for the manifest: a full one, the least recently used one if too many
+//! are open, and the largest one if all together hold too many bytes.
 
 use std::{collections::HashMap, ops::Range, time::Instant};
 

@@ -1,4 +1,4 @@
-//! The note of the chain on this machine: its id, and the last manifest whose outputs are known to be published.
+//! A local note about the chain: its id, and the last manifest whose outputs are known to be published.
 //!
 //! ```text
 //! SINK/published     "ID NUMBER" (32 hexadecimal digits, a decimal number), as a `millstream_state::WholeFile`
@@ -64,7 +64,7 @@ fn parse(text: &str) -> Option<(u128, u64)> {
     (id.len() == 32).then_some(said)
 }
 
-/// Converts a file of version 1 or 2; `None` if it is damaged: another number would call outputs published that are not.
+/// Converts a file of version 1 or 2; `None` if it is damaged: a wrong number would mark outputs as published that are not.
 fn older(bytes: &[u8]) -> Option<Vec<u8>> {
     // A line ends with a newline: a truncated number is another number.
     let line = std::str::from_utf8(bytes).ok()?.strip_suffix('\n')?;

@@ -1,4 +1,4 @@
-//! Retries a request until it works, or until it fails in a way that no retry can change.
+//! Retries a request until it succeeds or fails permanently.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::sending::{Outage, Retry, Then};
 pub(crate) struct Patience {
     retry: Retry,
     context: SinkContext,
-    /// Behind a durable channel a stop ends the retries: what is not published comes again at the next start.
+    /// Behind a durable channel a stop ends the retries: the channel redelivers unpublished records at the next start.
     durable: bool,
 }
 

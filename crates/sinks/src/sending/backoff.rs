@@ -1,7 +1,7 @@
 //! Exponential back-off with jitter.
 //!
-//! The first wait is `retry.first`; each further failure doubles it, up to `retry.max`. A jitter of one eighth in either
-//! direction keeps many senders from returning at the same moment.
+//! The first wait is `retry.first`; each further failure doubles it, up to `retry.max`. A jitter of one eighth in either direction
+//! keeps many senders from retrying at the same moment.
 
 use std::{
     hash::{BuildHasher, RandomState},
@@ -31,12 +31,12 @@ impl Backoff {
         }
     }
 
-    /// The destination works: the next failure counts as the first.
+    /// Resets the back-off after a success: the next failure counts as the first.
     pub(crate) fn reset(&mut self) {
         self.failures = 0;
     }
 
-    /// Counts a failure and returns the time to wait before the next try.
+    /// Counts a failure and returns the time to wait before the next attempt.
     pub(crate) fn failed(&mut self) -> Duration {
         let wait = self.first.saturating_mul(1 << self.failures.min(20));
         self.failures = self.failures.saturating_add(1);

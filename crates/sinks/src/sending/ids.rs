@@ -1,10 +1,10 @@
 //! The ids by which receivers recognise a resend: chunks of `forward`, requests of `http`.
 //!
 //! Behind a durable channel an id is `CHANNEL.EPOCH.SEQ.PART.CRC`: the channel's id (32 hex digits), the frame's position, the
-//! number of the part, and the CRC-32C of the part's stored bytes (8 hex digits). How a frame is split into parts depends on
-//! its bytes alone, so the same bytes have the same id after a restart, and different bytes (when frames are split
-//! differently) have a different one. Behind memory an id is `RANDOM-COUNTER`: what is not settled when the process ends comes
-//! again from its source, and any id will do.
+//! number of the part, and the CRC-32C of the part's stored bytes (8 hex digits). The split of a frame into parts depends on its
+//! bytes alone. So the same bytes have the same id after a restart, and different bytes (if a new version splits frames
+//! differently) have a different one. Behind memory an id is `RANDOM-COUNTER`. It need not survive a restart, because the source
+//! resends unsettled records as new batches.
 
 use std::fmt::Write;
 
@@ -27,7 +27,7 @@ pub(crate) enum Ids {
 }
 
 impl Ids {
-    /// For parts of frames of this durable channel, or of batches from memory.
+    /// Creates ids for this durable channel; None: for memory.
     pub(super) fn new(channel: Option<u128>) -> Result<Self, Failure> {
         if let Some(channel) = channel {
             return Ok(Self::Durable(channel));
@@ -41,7 +41,7 @@ impl Ids {
         })
     }
 
-    /// The id of a part. `stored` are its bytes as the channel holds them, or as they are sent.
+    /// Returns the id of a part. `stored`: its bytes as the channel stores them.
     pub(crate) fn next(
         &mut self,
         position: Option<Position>,
@@ -65,8 +65,8 @@ impl Ids {
     }
 }
 
-/// Numbers the parts of one position. Processors can make several batches of what the channel delivered under it, and each part of
-/// them needs its own id, the same in every run.
+/// Numbers the parts of one position. Processors can turn the batch of one position into several batches. Each of their parts needs
+/// its own id, which must be the same in every run.
 #[derive(Default)]
 pub(crate) struct PartNumbers {
     position: Option<Position>,
@@ -75,7 +75,7 @@ pub(crate) struct PartNumbers {
 }
 
 impl PartNumbers {
-    /// The number of the next part of `flow` at `position`, from 0.
+    /// Returns the number of the next part of `flow` at `position`, starting with 0.
     pub(crate) fn next(&mut self, position: Option<Position>, flow: u8) -> usize {
         if position != self.position {
             self.position = position;

@@ -1,4 +1,4 @@
-//! One task of a sink that sends: takes batches, knows what is in flight, and settles checkpoints in order.
+//! One task of a sink that sends: takes batches, tracks what is in flight, and settles checkpoints in order.
 //!
 //! `read -> decode -> send -> keep -> [take] -> process -> encode -> write -> [settle]`
 
@@ -15,7 +15,7 @@ use tokio::time::{Interval, MissedTickBehavior, interval};
 
 use super::{Ids, Lateness, Refused, by_reason, ledger::Ledger};
 
-/// How often lateness is reported and old records are looked for while something is in flight.
+/// Time between two reports of lateness, and between two checks for old records, while something is in flight.
 const TICK: Duration = Duration::from_secs(1);
 
 /// The input of a lane.
@@ -23,7 +23,7 @@ const TICK: Duration = Duration::from_secs(1);
 pub(crate) enum Input {
     /// The next batch; behind a durable channel with its position.
     Batch(Batch, Option<Position>),
-    /// A checkpoint behind everything begun so far now waits in the lane.
+    /// A checkpoint has arrived. It waits in the lane for everything begun so far.
     Checkpoint,
     /// No more batches will come.
     End,
@@ -31,7 +31,7 @@ pub(crate) enum Input {
     Tick,
 }
 
-/// The inlet of a task and what it has in flight.
+/// The inlet of a task, and the numbers in flight.
 pub(crate) struct Lane<'a> {
     inlet: &'a mut Inlet,
     pub(crate) context: SinkContext,
@@ -45,7 +45,7 @@ struct Clock<'a> {
     lateness: &'a Lateness,
     meter: Meter,
     tick: Interval,
-    /// The age that was reported last: an idle lane takes no lock for each batch.
+    /// The age that was reported last. Reporting only changes avoids a lock per batch.
     reported: Option<Duration>,
 }
 
@@ -83,17 +83,17 @@ impl<'a> Lane<'a> {
         self.inlet.channel_id()
     }
 
-    /// Whether what is not settled survives the end of the process.
+    /// Whether unsettled records survive the end of the process.
     pub(crate) fn is_durable(&self) -> bool {
         self.channel_id().is_some()
     }
 
-    /// The names of what this lane sends.
+    /// Creates the ids for what this lane sends.
     pub(crate) fn ids(&self) -> Result<Ids, Failure> {
         Ids::new(self.channel_id())
     }
 
-    /// The next input; takes no batches unless `has_room`. Can be dropped and called again without losing anything.
+    /// Returns the next input; batches only if `has_room`. Safe to drop and call again.
     pub(crate) async fn next(&mut self, has_room: bool) -> Result<Input, Failure> {
         let waits = !self.ledger.is_empty();
         tokio::select! {
@@ -117,22 +117,23 @@ impl<'a> Lane<'a> {
         }
     }
 
-    /// Numbers something that is sent as a whole; its oldest record was received at `received`.
+    /// Returns a number for something that is sent as a whole, such as a chunk. Its oldest record was received at `received`.
     pub(crate) fn begin(&mut self, received: Time) -> u64 {
         self.ledger.begin(received)
     }
 
-    /// Everything of this number is acknowledged or rejected.
+    /// Notes that everything with this number is acknowledged or rejected.
     pub(crate) fn finish(&mut self, number: u64) {
         self.ledger.finish(number);
     }
 
-    /// Everything begun so far is acknowledged or rejected.
+    /// Notes that everything begun so far is acknowledged or rejected.
     pub(crate) fn finish_all(&mut self) {
         self.ledger.finish_all();
     }
 
-    /// Settles every checkpoint that waits for nothing more; the position of the last one behind a durable channel.
+    /// Settles every checkpoint before which all numbers are finished. Behind a durable channel returns the position of the last
+    /// one.
     pub(crate) async fn settle(&mut self) -> Result<Option<Position>, Failure> {
         let mut settled = None;
         while let Some(mut checkpoint) = self.ledger.ready() {
@@ -145,7 +146,7 @@ impl<'a> Lane<'a> {
         Ok(settled)
     }
 
-    /// How many numbers are in flight, finished ones behind the oldest included.
+    /// Number of numbers in flight, including finished ones behind the oldest.
     pub(crate) fn in_flight(&self) -> usize {
         self.ledger.span()
     }
@@ -160,8 +161,8 @@ impl<'a> Lane<'a> {
         self.ended
     }
 
-    /// Rejects records: of the batch that was taken last, or of what was begun as `number`. They are settled with the checkpoint
-    /// behind it, even if that waits already.
+    /// Rejects records of the batch that was taken last or, with a `number`, of what was begun under it. They belong to the
+    /// checkpoint behind it, even if that has already arrived.
     pub(crate) async fn reject<'r>(
         &mut self,
         number: Option<u64>,
@@ -291,7 +292,7 @@ mod tests {
             let refused = [(0..2, "no".to_owned())];
             lane.reject_refused(Some(number), &batch, &refused).await;
             lane.finish(number);
-            // The reject was lost, so its checkpoint must not be settled.
+            // The rejected records were lost, so the checkpoint must not be settled.
             assert!(lane.settle().await.is_err());
             assert_eq!(upstream.settled(), 0);
         });

@@ -1,4 +1,4 @@
-//! The meter `behind_seconds`: the age of the oldest record that a sink has taken and not delivered.
+//! The meter `behind_seconds`: the age of the oldest record that a sink has taken but not delivered.
 
 use std::{
     collections::BTreeMap,
@@ -8,7 +8,7 @@ use std::{
 
 use millstream_pipeline::meters::Meter;
 
-/// How late each lane of a sink is; the meter shows the latest. A sink owns one, all its lanes share it.
+/// The age of each lane's oldest record; the meter shows the maximum. All lanes of a sink share it.
 #[derive(Debug, Default)]
 pub(crate) struct Lateness(Mutex<BTreeMap<usize, Duration>>);
 

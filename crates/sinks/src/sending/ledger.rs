@@ -1,7 +1,7 @@
 //! The numbers in flight, and the checkpoints that wait for them.
 //!
 //! Everything that a sink sends as a whole (a chunk, a request) gets a number when its batch is taken. Numbers finish in any order.
-//! The ledger promises that a checkpoint comes out only when every number before it is finished, and checkpoints in their order.
+//! The ledger releases checkpoints in order, each only when every number before it is finished.
 
 use std::collections::VecDeque;
 
@@ -27,13 +27,13 @@ impl<C> Ledger<C> {
         }
     }
 
-    /// A new number, for records of which the oldest was received at `received`.
+    /// Returns a new number for records of which the oldest was received at `received`.
     pub(crate) fn begin(&mut self, received: Time) -> u64 {
         self.in_flight.push_back(Some(received));
         self.next() - 1
     }
 
-    /// A number is finished: everything it stands for is acknowledged or rejected.
+    /// Marks a number as finished: everything it stands for is acknowledged or rejected.
     pub(crate) fn finish(&mut self, number: u64) {
         let place = number.checked_sub(self.floor);
         let slot = place.and_then(|place| self.in_flight.get_mut(usize::try_from(place).ok()?));
@@ -46,18 +46,18 @@ impl<C> Ledger<C> {
         }
     }
 
-    /// Every number is finished.
+    /// Marks every number as finished.
     pub(crate) fn finish_all(&mut self) {
         self.floor = self.next();
         self.in_flight.clear();
     }
 
-    /// A checkpoint behind every number so far.
+    /// Adds a checkpoint behind all current numbers.
     pub(crate) fn checkpoint(&mut self, checkpoint: C) {
         self.checkpoints.push_back((self.next(), checkpoint));
     }
 
-    /// The next checkpoint that waits for nothing more.
+    /// Removes and returns the next checkpoint before which every number is finished.
     pub(crate) fn ready(&mut self) -> Option<C> {
         match self.checkpoints.front() {
             Some((until, _)) if *until <= self.floor => self
@@ -68,7 +68,7 @@ impl<C> Ledger<C> {
         }
     }
 
-    /// The oldest waiting checkpoint behind `number`; None if it has not come yet.
+    /// The oldest waiting checkpoint behind `number`; None if it has not arrived yet.
     pub(crate) fn checkpoint_of(&mut self, number: u64) -> Option<&mut C> {
         let mut checkpoints = self.checkpoints.iter_mut();
         let waiting = checkpoints.find(|(until, _)| number < *until);
@@ -81,7 +81,7 @@ impl<C> Ledger<C> {
         self.in_flight.front().copied().flatten()
     }
 
-    /// How many numbers it remembers: from the oldest that is not finished to the newest.
+    /// Number of entries: from the oldest unfinished number to the newest.
     pub(crate) fn span(&self) -> usize {
         self.in_flight.len()
     }

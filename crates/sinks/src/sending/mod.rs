@@ -7,9 +7,9 @@
 //! ```
 //! - [`Lane`]: the inlet, the batches in flight, the checkpoints that wait for them, rejects, and the age of the oldest record
 //!   ([`Lateness`]).
-//! - [`Outage`]: what to do about a destination that fails. [`Backoff`]: how long to wait.
+//! - [`Outage`]: handles a destination that fails. [`Backoff`]: how long to wait.
 //! - [`Retry`], [`Batching`]: the options that all these sinks have.
-//! - [`parts`] splits large batches, always at the same records. [`Ids`] names what is sent, so that a resend has the same id.
+//! - [`parts`] splits large batches, always between the same records. [`Ids`] makes ids, so that a resend has the same id.
 //!
 //! The lane promises that a checkpoint is settled only when everything sent before it is finished (acknowledged or rejected),
 //! and that checkpoints are settled in their order.

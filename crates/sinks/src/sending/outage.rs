@@ -15,11 +15,11 @@ use super::{Backoff, Retry};
 /// The next step after a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Then {
-    /// The wait is over: try again.
+    /// The wait is over: retry.
     Retry,
     /// The destination has failed for `retry.give_up`: reject the records.
     GiveUp,
-    /// The process stops, and a durable channel keeps what is not delivered: leave.
+    /// The process stops, and a durable channel keeps the undelivered records: return.
     Stop,
 }
 
@@ -28,13 +28,13 @@ pub(crate) enum Then {
 pub(crate) struct Outage {
     backoff: Backoff,
     give_up: Option<Duration>,
-    /// When the clock of `give_up` started.
+    /// When the clock of `give_up` was started.
     since: Option<Instant>,
     reporter: Reporter,
     /// The keyword of the condition, and the condition from the first failure on.
     kind: &'static str,
     condition: Option<Condition>,
-    /// Ends waits early. None behind memory: there is no next start that could deliver the records.
+    /// Ends waits early. None behind memory, because no later start could deliver the records.
     stop: Option<Stop>,
 }
 
@@ -57,14 +57,14 @@ impl Outage {
         }
     }
 
-    /// The destination works again: clears the condition and starts over.
+    /// Notes a success: clears the condition, and resets the back-off and the clock of `give_up`.
     pub(crate) fn succeeded(&mut self) {
         self.backoff.reset();
         self.since = None;
         self.condition = None;
     }
 
-    /// The destination has taken something, but not all: the back-off starts over, the clock of `give_up` runs on.
+    /// Notes a partial success: resets the back-off. The clock of `give_up` keeps running.
     pub(crate) fn progressed(&mut self) {
         self.backoff.reset();
     }
@@ -90,7 +90,7 @@ impl Outage {
         self.backoff.failed()
     }
 
-    /// Waits; false if the process stops meanwhile and a durable channel keeps the records.
+    /// Waits. Returns false if the process stops meanwhile and a durable channel keeps the records.
     pub(crate) async fn wait(&mut self, wait: Duration) -> bool {
         let Some(stop) = &mut self.stop else {
             sleep(wait).await;
@@ -103,8 +103,8 @@ impl Outage {
         }
     }
 
-    /// Counts a failure, raises the condition and waits, at least for `at_least` (a server may name a time). False if the process
-    /// stops meanwhile and a durable channel keeps the records.
+    /// Counts a failure, raises the condition and waits, at least for `at_least` (a server may name a time). Returns false if the
+    /// process stops meanwhile and a durable channel keeps the records.
     pub(crate) async fn pause(&mut self, why: impl fmt::Display, at_least: Duration) -> bool {
         let wait = self.failed().max(at_least);
         let (reporter, kind) = (&self.reporter, self.kind);
@@ -119,7 +119,7 @@ impl Outage {
         self.wait(wait).await
     }
 
-    /// Gives up if it is time, otherwise pauses before the next try.
+    /// Returns `GiveUp` if `retry.give_up` is over; otherwise pauses before the next attempt.
     pub(crate) async fn retry(&mut self, why: impl fmt::Display, at_least: Duration) -> Then {
         if self.is_overdue() {
             return Then::GiveUp;

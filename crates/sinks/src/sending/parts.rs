@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use millstream_record::Batch;
 
-/// The parts of a batch, each as large as `fits` (bytes, records) allows, and at least one record.
+/// Splits a batch into parts, each as large as `fits(bytes, records)` allows. A part has at least one record.
 pub(crate) fn parts(batch: Batch, fits: impl Fn(usize, usize) -> bool) -> Vec<Batch> {
     if fits(batch.len(), batch.count as usize) {
         return vec![batch];

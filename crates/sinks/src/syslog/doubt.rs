@@ -4,8 +4,8 @@
 //! | read by its program | in its system's buffer, perhaps | not acknowledged by its system |
 //!              <- 256 KiB + 6 MiB or twice its window ---> <---- our system reports it --->
 //! ```
-//! Syslog has no acknowledgements, so a sender can know no more. It promises an upper bound of the second part. A sender cannot see
-//! whether a program that has read a message stores it.
+//! Syslog has no acknowledgements, so a sender cannot know more. This module computes an upper bound of the second part. Whether a
+//! program stores a message that it has read is not visible to the sender.
 
 use std::collections::VecDeque;
 
@@ -35,12 +35,12 @@ pub(super) struct Doubt {
 pub(super) struct Lost {
     /// The peer's system has not acknowledged them.
     pub(super) unacknowledged: u64,
-    /// The peer's system had them; its program may not have read them.
+    /// The peer's system has acknowledged them, but its program may not have read them.
     pub(super) in_doubt: u64,
 }
 
 impl Doubt {
-    /// A message was wholly written.
+    /// Notes that a message was wholly written.
     pub(super) fn wrote(&mut self, length: usize) {
         let length = u32::try_from(length).unwrap_or(u32::MAX);
         self.lengths.push_back(length);
@@ -52,13 +52,14 @@ impl Doubt {
         }
     }
 
-    /// The peer announced this window.
+    /// Notes the window that the peer has announced.
     pub(super) fn window(&mut self, bytes: Option<u64>) {
         self.window = self.window.max(bytes);
     }
 
-    /// The connection is gone. `unsent`: bytes that the peer's system has not acknowledged. `read`: its program had read
-    /// everything that its system had (it closed the connection in order).
+    /// Returns what a broken connection may have lost, and starts over. `unsent`: bytes that the peer's system has not
+    /// acknowledged. `read`: the peer closed the connection in order, so its program had read everything that its system had
+    /// received.
     pub(super) fn broken(&mut self, unsent: u64, read: bool) -> Lost {
         let beyond = match (read, self.window) {
             (true, _) | (_, None) => 0,

@@ -24,7 +24,7 @@ use crate::probe::greeting;
 
 /// A connection.
 pub(super) enum Link {
-    /// A stream, a second handle of its socket to ask the system about bytes in flight, and whether it is TCP.
+    /// A stream; a second handle of its socket, to ask the system about bytes in flight; whether it is TCP.
     Stream(Box<Stream>, OwnedFd, bool),
     Udp(UdpSocket),
     Unixgram(UnixDatagram),
@@ -33,7 +33,7 @@ pub(super) enum Link {
 /// How a connection ended.
 #[derive(Debug)]
 pub(super) enum End {
-    /// The peer closed it after its program had read everything that its system had.
+    /// The peer closed it in order, after its program had read everything that its system had received.
     Closed,
     /// It broke, or could not be made.
     Broken(io::Error),
@@ -109,7 +109,8 @@ impl Link {
         Ok(Self::Stream(Box::new(stream), handle, is_tcp))
     }
 
-    /// Writes some of `bytes`; a datagram as a whole. Does not write to a stream that the peer has closed.
+    /// Writes some of `bytes` (a datagram as a whole) and returns the number written. Does not write to a stream that the peer has
+    /// closed.
     pub(super) async fn write(&mut self, bytes: &[u8]) -> Result<usize, End> {
         match self {
             Self::Stream(stream, ..) => {
@@ -127,7 +128,7 @@ impl Link {
         }
     }
 
-    /// Hands everything that was written to the system.
+    /// Flushes buffered bytes (of TLS) to the system.
     pub(super) async fn flush(&mut self) -> Result<(), End> {
         if let Self::Stream(stream, ..) = self {
             stream.flush().await?;
@@ -143,7 +144,7 @@ impl Link {
         }
     }
 
-    /// Closes it in order: what was written still goes out.
+    /// Closes the connection in order: written bytes still go out.
     pub(super) async fn close(mut self) {
         if let Self::Stream(stream, ..) = &mut self {
             let _ = stream.shutdown().await;
@@ -172,7 +173,7 @@ impl Link {
     }
 }
 
-/// A socket for datagrams to the first address of a name.
+/// Creates a datagram socket to the first usable address of a name.
 async fn udp(address: &str) -> io::Result<Link> {
     let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
     for address in lookup_host(address).await? {
@@ -189,7 +190,7 @@ async fn udp(address: &str) -> io::Result<Link> {
     Err(last)
 }
 
-/// Syslog servers send nothing: ignores what they send anyway, and reports the end of the stream.
+/// Returns when the stream has ended. Syslog servers send nothing, so any bytes are ignored.
 fn poll_ended(stream: &mut Stream, context: &mut Context<'_>) -> Poll<End> {
     let mut bytes = [0; 512];
     loop {

@@ -1,4 +1,4 @@
-//! Encodes batches as framed messages in one buffer, and knows the record of each message.
+//! Encodes batches as framed messages in one buffer, and maps each message to its record.
 //!
 //! `read -> decode -> send -> keep -> take -> process -> [encode] -> write -> settle`
 //!
@@ -48,7 +48,7 @@ pub(super) struct Messages {
     /// The bytes of all messages.
     bytes: Vec<u8>,
     messages: Vec<Message>,
-    /// How many messages, from the front, are wholly written, and how many bytes are.
+    /// Number of messages, from the front, that are wholly written, and number of bytes written.
     written: usize,
     at: usize,
     /// The batches of the messages, with their numbers in the lane.
@@ -79,8 +79,8 @@ impl Messages {
         }
     }
 
-    /// Appends the messages of a batch, which has this number in the lane. Records that cannot be encoded go to `rejects`, and records
-    /// that are too long for a datagram to `long`.
+    /// Appends the messages of a batch, whose number in the lane is `number`. Records that cannot be encoded go to `rejects`, and
+    /// records that are too long for a datagram to `long`.
     pub(super) fn add(
         &mut self,
         number: u64,
@@ -129,12 +129,12 @@ impl Messages {
         self.batches.push((number, batch.clone()));
     }
 
-    /// Bytes that wait.
+    /// Number of bytes that wait to be written.
     pub(super) fn len(&self) -> usize {
         self.bytes.len() - self.at
     }
 
-    /// Messages that wait.
+    /// Number of messages that wait to be written.
     pub(super) fn count(&self) -> usize {
         self.messages.len() - self.written
     }
@@ -152,7 +152,7 @@ impl Messages {
         self.bytes.get(self.at..end).unwrap_or_default()
     }
 
-    /// The system took `bytes` of them. Calls `whole` with the length of each message that is now wholly written.
+    /// Notes that the system took `bytes` more bytes. Calls `whole` with the length of each message that is thereby wholly written.
     pub(super) fn wrote(&mut self, bytes: usize, mut whole: impl FnMut(usize)) {
         let mut begin = self.end_of_written();
         self.at += bytes;
@@ -167,12 +167,12 @@ impl Messages {
         self.clear();
     }
 
-    /// The connection is gone: a message that was written in part goes out again from its first byte.
+    /// Starts over after the end of a connection: a partly written message goes out again from its first byte.
     pub(super) fn rewind(&mut self) {
         self.at = self.end_of_written();
     }
 
-    /// Removes everything that waits.
+    /// Removes all waiting messages and returns their records.
     pub(super) fn give_up(&mut self) -> Vec<Waiting> {
         let batches = std::mem::take(&mut self.batches).into_iter();
         let mut waiting: Vec<_> = batches

@@ -11,9 +11,9 @@
 //! - `link`: the connection.
 //! - `doubt`: what a broken connection may have lost.
 //!
-//! It promises that a record is settled only after the system has taken its whole message, that no message is sent again after
-//! that, and that a broken connection is reported with the number of records that it may have lost: syslog has no acknowledgements,
-//! so a sender cannot know more.
+//! It promises that a record is settled only after the system has taken its whole message, and that no message is sent again after
+//! that. A broken connection is reported with the number of records that it may have lost: syslog has no acknowledgements, so a
+//! sender cannot know more.
 
 use std::{sync::Arc, time::Duration};
 

@@ -38,7 +38,8 @@ pub(super) struct Config {
     /// When small batches leave together.
     #[serde(default)]
     pub(super) batch: Batching,
-    /// How a server that fails is retried. `timeout` limits connection attempts; a server that does not read is waited for.
+    /// How a server that fails is retried. `timeout` limits connection attempts; the sink waits without limit for a server
+    /// that does not read.
     #[serde(default)]
     pub(super) retry: Retry,
 }

@@ -2,8 +2,8 @@
 //!
 //! `read -> decode -> send -> keep -> [take] -> process -> encode -> [write] -> [settle]`
 //!
-//! One task per lane, one connection. Messages leave when `batch` is full, when nothing more is ready, and before each checkpoint. It
-//! promises that a checkpoint is settled only when the system has taken every message before it, or the message is rejected.
+//! One task per lane, one connection. Messages leave when `batch` is full, when nothing more is ready, and before each checkpoint.
+//! It promises that a checkpoint is settled only when every message before it was taken by the system or rejected.
 
 use std::{ops::Range, time::Duration};
 
@@ -27,11 +27,11 @@ use super::{
 };
 use crate::sending::{Input, Lane, Outage, Refused, parts};
 
-/// The part of a batch that is encoded at once: bounds the memory that messages need, however large a batch is.
+/// Bytes of a batch that are encoded at a time. This bounds the memory of messages even for large batches.
 const PART_BYTES_MAX: usize = 256 << 10;
 const PART_RECORDS_MAX: usize = 4 << 10;
 
-/// A connection that lasts for this long after a write works: syslog servers do not answer.
+/// Syslog servers do not answer, so a connection that lasts this long after a write counts as working.
 const LASTING: Duration = Duration::from_secs(1);
 
 /// One lane of the sink.
@@ -46,11 +46,11 @@ pub(super) struct Relay<'a> {
     connected: Option<(Instant, bool)>,
     /// The earliest time for the next connection.
     not_before: Option<Instant>,
-    /// Holds from a failure until a connection has lasted for [`LASTING`] after a write.
+    /// Raised at a failure, until a connection has lasted for [`LASTING`] after a write.
     unproven: Condition,
-    /// When to check whether it has lasted, or to connect again if there is nothing to write.
+    /// When to check whether the connection has lasted, or to reconnect while there is nothing to write.
     check_at: Option<Instant>,
-    /// When waiting messages leave although they are few.
+    /// When waiting messages leave even if they are few.
     due: Option<Instant>,
     meters: Meters,
     stop: Stop,
@@ -75,7 +75,7 @@ enum Event {
     Ended(End),
 }
 
-/// The process stops while the server does not answer: a durable channel keeps what is left for the next start.
+/// The process stops while the server cannot be reached. A durable channel keeps the remaining records for the next start.
 struct Stopped;
 
 impl<'a> Relay<'a> {
@@ -169,7 +169,7 @@ impl<'a> Relay<'a> {
         Ok(())
     }
 
-    /// Writes everything that waits, however often the connection breaks.
+    /// Writes all waiting messages. Reconnects and continues each time the connection breaks.
     async fn flush(&mut self) -> Result<(), Stopped> {
         while !self.messages.is_empty() {
             let Err(end) = self.write().await else {
@@ -190,7 +190,7 @@ impl<'a> Relay<'a> {
         Ok(())
     }
 
-    /// Writes everything that waits to the connection, which it makes if there is none.
+    /// Writes all waiting messages. Connects first if there is no connection.
     async fn write(&mut self) -> Result<(), End> {
         if self.link.is_none() {
             self.connect().await?;
@@ -227,7 +227,7 @@ impl<'a> Relay<'a> {
         Ok(())
     }
 
-    /// Reports that the server works again if the connection has lasted; connects if there is no connection.
+    /// Clears the condition if the connection has lasted. Connects if there is no connection.
     async fn check(&mut self) {
         self.check_at = None;
         if self.link.is_some() {
@@ -248,7 +248,7 @@ impl<'a> Relay<'a> {
         self.check_at = Some(Instant::now() + wait);
     }
 
-    /// The connection is gone, or could not be made: reports it, and what may be lost.
+    /// Reports a connection that broke or could not be made, and the number of records that may be lost.
     fn disconnected(&mut self, end: &End) {
         let (url, reporter) = (&self.sink.target.url, &self.lane.context.reporter);
         let why = match end {
@@ -266,7 +266,7 @@ impl<'a> Relay<'a> {
         self.meters.open.sub(1);
         self.doubt.window(link.window());
         let lost = match link {
-            // The system reports an error of the previous datagram: no socket received it.
+            // The error belongs to the previous datagram: no socket received it.
             Link::Udp(_) => self.doubt.broken(1, true),
             _ => self.doubt.broken(link.unsent(), matches!(end, End::Closed)),
         };
@@ -277,7 +277,7 @@ impl<'a> Relay<'a> {
             "the connection to {url} is gone ({why}): its system has not acknowledged {sure} records, and its program may not have \
              read up to {more} before them"
         );
-        // A server that accepts connections and closes them at once takes nothing: it expects TLS, or another protocol.
+        // A server that accepts connections and closes them at once takes no messages: it may expect TLS or another protocol.
         let made = self.connected.take();
         let is_short = made.is_some_and(|(at, wrote)| wrote && at.elapsed() < LASTING);
         if sure + more == 0 && !is_short {
@@ -288,7 +288,7 @@ impl<'a> Relay<'a> {
         (self.check_at, self.not_before) = (Some(next), Some(next));
     }
 
-    /// A lasting connection is the best proof there is.
+    /// Notes that the server works. Without answers, a lasting connection is the only proof.
     fn proven(&mut self) {
         let wrote = self.connected.is_some_and(|(_, wrote)| wrote);
         if self.unproven.clear().is_some() && wrote {
@@ -319,7 +319,7 @@ impl<'a> Relay<'a> {
     }
 }
 
-/// The records of a part that cannot be sent.
+/// The records of a part that cannot be sent, each with its reason.
 fn refused(rejects: Vec<Reject>, long: Vec<Range<usize>>) -> Vec<Refused> {
     let rejects = rejects.into_iter();
     let mut refused: Vec<Refused> = rejects

@@ -1,4 +1,4 @@
-//! Servers that listen, fail and never answer.
+//! Servers that listen, fail, and never answer.
 
 use std::{
     io::Read,
@@ -170,7 +170,7 @@ fn nothing_is_lost_on_a_connection_that_is_closed_while_idle() {
         let (mut stream, _) = listener.accept().unwrap();
         stream.read_exact(&mut [0; 20]).unwrap();
         std::thread::sleep(Duration::from_millis(100));
-        // It reads everything and closes.
+        // The server reads everything and closes the connection.
         stream.set_nonblocking(true).unwrap();
         let _ = stream.read(&mut [0; 4096]);
         drop(stream);

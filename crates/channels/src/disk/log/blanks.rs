@@ -1,7 +1,7 @@
 //! Files that wait to become segments (`free-N.seg`).
 //!
-//! Overwriting a file that was written before costs an eighth of writing to new space, so used segments are kept and
-//! written over. A blank file is allocated and filled: a full disk shows here, before anything is accepted.
+//! Overwriting a file costs an eighth of writing to new space, so used segments are kept and overwritten. A blank file is allocated
+//! and filled in advance, so a full disk is noticed here, before any batch is accepted.
 
 use std::{
     io::{self, IoSlice},
@@ -18,12 +18,12 @@ use super::{
     segment::{PAGE, Segment, blank_name, blank_number_in},
 };
 
-/// Used segments to keep, at least: enough for a reader that follows in steps of 1 s at 200 MB/s.
+/// Up to this number of used segments are kept: enough for a reader that follows in steps of 1 s at 200 MB/s.
 const BLANKS_MIN: u64 = 4;
-/// Or this part of `size_max`, if that is more: a reader that falls behind and catches up frees and needs space in turns.
+/// Or `size_max` divided by this, if that is more: a reader that falls behind and catches up again frees and needs space in turn.
 const BLANKS_PART: u64 = 8;
-/// A new segment takes at most this part of the free space of its disk. So a small disk gets several segments, and the
-/// settled ones can be released.
+/// A new segment takes at most the free space of its disk divided by this. So a small disk gets several segments, and settled ones
+/// can be released.
 const AMPLE: u64 = 4;
 /// Zeros are written in pieces of this size.
 const FILL_BYTES: usize = 1 << 20;
@@ -36,7 +36,7 @@ pub struct Blank {
 }
 
 impl Blank {
-    /// Creates one ahead of time, unless the disk is so full that something else may need the space first.
+    /// Creates one ahead of time. Fails if the disk is nearly full, because another file may need the space first.
     pub fn create_ahead(disk: &dyn Disk, path: &Path, bytes: u64) -> io::Result<Self> {
         let directory = path.parent().unwrap_or(Path::new("."));
         let space = disk.space(directory);
@@ -52,7 +52,7 @@ impl Blank {
         let filled = file.allocate(bytes).and_then(|()| fill(&*file, bytes));
         if let Err(error) = filled {
             drop(file);
-            // If this fails, the next start removes the file.
+            // If the removal fails, the next start removes the file.
             let _ = disk.remove(path);
             return Err(error);
         }
@@ -79,7 +79,7 @@ fn fill(file: &dyn File, bytes: u64) -> io::Result<()> {
 /// The blank files of a channel.
 pub(super) struct Blanks {
     files: Vec<Blank>,
-    /// The number in the newest name. No name is used twice while the log is open.
+    /// The number in the name that was used last. No name is used twice while the log is open.
     number: u64,
     /// A used segment has become a blank, and its new name is not durable yet.
     unsynced: bool,
@@ -231,8 +231,8 @@ impl Blanks {
         Some(self.files.remove(index))
     }
 
-    /// Makes the names of blanks durable. A power cut could give a blank the name of the segment it was; it must not be
-    /// written over before that is ruled out, or the old segment looks damaged.
+    /// Makes the names of blanks durable. Before that, a power cut could give a blank its old segment name back, and if it was
+    /// overwritten, that segment would look damaged.
     pub(super) fn sync_names(&mut self, directory: &LogDirectory) -> io::Result<()> {
         if self.unsynced {
             directory.sync()?;
@@ -241,7 +241,7 @@ impl Blanks {
         Ok(())
     }
 
-    /// Keeps a released segment as a blank, or removes it if it is of no use or still being read.
+    /// Keeps a released segment as a blank. Removes it if it is not needed or a reader still uses it.
     pub(super) fn recycle(
         &mut self,
         directory: &LogDirectory,
@@ -302,7 +302,7 @@ mod tests {
         assert_eq!(blanks.bytes(), 8192, "a quarter of what is free");
         let error = blanks.create(&directory, 8 * 4096).unwrap_err();
         assert!(error.to_string().contains("32KiB are needed"), "{error}");
-        // The next start takes over what fits.
+        // The next start takes over the blanks that fit the options.
         let blanks = Blanks::open(&directory, &names(&disk), &options(Sync::Batch)).unwrap();
         assert!(blanks.short && blanks.files.len() == 2);
     }

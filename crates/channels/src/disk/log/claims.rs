@@ -12,7 +12,7 @@ const VERDICTS_MAX: usize = 4096;
 /// The tag filters of all consumers, and the records that passed none of them.
 #[derive(Default)]
 pub(super) struct Claims {
-    /// Empty if some consumer takes every tag, or if there is no consumer: then everything is held.
+    /// Empty if some consumer takes every tag, or if there is no consumer. Then no record counts as unclaimed.
     filters: Vec<TagFilter>,
     /// Whether some consumer takes the tag.
     verdicts: HashMap<Tag, bool, RandomState>,

@@ -1,4 +1,4 @@
-//! The consumers of a channel: what each has settled, how far its reader is, and its cursor file.
+//! The consumers of a channel: the settled position of each, the progress of its reader, and its cursor file.
 
 use std::{
     collections::BTreeMap,
@@ -129,7 +129,8 @@ impl Consumers {
         move || {
             for cursor in cursors {
                 let mut cursor = cursor.lock().unwrap_or_else(PoisonError::into_inner);
-                // Only `channel forget` uses this. A disk that fails here also fails the next commit, which is reported.
+                // An error is ignored: only `channel forget` reads this, and a failing disk also fails the next commit, which is
+                // reported.
                 let _ = cursor.set_configured(false);
             }
         }

@@ -14,8 +14,8 @@
 //!     24   8   seq
 //! ```
 //!
-//! The position of a sink that keeps its own wins over the cursor, but not over an operator or `behind`: once that flag is
-//! set, nothing at or below the cursor is read again.
+//! If a sink stores its own position, that wins over the cursor. It does not win over an operator or `behind`: with flag 1, no
+//! batch at or below the cursor is read again.
 
 use std::{
     io,
@@ -52,7 +52,7 @@ pub(super) struct Cursor {
     path: PathBuf,
     channel: ChannelId,
     pub(super) position: Position,
-    /// An operator or `behind` has moved it at some time.
+    /// An operator or `behind` has moved it at least once.
     passed_on: bool,
     /// A sink read here after the last start.
     configured: bool,
@@ -117,7 +117,7 @@ impl Cursor {
         }))
     }
 
-    /// The position that a sink must not go back behind, whatever its own position is.
+    /// The position before which a sink must not resume, even if its own position is lower.
     pub(super) fn floor(&self) -> Option<Position> {
         self.passed_on.then_some(self.position)
     }
@@ -136,12 +136,13 @@ impl Cursor {
         self.store(self.position)
     }
 
-    /// The last position that the consumer committed; `None` if it never did, or if something else moved the cursor since.
+    /// The last position that the consumer committed; `None` if it never did, or if an operator or `behind` has moved the cursor
+    /// since.
     pub(super) fn committed(&self) -> Option<Position> {
         self.own.then_some(self.position)
     }
 
-    /// Moves the cursor to a position that its sink did not settle.
+    /// Moves the cursor past batches that the sink did not settle.
     pub(super) fn pass_on(&mut self, position: Position) -> Result<(), Error> {
         (self.passed_on, self.own) = (true, false);
         self.store(position)

@@ -22,7 +22,7 @@ use super::{
 };
 
 const HERE: &str = "/data/channels/buffer";
-/// How many batches are kept. The seq of each is its number plus one.
+/// Number of batches that are kept. The seq of each is its number plus one.
 const BATCHES: u64 = 60;
 /// The seq that the consumer had settled when a copy was taken, and at the end.
 const SETTLED_BEFORE: u64 = 15;

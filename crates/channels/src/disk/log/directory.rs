@@ -44,8 +44,8 @@ impl LogDirectory {
         space.map_or(u64::MAX, |space| space.free)
     }
 
-    /// Whether `path` is still the name of the open `file`. Errors other than a missing name count as yes: a failing disk
-    /// shows when it is written.
+    /// Whether `path` is still the name of the open `file`. Errors other than a missing name count as yes: the next write reports a
+    /// failing disk.
     pub(super) fn holds(&self, path: &Path, file: &dyn File) -> bool {
         match (self.disk.metadata(path), file.metadata()) {
             (Ok(named), Ok(open)) => (named.device, named.inode) == (open.device, open.inode),
@@ -133,7 +133,7 @@ pub(super) fn identify(
     Ok(fresh)
 }
 
-/// Whether the channel is in a sibling of `directory`: then it was renamed and is not lost.
+/// Whether the channel is in a sibling of `directory`, which means that it was renamed and is not lost.
 pub(super) fn was_moved(disk: &dyn Disk, directory: &Path, channel: ChannelId) -> bool {
     let Some(beside) = directory.parent() else {
         return false;

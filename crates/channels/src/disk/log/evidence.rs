@@ -1,4 +1,4 @@
-//! Finding out what is missing of a channel, from its segments, cursors and record.
+//! Finds out which positions of a channel are missing, by comparing its segments, cursors and record.
 
 use millstream_record::Position;
 
@@ -8,7 +8,7 @@ use super::{
     record::Summary,
 };
 
-/// The frames that exist of a log, and how far it went according to other files.
+/// The frames that a log holds, and its end according to other files.
 pub(super) struct Evidence {
     pub(super) channel: ChannelId,
     /// The position of the oldest frame, or of the next one in an empty log; `None` without a segment.
@@ -23,7 +23,7 @@ pub(super) struct Evidence {
 }
 
 impl Evidence {
-    /// Where the log ended at least.
+    /// A lower bound of the position at which the log once ended.
     pub(super) fn end(&self) -> Position {
         let known = self.known.filter(|known| known.channel == self.channel);
         let known = known.map_or(self.newest, |known| known.end);
@@ -31,8 +31,8 @@ impl Evidence {
         self.newest.max(known).max(cursors)
     }
 
-    /// Unless every batch is synced, a power cut may lose batches that consumers have settled already. That is not a loss to
-    /// report. If it has happened, returns how far they had settled, and lowers the cursors to the end of the log.
+    /// Without a sync per batch, a power cut may lose batches that consumers have already settled. This is not a loss to report. In
+    /// this case lowers the highest cursor to the end of the log, and returns its previous position.
     pub(super) fn forgive_unsynced(&mut self, clean: bool) -> Option<Position> {
         let (_, highest) = self.cursors.as_mut()?;
         if clean || *highest <= self.newest {
@@ -41,7 +41,7 @@ impl Evidence {
         Some(std::mem::replace(highest, self.newest))
     }
 
-    /// The losses that this shows.
+    /// The losses that follow from it.
     pub(super) fn losses(&self) -> Vec<Loss> {
         let of_this = self.known.filter(|known| known.channel == self.channel);
         let known = of_this.unwrap_or(Summary::of(self.channel));

@@ -1,4 +1,4 @@
-//! The table of tailed files: up to which byte the channel holds each of them.
+//! The table of tailed files: the offset up to which the channel holds each file.
 
 use std::{
     collections::HashMap,
@@ -9,11 +9,11 @@ use millstream_record::{FileId, FileOrigin};
 
 type Offsets = HashMap<FileId, u64, foldhash::fast::RandomState>;
 
-/// The most files in the table: 40 MB at the head of every segment, far below the limit of a head. Beyond it the files
-/// that were created first are forgotten; if they still exist they are read again.
+/// Maximum number of files in the table. They take 40 MB at the head of every segment, far below the limit of a head. Beyond it the
+/// files that were created first are forgotten; if they still exist, they are read again.
 const FILES_MAX: usize = 1_000_000;
 
-/// The next byte of every tailed file, as frames in three stages of their life say: staged, written and kept.
+/// The next byte of every tailed file, separately for frames that are staged, written and kept.
 #[derive(Debug, Default)]
 pub(super) struct FileTable {
     /// Frames that are staged and not yet written.
@@ -94,8 +94,8 @@ impl FileTable {
         self.written.retain(|file, _| file.birth > median);
     }
 
-    /// Takes back frames that turned out not to be durable: each file with its offset before the frame, in the order of
-    /// the frames.
+    /// Undoes frames that turned out not to be durable. `advanced`: each file with its offset before the frame, in the order of the
+    /// frames.
     pub(super) fn undo(&mut self, advanced: Vec<(FileId, Option<u64>)>) {
         for (file, before) in advanced.into_iter().rev() {
             match before {

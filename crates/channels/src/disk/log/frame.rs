@@ -144,7 +144,7 @@ pub(super) struct Head {
     pub(super) tag: Tag,
     pub(super) values: Arc<Values>,
     pub(super) origins: Vec<Origin>,
-    /// Connections that were closed in order after all their acknowledgements.
+    /// Connections that the peer closed in order after all their acknowledgements.
     pub(super) closed: Vec<u64>,
     pub(super) lengths: Lengths,
     body_checksum: u32,
@@ -186,7 +186,7 @@ pub(super) struct Stamp {
     pub(super) parts: u32,
 }
 
-/// Appends the head of a frame to `out`, except what depends on its place; [`seal`] adds that.
+/// Appends the head of a frame to `out`, without the fields that depend on its place; [`seal`] writes them.
 pub(super) fn encode_head(out: &mut Vec<u8>, stamp: &Stamp, batch: Option<&Batch>, closed: &[u64]) {
     let start = out.len();
     let body = batch.map_or(&[][..], |batch| &batch.body);
@@ -221,7 +221,7 @@ pub(super) fn encode_head(out: &mut Vec<u8>, stamp: &Stamp, batch: Option<&Batch
     out[start + 8..start + 12].copy_from_slice(&bytes.to_le_bytes());
 }
 
-/// Completes a head with what depends on its place, the CRC last.
+/// Completes a head: writes the fields that depend on its place, and then the CRC.
 pub(super) fn seal(head: &mut [u8], place: &Place, synced: u64) {
     head[40..48].copy_from_slice(&synced.to_le_bytes());
     let crc = head_checksum(head, place);

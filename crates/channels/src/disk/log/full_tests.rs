@@ -29,7 +29,7 @@ fn fill(disk: &SimulatedDisk, name: &str) -> std::sync::Arc<dyn File> {
     ballast
 }
 
-/// Keeps batches from `next` on until there is no space; returns the error and the number of the batch that waits.
+/// Keeps batches from number `next` on until there is no space. Returns the error and the number of the batch that waits.
 fn keep_until_full(log: &mut Log, next: u64) -> (Error, u64) {
     for number in next..next + 100_000 {
         if let Err(error) = keep(log, number..number + 1) {
@@ -93,7 +93,7 @@ fn a_restart_on_a_full_disk_releases_settled_segments() {
                     disk.restart(crash);
                 }
             }
-            // Others take the space that the start has freed.
+            // Other programs take the space that the start has freed.
             if disk.space(Path::new("/")).unwrap().free > 0 {
                 ballast.push(fill(&disk, &format!("/ballast-{round}")));
             }

@@ -5,8 +5,7 @@ use super::{
     frame::{Lengths, Place, decode_head, seal},
 };
 
-/// Reads `bytes` as the head of a frame: first as they are, then with the checksum that belongs to them, so that the fields
-/// behind it are reached.
+/// Reads `bytes` as the head of a frame: first unchanged, then with a correct checksum, so that the decoder also reads the fields.
 ///
 /// # Panics
 /// If the head claims more than there is.

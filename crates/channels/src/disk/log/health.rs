@@ -1,4 +1,4 @@
-//! Whether the log may still write: the first disk failure is repaired, a second one before a good sync stops the log.
+//! Whether the log may still write. The first disk failure is repaired; a second one before a successful sync stops the log.
 
 use std::{io, path::PathBuf};
 
@@ -23,7 +23,7 @@ impl Health {
         self.stopped.clone().map_or(Ok(()), Err)
     }
 
-    /// Stops the log if `result` is an error that does not pass with time.
+    /// Stops the log if `result` is an error that is not temporary.
     pub(super) fn stop_on(&mut self, result: Result<(), Error>) -> Result<(), Error> {
         if let Err(error) = &result
             && !error.is_for_now()

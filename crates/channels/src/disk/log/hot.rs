@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use millstream_record::{Batch, Position};
 
-/// The most batches in memory, whatever their size: each may hold a pooled buffer far larger than itself.
+/// Maximum number of batches in memory. Even a small batch may hold a pooled buffer that is far larger.
 const BATCHES_MAX: usize = 256;
 
 /// A kept batch in memory.

@@ -1,4 +1,4 @@
-//! The id file of a closed segment, `NNNNNNNNNN.ids`: the keys of its chunks, stored until they age out.
+//! The id file of a closed segment, `NNNNNNNNNN.ids`: the keys of its chunks, stored until they are evicted from the window.
 //!
 //! ```text
 //! offset bytes
@@ -16,8 +16,8 @@
 //!             28   4   1: a chunk; 2: a chunk whose ack is known to have arrived; 3: a connection that was closed in order
 //! ```
 //!
-//! It is written and synced when its segment closes. So a start reads 32 bytes per chunk instead of the segment, and the
-//! ids outlive the segment.
+//! It is written and synced when its segment closes. So a start reads 32 bytes per chunk instead of the whole segment, and the ids
+//! outlive the segment.
 
 use std::{
     io::{self, IoSlice},
@@ -39,7 +39,7 @@ const ENTRY_BYTES: usize = 32;
 /// A larger file (8 million entries) is damaged.
 const FILE_BYTES_MAX: usize = 256 << 20;
 
-/// An entry of an id file. Frames hold the same facts.
+/// An entry of an id file. The frames of the segment hold the same data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum IdRecord {
     /// A chunk that is kept.
@@ -47,7 +47,7 @@ pub(super) enum IdRecord {
         key: Key,
         connection: u64,
         seconds: u32,
-        /// Its acknowledgement is known to have arrived.
+        /// Whether its acknowledgement is known to have arrived.
         proved: bool,
     },
     /// The connection was closed in order after all its acknowledgements.
@@ -98,7 +98,7 @@ pub(super) fn write_ids(
         out.extend_from_slice(&kind.to_le_bytes());
     }
     seal::seal(&mut out);
-    // A crash before that header was written has left a file with the same name.
+    // A crash before that header was written may have left a file with the same name.
     match disk.remove(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}

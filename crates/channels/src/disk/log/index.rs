@@ -1,5 +1,5 @@
-//! The state that the writer and the readers of a channel share: the segments, how far they are kept, the newest batches in
-//! memory, and where every consumer is. One lock, taken once per commit and once per batch read.
+//! The state that the writer and the readers of a channel share: the segments, the newest kept position, the newest batches in
+//! memory, and the position of every consumer. One lock, taken once per commit and once per batch read.
 
 use std::{
     sync::{
@@ -144,7 +144,7 @@ impl Published {
         oldest.map_or(self.kept, |oldest| oldest.first.before())
     }
 
-    /// About how many bytes are kept after `position`: within a segment all frames count as equally large.
+    /// The approximate number of bytes that are kept after `position`: within a segment all frames count as equally large.
     pub(super) fn bytes_after(&self, position: Position) -> u64 {
         let from = self.segments.below(position);
         let segments = self.segments.iter().enumerate().skip(from);
@@ -161,8 +161,8 @@ impl Published {
         left.sum()
     }
 
-    /// A time before which the oldest frame after `position` was kept: the newest keep time before the next segment.
-    /// `None` if the frame is in the newest segment, or if there is none.
+    /// An upper bound of the keep time of the oldest frame after `position`: the newest keep time before the next segment. `None`
+    /// if the frame is in the newest segment, or if there is no such frame.
     fn oldest_kept_before(&self, position: Position) -> Option<Time> {
         if self.kept <= position {
             return None;
@@ -170,8 +170,8 @@ impl Published {
         self.segments.since(self.segments.below(position) + 1)
     }
 
-    /// When the oldest frame after `position` was received. If it is no longer in memory: when its segment began, which is
-    /// no later. `None` if there is no such frame.
+    /// The receive time of the oldest frame after `position`. If the frame is no longer in memory, the time when its segment began,
+    /// which is a lower bound. `None` if there is no such frame.
     pub(super) fn oldest_received(&self, position: Position) -> Option<Time> {
         if self.kept <= position {
             return None;
@@ -193,8 +193,8 @@ impl Published {
             || (behind.size > 0 && self.bytes_after(position) > behind.size)
     }
 
-    /// Whether a consumer that skipped segments has settled something since, and is at most half as far behind as it may
-    /// be. `size_max` bounds the whole channel.
+    /// Whether a consumer that skipped segments has settled a batch since, and is at most half as far behind as it may be.
+    /// `size_max` bounds the whole channel.
     pub(super) fn has_caught_up(&self, consumer: &Consumer, size_max: u64, now: Time) -> bool {
         let backlog = self.bytes_after(consumer.position);
         let size = match consumer.behind.size {

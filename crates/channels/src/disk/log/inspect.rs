@@ -1,5 +1,4 @@
-//! A channel seen from outside, for the operator: what `millstream channel ls`, `verify`, `cat`, `skip` and `forget` show
-//! and do.
+//! Access to a channel from outside, for the commands `millstream channel ls`, `verify`, `cat`, `skip` and `forget`.
 //!
 //! Only [`skip`], [`forget`] and [`accept_losses`] change files; they take the channel's lock. Everything else also works on
 //! a channel that is in use: its newest frames may not be visible yet, and segments may be removed while they are read.
@@ -41,7 +40,7 @@ pub struct SegmentInfo {
     pub first: Position,
     /// The newest keep time before it.
     pub since: Time,
-    /// Bytes of its frames; `None` for the newest segment, whose end only its frames show.
+    /// Bytes of its frames; `None` for the newest segment, whose end is known only from its frames.
     pub frame_bytes: Option<u64>,
     /// Whether its header is damaged.
     pub header_damaged: bool,
@@ -80,7 +79,7 @@ pub enum Seen {
     Damage(Damage),
     /// The end of the log.
     End {
-        /// Bytes of a torn tail behind the end. Nothing in them counts.
+        /// Bytes of a torn tail behind the end. They are not part of the log.
         torn_bytes: u64,
         /// Whether the channel was closed in order.
         clean: bool,
@@ -93,7 +92,7 @@ pub struct Directory {
     pub channel: ChannelId,
     /// Its segments, in order.
     pub segments: Vec<SegmentInfo>,
-    /// Its consumers and what they have settled; `None` if the cursor is damaged.
+    /// Its consumers with their settled positions; `None` if the cursor is damaged.
     pub consumers: Vec<(String, Option<Position>)>,
     opened: Vec<Arc<Segment>>,
 }
@@ -129,8 +128,8 @@ impl Directory {
         })
     }
 
-    /// The losses that a start would find in this channel, in `directory`, after a pass over all frames has seen `span`. If the
-    /// channel is in use, only gaps between frames, because its ends move.
+    /// Returns the losses that a start would find in this channel in `directory`. `span`: the result of a pass over all frames. If
+    /// the channel is in use, returns only gaps between frames, because its ends move.
     pub fn missing(
         &self,
         disk: &dyn Disk,
@@ -196,7 +195,7 @@ impl Directory {
         Ok((before, None))
     }
 
-    /// The index of the last segment that begins at or before a position. No frame behind the position is before it.
+    /// The index of the last segment that begins at or before a position. All frames behind the position are in it or after it.
     fn segment_of(&self, position: Position) -> usize {
         let begins = |segment: &SegmentInfo| segment.first <= position;
         let behind = self.segments.iter().take_while(|segment| begins(segment));
@@ -222,7 +221,7 @@ impl Directory {
 /// The positions that a pass over all frames has seen.
 #[derive(Clone, Debug, Default)]
 pub struct Span {
-    /// The newest.
+    /// The newest position.
     pub newest: Option<Position>,
     /// Gaps between two of them: after, to.
     pub gaps: Vec<(Position, Position)>,
@@ -292,7 +291,7 @@ pub fn accept_losses(disk: Arc<dyn Disk>, directory: &Path) -> Result<Vec<Loss>,
                     span.see(frame.position);
                 }
             }
-            // This comes before the lock, because a locked channel counts as in use.
+            // Before the lock is taken, because a locked channel counts as in use.
             let missing = found.missing(&*disk, directory, &span)?;
             (missing, Some(take_lock(&*disk, directory)?))
         }
@@ -469,9 +468,8 @@ impl Iterator for Positions<'_> {
     }
 }
 
-/// Moves the cursor of a consumer forward to `to`, after passing every skipped batch to `each`. The channel must not be in
-/// use. If `each` fails, nothing changes. From then on a sink cannot go back behind the cursor. Returns the number of
-/// skipped batches.
+/// Moves the cursor of a consumer forward to `to`, after passing every skipped batch to `each`. The channel must not be in use. If
+/// `each` fails, nothing changes. Afterwards a sink cannot resume before the cursor. Returns the number of skipped batches.
 pub fn skip<E: From<Error>>(
     disk: &dyn Disk,
     directory: &Path,
@@ -520,8 +518,8 @@ impl Directory {
     }
 }
 
-/// Removes the cursor of a consumer: the next start gives up what only this consumer has not settled. The channel must not
-/// be in use. If a sink read for the consumer after the last start, this takes `force`.
+/// Removes the cursor of a consumer: the next start drops batches that only this consumer has not settled. The channel must not be
+/// in use. If a sink read for the consumer after the last start, this fails without `force`.
 pub fn forget(disk: &dyn Disk, directory: &Path, consumer: &str, force: bool) -> Result<(), Error> {
     let found = Directory::open(disk, directory)?;
     let _lock = take_lock(disk, directory)?;

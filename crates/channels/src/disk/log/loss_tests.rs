@@ -99,8 +99,8 @@ impl Place {
             .unwrap()
     }
 
-    /// Checks that exactly this is missing, before and after every start until it is accepted, whatever happens in between,
-    /// and that the batches `left` are read.
+    /// Checks that exactly these losses are reported before and after every start until they are accepted, even if more batches are
+    /// kept in between, and that the batches `left` are read.
     fn misses(&self, missing: Missing, after: u64, to: u64, left: &[u64]) {
         let seqs = |losses: &[Loss]| -> Vec<(Missing, u64, u64)> {
             let losses = losses.iter();
@@ -202,7 +202,7 @@ fn a_missing_directory_is_reported() {
         if clean {
             place.misses(Missing::Directory, 10, 60, &[]);
         } else {
-            // The newest end that was synced is that of a segment.
+            // The last synced end is the end of a segment.
             let (_log, found) = place.open_as(2);
             assert_eq!(found.losses.len(), 1);
             assert_eq!(found.losses[0].missing, Missing::Directory);
@@ -251,7 +251,7 @@ fn a_newest_segment_that_was_cut_or_zeroed_after_a_clean_stop_is_reported() {
         file.truncate(cut).unwrap();
         drop(file);
         if cut == 100 {
-            // The header is whole, and so are 100 bytes of it.
+            // The first 100 bytes still hold the whole header, without the zeros behind it.
             assert_eq!(place.open().1.kept.seq, last);
         }
         place.misses(Missing::Newest, last, 60, &numbers(10..last));
@@ -275,7 +275,7 @@ fn a_closed_segment_that_was_cut_is_reported() {
     let file = place.disk.open(&path, Open::Write).unwrap();
     file.truncate(4096 + 1500).unwrap();
     drop(file);
-    // One batch in it is whole.
+    // One batch in it is complete.
     let (after, to) = (firsts[3], firsts[4] - 1);
     let left = [numbers(10..after), numbers(to..60)].concat();
     place.misses(Missing::Middle, after, to, &left);

@@ -1,7 +1,7 @@
-//! The list of everything that is missing of a channel, and whether an operator has accepted it.
+//! The list of a channel's losses, and which of them an operator has accepted.
 //!
-//! A start finds out what is missing (evidence.rs) and adds it to a file beside the record of the channel. An operator accepts
-//! a loss; it stays in the list as accepted, so that it is not reported again while its trace is still visible. The file
+//! A start finds missing positions (evidence.rs) and adds them to a file beside the record of the channel. A loss that an operator
+//! accepts stays in the list as accepted, so that it is not reported again while the gap is still visible. The file
 //! (`millstream_state::WholeFile`) holds an empty line and one line per loss:
 //!
 //! ```text
@@ -78,7 +78,7 @@ pub struct Loss {
     pub after: Position,
     /// The last of them.
     pub to: Position,
-    /// About how many records they held; 0 if that is unknown.
+    /// Approximate number of records in them; 0 if it is unknown.
     pub records: u64,
 }
 
@@ -221,7 +221,8 @@ impl Losses {
         Ok(Self(Mutex::new(List { file, losses })))
     }
 
-    /// Adds a loss, unless it is known. If it cannot be written, it counts for this run, and the next start finds it again.
+    /// Adds a loss, unless it is known. If the file cannot be written, the loss counts for this run, and the next start finds it
+    /// again.
     pub fn add(&self, loss: Loss) -> Result<(), Error> {
         let mut list = self.lock();
         if list.losses.iter().any(|(_, known)| loss.is_in(known)) {

@@ -9,17 +9,17 @@
 //! DIRECTORY/free-12.seg        a used segment that waits to be written over (blanks.rs)
 //! DIRECTORY/NAME.cursor        where the consumer NAME is (cursor.rs)
 //!
-//! channel-records/NAME.record  what is known of the channel when its directory is gone (record.rs)
-//! channel-records/NAME.losses  what is missing of it, and whether an operator has accepted that (losses.rs)
+//! channel-records/NAME.record  the end of the channel; survives the loss of the directory (record.rs)
+//! channel-records/NAME.losses  the losses of the channel, and which of them are accepted (losses.rs)
 //! ```
 //!
-//! [`Log`] is the writer. One thread owns it, stages groups with [`Log::append`] and keeps them with [`Log::commit`]. A
-//! [`Reader`] is one consumer; it sees only what is kept. Neither starts a thread, waits, or asks the clock: the caller
+//! [`Log`] is the writer. One thread owns it, stages groups with [`Log::append`] and keeps them with [`Log::commit`]. A [`Reader`]
+//! is one consumer; it sees only what is kept. Neither starts a thread, blocks on another task, or reads the clock: the caller
 //! passes the time, so that a test can drive them through every step and every crash.
 //!
-//! The log is made of parts that own their data: the frames in memory (staging.rs), the newest segment
-//! (segment_writer.rs), the files that wait to become segments (blanks.rs), the chunk ids (repeats.rs), the tailed files
-//! (file_table.rs), what readers see (index.rs), and what is known from outside (record.rs, losses.rs).
+//! The log is made of parts that own their data: the frames in memory (staging.rs), the newest segment (segment_writer.rs), the
+//! files that wait to become segments (blanks.rs), the chunk ids (repeats.rs), the tailed files (file_table.rs), the state shared
+//! with readers (index.rs), and the files beside the directory (record.rs, losses.rs).
 
 mod blanks;
 mod claims;
@@ -126,8 +126,8 @@ pub struct Log {
 
 /// Keeping batches.
 impl Log {
-    /// Opens the channel in `directory`, or creates it with the random id `fresh`. The parent directory must exist. Takes no
-    /// space for new frames yet: a full disk does not prevent a start.
+    /// Opens the channel in `directory`, or creates it with the random id `fresh`. The parent directory must exist. It allocates no
+    /// space for new frames, so a full disk does not prevent a start.
     pub fn open(
         disk: Arc<dyn Disk>,
         directory: &Path,
@@ -184,7 +184,7 @@ impl Log {
         }
     }
 
-    /// Syncs what is kept now, whatever the policy.
+    /// Syncs everything that is kept now, even if the policy does not require it.
     pub fn sync(&mut self) -> Result<(), Error> {
         self.health.check()?;
         let done = self.write_and_sync();
@@ -209,7 +209,7 @@ impl Log {
         Some(Time(since.0.saturating_add(nanos)))
     }
 
-    /// Writes and syncs everything that is staged. A failed sync stages again what it failed for; a second failure is an
+    /// Writes and syncs everything that is staged. After a failed sync the affected frames are staged again; a second failure is an
     /// error.
     fn write_and_sync(&mut self) -> Result<(), Error> {
         while self.is_unsynced() || !self.staging.is_empty() {
@@ -222,7 +222,7 @@ impl Log {
         Ok(())
     }
 
-    /// Writes everything that is staged, to as many segments as it takes.
+    /// Writes everything that is staged, to several segments if needed.
     fn write_staged(&mut self) -> Result<(), Error> {
         while let Some(group) = self.staging.first_group() {
             if !self.writer.fits(group, self.files.len()) {
@@ -247,7 +247,7 @@ impl Log {
         Ok(())
     }
 
-    /// Shows readers what is written. With `sync: batch` it is synced, too.
+    /// Makes the written frames visible to readers. With `sync: batch` they are already synced.
     fn publish(&mut self) {
         let Some(open) = self.writer.open() else {
             return;
@@ -280,8 +280,8 @@ impl Log {
         }
     }
 
-    /// A disk call on the open segment failed. Ends the segment at its last good sync and stages again what is behind that,
-    /// with the same numbers.
+    /// Repairs the log after a failed disk call on the open segment: ends the segment at its last successful sync, and stages the
+    /// frames behind that again with the same numbers.
     ///
     /// Linux marks pages as clean that it failed to write, so a second sync would prove nothing: a file that failed is not
     /// written or synced again. The header of the next segment says where this one ends.
@@ -325,7 +325,7 @@ impl Log {
         }
     }
 
-    /// Makes durable in the record what is known of the channel.
+    /// Stores the end of the channel and the settled positions durably in the record.
     fn keep_record(&mut self) -> Result<(), Error> {
         let (kept, settled) = {
             let published = self.index.lock();
@@ -353,7 +353,7 @@ impl Log {
         Reader::attach(index, &self.directory, (name, behind), pool, hot_bytes)
     }
 
-    /// Notes that no sink reads for the consumers without a reader: an operator may forget them.
+    /// Notes that no sink reads for the consumers without a reader, so that an operator may forget them.
     pub fn note_unread(&self) {
         let note = self.index.lock().consumers.note_unread();
         note();
@@ -383,7 +383,7 @@ impl Log {
         names.into_iter()
     }
 
-    /// All consumers and what they have settled.
+    /// All consumers with their settled positions.
     pub fn consumers(&self) -> Vec<(String, Position)> {
         let published = self.index.lock();
         let consumers = published.consumers.iter();
@@ -402,15 +402,15 @@ impl Log {
         self.index.lock().backlog_bytes(name)
     }
 
-    /// When the oldest batch was received that some consumer has not settled, at the earliest; `None` if all is settled.
+    /// A lower bound of the receive time of the oldest batch that some consumer has not settled; `None` if all batches are settled.
     pub fn oldest(&self) -> Option<Time> {
         let published = self.index.lock();
         let (lowest, _) = published.consumers.range()?;
         published.oldest_received(lowest)
     }
 
-    /// When the oldest batch was received that this consumer has not settled, at the earliest; `None` if there is none, and while it
-    /// has taken batches that it has not settled: it knows their age exactly.
+    /// A lower bound of the receive time of the oldest batch that this consumer has not settled. `None` if there is no such batch,
+    /// or if the consumer has taken unsettled batches: then it knows their age exactly.
     pub fn oldest_of(&self, name: &str) -> Option<Time> {
         let published = self.index.lock();
         let consumer = published.consumers.get(name)?;
@@ -428,14 +428,14 @@ impl Log {
         consumer.map_or_else(Skipped::default, |consumer| consumer.skipped)
     }
 
-    /// Whether a consumer that skipped segments has settled something since, and is at most half as far behind as it may be.
+    /// Whether a consumer that skipped segments has settled a batch since, and is at most half as far behind as it may be.
     pub fn has_caught_up(&self, name: &str, now: Time) -> bool {
         let published = self.index.lock();
         let consumer = published.consumers.get(name);
         consumer.is_none_or(|each| published.has_caught_up(each, self.options.size_max, now))
     }
 
-    /// From now on counts the kept records whose tag none of these consumers takes.
+    /// Starts to count kept records whose tag none of these consumers takes.
     pub fn count_unclaimed(&mut self, consumers: &[Consumer]) {
         self.index.lock().claims = claims::Claims::of(consumers);
     }
@@ -445,7 +445,7 @@ impl Log {
         self.index.lock().claims.drain()
     }
 
-    /// Calls `waker` when a consumer has settled something, so that there may be space again.
+    /// Calls `waker` when a consumer has settled a batch, which may free space.
     pub fn wake_on_settle(&self, waker: Waker) {
         self.index.lock().writer = Some(waker);
     }
@@ -540,9 +540,9 @@ impl Log {
         Arc::clone(&self.losses)
     }
 
-    /// Drops what is staged and not kept, so that the log can be closed although there is no space. Returns the number of
-    /// dropped records. Only [`Log::commit`] and [`Log::close`] may follow: the window takes chunks for repeats that were
-    /// dropped here.
+    /// Drops the staged frames that are not kept, so that the log can be closed without space. Returns the number of dropped
+    /// records. Only [`Log::commit`] and [`Log::close`] may follow, because the window would treat a resend of a dropped chunk as a
+    /// repeat.
     pub fn drop_staged(&mut self) -> u64 {
         let dropped = self.staging.drop_after(self.kept());
         for connection in dropped.closed {
@@ -551,14 +551,14 @@ impl Log {
         dropped.records
     }
 
-    /// Releases what every consumer has settled. [`Log::commit`] does it, too.
+    /// Releases the segments that every consumer has settled. [`Log::commit`] does this, too.
     pub fn drop_settled(&mut self) -> Result<(), Error> {
         self.health.check()?;
         self.release_settled()
     }
 
-    /// The path and size of a file that [`Blank::create_ahead`] should create now, on another thread, to become the next
-    /// segment; `None` if there is one or if it is too early. Pass it to [`Log::add_blank`].
+    /// The path and size of the file that should become the next segment; `None` if there is one or if it is too early. Create it
+    /// with [`Blank::create_ahead`] on another thread, and pass it to [`Log::add_blank`].
     pub fn wants_blank(&mut self) -> Option<(PathBuf, u64)> {
         let open = self.writer.open()?;
         let early = open.written < open.segment.bytes() / 2;
@@ -573,7 +573,7 @@ impl Log {
         self.blanks.add(blank);
     }
 
-    /// Checks that what is written goes to a file that a start would find. [`Error::Gone`]: it was removed or replaced.
+    /// Checks that a start would find the file that is being written. Fails with [`Error::Gone`] if it was removed or replaced.
     pub fn check_place(&self) -> Result<(), Error> {
         let is_there = match self.writer.open() {
             Some(open) => self

@@ -20,7 +20,7 @@ impl fmt::Debug for ChannelId {
     }
 }
 
-/// When written frames are synced, and so what *kept* means.
+/// When written frames are synced, which defines *kept*.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sync {
     /// Kept means that fdatasync has returned: it survives a power cut.
@@ -46,8 +46,8 @@ pub struct Options {
     pub dedupe: Dedupe,
 }
 
-/// Bytes of a segment: large enough that rolling (two syncs and a rename) does not matter, small enough that disk space
-/// comes back while a reader follows.
+/// Bytes of a segment: large enough that the cost of a roll (two syncs and a rename) is small, and small enough that disk space is
+/// freed while a reader follows.
 pub const SEGMENT_BYTES: u64 = 64 << 20;
 
 /// Bytes of the smallest segment on a nearly full disk, unless one group takes more.

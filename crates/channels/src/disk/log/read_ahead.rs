@@ -1,4 +1,4 @@
-//! Reading frames from segments, as many as one read brings.
+//! Reads frames from segments, several with each read.
 //!
 //! `read -> decode -> send -> keep -> [read back] -> encode -> write -> settle`
 //!
@@ -26,7 +26,7 @@ pub(super) struct ReadAhead {
     /// Segment and offset of the next frame; `None` if a position must be looked up.
     pub(super) next: Option<(u64, u64)>,
     batches: VecDeque<(Position, Batch)>,
-    /// A damaged file, until the gap that it leaves is known.
+    /// A damaged file whose gap is not known yet.
     damaged: Option<PathBuf>,
     /// Bytes of the frame at the start of the last read.
     frame_bytes: u64,
@@ -61,7 +61,7 @@ impl ReadAhead {
         self.batches.pop_front()
     }
 
-    /// Puts a batch back that there is a gap in front of, and returns the damaged file that explains the gap.
+    /// Puts back a batch that follows a gap, and returns the damaged file that explains the gap, if there is one.
     pub(super) fn put_back(&mut self, position: Position, batch: Batch) -> Option<PathBuf> {
         self.batches.push_front((position, batch));
         self.damaged.take()
@@ -113,7 +113,7 @@ impl ReadAhead {
             let offset = from + at as u64;
             let frame = &bytes[at..];
             if at > 0 && Lengths::peek(frame).is_none_or(|l| l.total() > frame.len() as u64) {
-                // The rest of a frame, or none: the next read shows it.
+                // The rest is an incomplete frame or no frame; the next read decides.
                 return Ok(offset);
             }
             let place = Place {
@@ -145,7 +145,7 @@ impl ReadAhead {
         }
     }
 
-    /// Continues at the next frame that fits. The gap in the positions shows what is lost.
+    /// Continues at the next frame that fits. The gap in the positions then shows the loss.
     fn skip_damage(&mut self, segment: &Segment, misfit: u64, end: u64) -> io::Result<()> {
         let place = Place {
             channel: self.channel,

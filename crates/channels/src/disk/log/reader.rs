@@ -55,7 +55,7 @@ pub struct Reader {
     _lock: Arc<dyn File>,
     name: String,
     cursor: Arc<Mutex<Cursor>>,
-    /// Where an operator or `behind` has moved the consumer. Nothing at or below is handed out again.
+    /// The position to which an operator or `behind` has moved the consumer. No batch at or below it is handed out again.
     floor: Option<Position>,
     hot_bytes: usize,
     /// Everything at or below was handed out or skipped.
@@ -90,7 +90,8 @@ impl Reader {
         };
         let floor = {
             let mut cursor = lock(&cursor);
-            // Only `channel forget` uses this. A disk that fails here also fails the next commit, which is reported.
+            // An error is ignored: only `channel forget` reads this, and a failing disk also fails the next commit, which is
+            // reported.
             let _ = cursor.set_configured(true);
             cursor.floor()
         };
@@ -117,7 +118,7 @@ impl Reader {
         self
     }
 
-    /// The next batch; `None` if there is none now. Passes over batches without a byte, which hold origins alone.
+    /// Returns the next batch; `None` if there is none now. Passes over empty batches, which hold only origins.
     pub fn read(&mut self) -> Result<Option<Item>, Error> {
         loop {
             let (position, batch) = match self.ahead.pop() {
@@ -171,14 +172,14 @@ impl Reader {
         }
     }
 
-    /// Hands a batch out, or the gap in front of it. `None` if the batch was skipped or has no byte.
+    /// Hands out a batch, or the gap in front of it. `None` if the batch was skipped or is empty.
     fn hand_out(&mut self, position: Position, batch: Batch) -> Option<Item> {
         if self.may_skip && self.is_skipped(position) {
             return None;
         }
         let after = self.position;
         if position.seq > after.seq + 1 {
-            // The gap is reported once. After that the batch follows without one.
+            // The gap is reported once; then the batch follows.
             self.position = position.before();
             let damaged = self.ahead.put_back(position, batch);
             return Some(Item::Lost(Lost {
@@ -224,33 +225,33 @@ impl Reader {
         true
     }
 
-    /// Everything at or below was handed out, or will never come.
+    /// Every position at or below this one was handed out or is lost.
     pub fn position(&self) -> Position {
         self.position
     }
 
-    /// Calls `waker` when more is kept. Read again after this call: something may have been kept just before.
+    /// Calls `waker` when more is kept. Read again after this call, because a batch may have been kept just before it.
     pub fn wake(&self, waker: &Waker) {
         if let Some(consumer) = self.index.lock().consumers.get_mut(&self.name) {
             consumer.waker = Some(waker.clone());
         }
     }
 
-    /// Continues after `position`, which the sink knows better than the cursor (from its own journal or transaction). It does
-    /// not know what an operator or `behind` has skipped for it; that is not handed out again.
+    /// Continues after `position`, which the sink has stored itself (in its journal or transaction), even if the cursor differs.
+    /// Batches that an operator or `behind` has skipped meanwhile are not handed out again.
     pub fn seek(&mut self, position: Position) {
         let from = self.floor.map_or(position, |floor| position.max(floor));
         self.continue_after(from, position);
     }
 
-    /// Continues after what is settled, for a sink that starts again and stores no position.
+    /// Continues after the settled position, for a sink that starts again and stores no position.
     pub fn restart(&mut self) {
-        // Nothing that is settled is in flight.
+        // Every batch in flight is unsettled, so the sink gives all of them back.
         self.continue_after(self.settled(), Position::default());
     }
 
-    /// Continues after `from`. The sink is done with everything up to `done`. Batches that it gives back and that were
-    /// skipped in the meantime are lost to it.
+    /// Continues after `from`. The sink is done with everything up to `done` and gives back later batches. Those that were skipped
+    /// meanwhile are not handed out again and count as skipped.
     fn continue_after(&mut self, from: Position, done: Position) {
         self.ahead.clear();
         let mut published = self.index.lock();
@@ -300,7 +301,7 @@ impl Reader {
         consumer.map_or(self.position, |consumer| consumer.position)
     }
 
-    /// Positions that are certain for this consumer.
+    /// Positions that bound this consumer.
     pub fn bounds(&self) -> Bounds {
         Bounds {
             committed: lock(&self.cursor).committed(),

@@ -1,4 +1,4 @@
-//! The record of a channel: what is known of it even when its directory is gone.
+//! The record of a channel, which survives the loss of the channel's directory.
 //!
 //! It is `DATA_DIR/channel-records/NAME.record` for the channel in `DATA_DIR/channels/NAME`, and beside the directory of any
 //! other channel. The file has two slots (`millstream_state::Slots`), each of which holds:
@@ -12,8 +12,8 @@
 //!     48   8   records in them
 //! ```
 //!
-//! `end` is a lower bound. A clean stop stores it. Every synced commit notes it without a sync: after a kill it is exact, and
-//! after a power cut it is what the system had written by then.
+//! `end` is a lower bound. A clean stop stores it with a sync. Every synced commit notes it without one: after a kill it is exact,
+//! and after a power cut it is the last value that the system had written.
 
 use std::{
     io,
@@ -92,7 +92,7 @@ impl Summary {
         self.records += u64::from(records);
     }
 
-    /// About how many records a number of batches holds.
+    /// The approximate number of records in this number of batches.
     pub(super) fn records_in(&self, batches: u64) -> u64 {
         let product = u128::from(batches) * u128::from(self.records);
         u64::try_from(product / u128::from(self.batches.max(1))).unwrap_or(u64::MAX)
@@ -160,7 +160,7 @@ impl Summary {
 /// The file of a record.
 pub(super) enum RecordFile {
     Holds(Summary),
-    /// It is missing, or a crash came before it was complete.
+    /// It is missing, or a crash has prevented its creation.
     Nothing,
     Damaged,
 }
@@ -216,13 +216,13 @@ impl ChannelRecord {
     pub(super) fn note_end(&mut self, end: Position) {
         self.summary.end = self.summary.end.max(end);
         if let Some(slots) = &mut self.slots {
-            // It only helps a start that finds less, and is noted again.
+            // An error is ignored: the value only helps a start that finds a shorter log, and the next commit notes it again.
             let _ = slots.note(&self.summary.encode());
         }
     }
 
-    /// Makes durable that everything up to `end` is kept, and which position every consumer has `settled`. Does nothing
-    /// while the disk has no space for the file: the channel works without it.
+    /// Stores durably that everything up to `end` is kept and that every consumer has settled everything up to `settled`. Does
+    /// nothing while the disk has no space for the file: the channel works without it.
     pub(super) fn keep(
         &mut self,
         disk: &dyn Disk,
@@ -262,8 +262,9 @@ fn open(disk: &dyn Disk, path: &Path, summary: &Summary) -> Result<Slots, millst
     }
 }
 
-/// Creates the directory of the records in a data_dir, and makes its name durable. A crash may have come before that was
-/// done, so it is done at every start. Any other directory exists: the channel's is in it.
+/// Creates the directory of the records in a data_dir and makes its name durable. This is done at every start, because an earlier
+/// one may have crashed before it was durable. For a channel outside of a data_dir the directory exists already, because the
+/// channel's own directory is in it.
 fn create_directory(disk: &dyn Disk, path: &Path) -> io::Result<()> {
     match path
         .parent()

@@ -1,11 +1,11 @@
-//! Start: from what a stop, a kill or a power cut left to a log that continues.
+//! The start of a log, after a stop, a kill or a power cut.
 //!
-//! After the lock come the segments in order. Closed segments are taken by their headers, because each was synced whole
-//! before the next one was opened; readers check their frames. The newest segment is walked frame by frame. A misfit above
-//! the last synced end is a torn tail: the log is cut there, and everything behind it is dropped even if it looks valid. A
-//! misfit below that end is damage: it is reported, and reading continues behind it. Origins come from the newest header
-//! and the frames after it, chunk ids from the id files or, if one is missing, from the frames. After anything but a clean
-//! stop a new epoch begins.
+//! After taking the lock, it opens the segments in order. Of closed segments it reads only the headers, because each was synced
+//! whole before the next one was opened; readers check their frames. It walks the newest segment frame by frame. Invalid bytes
+//! above the last synced end are a torn tail: the log ends there, and everything behind is dropped even if it looks valid. Invalid
+//! bytes below that end are damage: it is reported, and reading continues behind it. Origins come from the newest header and the
+//! frames after it, chunk ids from the id files or, if one is missing, from the frames. After anything but a clean stop a new epoch
+//! begins.
 
 use std::{
     collections::BTreeSet,
@@ -45,7 +45,7 @@ pub struct Recovered {
     pub channel: ChannelId,
     /// The epoch of everything that is written from now on.
     pub epoch: u32,
-    /// Whether the last stop was in order, or there was none.
+    /// Whether the last stop was clean, or the channel is new.
     pub clean: bool,
     /// The newest position that is kept.
     pub kept: Position,
@@ -55,7 +55,8 @@ pub struct Recovered {
     pub damage: Vec<(PathBuf, &'static str)>,
     /// Losses that were found now or earlier and that no operator has accepted.
     pub losses: Vec<Loss>,
-    /// How far a consumer had settled what a power cut has taken, as the policy `sync` allows.
+    /// If a power cut has lost batches that the policy `sync` does not protect: the position up to which a consumer had settled
+    /// them.
     pub taken_by_power: Option<Position>,
     /// Every tailed file and the byte up to which it is kept.
     pub files: Vec<(FileId, u64)>,
@@ -105,7 +106,7 @@ pub(super) fn open(
         damage,
     };
     let tail = recovery.restore_segments(segments, &names)?;
-    // The newest names may exist only in the page cache.
+    // The newest names may exist only in the page cache, so the directory is synced.
     let synced = recovery.directory.sync();
     synced.map_err(|error| Error::disk("opening the channel", path, error))?;
     recovery.open_cursors(&names)?;
@@ -113,7 +114,7 @@ pub(super) fn open(
     recovery.finish(tail, blanks, (known, record_path, losses), options)
 }
 
-/// A start in progress: the parts of the log to be.
+/// A start in progress: the parts of the future log.
 struct Recovery {
     directory: LogDirectory,
     repeats: Repeats,
@@ -269,7 +270,7 @@ impl Recovery {
             let path = self.directory.join(name);
             match Cursor::open(&**disk, &path, *channel, Open::Write)? {
                 Some(cursor) => self.published.consumers.insert(consumer, cursor),
-                // A crash while it was created, or damage: the consumer begins at the oldest frame.
+                // The cursor is damaged, or a crash has interrupted its creation. The consumer begins at the oldest frame.
                 None => {
                     let what = "neither slot of the cursor is valid";
                     self.damage.push((path, what));
@@ -279,7 +280,8 @@ impl Recovery {
         Ok(())
     }
 
-    /// Makes the log. Its numbers continue behind everything that anybody may know of. `known` is the record as it was found.
+    /// Builds the log. Its positions continue behind every position that any file or consumer may refer to. `known` is the record
+    /// as it was found.
     fn finish(
         mut self,
         tail: Option<Tail>,
@@ -307,7 +309,7 @@ impl Recovery {
             cursors: published.consumers.range(),
             known,
         };
-        // There was more behind the log: it was removed, or a power cut took what was not synced.
+        // The log once reached further: its end was removed, or a power cut lost unsynced frames.
         let end = evidence.end();
         if end > published.kept {
             next.epoch = next.epoch.max(end.epoch + 1);
@@ -357,7 +359,7 @@ impl Recovery {
     }
 }
 
-/// Adds what is missing to the losses, until an operator accepts it.
+/// Adds missing positions to the list of losses, where they stay until an operator accepts them.
 fn remember(directory: &LogDirectory, evidence: &Evidence, losses: &Losses) {
     let replaced = evidence.known.filter(|known| {
         known.channel != directory.channel
@@ -370,8 +372,8 @@ fn remember(directory: &LogDirectory, evidence: &Evidence, losses: &Losses) {
     }
 }
 
-/// The numbers of the id files whose segments were released. A power cut may bring older segments back, so there may be
-/// segments on both sides of such a number. An id file behind the newest segment is a leftover: nothing was released there.
+/// The numbers of the id files whose segments were released. A power cut may restore older segments, so segments may exist on both
+/// sides of such a number. An id file behind the newest segment is a leftover, because no segment was released there.
 fn orphaned_id_files(found: &[SegmentFile], names: &[String]) -> BTreeSet<u64> {
     let numbers: BTreeSet<u64> = found.iter().map(|segment| segment.number).collect();
     let newest = numbers.last().copied().unwrap_or(u64::MAX);

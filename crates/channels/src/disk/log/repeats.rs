@@ -1,4 +1,4 @@
-//! Recognizing repeated chunks: the window of chunk ids in memory, and the id files that make it outlive segments and
+//! Recognizes repeated chunks: by the window of chunk ids in memory, and by id files, with which the window outlives segments and
 //! restarts.
 
 use std::collections::{HashSet, VecDeque};
@@ -21,7 +21,7 @@ pub(super) type KeySet = HashSet<Key, foldhash::fast::RandomState>;
 pub(super) struct Repeats {
     keys: Keys,
     pub(super) window: Window,
-    /// The id files, the oldest first: the number of the segment, and the window's number after the last id of the file.
+    /// The id files, oldest first: the number of the segment, and the window's entry number after the last id of the file.
     id_files: VecDeque<(u64, u64)>,
     /// Chunks that came again and were not stored a second time.
     pub(super) count: u64,
@@ -29,7 +29,7 @@ pub(super) struct Repeats {
 
 /// The decision about a chunk.
 pub(super) enum Admission {
-    /// Store it. The id is missing if an earlier part of the group brought it.
+    /// Store it. `None` if an earlier part of the group has the same id.
     New(Option<(Key, IdRecord)>),
     /// The chunk is kept already.
     Kept,
@@ -47,8 +47,8 @@ impl Repeats {
         }
     }
 
-    /// Looks a chunk up and adds its id if it is new. This is one step because the writer alone owns the window. `earlier`
-    /// holds the keys of earlier parts of the same group: a chunk may have become several parts.
+    /// Looks up a chunk and adds its id if it is new. `earlier` holds the keys of earlier parts of the same group, because one
+    /// chunk may have become several parts.
     pub(super) fn admit(
         &mut self,
         chunk: &ChunkOrigin,

@@ -1,8 +1,8 @@
-//! Rolling to the next segment, and making space for it.
+//! Rolls to the next segment, and frees space for it.
 //!
-//! Space is allocated first, so that a full disk shows before anything is changed. Then the old segment gets its end mark
-//! and is synced whatever the policy, its id file is written, and the header and name of the new segment are synced. Only
-//! then is a frame written to it. Every step can fail and be repeated.
+//! Space is allocated first, so that a full disk is noticed before anything is changed. Then the old segment gets its end mark and
+//! is synced under every policy, its id file is written, and the header and name of the new segment are synced. Only then is a
+//! frame written to it. Every step can fail and be repeated.
 
 use std::{
     io::{self, IoSlice},
@@ -64,7 +64,7 @@ impl Log {
             return Ok(());
         };
         self.end_segment(Kind::End, &[])?;
-        // After a failure the segment is closed already, and what was not durable in it is staged again.
+        // After a failure the segment is already closed, and its frames that were not durable are staged again.
         if number(self) == Some(ended) {
             self.publish();
             self.writer.close();
@@ -72,12 +72,12 @@ impl Log {
         Ok(())
     }
 
-    /// Gets the space for the next segment, of at least `least` bytes, from the newest one. The disk has none: `full` says
-    /// so.
+    /// Takes the space for the next segment, of at least `least` bytes, from the newest one, because the disk has none. `full`: the
+    /// error of the disk, returned if that is not possible.
     ///
-    /// The newest segment ends here and gives back the space behind its end mark. If all of it is settled, an empty segment
-    /// becomes the newest, so that this one can be released like any other. Its reserve has space for that, at worst at the
-    /// cost of the oldest ids. Until it is settled it keeps its reserve, because others could take the space.
+    /// Ends the newest segment and frees the space behind its end mark. If the segment is completely settled, an empty segment
+    /// becomes the newest, so that this one can be released like any other. The reserve has space for that; if necessary, the
+    /// oldest ids are dropped. A segment that is not settled keeps its reserve, because another program could take the space.
     fn free_newest(&mut self, least: u64, full: Error) -> Result<(), Error> {
         let (newest, is_settled) = {
             let published = self.index.lock();
@@ -131,8 +131,8 @@ impl Log {
         Ok(())
     }
 
-    /// Writes the id file of the previous segment. If everything is settled, it may cost older ids; otherwise consumers
-    /// make space sooner or later.
+    /// Writes the id file of the previous segment. If everything is settled, drops older ids for it if there is no space. Otherwise
+    /// fails, because consumers will free space.
     fn write_previous_ids_at_any_cost(&mut self, is_settled: bool) -> Result<(), Error> {
         match is_settled {
             true => self.at_the_cost_of_ids(Self::write_previous_ids),
@@ -140,7 +140,7 @@ impl Log {
         }
     }
 
-    /// Does `step`, and forgets the oldest ids for as long as the disk has no space for it.
+    /// Runs `step`. While the disk has no space for it, forgets the ids of the oldest id file and repeats it.
     fn at_the_cost_of_ids(
         &mut self,
         step: impl Fn(&mut Self) -> Result<(), Error>,
@@ -186,7 +186,7 @@ impl Log {
                 let _ = disk.remove(&blank.path);
                 return Err(Error::disk("opening a segment", &path, error));
             }
-            // The file is not used again. The caller comes back for another one.
+            // The file is not used again. The caller repeats the roll with another file.
             Err(error) => return self.health.fail("opening a segment", path, error),
         }
         let start = encoded.len() as u64;
@@ -233,8 +233,8 @@ impl Log {
         self.blanks.recycle(&self.directory, segment)
     }
 
-    /// Checks that no consumer is further behind than it may be. Skips segments for those that allow it; fails with
-    /// [`Error::Full`] for a consumer that the sources wait for.
+    /// Checks that no consumer is further behind than `behind` allows. Skips segments for consumers with `then: skip`; fails with
+    /// [`Error::Full`] for any other.
     pub(super) fn check_backlogs(&mut self, now: Time) -> Result<(), Error> {
         let behind: Vec<(String, Then)> = {
             let published = self.index.lock();
@@ -262,7 +262,8 @@ impl Log {
         self.release_settled()
     }
 
-    /// Frees a segment at the cost of the consumers that hold it, if all of them allow that. Returns false if not.
+    /// Frees the oldest segment by skipping it for the consumers that hold it. Returns false if one of them does not allow
+    /// skipping.
     fn skip_for_space(&mut self) -> Result<bool, Error> {
         let slowest: Vec<(String, Then)> = {
             let published = self.index.lock();

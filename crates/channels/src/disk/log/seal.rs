@@ -8,8 +8,8 @@
 //!     16   -   up to H: the content
 //! ```
 //!
-//! Up to version 2 the checksum did not cover the version, so that a flipped bit in it looked like a newer program. Now
-//! the checksum is checked first, and a version that it does not cover is damage.
+//! Up to version 2 the checksum did not cover the version, so a flipped bit in the version looked like a file of a newer program.
+//! Now the checksum is verified first, and a version that does not match it is damage.
 
 use millstream_state::Fields;
 use millstream_sys::checksum::{crc32c, crc32c_of};

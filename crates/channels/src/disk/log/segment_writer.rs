@@ -74,12 +74,12 @@ impl PreviousSegment {
     }
 }
 
-/// The part of a failed segment that no sync vouches for.
+/// The part of a failed segment that was not synced.
 pub(super) struct Unsynced {
     pub(super) segment: Arc<Segment>,
     /// Where the durable frames end.
     synced: u64,
-    /// Where the frames end that consumers see.
+    /// The end of the frames that consumers can see.
     published: u64,
     /// Files that the frames advanced, and the offset before each frame.
     pub(super) files: Vec<(FileId, Option<u64>)>,
@@ -192,7 +192,8 @@ impl SegmentWriter {
         let Some(open) = &self.open else {
             return Ok(());
         };
-        // The mark of a clean stop must not outgrow the space kept for it. Closes that do not fit prove nothing later.
+        // The mark of a clean stop must fit into the reserve. Closes that do not fit are dropped: then they prove nothing after the
+        // restart.
         let fits = open.written + END_BYTES + 9 * closed.len() as u64 <= open.segment.bytes();
         let mut head = Vec::new();
         encode_head(&mut head, stamp, None, if fits { closed } else { &[] });
@@ -206,7 +207,8 @@ impl SegmentWriter {
         open.segment.file.write_at(&parts, open.written)
     }
 
-    /// Ends the open segment where its durable frames end. After a successful sync that is where the last frame ends.
+    /// Closes the open segment at the end of its durable frames, which after a successful sync is the end of the last frame.
+    /// Returns the part that was not synced, if any.
     pub(super) fn close(&mut self) -> Option<Unsynced> {
         let mut open = self.open.take()?;
         let published = open.segment.end();
@@ -223,7 +225,7 @@ impl SegmentWriter {
 }
 
 impl Unsynced {
-    /// Reads back the frames that consumers see, which a policy other than `sync: batch` had kept without a sync. `kept` is
+    /// Reads back the frames that consumers can see and that a policy other than `sync: batch` has kept without a sync. `kept` is
     /// the newest of them. Returns the first position that cannot be read back, if there is one.
     pub(super) fn read_back(
         &self,
@@ -281,8 +283,8 @@ impl Unsynced {
 
 /// Bytes to keep free at the end of a segment of `bytes` bytes with `ids` ids, with `files` files in the file table.
 ///
-/// A channel on a full disk needs them to continue once everything is settled. The segment is cut off behind its end mark,
-/// and the space that this frees takes its id file and the head of another segment, so that it can be released.
+/// A channel on a full disk needs this reserve to continue once everything is settled. The segment is truncated behind its end
+/// mark, which frees space for its id file and for the head of another segment. Then the segment can be released.
 fn reserve(bytes: u64, ids: usize, files: usize) -> u64 {
     let id_file = ids_bytes(ids).next_multiple_of(PAGE);
     // The next header with its end mark, the end mark of this segment, and a page for rounding.
@@ -294,13 +296,13 @@ fn reserve(bytes: u64, ids: usize, files: usize) -> u64 {
 pub(super) fn least_bytes(group: GroupSize, files: usize) -> u64 {
     let content = header_bytes(files) + group.bytes + PAGE;
     let with_reserve = content + reserve(u64::MAX, group.ids, files);
-    // In a small segment the reserve is a part of it.
+    // In a small segment the reserve is a fixed part of it.
     let with_part = content + content.div_ceil(RESERVE_PART - 1) + PAGE;
     with_reserve.min(with_part).next_multiple_of(PAGE)
 }
 
-/// Writes frames one behind the other from `offset` on, and zeros up to the end of the page. Then the kernel need not read
-/// the page first, and no old frame of a recycled segment follows the newest one directly.
+/// Writes consecutive frames from `offset` on, and zeros up to the end of the page. So the kernel need not read the page first, and
+/// no old frame of a recycled segment directly follows the newest one.
 fn write_frames<'a>(
     segment: &Segment,
     frames: impl Iterator<Item = &'a StagedFrame>,

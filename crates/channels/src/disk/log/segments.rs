@@ -1,4 +1,4 @@
-//! The segments of a log in order, and where in them a position is.
+//! The segments of a log in order, and the lookup of positions in them.
 
 use std::{
     collections::{BTreeSet, VecDeque},

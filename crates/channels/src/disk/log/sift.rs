@@ -1,4 +1,4 @@
-//! Sifting: what of a group the channel does not hold yet.
+//! Sifting: removes from a group the records that the channel already holds.
 //!
 //! `read -> decode -> send -> [keep] -> read back -> encode -> write -> settle`
 //!
@@ -35,7 +35,7 @@ pub(super) struct Sifted {
     pub(super) parts: Vec<(Batch, Vec<IdRecord>)>,
     /// The origins of the new parts that are parts of files.
     pub(super) files: Vec<FileOrigin>,
-    /// Something in the group repeats a frame that is staged and not yet kept.
+    /// Whether part of the group repeats a frame that is staged and not yet kept.
     pub(super) is_pending: bool,
 }
 
@@ -45,9 +45,9 @@ pub(super) struct Sifter<'a> {
     files: &'a FileTable,
     /// The keep time of the group.
     seconds: u32,
-    /// Keys of the chunks that earlier parts of the group bring.
+    /// Keys of the new chunks in earlier parts of the group.
     earlier: KeySet,
-    /// Keys of the chunks that the current part brings.
+    /// Keys of the new chunks in the current part.
     keys: Vec<Key>,
     sifted: Sifted,
 }
@@ -75,7 +75,7 @@ impl<'a> Sifter<'a> {
         self.sifted
     }
 
-    /// Cuts out of one batch what is kept already; `None` if nothing is left.
+    /// Removes the records from a batch that are already kept; `None` if nothing is left.
     fn sift_batch(&mut self, mut batch: Batch, ids: &mut Vec<IdRecord>) -> Option<Batch> {
         if batch.origins.is_empty() {
             return Some(batch);
@@ -140,7 +140,7 @@ impl<'a> Sifter<'a> {
         let Some(next) = self.files.next(&file.file) else {
             return FilePart::New;
         };
-        // A batch without a byte sets the offset: the file was found, or it was truncated.
+        // An empty batch only sets the offset: the file was found, or it was truncated.
         if (batch.is_empty() && file.begin == file.next) || file.begin >= next {
             return FilePart::New;
         }
@@ -153,16 +153,16 @@ impl<'a> Sifter<'a> {
     }
 }
 
-/// How much of a part of a file is new.
+/// The new share of a part of a file.
 enum FilePart {
     New,
-    /// It is new from this byte of the file on; the piece before is kept already.
+    /// It is new from this byte of the file on; the piece before it is already kept.
     NewFrom(u64, KnownPiece),
     Known,
 }
 
-/// The first `bytes` bytes of a batch that holds a part of a file. `None` if they are not whole lines of the file as it is
-/// on disk: then it is unknown which records are kept, and a duplicate is better than a loss.
+/// The piece with the first `bytes` bytes of a batch that holds a part of a file. `None` if these bytes are not whole, unchanged
+/// lines of the file. Then it is unknown which records are kept, and a duplicate is better than a loss.
 fn known_piece(bytes: u64, file: &FileOrigin, batch: &Batch) -> Option<KnownPiece> {
     if batch.encoding != Encoding::Lines || batch.body.len() as u64 != file.next - file.begin {
         return None;
@@ -207,7 +207,7 @@ fn cut_out(batch: &mut Batch, known: &mut [KnownPiece]) {
     batch.body = Bytes::from(body);
 }
 
-/// Refuses a group that is too large to store, or with a head that could be written and never read again.
+/// Refuses a group that is too large to store, or whose head would be too large to be read again.
 pub(super) fn check_size(group: &[Batch]) -> Result<(), Error> {
     let (mut bytes, mut head_max) = (0, 0);
     for batch in group {
@@ -226,7 +226,7 @@ pub(super) fn check_size(group: &[Batch]) -> Result<(), Error> {
     Ok(())
 }
 
-/// At least the bytes that an origin takes in a head.
+/// An upper bound of the bytes that an origin takes in a head.
 fn origin_bytes(origin: &Origin) -> usize {
     match origin {
         Origin::Chunk(chunk) => 64 + chunk.id.len(),

@@ -1,9 +1,9 @@
 //! Skipping: whole segments for a consumer that is too far behind (`behind: { then: skip }`), and up to a position that an operator
 //! names.
 //!
-//! Skipped batches stay skipped: the cursor says so before a segment can be dropped, and the reader does not hand them out
-//! again. The writer counts what the reader has not handed out. The reader counts what it handed out and what its sink
-//! gave back unsettled ([`super::Reader::seek`]). Together they count every record that the sink will never settle once.
+//! Skipped batches stay skipped: the cursor is moved before a segment can be dropped, and the reader does not hand them out again.
+//! The writer counts batches that the reader has not handed out. The reader counts batches that it has handed out and that its sink
+//! gave back unsettled ([`super::Reader::seek`]). So every record that the sink will never settle is counted exactly once.
 
 use std::sync::{Arc, PoisonError};
 
@@ -29,7 +29,7 @@ pub struct Skipped {
 }
 
 impl Skipped {
-    /// A batch of this many records and bytes; nothing if the consumer does not take its tag.
+    /// Counts one batch; zero if the consumer does not take its tag.
     pub(super) fn batch(records: u32, bytes: usize, tag: &str, tags: Option<&TagFilter>) -> Self {
         match tags.is_none_or(|tags| tags.takes(tag)) {
             true => Self {
@@ -98,7 +98,7 @@ pub(super) fn skip_segment(
     Ok(true)
 }
 
-/// Moves a consumer past everything up to `to`. The cursor says so before anything else changes; if that fails, nothing has.
+/// Moves a consumer past everything up to `to`. Moves the cursor first; if that fails, nothing has changed.
 pub(super) fn skip_to(index: &Index, name: &str, to: Position) -> Result<(), Error> {
     let cursor = match index.lock().consumers.get(name) {
         Some(consumer) => Arc::clone(&consumer.cursor),
@@ -116,8 +116,8 @@ pub(super) fn skip_to(index: &Index, name: &str, to: Position) -> Result<(), Err
     Ok(())
 }
 
-/// Counts what a consumer has not settled up to `to`, without what its reader counts when it gives batches back. Reads the head of every
-/// frame, so it takes long for a large backlog.
+/// Counts the records that a consumer has not settled up to `to`, except those that its reader counts when batches are given back.
+/// Reads the head of every frame, so it is slow for a large backlog.
 pub fn unsettled(watch: &Watch, channel: ChannelId, name: &str, to: Position) -> Skipped {
     let (after, tags, held) = {
         let published = watch.index.lock();
@@ -142,8 +142,8 @@ pub fn unsettled(watch: &Watch, channel: ChannelId, name: &str, to: Position) ->
     all
 }
 
-/// Counts what a segment holds after the first and up to the second position, by the heads of its frames. Damaged frames
-/// cannot be counted.
+/// Counts the records of a segment after the first and up to the second position, by the heads of its frames. Damaged frames are
+/// not counted.
 fn count(
     segment: &Segment,
     channel: ChannelId,

@@ -21,7 +21,7 @@ pub(super) struct StagedFrame {
     pub(super) files: Vec<FileOrigin>,
     /// The batch that consumers will see; `None` if they have seen it already.
     pub(super) batch: Option<Batch>,
-    /// Once this frame is kept, so are the entries of the window below this number.
+    /// When this frame is kept, the entries of the window below this number are kept, too.
     pub(super) window_end: u64,
 }
 
@@ -42,7 +42,7 @@ pub(super) struct GroupSize {
 #[derive(Default)]
 pub(super) struct Dropped {
     pub(super) records: u64,
-    /// Orderly closes of connections that the frames would have recorded.
+    /// Connections that were closed in order, which the frames would have recorded.
     pub(super) closed: Vec<u64>,
 }
 
@@ -52,9 +52,9 @@ pub(super) struct Staging {
     next_seq: u64,
     /// The newest keep time.
     keep_time: Time,
-    /// Not written yet.
+    /// Frames that are not written yet.
     staged: VecDeque<StagedFrame>,
-    /// Written to the open segment and not published.
+    /// Frames that are written to the open segment and not published.
     written: Vec<StagedFrame>,
 }
 
@@ -202,8 +202,8 @@ impl Staging {
         self.written.drain(..)
     }
 
-    /// Stages again what was written to a segment that failed: `published` frames that were read back, and those that were
-    /// not published yet.
+    /// Stages frames of a failed segment again: the `published` frames, which were read back, and those that were not published
+    /// yet.
     pub(super) fn restage(&mut self, published: Vec<StagedFrame>) {
         let frames = published.into_iter().chain(self.written.drain(..));
         let mut frames: VecDeque<_> = frames.collect();
@@ -211,7 +211,7 @@ impl Staging {
         self.staged = frames;
     }
 
-    /// Drops the staged frames after `kept`. Frames that are staged again after a failed sync are kept already and stay.
+    /// Drops the staged frames after `kept`. Frames at or below it, which are staged again after a failed sync, stay.
     pub(super) fn drop_after(&mut self, kept: Position) -> Dropped {
         let mut dropped = Dropped::default();
         while let Some(frame) = self

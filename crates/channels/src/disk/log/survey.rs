@@ -1,4 +1,4 @@
-//! Finding the segments of a log in its directory, by their headers.
+//! Finds the segments of a log in its directory, by their headers.
 
 use std::{
     path::{Path, PathBuf},
@@ -28,14 +28,13 @@ pub(super) struct SegmentFile {
     pub(super) start: u64,
     pub(super) first: Position,
     pub(super) keep_time: Time,
-    /// `None` if it is damaged. Then the other fields are what the frames say.
+    /// `None` if it is damaged. Then the other fields come from the frames.
     pub(super) header: Option<Header>,
 }
 
 impl SegmentFile {
-    /// Truncates a segment that ended before it was half full, as the last segment of every run does. Otherwise a program
-    /// that is killed again and again would fill its channel with nearly empty segments. The next segment says where the
-    /// frames `end`; nothing behind that is part of the log.
+    /// Truncates a segment that ended before it was half full, as the last segment of a run may. Otherwise a program that is killed
+    /// repeatedly would fill its channel with nearly empty segments. `end`: the end of its frames, according to the next segment.
     pub(super) fn truncate(&mut self, end: u64) -> Result<(), Error> {
         let bytes = end.next_multiple_of(PAGE);
         // A fuller segment keeps its size, to be reused.
@@ -74,7 +73,7 @@ impl SegmentFile {
     }
 }
 
-/// Damaged files, and what is wrong with each.
+/// Damaged files, each with a description of the damage.
 pub(super) type Damage = Vec<(PathBuf, &'static str)>;
 
 /// Opens all segments of the directory in order. A file with the name of another segment is renamed to its own. A file that
@@ -130,7 +129,7 @@ fn rename_back(
     }
     for mut segment in misnamed {
         if !segment.holds_frames(channel)? {
-            // A used segment got a new header, and a power cut undid the rename: nothing in it was ever kept.
+            // A recycled segment got a new header, and a power cut undid the rename. It has no kept frame.
             disk.remove(&segment.path)
                 .map_err(|error| Error::disk("removing a leftover", &segment.path, error))?;
             continue;
@@ -169,8 +168,8 @@ fn rename(disk: &dyn Disk, from: &Path, to: &Path) -> Result<(), Error> {
         .map_err(|error| Error::disk("renaming a segment", from, error))
 }
 
-/// Opens a segment; `None` if it holds no header and no frame of this channel. A valid header says which segment it is,
-/// otherwise the name does.
+/// Opens a segment; `None` if it holds no header and no frame of this channel. A valid header gives its number; without one the
+/// name does.
 pub(super) fn open_segment(
     disk: &dyn Disk,
     path: PathBuf,

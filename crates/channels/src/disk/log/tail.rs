@@ -1,4 +1,4 @@
-//! The end of the log: walking a segment whose end no later segment records.
+//! The end of the log: walks a segment whose end is not recorded in a later one.
 
 use std::io::{self, IoSlice};
 
@@ -16,7 +16,7 @@ const PIECE_BYTES: u64 = 1 << 20;
 
 /// The result of a walk over such a segment.
 pub(super) struct Tail {
-    /// Where its frames end. Nothing behind that counts.
+    /// The end of its frames. Bytes behind it are not part of the log.
     pub(super) end: u64,
     /// The position after the last frame, in the epoch of the segment.
     pub(super) next: Position,
@@ -30,9 +30,9 @@ pub(super) struct Tail {
     pub(super) gaps: Vec<(Position, Position)>,
 }
 
-/// Walks through the frames of a segment up to `end`, with their bodies, and passes the heads of whole groups to `each`: a
-/// group without its last part does not exist. If the segment is not `closed`, makes the frames durable that no sync vouches
-/// for, because consumers will see them.
+/// Walks through the frames of a segment up to `end`, with their bodies, and passes the heads of complete groups to `each`; an
+/// incomplete group is ignored. If the segment is not `closed`, syncs the frames that may not be durable, because consumers will
+/// see them.
 pub(super) fn walk_tail(
     segment: &Segment,
     channel: ChannelId,
@@ -123,11 +123,11 @@ fn write_again(segment: &Segment, start: u64, end: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// How to continue after a misfit.
+/// How to continue after bytes that are not a valid frame (a misfit).
 pub(super) enum Resume {
-    /// At this frame: a later frame says that the bytes before it were synced, so the misfit is damage.
+    /// At this frame. A later frame records that the bytes before it were synced, so the misfit is damage.
     At(u64),
-    /// Nothing behind the misfit counts. This many bytes are dropped.
+    /// The misfit is a torn tail. This many bytes are dropped.
     Torn(u64),
 }
 

@@ -163,7 +163,7 @@ fn the_age_of_a_backlog_is_known_until_its_consumer_takes_it() {
     keep(&mut log, 0..10).unwrap();
     let oldest = log.oldest_of("sink").unwrap();
     assert!(oldest <= at(0), "{oldest:?}");
-    // From here on the consumer knows the age of its oldest batch, and the segment only knows when it began.
+    // Now only the consumer knows the age of its oldest batch; the segment knows only the time when it began.
     assert_eq!(drain(&mut sink).0.len(), 10);
     assert_eq!(log.oldest_of("sink"), None);
     sink.commit(sink.position()).unwrap();
@@ -196,7 +196,7 @@ fn a_program_that_is_killed_repeatedly_does_not_fill_its_channel_with_empty_segm
         segment_bytes: 16 * SEGMENT,
         ..options(Sync::Batch)
     };
-    // There is space for ten segments, and each of thirty starts takes a new one.
+    // There is space for ten segments, and each of thirty starts opens a new one.
     for start in 0..30 {
         let mut log = open_with(&disk, options);
         drop(reader(&log, Behind::default()));
@@ -485,7 +485,7 @@ fn a_consumer_moves_past_records_durably_or_not_at_all() {
     sink.restart();
     assert_eq!(next_number(&mut sink), Some(0), "it did not move");
     log.skip_to("sink", to).unwrap();
-    // Its sink knows a position before that, or none.
+    // The sink has stored an earlier position, or none.
     for own in [Some(Position { epoch: 1, seq: 5 }), None] {
         match own {
             Some(own) => sink.seek(own),
@@ -501,10 +501,10 @@ fn a_consumer_moves_past_records_durably_or_not_at_all() {
     assert_eq!(next_number(&mut sink), Some(30));
 }
 
-/// A sink that stops in the middle of a segment holds some batches, and its reader has read ahead.
+/// A sink that stops in the middle of a segment has unsettled batches, and its reader has read ahead.
 #[test]
 fn batches_that_a_sink_holds_are_skipped_only_if_it_gives_them_back() {
-    // How many batches its own position says it is done with; None: it has no position.
+    // The number of batches up to the position that the sink has stored; None if it stores no position.
     for gives_back in [None, Some(Some(0)), Some(None), Some(Some(2))] {
         let disk = SimulatedDisk::new(1);
         let mut log = open(&disk);
@@ -536,7 +536,7 @@ fn batches_that_a_sink_holds_are_skipped_only_if_it_gives_them_back() {
         let records = 400 - delivered;
         let bytes = records * 1000;
         assert_eq!(log.skipped("sink"), Skipped { records, bytes });
-        // The cursor says so before the segments are released.
+        // The cursor is moved before the segments are released.
         drop((log, sink));
         let log = open(&disk);
         let mut sink = reader(&log, SKIP);
@@ -633,7 +633,7 @@ fn an_operator_finds_positions() {
     drop(reader(&log, Behind::default()));
     drop(log);
     assert_eq!(directory().unwrap().span().unwrap(), None);
-    // This is not a clean stop, so the next start begins an epoch.
+    // The log is dropped without a clean stop, so the next start begins a new epoch.
     keep(&mut open(&disk), 0..20).unwrap();
     let mut log = open(&disk);
     keep(&mut log, 20..40).unwrap();
@@ -795,7 +795,7 @@ fn a_channel_of_format_version_1_is_read_and_continues_in_version_3() {
     while let Some(Item::Batch(_, batch)) = reader.read().unwrap() {
         found.push((batch.received, batch.count));
     }
-    // The only time of the old frame is its keep time. The new one has its receive time, whatever the keep clock says.
+    // The old frame has only its keep time. The new one has its receive time, which does not depend on the keep clock.
     assert_eq!(found, [(kept, 2), (Time(5), 1)]);
     let segment = std::fs::read(directory.path().join("0000000002.seg")).unwrap();
     assert_eq!(segment[8..12], 3_u32.to_le_bytes());

@@ -1,4 +1,4 @@
-//! Walking through the frames of one segment in order, as a start, a repair and `verify` do.
+//! Walks through the frames of one segment in order, for a start, a repair and `verify`.
 
 use std::io;
 
@@ -15,11 +15,11 @@ use super::{
 /// One read fetches at least this: many small heads, or most of one large frame.
 const READ_BYTES: u64 = 256 << 10;
 
-/// A search for the next frame reads at most this many times the bytes of the segment to rule out bytes that look like
-/// heads. The old frames of a recycled segment take less than one time.
+/// A search for the next frame reads at most this many times the size of the segment, to check bytes that look like heads. The old
+/// frames of a recycled segment cost less than one size.
 const PROOF_FACTOR: u64 = 8;
 
-/// Why a walk cannot go on.
+/// Why a walk cannot continue.
 #[derive(Debug)]
 pub(super) enum WalkError {
     /// A read failed.
@@ -61,7 +61,7 @@ pub(super) struct Walk<'a> {
 }
 
 impl<'a> Walk<'a> {
-    /// From the first frame of a segment to `end`.
+    /// Begins a walk from the first frame of a segment to `end`.
     pub(super) fn new(segment: &'a Segment, channel: ChannelId, end: u64) -> Self {
         let place = Place {
             channel,
@@ -71,7 +71,7 @@ impl<'a> Walk<'a> {
         Self::of_file(&*segment.file, place, segment.first, end)
     }
 
-    /// From `place` to `end`. The first frame has the position `first`, if anything fits.
+    /// Begins a walk from `place` to `end`. `first`: the expected position of the first frame.
     pub(super) fn of_file(file: &'a dyn File, place: Place, first: Position, end: u64) -> Self {
         Self {
             file,
@@ -141,15 +141,15 @@ impl<'a> Walk<'a> {
         Ok(Some(frame))
     }
 
-    /// The next head behind the current place that fits, and its offset. Its position may be any that is not below those before
-    /// it. `None` if there is none up to the end.
+    /// Returns the next valid head behind the current place, and its offset. Its position must not be below those before it. `None`
+    /// if there is none up to the end.
     pub(super) fn find_next(&mut self) -> io::Result<Option<(u64, Head)>> {
         let expected = self.expected;
         self.find(|position| position.epoch == expected.epoch && position.seq >= expected.seq)
     }
 
     fn find(&mut self, fits: impl Fn(Position) -> bool) -> io::Result<Option<(u64, Head)>> {
-        // A body may hold bytes that look like long heads, and ruling them all out must end.
+        // A body may hold many bytes that look like long heads. The budget bounds the time to check them.
         let mut budget = PROOF_FACTOR * self.end;
         let mut at = (self.place.offset + 1).next_multiple_of(ALIGNMENT);
         while at < self.end {
@@ -173,7 +173,7 @@ impl<'a> Walk<'a> {
         Ok(None)
     }
 
-    /// The same with any position.
+    /// Like [`Walk::find_next`], but accepts any position.
     pub(super) fn find_any(&mut self) -> io::Result<Option<(u64, Head)>> {
         self.find(|_| true)
     }

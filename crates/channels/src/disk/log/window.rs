@@ -1,13 +1,13 @@
 //! The window of chunk ids: which chunks are kept, or staged to be kept.
 //!
-//! It has one entry per chunk, in the order of the log, bounded in number and age. A second copy that arrives before the
-//! first is kept finds the first and shares its fate. An id takes about 60 bytes: 32 in the ring, the rest in the map, which
-//! doubles when it grows.
+//! It has one entry per chunk, in the order of the log, bounded in number and age. A second copy that arrives before the first one
+//! is kept is recognized, and is acknowledged only when the first one is kept. An id takes about 60 bytes: 32 in the ring, the rest
+//! in the map, which doubles when it grows.
 //!
-//! Honest chunks with equal bytes share an id that is a hash of the content, or too short to be unique. Such a chunk is a
-//! repeat only if it comes on another connection after the connection of the last copy broke, and if nothing followed
-//! there after our acknowledgement: a follower or an orderly close proves that the acknowledgement arrived, so that the
-//! sender is done with that copy. When in doubt a chunk is stored: a duplicate can be found and removed, a loss cannot.
+//! An id that is a hash of the content, or too short to be unique, is shared by different chunks with equal bytes. Such a chunk is
+//! a repeat only if it arrives on another connection after the connection of the last copy broke, and if no chunk followed there
+//! after our acknowledgement. A follower or an orderly close proves that the acknowledgement arrived, so the sender will not resend
+//! that copy. When in doubt a chunk is stored: a duplicate can be found and removed, a loss cannot.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -44,8 +44,8 @@ impl Default for Dedupe {
     }
 }
 
-/// The most connections whose last shared id waits for its proof. More than a process can have open means that closes are
-/// not reported.
+/// Maximum number of connections whose last shared id waits for its proof. More than this can only accumulate if closes are not
+/// reported.
 const CONNECTIONS_MAX: usize = 65_536;
 
 #[derive(Clone, Copy, Debug)]
@@ -74,10 +74,11 @@ pub(super) struct Window {
     first: u64,
     /// Entries below this number are kept.
     kept: u64,
-    /// From the first half of a key to the low half of the number of its newest entry. If two keys share their first half,
-    /// only repeats of the older one are missed, because the ring holds whole keys.
+    /// Maps the first half of a key to the low half of the number of its newest entry. If two keys share their first half, repeats
+    /// of the older one are missed. A wrong match is impossible, because the ring holds whole keys.
     map: HashMap<[u8; 8], u32, foldhash::fast::RandomState>,
-    /// From a connection to the number of its last entry, until something proves that the acknowledgement arrived.
+    /// Maps a connection to the number of its last entry, until a follower or an orderly close proves that the acknowledgement
+    /// arrived.
     waiting: HashMap<u64, u64, foldhash::fast::RandomState>,
     /// Orderly closes that no frame records yet.
     closed: Vec<u64>,
@@ -103,9 +104,9 @@ impl Window {
         }
     }
 
-    /// A chunk came in on `connection`: the acknowledgements sent there before have arrived.
+    /// Notes that a chunk has arrived on `connection`, which proves that earlier acknowledgements on it have arrived.
     pub(super) fn follow(&mut self, connection: u64) {
-        // A pending entry is not acknowledged yet, so a follower proves nothing.
+        // A pending entry is not acknowledged yet, so a follower proves nothing about it.
         if let Some(number) = self.waiting.get(&connection).copied()
             && number < self.kept
         {
@@ -114,7 +115,7 @@ impl Window {
         }
     }
 
-    /// A connection has ended. `orderly`: the peer closed it after all our acknowledgements, without an error.
+    /// Notes that a connection has ended. `orderly`: the peer closed it after all our acknowledgements, without an error.
     pub(super) fn close(&mut self, connection: u64, orderly: bool) {
         if let Some(number) = self.waiting.remove(&connection)
             && orderly
@@ -130,7 +131,7 @@ impl Window {
         std::mem::take(&mut self.closed)
     }
 
-    /// A frame that recorded an orderly close was dropped: the next one must record it.
+    /// Puts an orderly close back whose frame was dropped, so that the next frame records it.
     pub(super) fn put_back_closed(&mut self, connection: u64) {
         self.closed.push(connection);
     }
@@ -162,12 +163,12 @@ impl Window {
             key,
             connection,
             seconds,
-            // Only a shared id needs a proof.
+            // Only shared ids need a proof.
             proved: identity == Identity::Unique,
         });
     }
 
-    /// Adds what a frame or an id file says, at a start.
+    /// Restores a record of a frame or an id file at a start.
     pub(super) fn restore(&mut self, record: &IdRecord) {
         match *record {
             IdRecord::Chunk {
@@ -237,7 +238,7 @@ impl Window {
         self.first += 1;
     }
 
-    /// Evicts the entries below the number `end` because there is no space for them. Pending entries stay.
+    /// Evicts the entries below the number `end` to free space. Pending entries stay.
     pub(super) fn forget(&mut self, end: u64) {
         while self.first < end.min(self.kept) && !self.ring.is_empty() {
             self.evicted_young += 1;
@@ -259,12 +260,12 @@ impl Window {
         let number = self.end();
         if !entry.proved {
             if self.waiting.len() >= CONNECTIONS_MAX {
-                // Count all as proven: when in doubt their repeats are stored again.
+                // Counts all of them as proven, so that their repeats are stored: a duplicate is better than a loss.
                 for number in std::mem::take(&mut self.waiting).into_values() {
                     self.prove(number);
                 }
             }
-            // The entry before it has a follower now, acknowledged or not.
+            // The entry before it now has a follower, so it counts as proven even if it is not acknowledged yet.
             if let Some(before) = self.waiting.insert(entry.connection, number) {
                 self.prove(before);
             }

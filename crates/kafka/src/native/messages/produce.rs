@@ -1,4 +1,4 @@
-//! Produce: batches of records for one broker. Batches are sent from where they are, not copied next to their framing.
+//! Produce: batches of records for one broker. Batches are sent without being copied next to their framing.
 
 use crate::native::wire::{Put, Take};
 

@@ -191,7 +191,7 @@ impl Case {
         panic!("{:?}", self.run(disk, state));
     }
 
-    /// Compares what is in the files, by tag, with what was sent.
+    /// Compares the content of the files, by tag, with the lines that were sent.
     fn check(&self, disk: &SimulatedDisk, what: &str) {
         let mut expected: BTreeMap<String, String> = BTreeMap::new();
         for batch in Self::batches() {
@@ -478,7 +478,7 @@ fn an_idle_file_is_closed_and_leaves_the_journal_unless_a_rule_needs_it() {
                 .iter()
                 .all(|(_, output)| output.file.is_none())
         );
-        // The next record finds them again.
+        // The next record opens the file again.
         let id = writer.file(b"/out/b", Time(0)).unwrap();
         writer.add_shared(id, "2\n".into(), 1);
         writer.commit(position).unwrap();
@@ -527,7 +527,7 @@ fn failing_calls_at_any_step_lose_and_repeat_nothing_even_when_the_power_fails_n
             let state = Arc::new(Mutex::new(State::default()));
             let mut random = Random::new(seed);
             for round in 0..6 {
-                // Calls of one kind fail twice, at different places: each run gets further than the last.
+                // Calls of one kind fail twice, at different places, so each run gets further than the last.
                 disk.crash_at(disk.calls() + 10 + random.below(80));
                 disk.fail(
                     call,

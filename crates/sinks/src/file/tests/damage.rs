@@ -81,7 +81,7 @@ fn count(disk: &SimulatedDisk, torn: bool) -> BTreeMap<String, u32> {
     found
 }
 
-/// Every line that was sent, once.
+/// A count of one for every line that was sent.
 fn sent() -> BTreeMap<String, u32> {
     let mut lines = BTreeMap::new();
     for batch in Case::batches() {
@@ -133,7 +133,7 @@ fn damage_after_a_stop(case: &Case, which: u64, damage: Damage) {
 #[test]
 fn no_flipped_bit_in_the_journal_of_a_stopped_sink_costs_or_repeats_a_record() {
     for case in [ONE_FILE, ROTATED] {
-        // Bits all over the file, so that every field of every record is hit.
+        // Bits in the whole file, so that every field of every record is hit.
         for at in (0..700).step_by(7) {
             for which in 0..2 {
                 damage_after_a_stop(&case, which, Damage::Flip(at));

@@ -1,4 +1,4 @@
-//! The journal finds appended changes again, over many turns and after a crash at any step, and notices damage.
+//! The journal recovers appended changes, after many switches and after a crash at any step, and notices damage.
 
 use std::{io::IoSlice, path::Path, sync::Arc};
 
@@ -40,7 +40,7 @@ fn change(n: u64) -> Change {
     }
 }
 
-/// Appends the changes `from..to`; stops at the first failure and returns how many were taken.
+/// Appends the changes `from..to`; stops at the first failure and returns how many were appended.
 fn append(journal: &mut Alternating, table: &mut Table, from: u64, to: u64) -> u64 {
     for n in from..to {
         let mut bytes = Vec::new();
@@ -139,7 +139,7 @@ fn damage_is_noticed_wherever_it_is_even_in_the_last_record() {
         match journal::open(&disk, Path::new(DIRECTORY), true).unwrap().1 {
             Begun::Damaged(..) => {}
             Begun::Nothing => panic!("seed {seed}: a journal was there"),
-            // Damage to the file that does not count is harmless.
+            // Damage to the superseded file is harmless.
             Begun::Records(records) => assert!(decode(&records) == after(20), "seed {seed}"),
         }
     }

@@ -1,4 +1,4 @@
-//! How much memory of the host a sink takes that is faster than its disk.
+//! The memory of the host that a sink takes if it is faster than its disk.
 
 use std::{
     fs::File,
@@ -69,7 +69,7 @@ fn no_more_than_dirty_max_is_written_and_not_yet_on_disk() {
         let directory = tempfile::tempdir().unwrap();
         let more = format!(r#", "cache": "{cache}", "dirty_max": "8MiB""#);
         let (_, most) = write(directory.path(), &more, MIB, 256 * MIB);
-        // One more write, which is waited for next, and the rest of its piece.
+        // Allows one more write, for which the sink waits next, and the rest of its piece.
         assert!(most <= 12 * MIB, "{cache}: {} KiB", most >> 10);
         assert!(most > 0, "nothing was seen");
     }

@@ -321,14 +321,14 @@ fn a_restart_continues_after_the_position_in_the_journal_and_not_at_the_cursor()
     upstream.put(lines("t", "a\n"), false);
     upstream.put(lines("t", "b\n"), false);
     run(directory.path(), &options, &upstream);
-    // The channel lost its cursor; the sink has not.
+    // The channel has lost its cursor, but the sink still has its position.
     let again = Upstream::durable(7);
     for line in ["a\n", "b\n", "c\n"] {
         again.put(lines("t", line), false);
     }
     run(directory.path(), &options, &again);
     assert_eq!(read(directory.path(), "a"), "a\nb\nc\n");
-    // A position of another channel means nothing.
+    // A position of another channel is ignored.
     let other = Upstream::durable(8);
     other.put(lines("t", "d\n"), false);
     run(directory.path(), &options, &other);

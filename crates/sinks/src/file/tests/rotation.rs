@@ -180,7 +180,7 @@ fn an_idle_file_is_rotated_by_the_clock() {
         block_on(async {
             let close = async {
                 tokio::time::sleep(Duration::from_millis(1500)).await;
-                // It is rotated without another record, and the next record creates a new file.
+                // The file is rotated although no record arrives, and the next record creates a new file.
                 assert!(
                     matches!(&names(directory.path())[..], [name] if name != "a"),
                     "{rule}"

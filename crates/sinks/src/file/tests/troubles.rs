@@ -63,7 +63,7 @@ fn a_renamed_file_is_let_go_and_a_new_one_is_started() {
                     "an idle stream has no added latency"
                 );
                 fs::rename(out.join("a"), out.join("a.1")).unwrap();
-                // It still goes to the old file, which is checked once a second.
+                // This record still goes to the old file, which is checked once a second.
                 upstream.put(lines("t", "2\n"), false);
                 wait(1100).await;
                 upstream.put(lines("t", "3\n"), false);
@@ -98,7 +98,7 @@ fn uncommitted_records_of_a_removed_file_are_written_again() {
         },
     );
     let text = fs::read_to_string(out.join("t/a")).unwrap();
-    // If the checkpoint came before the removal was noticed, 2 is gone with the file.
+    // If the checkpoint came before the removal was noticed, record 2 is lost with the file.
     assert!(
         text == "2\n3\n" || text == "3\n" && upstream.settled() == 3,
         "{text:?}"
@@ -394,7 +394,7 @@ fn rotation_removes_no_output_whose_name_is_like_that_of_a_rotated_file() {
         panic!("{reasons:?}");
     };
     assert!(why.contains("like that of a rotated file"), "{why}");
-    // The current ones and one rotation of each.
+    // The current files and one rotation of each.
     assert_eq!(
         names(directory.path()).len(),
         4,

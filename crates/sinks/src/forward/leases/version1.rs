@@ -16,7 +16,7 @@ use super::{FORMAT, LEASE, LEASE_BYTES, SERVER, SERVER_BYTES_MAX, TITLE};
 const HEADER_BYTES: usize = 32;
 const VERSION: u32 = 1;
 
-/// The records of a file. A torn end is left out; invalid bytes before a valid record, or an invalid header, are a hole.
+/// The records of a file. A torn end is ignored. Invalid bytes before a valid record, or an invalid header, are reported as a hole.
 pub(super) fn read(bytes: &[u8]) -> Recovered {
     let Some(channel) = channel(bytes) else {
         return Recovered {

@@ -40,7 +40,7 @@ fn every_server_gets_everything_and_a_batch_is_settled_when_all_have_acked_it() 
             slow.act(|_| Act::Ack);
         })
         .await;
-        // A new start sends all of it again to all servers, with the same ids.
+        // The next start sends all chunks again to all servers, with the same ids.
         run_until(&mut rig, eventually(|| upstream.settled() == 20)).await;
         for server in [&one, &two, &slow] {
             assert_eq!(messages(server), numbers(0..20));
@@ -100,7 +100,7 @@ fn a_server_that_joins_gets_everything_from_then_on_and_one_that_leaves_holds_up
             eventually(|| two.open() > 0).await;
             let second = upstream.put(packed("t", "1\n"), true);
             eventually(|| settled(&second)).await;
-            // It fails, and then it is no longer a server.
+            // The server fails, and then it leaves the list.
             let gone = two.received();
             drop(two);
             let third = upstream.put(packed("t", "2\n"), true);

@@ -9,8 +9,8 @@ fn first(act: Act) -> impl FnMut(&Received) -> Act {
     move |_| next.take().unwrap_or(Act::Ack)
 }
 
-/// Sends three chunks to a server that treats the first as `act` says: all arrive in order, and none is settled without its
-/// ack.
+/// Sends three chunks to a server that treats the first as `act` says. Checks that all arrive in order, and that none is settled
+/// without its ack.
 fn comes_through(act: Act, more: &str, resent: bool) {
     local(async {
         let server = Server::start(first(act)).await;
@@ -275,7 +275,7 @@ fn with_failover_wait_a_chunk_in_doubt_waits_for_its_server_and_other_chunks_do_
                 receipts.push(upstream.put(packed("t", &format!("{number}\n")), true));
             }
             eventually(|| doubtful.connections() > 3).await;
-            // It has begun some; those stay with it whatever it does.
+            // The server may have some chunks; those stay with it.
             let begun: Vec<_> = once_each(&doubtful.received())
                 .iter()
                 .map(|f| f.id.clone())
@@ -304,7 +304,7 @@ fn after_a_restart_the_same_frames_have_the_same_ids_and_bytes() {
             upstream.put(packed("t", &format!("{number}\n")), false);
         }
         let options = options(&[&server], r#", "peer": "millstream""#);
-        // It dies with five chunks stored there and no ack.
+        // The sink is killed when the server has stored five chunks and acked none.
         run_until(&mut rig(&upstream, &options), server.has(5)).await;
         assert_eq!(upstream.settled(), 0);
         server.act(|_| Act::Ack);

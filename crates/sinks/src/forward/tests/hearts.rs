@@ -10,7 +10,7 @@ use crate::rig::packed;
 /// Options of a sink with frequent datagram heartbeats.
 const BY_UDP: &str = r#", "heartbeat": {"by": "udp", "interval": "20ms", "silence": "100ms"}, "batch": {"size": "0"}"#;
 
-/// Answers datagrams as fluentd does, while it may.
+/// Answers datagrams as fluentd does, while `answers` is set.
 async fn answer(address: SocketAddr) -> Rc<Cell<bool>> {
     let socket = UdpSocket::bind(address).await.unwrap();
     let answers = Rc::new(Cell::new(true));
@@ -39,7 +39,7 @@ fn chunks_of_a_server_that_hangs_go_to_another_long_before_the_timeout() {
         let mut rig = rig(&upstream, &options(&[&hung, &good], BY_UDP));
         let started = Instant::now();
         run_until(&mut rig, async {
-            // Long enough to have answered.
+            // Long enough for the server to have answered.
             tokio::time::sleep(Duration::from_millis(200)).await;
             let receipts: Vec<_> = (0..10)
                 .map(|number| upstream.put(packed("t", &format!("{number}\n")), true))
@@ -107,7 +107,8 @@ fn with_failover_wait_only_chunks_that_a_hanging_server_may_have_wait_for_it() {
     });
 }
 
-/// With `failover: wait`: five chunks with a server that does not answer and that `fails` ends, and five with a good one. The chunks that the first may have are given up.
+/// With `failover: wait`: gives five chunks to a server that does not answer, and five to a good one; then `fails` ends the first
+/// server. Checks that the chunks that it may have are given up.
 fn in_doubt_is_given_up(more: &str, fails: impl AsyncFnOnce(Server, Rc<Cell<bool>>)) {
     local(async {
         let (hung, good) = (

@@ -119,7 +119,7 @@ fn a_list_that_cannot_be_read_changes_nothing() {
         let upstream = Upstream::memory();
         let mut rig = rig(&upstream, &looking_at(&file, ""));
         run_until(&mut rig, async {
-            // It does not exist yet: the sink waits.
+            // The file does not exist yet, so the sink waits.
             let first = upstream.put(packed("t", "0\n"), true);
             tokio::time::sleep(Duration::from_millis(50)).await;
             assert_eq!(first.try_outcome(), None);
@@ -190,7 +190,7 @@ fn records_of_a_flow_go_to_one_server_in_order_and_move_together() {
             }
         }
         assert_eq!((records, owner.len()), (9000, 500));
-        // It depends on the addresses, which differ in each run: a third each, plus or minus 10.
+        // The shares depend on the addresses, which differ in each run: a third each, plus or minus 10.
         let flows = [0, 1, 2].map(|place| owner.values().filter(|owner| **owner == place).count());
         assert!(flows.iter().all(|flows| *flows > 80), "{flows:?}");
     });
@@ -238,7 +238,7 @@ fn flows_of_a_server_that_fails_move_and_keep_their_order() {
 fn with_failover_wait_a_chunk_in_doubt_goes_to_the_same_server_even_after_a_restart() {
     local(async {
         let directory = tempfile::tempdir().unwrap();
-        // It stores and never acks.
+        // This server stores chunks and never acks.
         let doubtful = Server::start(|_| Act::Silence).await;
         let good = Server::start(|_| Act::Ack).await;
         let upstream = Upstream::durable(3);
@@ -255,7 +255,7 @@ fn with_failover_wait_a_chunk_in_doubt_goes_to_the_same_server_even_after_a_rest
         .await;
         drop(first);
         let stored = doubtful.received().len();
-        // The next start is configured with the good server only: the other one is not forgotten.
+        // The next start is configured with the good server only, but remembers the other one.
         doubtful.act(|_| Act::Ack);
         let mut second = rig(&options(&[&good], r#", "failover": "wait""#));
         run_until(&mut second, async {

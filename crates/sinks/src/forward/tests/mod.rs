@@ -1,4 +1,4 @@
-//! The sink against a small honest receiver: what must hold whatever the network does.
+//! The sink against a small correct receiver: properties that must hold under every behaviour of the network.
 
 mod everyone;
 mod failures;
@@ -45,7 +45,7 @@ fn options(servers: &[&Server], more: &str) -> String {
     if !more.contains("retry") {
         options += r#", "retry": {"first": "10ms", "max": "50ms", "timeout": "1s"}"#;
     }
-    // So that only connections for records are counted.
+    // No heartbeats, so that only connections for records are counted.
     if !more.contains("heartbeat") {
         options += r#", "heartbeat": {"by": "none"}"#;
     }

@@ -1,4 +1,4 @@
-//! Nothing is lost whatever servers do, and the same id has the same bytes.
+//! With servers that fail at random, no record is lost, and the same id always has the same bytes.
 
 use super::{server::Act, *};
 use crate::rig::packed;
@@ -36,8 +36,8 @@ fn faulty(mut random: Random) -> impl FnMut(&Received) -> Act + 'static {
 
 const CHUNKS: usize = 150;
 
-/// Sends numbered chunks, some larger than a write, to servers that fail at random; the sink dies now and then, too. Returns
-/// what each server has stored.
+/// Sends numbered chunks, some larger than a write, to servers that fail at random, and kills the sink now and then. Returns the
+/// chunks that each server has stored.
 async fn storm(seed: u64, servers: usize, more: &str) -> Vec<Vec<Received>> {
     let directory = tempfile::tempdir().unwrap();
     let mut random = Random(seed);
@@ -55,8 +55,8 @@ async fn storm(seed: u64, servers: usize, more: &str) -> Vec<Vec<Received>> {
     let servers: Vec<_> = started.iter().collect();
     let more = format!(r#", "ack_timeout": "60ms", "in_flight": "1MiB"{more}"#);
     let options = options(&servers, &more);
-    // Each life is longer than the last: nothing is settled before the first checkpoint, which may take all chunks, and on a
-    // busy machine that takes time.
+    // Each run is longer than the last one. No chunk is settled before the first checkpoint, which may come behind all chunks, and
+    // on a busy machine that takes time.
     for restarts in 1.. {
         let mut rig = Rig::new(&COMPONENT, &options, &upstream, directory.path());
         let life = Duration::from_millis(random.below(200 * restarts));
@@ -100,7 +100,7 @@ fn to_several_servers_nothing_is_lost_and_the_same_id_is_the_same_bytes() {
     ] {
         let received = local(storm(seed, 3, more));
         if !more.is_empty() {
-            // A chunk in doubt goes to the same server only, whatever is killed.
+            // A chunk in doubt goes to the same server only, even if the sink is killed.
             let mut owners: HashMap<&[u8], usize> = HashMap::new();
             for (server, frames) in received.iter().enumerate() {
                 for frame in frames {

@@ -1,4 +1,4 @@
-//! A server that keeps the requests and answers as it is scripted.
+//! A server that stores its requests and answers them as scripted.
 
 use std::{
     collections::HashSet,
@@ -60,7 +60,7 @@ pub(super) struct Request {
     pub(super) line: String,
     headers: Vec<(String, String)>,
     pub(super) body: Vec<u8>,
-    /// Not the first.
+    /// Whether an earlier request had the same first line.
     pub(super) is_again: bool,
 }
 

@@ -1,4 +1,4 @@
-//! `format: connect`: what kafka-connect-fluentd passes to Connect, as Connect's JsonConverter writes it.
+//! `format: connect`: the values that kafka-connect-fluentd passes to Connect, in the JSON of Connect's JsonConverter.
 //!
 //! `read -> decode -> send -> keep -> take -> process -> [encode] -> write -> settle`
 //!
@@ -7,8 +7,8 @@
 //!           key   {"schema":{"type":"string","optional":false},"payload":TAG}
 //! without   value {..} in the record's order, key null
 //!
-//! str       string     the text, what is not UTF-8 in it as U+FFFD
-//! int       int64      what lies above 2^63-1 cannot be shown: the record is refused (there: wrapped, or the task dies)
+//! str       string     the text, with U+FFFD for invalid UTF-8
+//! int       int64      a value above 2^63-1 does not fit: the record is refused (the connector wraps it, or its task dies)
 //! float     double     as Java writes it; NaN and infinities: "NaN" .. with schemas, null without
 //! bool      boolean
 //! bin       bytes      base64 with schemas, text without
@@ -17,8 +17,9 @@
 //! array     array      of its first element's type; with schemas an empty one or one of mixed types is refused
 //! ext                  refused
 //! ```
-//! A key that is not text, and more than 128 levels, are refused too. Refused records leave by `.rejected`; the connector ends
-//! its connection or task instead. Of equal keys the last one counts. Nothing recurses on the depth of a record.
+//! Records with a key that is not text, or with more than 128 levels, are refused, too. Refused records leave by `.rejected`, where
+//! the connector would end its connection or task. Of equal keys the last one counts. The code does not recurse on the depth of a
+//! record.
 
 mod schema;
 mod text;
@@ -43,9 +44,9 @@ pub(super) struct Connect {
     schemas: bool,
     tree: Tree,
     writer: Schemas,
-    /// A line as a record.
+    /// Buffer for a line that is converted to a record.
     line: Vec<u8>,
-    /// The unwritten part of a payload.
+    /// The steps that remain to write a payload.
     steps: Vec<Step>,
 }
 
@@ -67,7 +68,7 @@ impl Connect {
         }
     }
 
-    /// The key of every record of a batch; none without schemas.
+    /// Appends the key that all records of a batch share and returns its range; None without schemas.
     pub(super) fn key(&self, batch: &Batch, out: &mut Vec<u8>) -> Option<Range<usize>> {
         if !self.schemas {
             return None;

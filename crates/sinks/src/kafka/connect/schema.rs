@@ -15,14 +15,14 @@ pub(super) struct Schemas {
 
 #[derive(Clone, Copy)]
 enum Step {
-    /// The schema of a value, and whether the value is a field of a struct.
+    /// Write the schema of this value; `true` if it is a field of a struct.
     Begin(usize, bool),
     End(usize, bool),
     Comma,
 }
 
 impl Schemas {
-    /// Checks that every array has elements, all of one schema.
+    /// Checks that every array has at least one element, and that all its elements have the same schema.
     pub(super) fn check_arrays(&mut self, tree: &Tree, bytes: &[u8]) -> Result<(), String> {
         for node in 0..tree.len() {
             if tree.kind(node) != Kind::Array {
@@ -40,7 +40,7 @@ impl Schemas {
             one.clear();
             self.write(tree, bytes, *first, "", &mut one);
             let mixed = others.iter().any(|other| {
-                // A nil among optional texts has their schema, as the first element decides.
+                // The first element decides the type. If it is nil, the type is an optional text, which nil and text fit.
                 let is_nil = tree.kind(*other) == Kind::Nil;
                 let optional = tree.kind(*first) == Kind::Nil;
                 if optional && (is_nil || matches!(tree.kind(*other), Kind::Text(_))) {

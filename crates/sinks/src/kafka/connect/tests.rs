@@ -4,7 +4,7 @@ use millstream_wire::record::records;
 use super::Connect;
 use crate::rig;
 
-/// A batch of one packed record out of JSON, at 1700000000.123456789.
+/// A batch with one packed record made from JSON, at time 1700000000.123456789.
 fn record(value: &rmpv::Value) -> Batch {
     let mut body = vec![0x92, 0xd7, 0];
     body.extend_from_slice(&1_700_000_000_u32.to_be_bytes());
@@ -125,7 +125,7 @@ fn any_depth_is_refused_or_written_and_never_ends_the_program() {
     for _ in 0..100_000 {
         deep = rmpv::Value::Array(vec![deep]);
     }
-    // Written by hand: the library recurses.
+    // Encoded by hand, because the library recurses.
     std::mem::forget(deep);
     let mut body = vec![0x92, 0, 0x81, 0xa1, b'a'];
     body.extend(std::iter::repeat_n(0x91, 100_000));
@@ -134,7 +134,7 @@ fn any_depth_is_refused_or_written_and_never_ends_the_program() {
         body: body.into(),
         ..rig::packed("t", "")
     };
-    // Such a record is no event of a batch that was validated with a bound, but it must not hurt.
+    // A validated batch cannot contain such a record, but it must not do any harm.
     for (_, event) in records(&batch) {
         let mut out = Vec::new();
         let refused = Connect::new(true).write("t", event, &mut out);

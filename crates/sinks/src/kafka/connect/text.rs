@@ -26,7 +26,8 @@ pub(super) fn scalar(kind: Kind, schemas: bool, bytes: &[u8], out: &mut Vec<u8>)
     }
 }
 
-/// As `Double.toString`: decimals from 0.001 up to 10 million, otherwise one digit before the point and an exponent.
+/// Writes a number like Java's `Double.toString`: as a decimal from 0.001 up to 10 million, otherwise with one digit before the
+/// point and an exponent.
 fn float(number: f64, schemas: bool, out: &mut Vec<u8>) {
     let size = number.abs();
     let written = if !number.is_finite() {

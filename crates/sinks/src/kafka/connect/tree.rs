@@ -4,20 +4,20 @@ use std::{collections::HashMap, ops::Range};
 
 use millstream_wire::msgpack::{ReadError, Reader};
 
-/// The depth limit of JSON elsewhere in Millstream.
+/// The same limit as for JSON in the rest of Millstream.
 const DEPTH_MAX: usize = 128;
 
 /// Up to this many fields are compared with each other; more are looked up in a set.
 const FEW_FIELDS: usize = 32;
 
-/// The kind of a value, with what its text is made of.
+/// The kind of a value, with the data for its text.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Kind {
     Nil,
     Bool(bool),
     Int(i64),
     Float(f64),
-    /// The place of its bytes.
+    /// The range of its bytes.
     Text(Range<usize>),
     Bytes(Range<usize>),
     Map,
@@ -26,7 +26,7 @@ pub(super) enum Kind {
 
 struct Node {
     kind: Kind,
-    /// The place of its key's text; for an element, that of its array.
+    /// The range of its key's text; for an element, of its array's key.
     name: Range<usize>,
     /// The range of its children in `order`.
     children: Range<usize>,
@@ -129,7 +129,7 @@ impl Tree {
         }
     }
 
-    /// Of children with equal names keeps the last, at the place of the first.
+    /// Removes duplicates: of children with equal names, the last one stays, at the position of the first.
     fn latest(&mut self, bytes: &[u8], first: usize) {
         let (nodes, fields) = (&self.nodes, self.pending.get(first..).unwrap_or_default());
         let mut places: HashMap<&[u8], usize> = HashMap::new();
@@ -201,7 +201,7 @@ fn in_java_order(a: &[u8], b: &[u8]) -> std::cmp::Ordering {
     a.encode_utf16().cmp(b.encode_utf16())
 }
 
-/// Reads a value; of a map or array only its length.
+/// Reads a value, or the head of a map or array. Returns its kind and the number of children.
 fn read_kind(reader: &mut Reader<'_>) -> Result<(Kind, u32), String> {
     let torn = |_: ReadError| "no whole MessagePack value".to_owned();
     let kind = match reader.peek().map_err(torn)? {

@@ -1,4 +1,4 @@
-//! Giving up: never committed records, as far as brokers can be asked.
+//! Giving up: committed records are never given up, as long as brokers can be asked.
 
 use std::thread;
 
@@ -85,7 +85,7 @@ async fn a_start_gives_up_nothing_that_an_earlier_start_has_committed() {
     bench.broker.on_init(away);
     bench.upstream.close();
     bench.rig.run().await.unwrap();
-    // It was too late for `b`.
+    // `b` was already given up.
     assert_eq!(count(&bench.upstream.rejected()), 1);
     assert!(reasons(&bench.upstream.rejected()).contains('b'));
     assert_eq!(bench.upstream.settled(), 2);

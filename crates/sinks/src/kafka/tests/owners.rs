@@ -39,7 +39,7 @@ async fn a_process_that_had_the_position_does_not_take_it_back_whatever_has_fail
         .set_position(group, "t", &committed(1, 5).text());
     bench.put("a\n");
     bench.broker.fail_record(Kind::Fatal);
-    // It has claimed the position by then.
+    // By then the process has claimed the position.
     let successor = committed(2, 9);
     bench
         .broker
@@ -69,7 +69,7 @@ async fn a_zombie_whose_successor_comes_while_it_wakes_up_stops_without_a_claim(
     bench.put("a\n");
     bench.broker.fail_record(Kind::Fatal);
     bench.broker.on_init(|_| Ok(()));
-    // It has checked already, and found itself.
+    // The process has already checked the owner and found itself.
     bench.broker.on_init(|broker| {
         broker.set_position(GROUP, "t", &committed(0, 9));
         Ok(())
@@ -87,7 +87,7 @@ async fn a_successor_that_a_zombie_has_fenced_continues() {
     let mut bench = exact(RAW);
     bench.broker.set_position(GROUP, "t", &committed(0, 5));
     bench.put("a\n");
-    // Its claim: the zombie is the owner still, or again.
+    // The successor's claim fails because it is fenced. The committed owner is still the zombie.
     bench.broker.fail_commit(Kind::Fenced);
     bench.upstream.close();
     bench.rig.run().await.unwrap();
@@ -104,7 +104,7 @@ async fn a_start_takes_over_from_whoever_it_finds_first() {
         broker.set_position(GROUP, "t", &committed(0, 5));
         Ok(())
     });
-    // It had seen no owner by then: any owner it finds now was there before.
+    // It has not seen an owner yet, so any owner that it finds now was there before it.
     bench.upstream.close();
     bench.rig.run().await.unwrap();
     assert_eq!(bench.broker.values(), ["a"]);

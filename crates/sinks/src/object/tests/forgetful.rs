@@ -27,7 +27,7 @@ use crate::{
     rig::{Rig, Upstream, lines, node},
 };
 
-/// The ways in which a store loses an upload.
+/// How a store loses an upload.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum How {
     /// It always reports it as completed.
@@ -46,7 +46,7 @@ struct Forgetful {
     remembers: usize,
     completed: AtomicUsize,
     how: How,
-    /// Whether the sink lives to receive the first response; `forgot` reports when it does not.
+    /// Whether the sink survives until the first response; otherwise `forgot` reports the moment to kill it.
     answers: bool,
     forgot: Notify,
     /// Uploads that no longer exist.
@@ -161,7 +161,7 @@ impl MultipartStore for Forgetful {
     }
 }
 
-/// Everything else is as in the store in memory.
+/// All other operations are those of the store in memory.
 #[async_trait]
 impl ObjectStore for Forgetful {
     async fn put_opts(&self, to: &Path, bytes: PutPayload, how: PutOptions) -> Result<PutResult> {

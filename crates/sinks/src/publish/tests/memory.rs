@@ -39,7 +39,7 @@ pub(super) enum Faults {
 pub(super) enum After {
     Nothing,
     Work,
-    /// Neither: the work is done some calls later, regardless of what happens in between.
+    /// The call fails, but its work is done some calls later, even if other calls happen in between.
     Late,
 }
 

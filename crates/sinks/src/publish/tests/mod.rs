@@ -41,7 +41,7 @@ struct Cursor {
     next: usize,
     settled: usize,
     cut_every: usize,
-    /// It has no positions.
+    /// Whether it is memory, which has no positions.
     memory: bool,
 }
 
@@ -364,7 +364,7 @@ fn outputs_that_are_removed_before_they_are_published_are_written_again() {
     let case = FULL;
     let (state, channel) = (Arc::<Mutex<State>>::default(), case.channel());
     let directory = tempfile::tempdir().unwrap();
-    // Fails at the first publication; then the outputs that wait for it are removed.
+    // The first publication fails; then the outputs that wait for it are removed.
     let mut gone = false;
     for call in 0..calls(&case) {
         *state.lock().unwrap() = State::default();
