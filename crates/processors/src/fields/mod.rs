@@ -117,12 +117,12 @@ struct Editing {
     retag: Option<Retag>,
 }
 
-/// The new tags of records.
+/// Computes the new tags of records.
 struct Retag {
     renderer: Renderer,
     /// The tag of the current record.
     text: Vec<u8>,
-    /// The head of the record before.
+    /// The head of the previous record.
     head: Option<Head>,
 }
 
@@ -182,7 +182,7 @@ impl Retag {
         }
     }
 
-    /// Makes the head with the rendered tag, unless it is that of the record before.
+    /// Makes the head for the rendered tag, unless the previous record has the same.
     fn turn_to(&mut self, batch: &Batch) -> Result<(), &'static str> {
         let tag = std::str::from_utf8(&self.text).map_err(|_| "the new tag is not UTF-8")?;
         if tag.is_empty() || tag.len() > TAG_BYTES_MAX {

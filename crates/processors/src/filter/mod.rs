@@ -2,7 +2,8 @@
 //!
 //! `read -> decode -> send -> keep -> read back -> [process] -> encode -> write -> settle`
 //!
-//! The smallest processor, and the one to copy for a new one. Adjacent records that match are passed on as one range, without a copy.
+//! This is the smallest processor, and a good one to copy for a new processor. Adjacent records that match are passed on as one
+//! range, without a copy.
 
 use std::sync::Arc;
 
