@@ -112,7 +112,7 @@ pub fn cycle(entries: &[Entry], inputs: &[Option<Inputs>], takers: &Takers) -> O
     let problem = match &way[..] {
         [(_, Exit::Rejected)] => Problem::new(
             &own.place,
-            format!("what `{first}` rejects comes back to it"),
+            format!("records that `{first}` rejects come back to it"),
         )
         .help("take the rejected records with another sink"),
         _ => Problem::new(

@@ -223,7 +223,7 @@ fn nothing_named(
     }
     let problem = Problem::new(place, format!("no node is called `{pattern}`"));
     match names::nearest(pattern, names.iter().map(|(name, _)| name.as_str())) {
-        Some(nearest) => problem.help(format!("is `{nearest}` meant?")),
+        Some(nearest) => problem.help(format!("did you mean `{nearest}`?")),
         None => problem,
     }
 }

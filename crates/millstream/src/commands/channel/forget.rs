@@ -60,7 +60,7 @@ impl Forget {
             }
         })?;
         Ok(page::print(&format!(
-            "{consumer} is forgotten: what only it has not settled goes at the next start\n"
+            "{consumer} is forgotten: the next start drops the records that only it has not settled\n"
         )))
     }
 }
@@ -77,7 +77,7 @@ impl Forget {
         match client.post(&path) {
             Ok(answer) => match answer["why"].as_str() {
                 None => page::print(&format!(
-                    "{consumer} is forgotten: what only it has not settled is dropped\n"
+                    "{consumer} is forgotten: records that only it has not settled are dropped\n"
                 )),
                 Some(why) => page::complain(why, exit::FAILED),
             },
