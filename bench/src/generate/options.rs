@@ -1,4 +1,4 @@
-//! The options of `millbench generate`, and what follows from them.
+//! The options of `millbench generate`, and the values derived from them.
 
 use std::{
     path::PathBuf,
@@ -14,11 +14,11 @@ use super::{
 };
 use crate::{Failure, record, units};
 
-/// A chunk's bytes stay below this, so that its lengths fit the protocol's fields with room to spare.
+/// The most bytes of a chunk. Its lengths then fit into the fields of the protocol.
 const CHUNK_BYTES_MAX: u64 = 1 << 30;
-/// With a rate and no chunk size, a chunk is due so often per second and flow.
+/// With a rate and no chunk size: chunks per second and flow.
 const CHUNKS_PER_SECOND: f64 = 20.0;
-/// Records per chunk flat out: a megabyte of 122-byte records.
+/// Records per chunk without a rate: about a megabyte of 122-byte records.
 const CHUNK_DEFAULT: u32 = 8192;
 
 /// Numbered records at a set rate or flat out.
@@ -161,7 +161,7 @@ impl Options {
                     .into(),
             );
         }
-        // Said here: the parser takes what excludes --forward for an excuse not to ask for it.
+        // Checked here: the parser would accept another target that excludes --forward as a reason not to require it.
         if self.forward.is_none() && (self.acks || self.ledger.is_some() || self.repeat) {
             return usage("--acks, --ledger and --repeat need --forward".into());
         }
@@ -199,7 +199,7 @@ impl Options {
         Instant::now().checked_add(seconds)
     }
 
-    /// The first flows take one more where the number does not divide.
+    /// The number of records of a flow. If the total does not divide evenly, the first flows have one more.
     pub fn records_of(&self, flow: u16) -> Option<u64> {
         let (all, flows) = (self.records?, u64::from(self.connections));
         Some(all / flows + u64::from(u64::from(flow) < all % flows))
