@@ -71,7 +71,7 @@ pub(super) struct Laying<'a> {
     pub(super) difference: &'a Difference,
     /// The channels that run.
     pub(super) running: &'a HashMap<Arc<str>, ChannelState>,
-    /// Whether this is the start of the process. Only then a node whose own state cannot be used is left out; a reload fails
+    /// Whether this is the start of the process. A start leaves out a node whose own state cannot be used; a reload fails
     /// instead and changes nothing.
     pub(super) is_start: bool,
     pub(super) opened: Vec<(Arc<str>, ChannelState, Open)>,

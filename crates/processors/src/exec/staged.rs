@@ -1,4 +1,4 @@
-//! Holds the answers to a batch until all have arrived: only then it is certain which answer belongs to which record.
+//! Holds the answers to a batch until all have arrived: only then is it certain which answer belongs to which record.
 
 use std::{convert::Infallible, ops::Range};
 
