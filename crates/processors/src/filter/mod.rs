@@ -39,7 +39,7 @@ struct Config {
     /// as `'length!(.tags) > 3'`. All other records are filtered.
     #[serde(rename = "where")]
     condition: Where,
-    /// Time zone of times that name none, in a condition in VRL. Default: the top-level `timezone`.
+    /// Time zone of times without a zone, in a condition in VRL. Default: the top-level `timezone`.
     timezone: Option<String>,
 }
 

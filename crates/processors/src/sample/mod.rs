@@ -55,7 +55,7 @@ struct Config {
     /// Condition of the records that are sampled, such as `{ .level: [debug, info] }`, or a text in VRL. All others are kept. Default: all are sampled.
     #[serde(rename = "where")]
     condition: Option<Where>,
-    /// Time zone of strftime fields in `key`, and of times that name none in a condition in VRL. Default: the top-level `timezone`.
+    /// Time zone of strftime fields in `key`, and of times without a zone in a condition in VRL. Default: the top-level `timezone`.
     timezone: Option<String>,
 }
 
