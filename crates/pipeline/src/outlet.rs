@@ -82,7 +82,7 @@ pub struct Edge {
     pub(crate) entry: Entry,
 }
 
-/// A way to the channel of a consumer.
+/// How an edge refers to the channel of its consumer.
 pub(crate) enum Link {
     /// Keeps the channel open.
     Open(Arc<Feed>),

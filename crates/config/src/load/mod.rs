@@ -36,8 +36,8 @@ pub struct Loaded {
 
 /// Reads files and directories and merges them.
 ///
-/// # Errors All problems so far, if one of the files could not be read to its end. An incomplete tree would only cause
-/// misleading errors.
+/// # Errors
+/// All problems so far, if one of the files could not be read to its end. An incomplete tree would only cause misleading errors.
 pub fn load(paths: &[PathBuf], environment: &Environment) -> Result<Loaded, Problems> {
     let mut problems = Vec::new();
     let mut is_whole = true;

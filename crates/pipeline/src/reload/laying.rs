@@ -101,7 +101,7 @@ pub(super) fn is_chain_in_front(
     deals(plan) || nodes.into_iter().any(comes_back)
 }
 
-/// Whether the records of a sink are dealt to its lanes by a key or in turn.
+/// Whether the option `partition` deals the records of a sink to its lanes.
 fn deals(plan: &SinkPlan) -> bool {
     matches!(&plan.input, Input::Memory { tasks, .. } if tasks.partition != Partition::Same)
 }
