@@ -108,7 +108,7 @@ pub fn read(options: &ReaderOptions) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What the reader does with connections.
+/// How the reader treats connections.
 #[derive(Clone)]
 enum Take {
     /// Reads and drops.

@@ -9,7 +9,7 @@ pub struct Diagnostic {
     pub is_warning: bool,
     /// The bytes of the program that it points at: at least one, unless the program is empty.
     pub span: Range<usize>,
-    /// What is wrong, in one line without a full stop.
+    /// The error or warning, in one line without a full stop.
     pub message: String,
     /// The next step, if there is one that the compiler knows.
     pub help: Option<String>,

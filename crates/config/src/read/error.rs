@@ -19,7 +19,7 @@ pub(crate) enum Step {
     Index(usize),
 }
 
-/// What is wrong with an option.
+/// The kind of an error.
 #[derive(Debug)]
 pub(crate) enum Kind {
     /// A value of another type, or out of range. The text is serde's description of the type.

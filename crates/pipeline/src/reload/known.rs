@@ -56,7 +56,7 @@ enum Intake {
     },
 }
 
-/// What a reload does with a node of the new plan.
+/// The action of a reload for a node of the new plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
     /// The node runs and stays as it is.
@@ -173,7 +173,7 @@ impl Known {
         Self(nodes)
     }
 
-    /// What a reload from this plan to `new` must do. A node that has ended (`has_ended`) is started again only if it changes.
+    /// The actions of a reload from this plan to `new`. A node that has ended (`has_ended`) is started again only if it changes.
     /// Fails if only a restart can make the change.
     pub(crate) fn difference(
         &self,
