@@ -27,7 +27,7 @@ use rustls::{ServerConfig, ServerConnection};
 
 use crate::{Failure, frames::Frames, run::process, tls, units};
 
-/// Reads and throws away: what receiving costs without any work on it.
+/// Reads bytes and drops them: the cost of receiving without further work.
 ///
 /// Examples:
 ///   millbench reader --listen 127.0.0.1:24224
@@ -49,7 +49,7 @@ pub struct ReaderOptions {
     /// that ask for it
     #[arg(long, requires = "listen", conflicts_with = "tls_cert")]
     acks: bool,
-    /// Decrypt what comes: the certificate in PEM
+    /// Decrypt the connections with this certificate in PEM
     #[arg(long, value_name = "PATH", requires_all = ["tls_key", "listen"])]
     tls_cert: Option<PathBuf>,
     /// Its key in PEM
@@ -184,7 +184,7 @@ fn drop_bytes(
     }
 }
 
-/// Passes connections on as they come, both ways: what receiving and sending cost without any work on it.
+/// Passes the bytes of connections on in both directions: the cost of receiving and sending without further work.
 ///
 /// Examples:
 ///   millbench relay --listen 127.0.0.1:24224 --to 127.0.0.1:24225
@@ -194,7 +194,7 @@ pub struct RelayOptions {
     /// Accept connections on HOST:PORT until killed
     #[arg(long, value_name = "HOST:PORT")]
     listen: String,
-    /// Where a connection is made for each
+    /// Make a connection to HOST:PORT for each one
     #[arg(long, value_name = "HOST:PORT")]
     to: String,
     /// Bytes per read
@@ -246,7 +246,7 @@ pub enum How {
     Uncached,
 }
 
-/// Writes bytes from memory: what keeping costs without any work on it.
+/// Writes bytes from memory: the cost of writing without further work.
 ///
 /// Examples:
 ///   millbench writer --directory /var/tmp/w --how overwrite --sync --bytes 4GiB
@@ -254,16 +254,16 @@ pub enum How {
 #[derive(Args, Clone, Debug)]
 #[command(verbatim_doc_comment)]
 pub struct WriterOptions {
-    /// Where to write; its files are removed at the end
+    /// The directory to write to; the files are removed at the end
     #[arg(long, value_name = "PATH")]
     directory: PathBuf,
-    /// How
+    /// How to write
     #[arg(long, value_enum, default_value_t = How::Append)]
     how: How,
     /// fdatasync after every block
     #[arg(long)]
     sync: bool,
-    /// How much in all
+    /// The number of bytes to write in all
     #[arg(long, value_name = "SIZE", default_value = "2GiB", value_parser = units::size)]
     bytes: u64,
     /// Bytes per write

@@ -117,16 +117,16 @@ const SCENARIOS: [Scenario; 12] = [
 #[derive(Args, Clone, Debug)]
 #[command(verbatim_doc_comment)]
 pub struct Options {
-    /// Which; `millbench list` names them
+    /// The scenario; `millbench list` names them
     #[arg(value_name = "SCENARIO")]
     scenario: String,
     /// The program under test [default: millstream beside this millbench]
     #[arg(long, value_name = "PATH")]
     millstream: Option<PathBuf>,
-    /// Only the rows whose name holds this, and those they are compared with (may be given several times)
+    /// Only rows whose name contains this text, and the rows they are compared with (may be given several times)
     #[arg(long, value_name = "TEXT")]
     only: Vec<String>,
-    /// Measure every row so often; the table shows medians
+    /// Number of measurements of each row; the table shows medians
     #[arg(long, value_name = "N", default_value_t = 3)]
     runs: usize,
     /// Duration of the load in each measurement, in seconds
@@ -135,11 +135,11 @@ pub struct Options {
     /// Lines of the file that is tailed, of 100 bytes each
     #[arg(long, value_name = "N", default_value = "40M", value_parser = crate::units::count)]
     lines: u64,
-    /// A directory for data; must be on the disk that is to be measured, and not in memory [default: the system's for
-    /// temporary files]
+    /// A directory for data; it must be on the disk to measure, not in memory [default: the system's directory for temporary
+    /// files]
     #[arg(long, value_name = "PATH")]
     work: Option<PathBuf>,
-    /// Where the JSON goes, in a directory <date>-<machine>
+    /// The directory for the JSON, which is written to <date>-<machine> in it
     #[arg(long, value_name = "PATH", default_value = "bench/results")]
     results: PathBuf,
     /// Do not save the JSON

@@ -28,7 +28,7 @@ use report::{Basis, FlowReport};
 /// one of its flow in the same file.
 ///
 /// Exit code 0: every record that was sent is there, once, in order and whole.
-/// 1: not so, and the last line says why.
+/// 1: otherwise; the last line says why.
 ///
 /// Examples:
 ///   millbench verify out.log
@@ -40,13 +40,13 @@ pub struct Options {
     /// Files and directories
     #[arg(required = true, value_name = "PATH")]
     paths: Vec<PathBuf>,
-    /// The generator's ledger: what it says was acknowledged must be there (may be given several times)
+    /// The generator's ledger; all records that were acknowledged in it must be there (may be given several times)
     #[arg(long, value_name = "PATH")]
     ledger: Vec<PathBuf>,
     /// How many records were sent: N for every flow, or FLOW=N as the table names flows
     #[arg(long, value_name = "[FLOW=]N", value_parser = sent)]
     sent: Vec<(Option<String>, u64)>,
-    /// Count only this run's records and pass over others
+    /// Count only the records of this run, and ignore others
     #[arg(long, value_name = "HEX", value_parser = run_id)]
     run: Option<u32>,
     /// Defects that do not change the exit code

@@ -28,7 +28,7 @@ configuration, and nothing has changed")]
 pub struct Reload {
     #[command(flatten)]
     instance: Instance,
-    /// Give up what this sink has not settled, if the configuration removes it. Can be repeated.
+    /// Give up the records that this sink has not settled, if the configuration removes it. Can be repeated.
     #[arg(long, value_name = "SINK")]
     forget: Vec<String>,
     /// Print the response of the instance.

@@ -55,7 +55,7 @@ pub struct Run {
     /// End when the inputs have ended and everything is settled.
     #[arg(long)]
     once: bool,
-    /// The drain deadline after a signal, such as `30s`; what is left then stays in the channels.
+    /// The drain deadline after a signal, such as `30s`; then the rest stays in the channels.
     #[arg(long, default_value = "30s", value_parser = config::period)]
     drain: Duration,
 }

@@ -14,7 +14,7 @@ use crate::{exit, page};
 /// To keep those records, run `skip --to end` for it first. The channel must not be in use, unless `--running` asks its instance to do it
 /// now.
 ///
-/// The channel remembers which sinks read it after its last start. To forget one of those needs `--force`, or one start
+/// The channel remembers which sinks read it after its last start. To forget one of those, use `--force`, or start once
 /// without the sink in the configuration. A sink that returns afterwards begins at the oldest batch that is still there.
 #[derive(Args)]
 pub struct Forget {

@@ -22,8 +22,8 @@ use crate::{
 
 /// Move a consumer past records that it cannot deliver, writing them to a file first.
 ///
-/// The channel must not be in use, unless `--running` asks its instance to move the consumer. The instance then restarts the sink; what the
-/// sink has in flight is in the file and may be delivered as well.
+/// The channel must not be in use, unless `--running` asks its instance to move the consumer. The instance then restarts the sink.
+/// Records that the sink has in flight are in the file, and may be delivered, too.
 #[derive(Args)]
 pub struct Skip {
     #[command(flatten)]

@@ -64,7 +64,7 @@ struct Which {
     /// Configuration files and directories of the instance; only `data_dir` is taken from them.
     #[arg(default_value = "/etc/millstream")]
     config: Vec<PathBuf>,
-    /// The `data_dir`, instead of what the configuration says.
+    /// The `data_dir`, instead of the configured one.
     #[arg(long, value_name = "DIRECTORY")]
     data_dir: Option<PathBuf>,
     /// Only records that this node rejected; can be repeated.
