@@ -55,8 +55,8 @@ use streams::Streams;
 const EXTENSION: &str = "msgpack";
 /// The interval at which a waiting group checks whether there is space again.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
-/// With `full: drop_oldest` a file is rotated at this fraction of a peer's share, which is also the amount that is removed at a
-/// time.
+/// With `full: drop_oldest`, the number of files in a peer's share. A file is rotated when it has its part of the share, and one
+/// file is removed at a time.
 const PIECES: u64 = 8;
 
 /// The directory in a `data_dir` in which rejected records are kept.
