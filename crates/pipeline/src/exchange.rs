@@ -16,15 +16,15 @@ use crate::{
     threads::{self, in_lane},
 };
 
-/// A memory channel with a number of lanes, of which each batch or each of its records goes to one.
+/// A memory channel with several lanes. Each batch goes to one of them, or its records are divided among them by a key.
 pub(crate) struct Exchange {
     lanes: Arc<dyn Channel>,
-    /// One for each data thread.
+    /// One dealer for each data thread.
     dealers: Vec<Mutex<Dealer>>,
 }
 
 impl Exchange {
-    /// Deals to the `count` lanes of `lanes`, from `threads` data threads.
+    /// An exchange in front of the `count` lanes of `lanes`. Producers run on `threads` data threads.
     pub(crate) fn new(
         lanes: Arc<dyn Channel>,
         partition: &Partition,
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
     use crate::delivery::{Receipt, Tally, receipt};
 
-    /// Keeps the text and the lane of each batch. It settles all of them but those with an `x`.
+    /// Keeps the text and the lane of each batch. Drops batches with an `x` and settles all others.
     #[derive(Default)]
     struct Lanes(Mutex<Vec<(usize, String)>>);
 

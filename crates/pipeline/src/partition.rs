@@ -12,13 +12,13 @@ use millstream_wire::{
 
 /// The most tasks of a node.
 const TASKS_MAX: usize = 256;
-/// A part for one of several tasks is not smaller: below that it costs more to hand it over than to process it.
+/// The smallest part of a divided batch. A smaller part costs more to hand over than to process.
 const PART_BYTES: usize = 16 << 10;
 
 /// The tasks of a processor or sink.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Tasks {
-    /// Their number; `None` if the configuration names none.
+    /// The number of tasks; `None` if the configuration does not set it.
     pub count: Option<usize>,
     /// How records are dealt to them.
     pub partition: Partition,
@@ -30,7 +30,7 @@ pub enum Partition {
     /// The order of a source is kept.
     #[default]
     Same,
-    /// To one task after the other.
+    /// Batches go to the tasks in turn.
     Shuffle,
     /// By a hash of a template's text: records with the same text go to the same task, in order.
     Key(Template),
@@ -50,8 +50,8 @@ impl fmt::Display for Partition {
 }
 
 impl Tasks {
-    /// Removes `parallelism` and `partition` from the options of a node and reads them. Also returns the place of the first, if there
-    /// is one.
+    /// Removes `parallelism` and `partition` from the options of a node and reads them. Also returns the place of the first option that
+    /// is set.
     pub(crate) fn take(options: &mut Node, problems: &mut Vec<Problem>) -> (Self, Option<Place>) {
         let (count, partition) = (options.take("parallelism"), options.take("partition"));
         let place = count.as_ref().or(partition.as_ref());
@@ -100,12 +100,12 @@ impl Partition {
     }
 }
 
-/// Deals batches to tasks. One per producer.
+/// Deals batches to tasks. Each producer has one.
 pub(crate) struct Dealer {
     partition: Dealing,
     tasks: usize,
     pool: Pool,
-    /// The task whose turn is next.
+    /// The task that gets the next batch.
     next: usize,
 }
 
@@ -116,7 +116,7 @@ enum Dealing {
 }
 
 impl Dealer {
-    /// Deals to `tasks` tasks.
+    /// A dealer for `tasks` tasks, which divides keyed batches into buffers of `pool`.
     pub(crate) fn new(partition: &Partition, tasks: usize, pool: &Pool) -> Self {
         Self {
             partition: match partition {
@@ -130,14 +130,14 @@ impl Dealer {
         }
     }
 
-    /// Begins with this task, so that several producers do not all begin with the first one.
+    /// Begins with this task. Producers that all begin with the first task would overload it.
     #[must_use]
     pub(crate) fn beginning_with(mut self, task: usize) -> Self {
         self.next = task % self.tasks;
         self
     }
 
-    /// The parts of a batch, each with the number of its task. Without a key they are adjacent, and together the batch in order.
+    /// Divides a batch; returns each part with the number of its task. Without a key the parts are adjacent and in order.
     pub(crate) fn parts(&mut self, batch: Batch) -> Vec<(usize, Batch)> {
         match &mut self.partition {
             Dealing::Key(splitter) => splitter.split(batch, self.tasks, &self.pool),
@@ -153,8 +153,7 @@ impl Dealer {
         }
     }
 
-    /// The records that were dealt to a task from the last batch by their key, by their place in the batch. `None` without a key: then the
-    /// parts are adjacent.
+    /// The indices of those records of the last batch that a key sent to this task. `None` without a key, because parts are adjacent then.
     pub(crate) fn members(&self, task: usize) -> Option<impl Iterator<Item = usize>> {
         match &self.partition {
             Dealing::Key(splitter) => Some(splitter.members(task)),
@@ -162,7 +161,7 @@ impl Dealer {
         }
     }
 
-    /// The batch as a whole for the task whose turn is next, or for several tasks by the key.
+    /// Deals a batch without dividing it, unless a key does.
     pub(crate) fn whole(&mut self, batch: Batch) -> Vec<(usize, Batch)> {
         match &self.partition {
             Dealing::InTurn => vec![(self.turn(), batch)],
@@ -177,7 +176,7 @@ impl Dealer {
     }
 }
 
-/// It is the same in every run, so that a replay yields the same order.
+/// Hashes a key. The seed is constant, so a replay deals each record to the same task.
 fn hash(key: &[u8]) -> u64 {
     use std::hash::{BuildHasher, Hasher};
     let mut hasher = FixedState::with_seed(0).build_hasher();

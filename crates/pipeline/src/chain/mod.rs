@@ -40,15 +40,15 @@ use crate::{
     taps::{self, Point},
 };
 
-/// A chain with its tasks. It belongs to one thread at a time.
+/// A chain with its tasks. One thread uses it at a time.
 pub(crate) struct Chain {
     plan: Arc<ChainPlan>,
     nodes: Vec<Node>,
-    /// The batches that wait in front of each node.
+    /// For each node, the batches that wait for it.
     waiting: Vec<Vec<Piece>>,
-    /// Records carry numbers, so that they are in order where ways meet.
+    /// Records carry numbers, by which they are put in order where branches meet.
     is_numbered: bool,
-    /// Tasks get whole batches.
+    /// Batches are not divided among tasks.
     is_whole: bool,
 }
 
@@ -60,7 +60,7 @@ pub(crate) struct Fed {
     pub(crate) rejected: Vec<(Outlet, Batch)>,
 }
 
-/// The surroundings of a node of a chain.
+/// The outlet and the meters of a node in a chain.
 #[derive(Clone)]
 pub(crate) struct NodeContext {
     /// Its port for rejected records; `None` if the chain of another consumer reports them.
@@ -69,12 +69,12 @@ pub(crate) struct NodeContext {
 }
 
 impl NodeContext {
-    /// The surroundings of a processor.
+    /// The context of a processor.
     pub(crate) fn new(rejects: Option<Outlet>, meters: ProcessorMeters) -> Self {
         Self { rejects, meters }
     }
 
-    /// The surroundings in a chain that reports what the processor rejects, or does not.
+    /// The context in a chain that reports rejected records, or leaves that to another chain.
     pub(crate) fn reporting(&self, reports: bool) -> Self {
         Self {
             rejects: self.rejects.clone().filter(|_| reports),
@@ -83,7 +83,7 @@ impl NodeContext {
     }
 }
 
-/// The meters of a processor. Of several chains only one counts records; all count the time.
+/// The meters of a processor. If several chains contain it, one of them counts records and all count the time.
 #[derive(Clone)]
 pub(crate) struct ProcessorMeters {
     received: Meter,
@@ -132,14 +132,14 @@ struct Node {
 
 /// Where the tasks of a node run.
 enum Work {
-    /// A single one, where the chain runs.
+    /// One task, on the thread that runs the chain.
     Here(GuardedTask),
-    /// On threads, to which this chain deals its batches.
+    /// Tasks on threads, to which this chain deals its batches.
     Workers(Arc<Workers>, Dealer),
 }
 
 impl Chain {
-    /// A chain with new tasks; `contexts` and `workers` have one entry for each of its nodes.
+    /// A chain with new tasks. `contexts` and `workers` have one entry for each node.
     fn new(
         plan: Arc<ChainPlan>,
         contexts: &[NodeContext],
@@ -159,17 +159,17 @@ impl Chain {
         })
     }
 
-    /// Whether it was made of this plan.
+    /// Whether the chain was made from this plan.
     pub(crate) fn is_of(&self, plan: &Arc<ChainPlan>) -> bool {
         Arc::ptr_eq(&self.plan, plan)
     }
 
-    /// Gives whole batches to tasks. Several batches are in flight, each in a chain, so dividing them would only cost time.
+    /// Stops dividing batches among tasks. A reader keeps several batches in flight, each in its own chain, so its tasks are busy anyway.
     pub(crate) fn deal_whole(&mut self) {
         self.is_whole = true;
     }
 
-    /// The most threads of one of its processors; 0 if all work is done where the chain runs.
+    /// The largest number of threads of one processor; 0 if the chain has none.
     pub(crate) fn threads(&self) -> usize {
         let threads = |node: &Node| match &node.work {
             Work::Workers(workers, _) => workers.count(),
@@ -178,8 +178,11 @@ impl Chain {
         self.nodes.iter().map(threads).max().unwrap_or(0)
     }
 
-    /// Feeds a batch that came in by `entry`, and returns what it becomes. A panic of a processor is a failure. After a failure, or if
-    /// it is dropped before its end, the chain is used no more.
+    /// Passes a batch that came in by `entry` through the chain. After a failure, or if the future is dropped early, the chain must not
+    /// be used again.
+    ///
+    /// # Errors
+    /// The failure or the panic of a processor.
     pub(crate) async fn feed(&mut self, entry: usize, batch: &Batch) -> Result<Fed, Failure> {
         let (mut rejected, mut ends) = (Vec::new(), Vec::new());
         let plan = self.plan.clone();
@@ -228,7 +231,7 @@ impl Chain {
         }
     }
 
-    /// Passes a batch on to the next steps.
+    /// Passes a batch to the next steps that take its tag.
     fn pass(&mut self, hops: &[Hop], piece: Piece, ends: &mut Vec<Piece>) {
         let tag = piece.batch.tag.as_str();
         let takes = |hop: &&Hop| hop.tags.as_ref().is_none_or(|tags| tags.takes(tag));
@@ -266,7 +269,7 @@ impl Node {
         })
     }
 
-    /// The output for a batch, in order.
+    /// Processes a batch; returns the output of its parts in order.
     async fn process(&mut self, piece: &Piece, is_whole: bool) -> Result<Vec<Made>, Failure> {
         let made = match &mut self.work {
             Work::Here(task) => vec![task.process(piece, &self.uses)?],
@@ -282,7 +285,7 @@ impl Node {
     }
 }
 
-/// Shows a batch to those who look at the processor: each chain that leads through it may bring the same one.
+/// Shows a batch to the taps of the processor. The tap tells chains apart, because each of them may bring the same batch.
 #[inline]
 fn show(plan: &Arc<ChainPlan>, at: usize, port: usize, node: &Node, batch: &Batch) {
     let tap = &node.context.meters.tap;
@@ -301,7 +304,7 @@ fn show(plan: &Arc<ChainPlan>, at: usize, port: usize, node: &Node, batch: &Batc
     }
 }
 
-/// The batches that left by a port.
+/// Takes the batches that left by a port.
 fn pieces(made: &mut Made, port: usize) -> impl Iterator<Item = Piece> {
     let batches = std::mem::take(&mut made.ports[port]);
     let numbers = std::mem::take(&mut made.numbers[port]);
@@ -309,7 +312,7 @@ fn pieces(made: &mut Made, port: usize) -> impl Iterator<Item = Piece> {
     both.map(|(batch, numbers)| Piece { batch, numbers })
 }
 
-/// A batch without records in the place of one of which nothing is left.
+/// The batch without its records. It moves the position where everything was filtered.
 fn emptied(batch: Batch) -> Batch {
     Batch {
         body: Bytes::new(),

@@ -20,12 +20,12 @@ pub(super) struct GuardedTask {
     node: Arc<str>,
     processor: Arc<dyn Processor>,
     task: Option<Box<dyn Task>>,
-    /// The memory of its output.
+    /// The pool for output buffers.
     pool: Pool,
     busy: Meter,
     /// The task's own meters, if it is one of several.
     own: Option<TaskMeters>,
-    /// Time that is not in the meter yet, in nanoseconds.
+    /// Busy time below a microsecond that `busy` does not contain yet, in nanoseconds.
     rest: u64,
 }
 
@@ -36,7 +36,7 @@ pub(super) struct TaskMeters {
 }
 
 impl TaskMeters {
-    /// Those of one more task of a node.
+    /// The meters of one more task of the node.
     pub(super) fn new(meters: &NodeMeters) -> Self {
         Self {
             records: meters.task("task_records"),
@@ -46,7 +46,7 @@ impl TaskMeters {
 }
 
 impl GuardedTask {
-    /// A task of `node`. It is created at once, to find a processor that cannot run.
+    /// Creates a task of `node` at once, so that a processor that cannot run is found at the start.
     pub(super) fn new(node: &ChainNode, pool: &Pool, busy: &Meter) -> Result<Self, Failure> {
         let mut guarded = Self {
             node: node.name.clone(),
@@ -61,7 +61,7 @@ impl GuardedTask {
         Ok(guarded)
     }
 
-    /// The same with separate meters, beside those of its node.
+    /// Adds meters of the task to those of its node.
     pub(super) fn measured(self, own: TaskMeters) -> Self {
         let own = Some(own);
         Self { own, ..self }
@@ -73,6 +73,9 @@ impl GuardedTask {
     }
 
     /// Processes a batch. `uses` has one item for each port.
+    ///
+    /// # Errors
+    /// The failure of the processor, or its panic.
     pub(super) fn process(&mut self, piece: &Piece, uses: &[Use]) -> Result<Made, Failure> {
         let started = Instant::now();
         let batch = &piece.batch;
@@ -107,7 +110,7 @@ impl GuardedTask {
     }
 }
 
-/// Gives each record alone to a task, so that the numbers of all its output are known.
+/// Gives a task one record at a time, so that the number of each output record is known.
 fn process_each(task: &mut dyn Task, piece: &Piece, out: &mut Out<'_>) -> Result<(), Failure> {
     let batch = &piece.batch;
     for (number, (range, _)) in piece.numbers.iter().zip(records(batch)) {
