@@ -48,6 +48,30 @@ fn the_tag_can_depend_on_the_changed_record_and_on_the_batch() {
 }
 
 #[test]
+fn a_new_tag_alone_copies_no_bytes_and_lines_stay_lines() {
+    let mut rig = Rig::new(&COMPONENT, r#"{"tag": "new.{tag}"}"#);
+    let input = lines("t", "a\nb\n");
+    let made = rig.run(&input);
+    let [output] = &made.ports[""][..] else {
+        panic!("{:?}", made.ports);
+    };
+    assert_eq!((output.tag.as_str(), output.count), ("new.t", 2));
+    assert_eq!(output.body.as_ptr(), input.body.as_ptr());
+    // Records with different tags are copied together by tag, in order.
+    let mut rig = Rig::new(&COMPONENT, r#"{"tag": "x.{.message}"}"#);
+    let made = rig.run(&lines("t", "a\nb\na\n"));
+    let outputs = made.ports[""].iter();
+    let outputs: Vec<_> = outputs
+        .map(|batch| (batch.tag.as_str(), batch.encoding, &batch.body[..]))
+        .collect();
+    let expected = [
+        ("x.a", Encoding::Lines, &b"a\na\n"[..]),
+        ("x.b", Encoding::Lines, b"b\n"),
+    ];
+    assert_eq!(outputs, expected);
+}
+
+#[test]
 fn unusable_options_are_refused() {
     for (options, word) in [
         ("{}", "changes nothing"),
