@@ -141,7 +141,7 @@ fn options_that_cannot_work_are_refused() {
         (r#"{"url": "logs/x"}"#, "not the URL"),
         (r#"{"url": "s3://{tag}/x"}"#, "a bucket cannot change"),
         (r#"{"url": "s3:///x"}"#, "a bucket cannot change"),
-        (r#"{"url": "file://srv/x"}"#, "which machine"),
+        (r#"{"url": "file://srv/x"}"#, "a host instead"),
         (r#"{"url": "s3://b/a/../c"}"#, "no directories here"),
         (
             r#"{"url": "s3://b", "endpoint": "host:9000"}"#,
