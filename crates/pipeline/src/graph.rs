@@ -170,13 +170,16 @@ impl Consumer {
 
 impl Drafted {
     /// The edge to the consumer; `None` if no other node sends to it. `is_back`: the edge comes from the chain in front of this
-    /// consumer.
+    /// consumer. Records that pass no processor go past the chain, where they would wait for the processors of other records.
     fn edge(&self, route: &Route, is_back: bool) -> Result<Option<Edge>, Failure> {
         if self.has_ended {
             return Err(has_ended(&self.name));
         }
         let chain = self.maker.clone().filter(|_| self.is_in_reader);
-        let feed = self.front.as_ref().or(self.feed.as_ref());
+        let plan = self.plan.as_ref();
+        let is_direct = plan.is_some_and(|plan| plan.is_direct(route.entry));
+        let front = self.front.as_ref().filter(|_| !is_direct);
+        let feed = front.or(self.feed.as_ref());
         Ok(feed.map(|feed| Edge {
             tags: route.tags.clone(),
             link: match is_back {

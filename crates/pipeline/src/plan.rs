@@ -186,6 +186,12 @@ impl PartialEq for ChainNode {
 }
 
 impl ChainPlan {
+    /// Whether records that come in by this entry reach the consumer without a processor.
+    pub(crate) fn is_direct(&self, entry: usize) -> bool {
+        let hops = self.entries.get(entry);
+        hops.is_some_and(|hops| matches!(hops[..], [Hop { to: Step::End, .. }]))
+    }
+
     /// The step into a processor; `None` if it is not in the chain.
     pub(crate) fn input_of(&self, node: &str) -> Option<Hop> {
         let at = self.nodes.iter().position(|it| *it.name == *node)?;

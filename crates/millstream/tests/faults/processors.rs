@@ -290,40 +290,42 @@ fn acked(sender: &mut TcpStream, id: u8) {
 fn a_program_that_does_not_answer_holds_no_other_connection_of_its_thread() {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path().display();
-    let (slow, fast) = (free_port(), free_port());
+    let (slow, fast, mild) = (free_port(), free_port(), free_port());
+    // All three sources share a data thread and a channel. Only the records of `slow` pass the program.
     let config = format!(
         "data_dir: {place}/data\napi: {{ listen: [] }}\nthreads: 1\n\
          sources:\n\
          \x20 slow: {{ type: forward, listen: \"tcp://127.0.0.1:{slow}\" }}\n\
          \x20 fast: {{ type: forward, listen: \"tcp://127.0.0.1:{fast}\" }}\n\
+         \x20 mild: {{ type: forward, listen: \"tcp://127.0.0.1:{mild}\" }}\n\
          processors:\n\
          \x20 asked: {{ type: exec, inputs: [slow], timeout: 10m,\n\
          \x20   command: [sh, -c, \"while read -r line; do touch {place}/asked; until [ -e {place}/go ]; do sleep 0.1; done; echo $line; done\"] }}\n\
+         \x20 some: {{ type: filter, inputs: [mild], where: {{ .message: ab }} }}\n\
          channels:\n\
-         \x20 kept: {{ type: disk, inputs: [asked] }}\n\
-         \x20 other: {{ type: disk, inputs: [fast] }}\n\
+         \x20 kept: {{ type: disk, inputs: [asked, fast, some] }}\n\
          sinks:\n\
-         \x20 a: {{ type: file, inputs: [kept], format: raw, path: \"{place}/a.log\" }}\n\
-         \x20 b: {{ type: file, inputs: [other], format: raw, path: \"{place}/b.log\" }}\n"
+         \x20 out: {{ type: file, inputs: [kept], format: raw, path: \"{place}/out.log\" }}\n"
     );
     let program = Program::start(directory.path(), &config).listens(fast);
+    let program = program.listens(mild);
     let mut waiting = TcpStream::connect(("127.0.0.1", slow)).unwrap();
     waiting.write_all(&message(0)).unwrap();
     wait_until("the program has the record", || {
         directory.path().join("asked").exists()
     });
-    let mut sender = TcpStream::connect(("127.0.0.1", fast)).unwrap();
-    sender.set_read_timeout(Some(PATIENCE)).unwrap();
-    // On the data thread, the program would hold all of them until the file `go` is there.
-    for id in 1..100 {
-        acked(&mut sender, id);
+    // If they waited for the program, they would wait until the file `go` is there.
+    for port in [fast, mild] {
+        let mut sender = TcpStream::connect(("127.0.0.1", port)).unwrap();
+        sender.set_read_timeout(Some(PATIENCE)).unwrap();
+        for id in 1..100 {
+            acked(&mut sender, id);
+        }
     }
     fs::write(directory.path().join("go"), "").unwrap();
     let mut ack = [0; 10];
     waiting.read_exact(&mut ack).unwrap();
     assert_eq!(program.stop(), Some(0));
-    assert_eq!(
-        fs::read_to_string(directory.path().join("a.log")).unwrap(),
-        "ab\n"
-    );
+    let text = fs::read_to_string(directory.path().join("out.log")).unwrap();
+    assert_eq!(text.lines().count(), 1 + 2 * 99);
 }

@@ -34,10 +34,13 @@ pub(crate) struct ChainChannel {
     feed: Arc<Feed>,
     maker: Arc<ChainMaker>,
     reporter: Reporter,
-    /// The chain of each data thread. `None` before the first batch and after a failure. The lock is asynchronous: a task that
-    /// waits for the threads of a processor holds it, so later groups stay behind.
-    lanes: Vec<sync::Mutex<Option<Chain>>>,
+    /// For each data thread, the chain of each entry. `None` before the first batch and after a failure. The lock is asynchronous: a
+    /// task that waits for the threads of a processor holds it, so later groups stay behind. Groups of other entries do not, because
+    /// they may pass no such processor.
+    lanes: Vec<Lane>,
 }
+
+type Lane = Vec<sync::Mutex<Option<Chain>>>;
 
 /// The output for a group.
 #[derive(Default)]
@@ -58,9 +61,13 @@ impl ChainChannel {
         reporter: Reporter,
     ) -> Result<Self, Failure> {
         let mut first = Some(maker.make()?);
-        let lanes = (0..lanes.max(1)).map(|_| sync::Mutex::new(first.take()));
+        let entries = maker.plan().entries.len().max(1);
+        let mut lane = || -> Lane {
+            let chains = (0..entries).map(|_| sync::Mutex::new(first.take()));
+            chains.collect()
+        };
         Ok(Self {
-            lanes: lanes.collect(),
+            lanes: (0..lanes.max(1)).map(|_| lane()).collect(),
             feed,
             maker,
             reporter,
@@ -72,9 +79,10 @@ impl ChainChannel {
     }
 
     async fn process(&self, entry: usize, batches: Vec<Batch>) -> Result<Processed, Failure> {
-        let mut lane = self.lanes[threads::lane() % self.lanes.len()].lock().await;
+        let lane = &self.lanes[threads::lane() % self.lanes.len()];
+        let mut place = lane[entry % lane.len()].lock().await;
         // Taken out, so that a failure leaves no chain behind.
-        let mut chain = match lane.take() {
+        let mut chain = match place.take() {
             Some(chain) => chain,
             None => self.maker.make()?,
         };
@@ -91,7 +99,7 @@ impl ChainChannel {
                 processed.add(part, fed.batches);
             }
         }
-        *lane = Some(chain);
+        *place = Some(chain);
         Ok(processed)
     }
 
