@@ -1,7 +1,7 @@
 //! `millbench flow`: counts records once a second and prints them as fluent-plugin-flowcounter-simple does.
 //!
-//! It is a forward server (all four modes, acks), or reads lines. It keeps nothing unless `--save` asks for it, so
-//! it is also the peer to send to when only the sender is measured.
+//! It is a forward server (all four modes, with acks), or reads lines. It keeps nothing unless `--save` is given, so it is also the
+//! receiver for measurements of a sender alone.
 
 use std::{
     fs::File,
@@ -26,11 +26,11 @@ use crate::{
     units,
 };
 
-/// Read at a time.
+/// The bytes of one read.
 const READ: usize = 256 << 10;
-/// The largest message.
+/// The largest message in bytes.
 const MESSAGE_MAX: usize = 256 << 20;
-/// The largest decompressed payload.
+/// The largest decompressed payload in bytes.
 const UNPACKED_MAX: u64 = 256 << 20;
 
 /// Counts records per second, as flowcounter_simple prints them.
@@ -187,7 +187,7 @@ fn bad(what: &str) -> io::Error {
 
 /// Counts a message's records; writes their lines and its ack.
 fn message(bytes: &[u8], mut keep: Option<&mut Vec<u8>>, acks: &mut Vec<u8>) -> io::Result<u64> {
-    // nil is a heartbeat
+    // nil is a heartbeat.
     if bytes == [0xc0] {
         return Ok(0);
     }

@@ -1,7 +1,7 @@
-//! Frames of the forward protocol as the bare reader takes them with `--acks`: each whole in a buffer of its connection, then
-//! acknowledged and thrown away.
+//! Frames of the forward protocol as the bare reader handles them with `--acks`: each is read whole into a buffer of its
+//! connection, acknowledged and dropped.
 //!
-//! The least that a server does whose senders wait for acks. It looks at the head and the option of a frame, never at its
+//! This is the least work for a server whose senders wait for acks. It looks at the head and the option of a frame, never at its
 //! records.
 
 use std::{
@@ -11,7 +11,7 @@ use std::{
 
 use crate::msgpack::{self, Array, Map};
 
-/// Longer frames end their connection: the generator's have 1 MB.
+/// The longest frame; a longer one ends its connection. The generator's frames have 1 MB.
 const FRAME_BYTES_MAX: usize = 2 << 20;
 /// A page.
 const PAGE: usize = 4096;
@@ -19,16 +19,16 @@ const PAGE: usize = 4096;
 /// The frames of one connection.
 pub struct Frames {
     buffer: Vec<u8>,
-    /// Where a frame begins in the buffer: in the middle of a page. The kernel's copy is slow on some processors where source
-    /// and destination are a few bytes apart modulo a page, and the source begins a page. This reader is a reference, so it
-    /// must not depend on the length of a tag.
+    /// The offset at which a frame begins in the buffer: the middle of a page. On some processors the kernel's copy is slow if
+    /// source and destination are a few bytes apart modulo a page, and the source begins at a page. This reader is a reference, so
+    /// it must not depend on the length of a tag.
     begin: usize,
-    /// Up to where bytes of the frame have come.
+    /// The offset up to which the frame has arrived.
     end: usize,
 }
 
 impl Frames {
-    /// None has come.
+    /// No bytes have arrived.
     pub fn new() -> Self {
         let buffer = vec![0; FRAME_BYTES_MAX + PAGE];
         let begin = (PAGE + PAGE / 2 - buffer.as_ptr().addr() % PAGE) % PAGE;
@@ -39,7 +39,7 @@ impl Frames {
         }
     }
 
-    /// Reads once, up to `size` bytes, and acknowledges the frames that are whole. False: the peer has closed.
+    /// Reads once, up to `size` bytes, and acknowledges the whole frames. Returns false when the peer has closed.
     pub fn read(&mut self, stream: &mut TcpStream, size: usize) -> io::Result<bool> {
         let room = size.min(self.buffer.len() - self.end);
         if room == 0 {
@@ -60,7 +60,7 @@ impl Frames {
         Ok(read > 0)
     }
 
-    /// Where the frame at `at` ends; none: it is not all there yet.
+    /// The offset at which the frame at `at` ends; `None` if it has not arrived completely.
     fn frame_end(&self, at: usize) -> io::Result<Option<usize>> {
         let end = msgpack::skip(&self.buffer[..self.end], at);
         end.map_err(|_| bad("no MessagePack"))

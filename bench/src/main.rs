@@ -1,7 +1,7 @@
-//! `millbench`: load, proof and measurement for Millstream and its peers.
+//! `millbench`: load, verification and measurement for Millstream and similar programs.
 //!
-//! It is at both ends of the line, not on it. The verifier and the protocol code here share nothing with Millstream's crates, so an
-//! error there cannot hide itself here. Each command has a module.
+//! The verifier and the protocol code here share nothing with Millstream's crates, so an error there cannot hide itself here. Each
+//! command has a module.
 
 #![allow(
     clippy::print_stdout,
@@ -24,7 +24,7 @@ use std::{fmt, io, process::ExitCode};
 
 use clap::{Parser, Subcommand};
 
-/// Wrong command line, as `sysexits.h` numbers it.
+/// The exit code of a wrong command line, as in `sysexits.h`.
 const EXIT_USAGE: u8 = 64;
 
 /// Load, proof and measurement: generate numbered records, verify that they arrived, compare speeds.
@@ -48,12 +48,12 @@ enum Command {
     Writer(reference::WriterOptions),
 }
 
-/// Why a command could not do its work.
+/// Why a command failed.
 #[derive(Debug)]
 pub enum Failure {
-    /// The command line asks for something that cannot be.
+    /// The command line asks for something impossible.
     Usage(String),
-    /// Anything else, with the name of what failed in it.
+    /// Any other failure; the text names what failed.
     Other(String),
 }
 
@@ -82,7 +82,7 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => {
             let code = if error.use_stderr() { EXIT_USAGE } else { 0 };
-            // Nothing is left to be done if not even this can be printed.
+            // Nothing more can be done if even this cannot be printed.
             let _ = error.print();
             return code.into();
         }

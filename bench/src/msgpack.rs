@@ -1,13 +1,13 @@
-//! As much of MessagePack as an independent peer needs: walk over values, read strings, counts and maps.
+//! The part of MessagePack that an independent peer needs: walk over values, read strings, counts and maps.
 //!
-//! No recursion, no allocation, no panic on any input. Incomplete input is distinguished from invalid input.
-//! Leaves out: numbers other than counts, extensions, and everything that only a writer needs.
+//! No recursion, no allocation, no panic on any input. Incomplete input is distinguished from invalid input. Numbers other than
+//! counts, extensions and writing are left out.
 
-/// The bytes can never become a value: 0xc1 is no type.
+/// The bytes are invalid: no further bytes can make a value of them, because 0xc1 is no type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Broken;
 
-/// Reads a big-endian number of 1, 2 or 4 bytes; none: not there yet.
+/// Reads a big-endian number of 1, 2 or 4 bytes; `None` if it is incomplete.
 fn number(bytes: &[u8], at: usize, width: usize) -> Option<usize> {
     let digits = bytes.get(at..at.checked_add(width)?)?;
     Some(digits.iter().fold(0, |n, &byte| n << 8 | usize::from(byte)))
@@ -19,12 +19,12 @@ struct Head {
     inside: usize,
 }
 
-/// None: not there yet.
+/// The head of the value at `at`; `None` if it is incomplete.
 fn head(bytes: &[u8], at: usize) -> Result<Option<Head>, Broken> {
     let Some(&code) = bytes.get(at) else {
         return Ok(None);
     };
-    // (bytes of the length's field, bytes besides, values inside per count)
+    // (bytes of the length field, further bytes, values inside per count)
     let fixed = |len: usize| {
         Ok(Some(Head {
             end: at + len,
@@ -85,7 +85,7 @@ fn head(bytes: &[u8], at: usize) -> Result<Option<Head>, Broken> {
     }))
 }
 
-/// Where the value at `at` ends; none: it is not all there yet.
+/// The offset at which the value at `at` ends; `None` if it is incomplete.
 pub fn skip(bytes: &[u8], at: usize) -> Result<Option<usize>, Broken> {
     let (mut at, mut left) = (at, 1usize);
     while left > 0 {
@@ -109,7 +109,7 @@ pub struct Array<'a> {
 }
 
 impl<'a> Array<'a> {
-    /// Of the whole value in `bytes`; none if that is no array.
+    /// The elements of the value that `bytes` is; `None` if it is no array.
     pub fn read(bytes: &'a [u8]) -> Option<Self> {
         let array = matches!(bytes.first()?, 0x90..=0x9f | 0xdc | 0xdd);
         let head = head(bytes, 0).ok()??;
@@ -133,7 +133,7 @@ impl<'a> Iterator for Array<'a> {
     }
 }
 
-/// A map, searched from its start.
+/// A map. Each search begins at its start.
 pub struct Map<'a> {
     bytes: &'a [u8],
     at: usize,
@@ -141,7 +141,7 @@ pub struct Map<'a> {
 }
 
 impl<'a> Map<'a> {
-    /// Of the whole value in `bytes`; none if that is no map.
+    /// The map that `bytes` is; `None` if it is no map.
     pub fn read(bytes: &'a [u8]) -> Option<Self> {
         let map = matches!(bytes.first()?, 0x80..=0x8f | 0xde | 0xdf);
         let head = head(bytes, 0).ok()??;
@@ -152,7 +152,7 @@ impl<'a> Map<'a> {
         })
     }
 
-    /// The value of the first key of that name.
+    /// The value of the first key with this name.
     pub fn get(&self, name: &[u8]) -> Option<&'a [u8]> {
         let mut at = self.at;
         for _ in 0..self.pairs {

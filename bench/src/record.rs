@@ -1,7 +1,7 @@
-//! The numbered record: what the generator writes and the verifier checks, on its own.
+//! The numbered record: the generator writes it, and the verifier checks it without further information.
 //!
-//! A record is one line of text of a fixed length. Everything in it follows from (run, flow, kind, number, length), so the
-//! verifier builds what ought to stand there and compares every byte; nothing has to be kept of what was sent.
+//! A record is one line of text of a fixed length. Its content follows from (run, flow, kind, number, length). So the verifier
+//! builds the expected text and compares every byte, and no copy of the sent records is needed.
 //!
 //! ```text
 //!  0   4  "mb1 "
@@ -17,17 +17,17 @@
 //! 45   n  padding: byte i is ALPHABET[(number + i) % 64]
 //! ```
 //!
-//! Leaves to others: how the text travels (`generate`), and what its arrival means (`verify`).
+//! How the text travels is up to `generate`; what its arrival means is up to `verify`.
 
 use std::fmt;
 
 /// The start of every record; the `1` is the version of this layout.
 pub const MAGIC: &[u8; 4] = b"mb1 ";
-/// Bytes before the padding; the shortest record.
+/// The bytes before the padding, and so the length of the shortest record.
 pub const HEAD: usize = 45;
-/// The longest record: as long as the longest line that Millstream takes by default.
+/// The length of the longest record: the longest line that Millstream accepts by default.
 pub const TEXT_MAX: usize = 1 << 20;
-/// The padding repeats after this number of records: records whose numbers differ by a multiple of it differ in the head only.
+/// The padding repeats after this number of records. Records whose numbers differ by a multiple of it differ only in the head.
 pub const PERIOD: u64 = 64;
 
 const KIND_AT: usize = 18;
@@ -51,9 +51,9 @@ static PATTERN: [u8; PIECE + 64] = {
 /// One sequence of numbers: a connection of one run of the generator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FlowId {
-    /// Which run of the generator.
+    /// The run of the generator.
     pub run: u32,
-    /// Which of its flows.
+    /// The flow in that run.
     pub flow: u16,
 }
 
@@ -63,19 +63,19 @@ impl fmt::Display for FlowId {
     }
 }
 
-/// A parsed record.
+/// The kind of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// One of the flow's records.
+    /// A data record.
     Data,
-    /// The last one: its number is the count of data records.
+    /// The last record of a flow. Its number is the count of data records.
     End,
 }
 
-/// A record that was read back whole.
+/// A record that was read back completely.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// Whose.
+    /// The flow.
     pub flow: FlowId,
     /// Data or end.
     pub kind: Kind,
@@ -88,7 +88,7 @@ pub struct Record {
 pub struct Key(u64);
 
 impl Key {
-    /// Of records of `len` bytes.
+    /// The key for records of `len` bytes.
     pub fn new(flow: FlowId, kind: Kind, len: usize) -> Self {
         let who = u64::from(flow.run) << 16 | u64::from(flow.flow);
         Self(mix(mix(who)
@@ -97,7 +97,7 @@ impl Key {
     }
 }
 
-/// Writes a whole record over `text`, whose length is the record's (at least [`HEAD`]).
+/// Writes a record into all of `text`. The length of `text` is that of the record, at least [`HEAD`].
 pub fn write(text: &mut [u8], record: Record) {
     let key = Key::new(record.flow, record.kind, text.len());
     let (head, padding) = text.split_at_mut(HEAD);
@@ -122,7 +122,7 @@ fn write_head(head: &mut [u8], key: Key, record: Record) {
     renumber(head, key, record.number);
 }
 
-/// Makes another number out of a record whose number differs by a multiple of [`PERIOD`]: the generator's inner loop.
+/// Changes the number of a record by a multiple of [`PERIOD`]. This is the generator's inner loop.
 #[inline]
 pub fn renumber(text: &mut [u8], key: Key, number: u64) {
     let head: &mut [u8; HEAD] = (&mut text[..HEAD])
@@ -134,7 +134,7 @@ pub fn renumber(text: &mut [u8], key: Key, number: u64) {
     head[CHECK_AT..CHECK_AT + 8].copy_from_slice(&hex(check));
 }
 
-/// Reads a record back; none if any byte of it is not what its flow, number and length ask for.
+/// Reads a record back. `None` if any byte differs from the record with this flow, number and length.
 pub fn check(text: &[u8]) -> Option<Record> {
     if text.len() < HEAD || text.len() > TEXT_MAX || !text.starts_with(MAGIC) {
         return None;
@@ -174,14 +174,14 @@ fn parse(digits: &[u8], base: u64) -> Option<u64> {
     })
 }
 
-/// Spreads every bit of the input over the output (the finisher of a well-known family of 64-bit hashes).
+/// Spreads every bit of the input over the output, with the final step of a well-known family of 64-bit hashes.
 #[inline]
 fn mix(value: u64) -> u64 {
     let value = (value ^ value >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93);
     (value ^ value >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93)
 }
 
-/// Eight hex digits at once: a nibble to each byte, then all bytes to text.
+/// Eight hex digits at once: first one nibble in each byte, then all bytes as text.
 #[inline]
 fn hex(value: u32) -> [u8; 8] {
     let x = u64::from(value);
@@ -201,8 +201,8 @@ fn decimal(number: u64) -> [u8; 16] {
     digits
 }
 
-/// Eight decimal digits of a number below 100,000,000: two lanes of four digits, four of two, eight of one. The
-/// divisions by 100 and by 10 are multiplications that are exact for such small lanes.
+/// Eight decimal digits of a number below 100,000,000: computed in two lanes of four digits, four of two, eight of one. The
+/// divisions by 100 and 10 are multiplications, which are exact for such small lanes.
 #[inline]
 fn decimal8(value: u32) -> [u8; 8] {
     let x = u64::from(value / 10_000) | u64::from(value % 10_000) << 32;
@@ -283,7 +283,7 @@ mod tests {
         for len in 0..120 {
             assert_eq!(check(&text[..len]), None, "{len}");
         }
-        // 70 further bytes that continue the padding do not make a longer record.
+        // Up to 70 more bytes that continue the padding do not make a longer record.
         for at in 120..130 {
             text[at] = ALPHABET[(5 + at - HEAD) % 64];
             assert_eq!(check(&text[..=at]), None);

@@ -1,7 +1,7 @@
-//! The physical references: programs that only move bytes, to be measured beside the one under test.
+//! The physical references: programs that only move bytes, measured beside the program under test.
 //!
-//! `millbench reader` reads connections, or a file, and throws the bytes away; `millbench relay` passes connections on;
-//! `millbench writer` writes bytes from memory. Their speed is the machine's limit; a server is judged by its share of it.
+//! `millbench reader` reads connections or a file and drops the bytes; `millbench relay` passes connections on; `millbench writer`
+//! writes bytes from memory. Their speed is the limit of the machine, and a server is judged by its share of it.
 
 use std::{
     collections::HashMap,
@@ -27,7 +27,7 @@ use rustls::{ServerConfig, ServerConnection};
 
 use crate::{Failure, frames::Frames, run::process, tls, units};
 
-/// Reads and throws away: what receiving costs without any work on it.
+/// Reads bytes and drops them: the cost of receiving without further work.
 ///
 /// Examples:
 ///   millbench reader --listen 127.0.0.1:24224
@@ -49,7 +49,7 @@ pub struct ReaderOptions {
     /// that ask for it
     #[arg(long, requires = "listen", conflicts_with = "tls_cert")]
     acks: bool,
-    /// Decrypt what comes: the certificate in PEM
+    /// Decrypt the connections with this certificate in PEM
     #[arg(long, value_name = "PATH", requires_all = ["tls_key", "listen"])]
     tls_cert: Option<PathBuf>,
     /// Its key in PEM
@@ -111,11 +111,11 @@ pub fn read(options: &ReaderOptions) -> Result<ExitCode, Failure> {
 /// How the reader treats connections.
 #[derive(Clone)]
 enum Take {
-    /// Reads them.
+    /// Reads and drops.
     Drop,
-    /// Reads frame by frame, and answers.
+    /// Reads whole frames and acknowledges them.
     Acknowledge,
-    /// Decrypts them.
+    /// Decrypts and drops.
     Decrypt(Arc<ServerConfig>),
 }
 
@@ -138,7 +138,7 @@ impl State {
         })
     }
 
-    /// Takes what is there; false: the peer has closed.
+    /// Reads what is available. Returns false when the peer has closed.
     fn take(&mut self, stream: &mut TcpStream, buffer: &mut [u8]) -> io::Result<bool> {
         match self {
             Self::Nothing => Ok(stream.read(buffer)? > 0),
@@ -148,7 +148,7 @@ impl State {
     }
 }
 
-/// One thread's connections: one read for every time that one is ready, or, under TLS, until nothing more is there.
+/// Serves the connections of one thread: one read each time a connection is ready or, under TLS, until no more data is available.
 fn drop_bytes(
     poll: &std::os::fd::OwnedFd,
     fresh: &std::sync::mpsc::Receiver<TcpStream>,
@@ -177,14 +177,14 @@ fn drop_bytes(
                 Ok(true) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                // Closing takes it out of the poll as well.
+                // Closing a connection also removes it from the poll.
                 Ok(false) | Err(_) => drop(streams.remove(&key)),
             }
         }
     }
 }
 
-/// Passes connections on as they come, both ways: what receiving and sending cost without any work on it.
+/// Passes the bytes of connections on in both directions: the cost of receiving and sending without further work.
 ///
 /// Examples:
 ///   millbench relay --listen 127.0.0.1:24224 --to 127.0.0.1:24225
@@ -194,7 +194,7 @@ pub struct RelayOptions {
     /// Accept connections on HOST:PORT until killed
     #[arg(long, value_name = "HOST:PORT")]
     listen: String,
-    /// Where a connection is made for each
+    /// Make a connection to HOST:PORT for each one
     #[arg(long, value_name = "HOST:PORT")]
     to: String,
     /// Bytes per read
@@ -224,7 +224,7 @@ pub fn relay(options: &RelayOptions) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Not `io::copy`, which lets the system pass the bytes on: whoever looks at them has to have them.
+/// `io::copy` is avoided, because it lets the kernel pass the bytes on. A real relay must have the bytes in memory.
 fn pass(mut from: TcpStream, mut to: TcpStream, size: usize) -> io::Result<()> {
     let mut buffer = vec![0; size];
     loop {
@@ -246,7 +246,7 @@ pub enum How {
     Uncached,
 }
 
-/// Writes bytes from memory: what keeping costs without any work on it.
+/// Writes bytes from memory: the cost of writing without further work.
 ///
 /// Examples:
 ///   millbench writer --directory /var/tmp/w --how overwrite --sync --bytes 4GiB
@@ -254,16 +254,16 @@ pub enum How {
 #[derive(Args, Clone, Debug)]
 #[command(verbatim_doc_comment)]
 pub struct WriterOptions {
-    /// Where to write; its files are removed at the end
+    /// The directory to write to; the files are removed at the end
     #[arg(long, value_name = "PATH")]
     directory: PathBuf,
-    /// How
+    /// How to write
     #[arg(long, value_enum, default_value_t = How::Append)]
     how: How,
     /// fdatasync after every block
     #[arg(long)]
     sync: bool,
-    /// How much in all
+    /// The number of bytes to write in all
     #[arg(long, value_name = "SIZE", default_value = "2GiB", value_parser = units::size)]
     bytes: u64,
     /// Bytes per write
@@ -274,9 +274,9 @@ pub struct WriterOptions {
     segments: usize,
 }
 
-/// Bytes of a segment, as Millstream's disk channel has them.
+/// The size of a segment, as in Millstream's disk channel.
 const SEGMENT: u64 = 64 << 20;
-/// RWF_DONTCACHE of `pwritev2(2)`, which rustix does not name yet.
+/// RWF_DONTCACHE of `pwritev2(2)`, which rustix does not define yet.
 const DONTCACHE: ReadWriteFlags = ReadWriteFlags::from_bits_retain(0x80);
 
 /// Runs `millbench writer`.
@@ -302,7 +302,7 @@ pub fn write(options: &WriterOptions) -> Result<ExitCode, Failure> {
 }
 
 fn write_files(options: &WriterOptions, paths: &[PathBuf]) -> io::Result<()> {
-    // Not all zeros: a disk might make holes of those.
+    // Not all zeros, because a disk could store those as holes.
     let block: Vec<u8> = (0..options.block).map(|at| (at % 251) as u8 + 1).collect();
     let open = |path: &PathBuf| {
         let mut how = OpenOptions::new();
@@ -353,7 +353,7 @@ fn write_uncached(file: &File, block: &[u8], offset: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// The output of a reference: bytes, wall-clock and CPU time of the work itself, as one line of JSON.
+/// The output of a reference as one line of JSON: bytes, wall time and CPU time of the work.
 #[derive(Clone, Copy, Debug, serde::Serialize, serde::Deserialize)]
 pub struct Measured {
     /// Bytes moved.

@@ -1,4 +1,4 @@
-//! Plain use of the TLS library: for the generator, and for a bare reader to compare a server with.
+//! The TLS library without further code: for the generator, and for a bare reader that servers are compared with.
 
 use std::{
     fs,
@@ -16,7 +16,7 @@ use socket2::Socket;
 
 use crate::Failure;
 
-/// The name in the certificates that are made here.
+/// The name in the certificates that this program makes.
 const NAME: &str = "localhost";
 
 fn wrong(error: impl std::fmt::Display) -> Failure {
@@ -30,14 +30,14 @@ fn provider() -> Arc<rustls::crypto::CryptoProvider> {
 /// A certificate that signs itself, and its key.
 #[derive(Clone, Debug)]
 pub struct Certificate {
-    /// In PEM; it is its own root.
+    /// The path of the certificate in PEM. It is its own root.
     pub cert: PathBuf,
-    /// In PEM.
+    /// The path of the key in PEM.
     pub key: PathBuf,
 }
 
 impl Certificate {
-    /// Makes one in a directory, unless it is there.
+    /// Makes a certificate in a directory, unless it exists.
     pub fn in_directory(directory: &Path) -> Result<Self, Failure> {
         let made = Self {
             cert: directory.join("tls.pem"),
@@ -53,7 +53,7 @@ impl Certificate {
     }
 }
 
-/// Whom a client trusts: the roots in a file.
+/// A client configuration that trusts the roots in a file.
 pub fn client(ca: &Path) -> Result<Arc<ClientConfig>, Failure> {
     let mut roots = RootCertStore::empty();
     for certificate in CertificateDer::pem_file_iter(ca).map_err(wrong)? {
@@ -67,7 +67,7 @@ pub fn client(ca: &Path) -> Result<Arc<ClientConfig>, Failure> {
     Ok(Arc::new(config))
 }
 
-/// A server's certificate.
+/// A server configuration with this certificate.
 pub fn server(cert: &Path, key: &Path) -> Result<Arc<ServerConfig>, Failure> {
     let certificates: Result<Vec<_>, _> = CertificateDer::pem_file_iter(cert)
         .map_err(wrong)?
@@ -91,7 +91,7 @@ pub enum Wire {
 }
 
 impl Wire {
-    /// Without `tls`: plain.
+    /// A connection; without `tls` it is plain.
     pub fn new(socket: Socket, tls: Option<&Arc<ClientConfig>>) -> io::Result<Self> {
         let Some(config) = tls else {
             return Ok(Self::Plain(socket));
@@ -101,7 +101,7 @@ impl Wire {
         Ok(Self::Tls(Box::new(StreamOwned::new(session, socket))))
     }
 
-    /// Says that nothing more comes.
+    /// Closes the sending side.
     pub fn finish(&mut self) -> io::Result<()> {
         match self {
             Self::Plain(socket) => socket.shutdown(Shutdown::Write),

@@ -1,7 +1,9 @@
-//! Chunks: the bytes of one forward message (or of as many messages, or lines, as a chunk has records).
+//! Chunks: the bytes of one forward message. In mode `message` and for lines, a chunk is as many messages or lines as it has
+//! records.
 //!
-//! A chunk is a pure function of (flow, first number, count), so a resend is built anew, byte for byte the same, and nothing is
-//! kept. It is built once; after that only times, numbers, checks and ids are patched in place, some 10 ns a record.
+//! A chunk is a pure function of (flow, first number, count). So a resent chunk is built anew with the same bytes, and no sent
+//! chunk needs to be kept. A chunk is built once; then only times, numbers, checks and ids are patched in place, which takes some
+//! 10 ns per record.
 //!
 //! ```text
 //! packed    93  tag  db len32    ENTRY ...  option        gzip: the entries compressed, the option names it
@@ -26,7 +28,7 @@ use crate::record::{self, FlowId, Key, Kind, Record};
 /// Bytes of a chunk id: 24 of base64 and a newline.
 pub const ID_LEN: usize = 25;
 
-/// How records become bytes.
+/// How records are encoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Mode {
     /// One record per message: `[tag, time, record]`
@@ -48,7 +50,7 @@ pub enum Mode {
 /// The properties that all chunks of a run share.
 #[derive(Clone, Debug)]
 pub struct Shape {
-    /// How.
+    /// The encoding.
     pub mode: Mode,
     /// The tag of every record.
     pub tag: String,
@@ -60,14 +62,14 @@ pub struct Shape {
     pub base: u32,
 }
 
-/// Which records a chunk holds.
+/// The records of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
-    /// The number of its first record; of an end record, the count that it carries.
+    /// The number of its first record. For an end record: the count that it carries.
     pub first: u64,
-    /// How many records.
+    /// The number of records.
     pub count: u32,
-    /// Data records, or the one end record.
+    /// Whether these are data records or the one end record.
     pub kind: Kind,
 }
 
@@ -75,23 +77,23 @@ pub struct Span {
 pub struct Chunk {
     shape: Shape,
     flow: FlowId,
-    /// The span that `buffer` was built for; the next one needs a rebuild if it differs in more than the number.
+    /// The span that `buffer` was built for. If the next span differs in more than its number, the chunk is rebuilt.
     built: Option<Span>,
     buffer: Vec<u8>,
-    /// Where the first record starts in `buffer`, and how far the next one is.
+    /// The offset of the first record in `buffer`, and the distance from one record to the next.
     entries_at: usize,
     stride: usize,
     /// Offsets within a record.
     time_at: usize,
     text_at: usize,
-    /// The place of the id: in `buffer`, or in every message.
+    /// The offset of the id: in `buffer`, or in each message.
     id_at: usize,
     /// The compressed message, for gzip.
     compressed: Vec<u8>,
 }
 
 impl Chunk {
-    /// For one flow; builds nothing yet.
+    /// A chunk of one flow. Nothing is built yet.
     pub fn new(shape: Shape, flow: FlowId) -> Self {
         Self {
             shape,
@@ -107,7 +109,7 @@ impl Chunk {
         }
     }
 
-    /// The chunk's bytes.
+    /// The bytes of a chunk with this span.
     pub fn fill(&mut self, span: Span) -> &[u8] {
         let fits = self.built.is_some_and(|built| {
             built.count == span.count
@@ -128,8 +130,8 @@ impl Chunk {
         &self.buffer
     }
 
-    /// The bytes of the last chunk again if it was as long: only the id is new. For senders that are to be as fast as can
-    /// be, and whose output is not verified.
+    /// The bytes of the last chunk with a new id, if the last one had the same length. This is for the fastest sending, whose
+    /// output is not verified.
     pub fn again(&mut self, span: Span) -> &[u8] {
         let same = |built: Span| built.count == span.count && built.kind == span.kind;
         if self.shape.mode == Mode::Gzip || !self.built.is_some_and(same) {
@@ -141,7 +143,7 @@ impl Chunk {
         &self.buffer
     }
 
-    /// Patches the ids.
+    /// Patches the ids for a span.
     fn identify(&mut self, span: Span) {
         if self.shape.mode == Mode::Message {
             let entries = self.buffer.chunks_exact_mut(self.stride);
@@ -155,14 +157,14 @@ impl Chunk {
         }
     }
 
-    /// The ids whose acks say that a span has arrived: one, or one per message.
+    /// The ids whose acks mean that a span has arrived: one, or one for each message.
     pub fn ids(&self, span: Span) -> impl Iterator<Item = [u8; ID_LEN]> {
         let (flow, mode) = (self.flow, self.shape.mode);
         let count = if mode == Mode::Message { span.count } else { 1 };
         (0..u64::from(count)).map(move |at| id(flow, span.kind, span.first + at))
     }
 
-    /// Patches everything that differs from one span to the next.
+    /// Patches everything that differs between spans of the same length.
     fn number(&mut self, span: Span) {
         let key = Key::new(self.flow, span.kind, self.shape.size);
         if let Mode::Syslog(syslog) = self.shape.mode {
@@ -181,7 +183,7 @@ impl Chunk {
         }
     }
 
-    /// The same for messages of syslog.
+    /// The same for syslog messages.
     fn number_syslog(&mut self, span: Span, syslog: Syslog) {
         let key = Key::new(self.flow, span.kind, self.shape.size);
         let mut stamp = Stamp::new(syslog.form);
@@ -194,7 +196,7 @@ impl Chunk {
         }
     }
 
-    /// Writes a chunk from scratch; times, checks and ids of later spans are patched over it.
+    /// Builds a chunk from scratch. Times, checks and ids of later spans are patched into it.
     fn build(&mut self, span: Span) {
         let mut entry = self.entry();
         self.stride = entry.len();
@@ -212,19 +214,19 @@ impl Chunk {
             let mut option = Vec::new();
             put_option(&mut option, span.count, "text", self.shape.acks);
             self.buffer.extend_from_slice(&option);
-            // The id is the last thing in the option map.
+            // The id is the last value in the option map.
             self.id_at = self.buffer.len() - ID_LEN;
         }
     }
 
-    /// The bytes before the records. The payload's length is known: all records are equally long.
+    /// Writes the bytes before the records. The length of the payload is known, because all records have the same length.
     fn head(&mut self, count: u32) {
         let bytes = u32::try_from(self.stride * count as usize)
             .expect("`Options::check` keeps chunks below 1 GiB");
         let (code, length) = match self.shape.mode {
             Mode::Forward => (0xdd, count),
             Mode::Packed => (0xdb, bytes),
-            // Gzip has its head put before the compressed records; messages have one each.
+            // Gzip: the head is added before the compressed records. Messages: each has its own.
             Mode::Gzip | Mode::Message | Mode::Lines | Mode::Syslog(_) => return,
         };
         self.buffer.push(0x93);
@@ -233,7 +235,7 @@ impl Chunk {
         self.buffer.extend_from_slice(&length.to_be_bytes());
     }
 
-    /// One record with an empty text; notes where its parts are.
+    /// One record with an empty text. Notes the offsets of its parts.
     fn entry(&mut self) -> Vec<u8> {
         let mut entry = Vec::new();
         let size = self.shape.size;
@@ -273,7 +275,7 @@ impl Chunk {
         entry
     }
 
-    /// The records in `buffer`, compressed, with a head and an option around them.
+    /// The records in `buffer`, compressed, with their head and option.
     fn compress(&mut self, span: Span) -> &[u8] {
         let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
         let payload = encoder
@@ -284,7 +286,7 @@ impl Chunk {
         self.compressed.push(0x93);
         put_str(&mut self.compressed, self.shape.tag.as_bytes());
         self.compressed.push(0xdb);
-        // Compressed records are hardly longer than records, of which there is less than 1 GiB.
+        // Compressed records are hardly longer than the records, which have less than 1 GiB.
         let len = u32::try_from(payload.len()).expect("less than 4 GiB");
         self.compressed.extend_from_slice(&len.to_be_bytes());
         self.compressed.extend_from_slice(&payload);
@@ -303,7 +305,7 @@ fn event_time(base: u32, number: u64) -> u64 {
     ((seconds & 0xffff_ffff) << 32) | (number % 1_000_000 * 1_000)
 }
 
-/// A microsecond later.
+/// The EventTime of one microsecond later.
 #[inline]
 fn later(time: u64) -> u64 {
     let next = time + 1_000;
@@ -314,7 +316,7 @@ fn later(time: u64) -> u64 {
     }
 }
 
-/// The id of the chunk (or message) that starts with this record: unique over runs, flows and numbers.
+/// The id of the chunk (or message) that begins with this record. Unique over runs, flows and numbers.
 fn id(flow: FlowId, kind: Kind, number: u64) -> [u8; ID_LEN] {
     let mut raw = [0; 18];
     raw[..4].copy_from_slice(&flow.run.to_be_bytes());
@@ -337,7 +339,7 @@ fn base64(raw: [u8; 18]) -> [u8; ID_LEN] {
     text
 }
 
-/// `{"size": count, "compressed": how, "chunk": an id of zeros}`, the last only where acks are wanted.
+/// Writes `{"size": count, "compressed": how, "chunk": an id of zeros}`, the last only with acks.
 fn put_option(out: &mut Vec<u8>, count: u32, compressed: &str, acks: bool) {
     out.push(if acks { 0x83 } else { 0x82 });
     put_str(out, b"size");
@@ -351,7 +353,7 @@ fn put_option(out: &mut Vec<u8>, count: u32, compressed: &str, acks: bool) {
     }
 }
 
-/// A MessagePack string with the shortest header.
+/// Writes a MessagePack string with the shortest header.
 fn put_str(out: &mut Vec<u8>, text: &[u8]) {
     match text.len() {
         len @ 0..=31 => out.push(0xa0 | len as u8),

@@ -1,7 +1,7 @@
-//! The ledger: what has been acknowledged, on disk before the generator counts on it.
+//! The ledger: which records were acknowledged, on disk before the generator relies on it.
 //!
-//! A text file that only grows; every line is synced (fdatasync) before the next chunk is sent. A generator that was killed reads it
-//! and sends what is not in it once more, the same chunks with the same ids; the verifier reads it to know what must be there.
+//! A text file that only grows. Every line is synced (fdatasync) before the next chunk is sent. A generator that was killed reads
+//! the ledger and resends all other chunks, with the same ids. The verifier reads it to know which records must have arrived.
 //!
 //! ```text
 //! millbench-ledger 1 run=5f3a9c01 flows=2 size=100 chunk=8192 base=1700000000 mode=packed tag=bench
@@ -10,7 +10,7 @@
 //! 0 ended 100000          and that was acknowledged
 //! ```
 //!
-//! A last line without its newline was being written when the machine stopped, and says nothing.
+//! A last line without a newline was being written when the machine stopped, and is ignored.
 
 use std::{
     collections::BTreeMap,
@@ -29,7 +29,7 @@ pub struct Page {
     pub floor: u64,
     /// Acknowledged spans above the floor: first -> count.
     pub above: BTreeMap<u64, u32>,
-    /// How many records the flow has, if that is settled.
+    /// The number of the flow's records, once it is decided.
     pub ends: Option<u64>,
     /// Whether the end record is acknowledged.
     pub ended: bool,
@@ -47,9 +47,9 @@ impl Page {
 /// The contents of a ledger.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Account {
-    /// The settings of the run, as they stand on the first line.
+    /// The settings of the run, as written on the first line.
     pub settings: String,
-    /// By flow number.
+    /// The flows by number.
     pub flows: BTreeMap<u16, Page>,
 }
 
@@ -61,7 +61,7 @@ impl Account {
             .find_map(|word| word.strip_prefix(name)?.strip_prefix('='))
     }
 
-    /// Reads a ledger; none if the file has no whole first line.
+    /// Reads a ledger; `None` if the file has no complete first line.
     pub fn read(path: &Path) -> io::Result<Option<Self>> {
         let mut text = String::new();
         File::open(path)?.read_to_string(&mut text)?;
@@ -74,7 +74,7 @@ impl Account {
         })
     }
 
-    /// The same from text; the error is the number of the line that makes no sense.
+    /// Parses the text of a ledger. The error is the number of the invalid line.
     fn parse(text: &str) -> Result<Option<Self>, usize> {
         let whole = &text[..text.rfind('\n').map_or(0, |end| end + 1)];
         let mut lines = whole.lines().zip(1..);
@@ -110,7 +110,7 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// Opens the ledger and says what it holds already; `settings` becomes the first line of a new one.
+    /// Opens a ledger and returns its contents. `settings` becomes the first line of a new one.
     pub fn open(path: &Path, settings: &str) -> io::Result<(Self, Account)> {
         let mut file = OpenOptions::new()
             .create(true)
@@ -120,7 +120,7 @@ impl Ledger {
             .open(path)?;
         let account = match Account::read(path)? {
             Some(account) => {
-                // The torn last line, if there is one, must not be continued.
+                // A torn last line must be removed, or the next line would be appended to it.
                 let mut bytes = Vec::new();
                 file.read_to_end(&mut bytes)?;
                 let whole = bytes.iter().rposition(|&byte| byte == b'\n');
@@ -147,12 +147,12 @@ impl Ledger {
         Ok((ledger, account))
     }
 
-    /// Notes acknowledged records.
+    /// Notes that records were acknowledged.
     pub fn acked(&self, flow: u16, first: u64, count: u32) -> io::Result<()> {
         self.append(&format!("{flow} acked {first} {count}\n"))
     }
 
-    /// Notes how many records a flow has, before its end record is sent.
+    /// Notes the number of a flow's records, before its end record is sent.
     pub fn ends(&self, flow: u16, count: u64) -> io::Result<()> {
         self.append(&format!("{flow} ends {count}\n"))
     }

@@ -1,7 +1,7 @@
-//! Numbered lines into a file or to standard output: several flows, chunk by chunk in turn.
+//! Writes numbered lines to a file or to standard output: several flows, one chunk of each in turn.
 //!
-//! A file is appended to. If its name refers to another file (logrotate renamed it), the next chunk opens the new one, as a
-//! daemon does after a signal; a line is never divided between two files.
+//! A file is appended to. If its name refers to another file (because logrotate renamed the old one), the next chunk opens the new
+//! file, as a daemon does after a signal. A line is never divided between two files.
 
 use std::{
     fs::{File, OpenOptions},
@@ -16,9 +16,9 @@ use super::{
     sender::Sent,
 };
 
-/// Where lines go.
+/// The destination of lines.
 pub enum Output {
-    /// To a name in the file system.
+    /// A file that is opened by name.
     Path {
         /// The name.
         path: PathBuf,
@@ -30,7 +30,7 @@ pub enum Output {
 }
 
 impl Output {
-    /// Opens, or makes, the file.
+    /// Opens or creates the file.
     pub fn file(path: &Path) -> io::Result<Self> {
         Ok(Self::Path {
             path: path.to_owned(),
@@ -38,7 +38,7 @@ impl Output {
         })
     }
 
-    /// Standard output, without the line buffer that the standard library puts before it.
+    /// Standard output, without the line buffer of the standard library.
     pub fn stdout() -> io::Result<Self> {
         let stdout = io::stdout().as_fd().try_clone_to_owned()?;
         Ok(Self::Stdout(stdout.into()))
@@ -66,13 +66,13 @@ fn append(path: &Path) -> io::Result<File> {
 
 /// One flow of lines.
 pub struct Flow {
-    /// The next record.
+    /// Decides the next records.
     pub plan: Plan,
-    /// The bytes.
+    /// Builds their bytes.
     pub chunk: Chunk,
 }
 
-/// Writes all flows; `single_writes` makes a write of every line.
+/// Writes all flows. `single_writes`: one write for each line.
 pub fn run(
     output: &mut Output,
     mut flows: Vec<Flow>,

@@ -1,5 +1,5 @@
-//! `millbench generate`: numbered records at a set rate or flat out, into a file, over the forward protocol or syslog, or to
-//! standard output.
+//! `millbench generate`: numbered records at a set rate or as fast as possible, into a file, over the forward protocol or syslog,
+//! or to standard output.
 //!
 //! Every flow (a connection, or one of several sequences in a file) numbers its records from 0 and ends with a record that
 //! carries their count, so that the verifier can account for each of them.
@@ -53,11 +53,11 @@ pub struct Summary {
     pub resent: u64,
     /// Connections that broke.
     pub broken: u64,
-    /// Acks that fit no chunk in flight.
+    /// Acks that belong to no chunk in flight.
     pub strange_acks: u64,
-    /// Flows whose server closed in order after our last byte.
+    /// Flows whose server closed in order after the last byte.
     pub drained: usize,
-    /// Flows.
+    /// The number of flows.
     pub flows: usize,
 }
 
@@ -116,7 +116,7 @@ fn lines(options: &Options) -> Result<(u32, Vec<Sent>), Failure> {
     Ok((run, vec![sent]))
 }
 
-/// The ledger of the run, or none; the run's id and time; what the ledger says of the flows.
+/// The start of a run: its ledger if there is one, its id and time, and the state of its flows.
 struct Begin {
     run: u32,
     base: u32,
@@ -135,7 +135,7 @@ fn begin(options: &Options) -> Result<Begin, Failure> {
             account: None,
         });
     };
-    // The settings that determine the chunks; the run and the base are the ledger's.
+    // The settings that determine the chunks. The run and the time of an existing ledger are kept.
     let shape = format!(
         "flows={} size={} chunk={} mode={:?} tag={}",
         options.connections,
@@ -177,7 +177,7 @@ fn send(options: &Options, address: &Address) -> Result<(u32, Vec<Sent>), Failur
         acks: options.acks,
         window: options.window,
         ack_timeout: options.ack_timeout,
-        // A datagram is a message.
+        // Each datagram is one message.
         single_writes: options.single_writes || matches!(address, Address::Udp(_)),
         repeat: options.repeat,
         give_up: options.give_up,

@@ -1,4 +1,4 @@
-//! The options of `millbench generate`, and what follows from them.
+//! The options of `millbench generate`, and the values derived from them.
 
 use std::{
     path::PathBuf,
@@ -14,11 +14,11 @@ use super::{
 };
 use crate::{Failure, record, units};
 
-/// A chunk's bytes stay below this, so that its lengths fit the protocol's fields with room to spare.
+/// The most bytes of a chunk. Its lengths then fit into the fields of the protocol.
 const CHUNK_BYTES_MAX: u64 = 1 << 30;
-/// With a rate and no chunk size, a chunk is due so often per second and flow.
+/// With a rate and no chunk size: chunks per second and flow.
 const CHUNKS_PER_SECOND: f64 = 20.0;
-/// Records per chunk flat out: a megabyte of 122-byte records.
+/// Records per chunk without a rate: about a megabyte of 122-byte records.
 const CHUNK_DEFAULT: u32 = 8192;
 
 /// Numbered records at a set rate or flat out.
@@ -36,7 +36,7 @@ const CHUNK_DEFAULT: u32 = 8192;
 #[derive(Args, Clone, Debug)]
 #[command(verbatim_doc_comment, group(ArgGroup::new("target").required(true).args(["file", "forward", "syslog", "stdout"])))]
 pub struct Options {
-    /// Append lines to this file; a file that was rotated away is followed by a new one
+    /// Append lines to this file; if it was rotated away, create a new one
     #[arg(long, value_name = "PATH")]
     pub file: Option<PathBuf>,
     /// Send to a forward server: HOST:PORT, or the path of a unix socket
@@ -49,7 +49,7 @@ pub struct Options {
     #[arg(long)]
     pub stdout: bool,
 
-    /// Number of data records over all flows (500k, 20M); without --records and --seconds it continues until it is killed
+    /// Number of data records over all flows (500k, 20M); without --records and --seconds, send until killed
     #[arg(long, value_name = "N", value_parser = units::count)]
     pub records: Option<u64>,
     /// Stop after this time (and still end every flow with its count)
@@ -64,7 +64,7 @@ pub struct Options {
     /// Flows; with --forward each has its own connection
     #[arg(long, value_name = "N", default_value_t = 1, visible_alias = "flows")]
     pub connections: u16,
-    /// Records per chunk (message mode: per large write) [default: 8192, with a rate a twentieth of a second's]
+    /// Records per chunk (message mode: per large write) [default: 8192; with --rate, those of a twentieth of a second]
     #[arg(long, value_name = "RECORDS")]
     pub chunk: Option<u32>,
     /// How records travel in the forward protocol
@@ -80,17 +80,17 @@ pub struct Options {
     #[arg(long, default_value = "bench")]
     pub tag: String,
 
-    /// Ask for an ack of every chunk (message mode: of every record), and send again until it comes
+    /// Ask for an ack of every chunk (message mode: of every record), and resend until it arrives
     #[arg(long)]
     pub acks: bool,
     /// Chunks in flight per connection before an ack is awaited
     #[arg(long, value_name = "CHUNKS", default_value_t = 1)]
     pub window: usize,
-    /// Timeout of an ack; then everything in flight is sent again on a new connection
+    /// Timeout of an ack; then all chunks in flight are sent again on a new connection
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = units::duration)]
     pub ack_timeout: Duration,
-    /// Note what was acknowledged, synced, in this file; a generator started again with it sends the rest: the same chunks, the
-    /// same ids, the same bytes
+    /// Note acknowledged records in this file, and sync it. A generator that is started again with the file sends the rest: the
+    /// same chunks, the same ids, the same bytes
     #[arg(long, value_name = "PATH")]
     pub ledger: Option<PathBuf>,
     /// End with an error after this time without a server and an ack [default: retry forever]
@@ -105,13 +105,13 @@ pub struct Options {
     /// flight, so a sender's kernel joins small writes, and the receiver has less to do
     #[arg(long, value_name = "NAME")]
     pub congestion_control: Option<String>,
-    /// TLS to the forward server, which shows a certificate for `localhost` that this file of roots vouches for
+    /// TLS to the forward server; its certificate must be for `localhost` and be signed by a root in this file
     #[arg(long, value_name = "PATH", requires = "forward")]
     pub tls_ca: Option<PathBuf>,
     /// One write per record instead of one per chunk (message mode and lines)
     #[arg(long)]
     pub single_writes: bool,
-    /// Send the first chunk's records for ever, only ids are new: for speed; the output cannot be verified
+    /// Send the records of the first chunk forever, with new ids: faster, but the output cannot be verified
     #[arg(long, conflicts_with = "ledger")]
     pub repeat: bool,
     /// The run's id, eight hex digits [default: random]
@@ -161,7 +161,7 @@ impl Options {
                     .into(),
             );
         }
-        // Said here: the parser takes what excludes --forward for an excuse not to ask for it.
+        // Checked here: the parser would accept another target that excludes --forward as a reason not to require it.
         if self.forward.is_none() && (self.acks || self.ledger.is_some() || self.repeat) {
             return usage("--acks, --ledger and --repeat need --forward".into());
         }
@@ -199,7 +199,7 @@ impl Options {
         Instant::now().checked_add(seconds)
     }
 
-    /// The first flows take one more where the number does not divide.
+    /// The number of records of a flow. If the total does not divide evenly, the first flows have one more.
     pub fn records_of(&self, flow: u16) -> Option<u64> {
         let (all, flows) = (self.records?, u64::from(self.connections));
         Some(all / flows + u64::from(u64::from(flow) < all % flows))

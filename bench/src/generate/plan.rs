@@ -1,6 +1,6 @@
-//! The plan of one flow: which span of records is next, when it is due, and when the flow ends.
+//! The plan of one flow: the next span of records, when it is due, and when the flow ends.
 //!
-//! Spans start at multiples of the chunk size, whatever happened before, so a restarted generator cuts the same chunks.
+//! Spans always start at multiples of the chunk size, so a restarted generator makes the same chunks.
 
 use std::{
     thread,
@@ -10,10 +10,10 @@ use std::{
 use super::{chunk::Span, ledger::Page};
 use crate::record::Kind;
 
-/// When to stop, when no number of records is given.
+/// When to stop if the number of records is not given.
 pub type Deadline = Option<Instant>;
 
-/// The next thing to send.
+/// Decides the next span of a flow.
 #[derive(Debug)]
 pub struct Plan {
     next: u64,
@@ -23,19 +23,19 @@ pub struct Plan {
     end_planned: bool,
 }
 
-/// The plan's answer.
+/// The next step of a flow.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Next {
-    /// Send these.
+    /// Send these data records.
     Data(Span),
-    /// All data records are out: note the count, then send the end record.
+    /// All data records were sent: note the count, then send the end record.
     End(Span),
-    /// The end record is out as well.
+    /// The end record was sent, too.
     Nothing,
 }
 
 impl Plan {
-    /// Continues from the ledger's state. `records` is the flow's number of records if it is known.
+    /// Continues from the state in the ledger. `records` is the number of the flow's records, if it is known.
     pub fn new(mut page: Page, chunk: u32, records: Option<u64>, deadline: Deadline) -> Self {
         if page.ends.is_none() {
             page.ends = records.map(|records| records.max(Self::known(&page)));
@@ -49,13 +49,13 @@ impl Plan {
         }
     }
 
-    /// The first number of which the ledger knows nothing: no end may lie below it.
+    /// The first number that the ledger does not mention. The flow cannot end before it.
     fn known(page: &Page) -> u64 {
         let last = page.above.last_key_value();
         last.map_or(page.floor, |(first, count)| first + u64::from(*count))
     }
 
-    /// The next span, which is then taken as sent.
+    /// Returns the next span, which counts as sent from then on.
     pub fn next(&mut self) -> Next {
         if self.end_planned {
             return Next::Nothing;
@@ -93,7 +93,7 @@ impl Plan {
 #[derive(Debug)]
 pub struct Pace {
     start: Instant,
-    /// Records per second; none: flat out.
+    /// Records per second; `None`: no limit.
     rate: Option<f64>,
     sent: u64,
 }
@@ -108,8 +108,8 @@ impl Pace {
         }
     }
 
-    /// Waits until the last of these records is due. A late flow (the server was away) catches up at full speed: no record is
-    /// left out, so the count is that of the rate.
+    /// Waits until the last of these records is due. A flow that is late (because the server was away) catches up at full speed: no
+    /// record is left out, so the total matches the rate.
     pub fn wait(&mut self, count: u32) {
         self.sent += u64::from(count);
         let Some(rate) = self.rate else { return };

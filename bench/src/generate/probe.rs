@@ -1,9 +1,9 @@
-//! Single numbered messages with their acks, for those who time them.
+//! Single numbered messages with their acks, for measuring response times.
 
 use super::chunk::{Chunk, Mode, Shape, Span};
 use crate::record::{FlowId, Kind};
 
-/// Makes one message after the other.
+/// Makes messages one after the other.
 pub struct Probe {
     chunk: Chunk,
     next: u64,

@@ -1,9 +1,9 @@
-//! One connection that speaks the forward protocol, and does not give up.
+//! One connection that speaks the forward protocol and reconnects until the flow is sent.
 //!
-//! Promises: with acks, every record of the plan is sent until it is acknowledged, over as many connections as that takes, always as
-//! the same chunk under the same id; nothing is taken for acknowledged before the ledger has it on disk. Without acks a
-//! chunk whose write failed is sent again as a whole, and what the server had not read of earlier ones is lost, as with any
-//! sender of that kind; the summary counts the broken connections.
+//! With acks, every record of the plan is sent until it is acknowledged, over any number of connections, always as the same chunk
+//! with the same id. A record counts as acknowledged only when the ledger on disk says it. Without acks, a chunk whose write failed
+//! is sent again as a whole. Earlier chunks that the server had not read are lost, as with any sender without acks; the summary
+//! counts the broken connections.
 
 use std::{
     collections::VecDeque,
@@ -24,14 +24,14 @@ use super::{
 };
 use crate::{msgpack, record::Kind, tls::Wire};
 
-/// Where a server listens.
+/// The address of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
     /// `HOST:PORT`
     Tcp(String),
     /// A unix socket's path.
     Unix(String),
-    /// The same, by datagrams.
+    /// `HOST:PORT`, over UDP.
     Udp(String),
 }
 
@@ -55,7 +55,7 @@ impl Address {
         }
     }
 
-    /// The same for syslog, which also goes over UDP.
+    /// The same for syslog, which can also use UDP.
     pub fn parse_syslog(text: &str) -> Result<Self, String> {
         match text.strip_prefix("udp://") {
             Some(address) => match Self::parse(address)? {
@@ -100,28 +100,28 @@ impl Address {
     }
 }
 
-/// How a connection behaves.
+/// How connections are made and used.
 #[derive(Clone, Debug)]
 pub struct Manner {
-    /// Where to.
+    /// The address.
     pub address: Address,
-    /// SO_SNDBUF in bytes, as given to setsockopt (the kernel doubles it); 0 leaves the system's own.
+    /// SO_SNDBUF in bytes, as passed to setsockopt (the kernel doubles it); 0 keeps the system's default.
     pub send_buffer: usize,
-    /// TCP congestion control; none leaves the system's.
+    /// TCP congestion control; `None` keeps the system's default.
     pub congestion_control: Option<String>,
-    /// Whether acks are awaited.
+    /// Whether to wait for acks.
     pub acks: bool,
     /// Chunks in flight before the oldest ack is awaited.
     pub window: usize,
-    /// Timeout of an ack: then the connection is closed and everything in flight is sent again.
+    /// Timeout of an ack. After it, the connection is closed and all chunks in flight are sent again.
     pub ack_timeout: Duration,
     /// One write per record, instead of one per chunk.
     pub single_writes: bool,
-    /// Send the records of the first chunk for ever: faster, but the output cannot be verified.
+    /// Whether to send the records of the first chunk forever: faster, but the output cannot be verified.
     pub repeat: bool,
-    /// TLS, if there is to be any.
+    /// The TLS configuration; `None` for no TLS.
     pub tls: Option<Arc<ClientConfig>>,
-    /// The flow fails after this time without a connection and an ack. `None`: never.
+    /// The flow fails after this time without a connection and without an ack. `None`: never.
     pub give_up: Option<Duration>,
 }
 
@@ -136,9 +136,9 @@ pub struct Sent {
     pub resent: u64,
     /// Connections that broke, or timed out.
     pub broken: u64,
-    /// Acks that fit no chunk in flight.
+    /// Acks that belong to no chunk in flight.
     pub strange_acks: u64,
-    /// Whether the server closed in order after our last byte: it has read everything.
+    /// Whether the server closed in order after the last byte, and so has read everything.
     pub drained: bool,
 }
 
@@ -148,29 +148,29 @@ struct Flight {
     missing: VecDeque<[u8; ID_LEN]>,
 }
 
-/// A flow being sent.
+/// A flow that is being sent.
 pub struct Sender<'a> {
     /// The flow's number in the ledger.
     pub flow: u16,
-    /// How.
+    /// How connections are made and used.
     pub manner: &'a Manner,
-    /// The chunk.
+    /// Decides the next records.
     pub plan: Plan,
     /// The end record, once the data records are planned and until it is in flight.
     pub end: Option<Span>,
-    /// When.
+    /// Holds the flow to its rate.
     pub pace: Pace,
-    /// The bytes.
+    /// Builds the bytes.
     pub chunk: Chunk,
-    /// Where acks are noted.
+    /// Notes acks; `None` without a ledger.
     pub ledger: Option<&'a Ledger>,
 }
 
 /// Why a connection ended.
 enum Broken {
-    /// Start over with another one.
+    /// Retry on another connection.
     Connection(io::Error),
-    /// There is no point: our own disk fails.
+    /// A retry cannot help: the disk with the ledger fails.
     Fatal(io::Error),
 }
 
@@ -199,14 +199,14 @@ impl Sender<'_> {
                         progress = Instant::now();
                     }
                     self.tired(progress, &error)?;
-                    // A server that accepts and hangs up at once is not worth a busy loop.
+                    // Without a pause, a server that accepts and closes at once would cause a busy loop.
                     thread::sleep(Duration::from_millis(10));
                 }
             }
         }
     }
 
-    /// Connects, for as long as it takes.
+    /// Connects; retries until that succeeds or `give_up` has passed.
     fn dial(&self) -> io::Result<Socket> {
         let congestion = self.manner.congestion_control.as_deref();
         self.manner
@@ -236,7 +236,7 @@ impl Sender<'_> {
         }
     }
 
-    /// Everything that one connection can do: what was in flight when the last one broke, then the rest of the plan.
+    /// Sends over one connection: first the chunks that were in flight on the last one, then the rest of the plan.
     fn drive(
         &mut self,
         link: &mut Link,
@@ -260,7 +260,7 @@ impl Sender<'_> {
                     sent.records += u64::from(span.count);
                     self.send(link, span, flights, sent)?;
                 }
-                // Kept until it is in flight: the acks before it may not come on this connection.
+                // Kept until it is in flight, because the acks before it may arrive on another connection.
                 Next::End(span) => self.end = Some(span),
                 Next::Nothing => break,
             }
@@ -293,7 +293,7 @@ impl Sender<'_> {
             true => self.chunk.ids(span).collect(),
             false => VecDeque::new(),
         };
-        // In flight before the first byte: a write that fails half way is sent again.
+        // Counts as in flight before its first byte is written, so that it is sent again if the write fails half way.
         flights.push_back(Flight { span, missing });
         self.write(link, span, sent)?;
         if !self.manner.acks {
@@ -319,7 +319,7 @@ impl Sender<'_> {
         }
     }
 
-    /// Waits for one ack and notes it.
+    /// Waits for one ack and notes it in the ledger.
     fn settle(
         &mut self,
         link: &mut Link,
@@ -352,17 +352,17 @@ impl Sender<'_> {
     }
 }
 
-/// A connection and what was read from it.
+/// A connection and the bytes read from it.
 struct Link {
     socket: Wire,
     buffer: Vec<u8>,
-    /// How much of the buffer the ack takes that `ack` found last.
+    /// The length in the buffer of the ack that `ack` found last.
     ack_len: usize,
-    /// Whether any ack came.
+    /// Whether any ack has arrived.
     acked: bool,
 }
 
-/// Acks are small; a server that sends more without an ack in it is none of ours.
+/// The most bytes without an ack in them. Acks are small, so a server that sends more is not a forward server.
 const ANSWER_MAX: usize = 64 << 10;
 
 impl Link {
@@ -376,7 +376,7 @@ impl Link {
         })
     }
 
-    /// Waits for the next ack; `consume` lets go of it.
+    /// Waits for the next ack. `consume` removes it from the buffer.
     fn ack(&mut self) -> io::Result<&[u8]> {
         let bad = |what: &str| io::Error::new(io::ErrorKind::InvalidData, what.to_owned());
         loop {
@@ -408,7 +408,7 @@ impl Link {
         self.ack_len = 0;
     }
 
-    /// Says that nothing more comes, and waits until the server has read it all and closes too.
+    /// Closes the sending side, and waits until the server has read everything and closes, too.
     fn drain(&mut self) -> bool {
         if self.socket.finish().is_err() {
             return false;

@@ -7,8 +7,8 @@
 //! octets    MSG-LEN SP MESSAGE                 (RFC 6587)
 //! ```
 //!
-//! The number in `hammer-` is the flow's. A record's time is that of the run's start and a microsecond for each record
-//! before it, so that a receiver meets new times all along.
+//! The number in `hammer-` is that of the flow. The time of a record is the start of the run plus a microsecond for each earlier
+//! record, so the receiver sees a new time in every message.
 
 /// The form of a message's header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -25,20 +25,20 @@ pub enum Form {
 pub struct Syslog {
     /// The header.
     pub form: Form,
-    /// Counted, and not ended by newlines.
+    /// Each message is preceded by its length instead of ended by a newline.
     pub octets: bool,
-    /// A datagram each: neither counted nor ended.
+    /// Each message is a datagram, without a length and without a newline.
     pub datagrams: bool,
 }
 
-/// The header and the trailer of a text of `size` bytes, and the offset of the time in the header.
+/// The texts before and after a text of `size` bytes, and the offset of the time in the first one.
 pub struct Frame {
     pub head: Vec<u8>,
     pub tail: &'static [u8],
     pub time_at: usize,
 }
 
-/// A time, to be written over that of a message.
+/// Formats times, to be written over that of a message.
 pub struct Stamp {
     form: Form,
     seconds: u64,
@@ -46,7 +46,7 @@ pub struct Stamp {
 }
 
 impl Syslog {
-    /// Around the texts of a flow.
+    /// The header and the trailer for texts of a flow.
     pub fn frame(self, flow: u16, size: usize) -> Frame {
         let (before, behind) = match self.form {
             Form::Rfc3164 => ("<13>", format!(" hammer-{flow:04x} bench[4242]: ")),
@@ -81,7 +81,7 @@ impl Syslog {
 }
 
 impl Stamp {
-    /// Of no time yet.
+    /// A stamp without a time.
     pub fn new(form: Form) -> Self {
         Self {
             form,
@@ -125,7 +125,7 @@ fn whole(form: Form, seconds: u64) -> String {
     }
 }
 
-/// The date of a number of days since 1970, year by year and month by month: it is asked for once a second.
+/// The date of a day, counted from 1970. It goes year by year and month by month, because it runs only once a second.
 fn date(mut days: u64) -> (u64, u64, u64) {
     let leap = |year: u64| {
         year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400))

@@ -7,39 +7,39 @@ use super::{
 };
 use crate::{Failure, tls::Certificate};
 
-/// Bytes of a packed record with a text of 100.
+/// The size of a packed record with a text of 100 bytes.
 const RECORD: u64 = 122;
 
-/// Small enough that a receiver on the same machine does not do the sender's work.
+/// Small, so that a receiver on the same machine does not do the sender's work.
 const SEND_BUFFER: &str = "128KiB";
-/// The system's own, as clients leave it. A small message takes a kilobyte and more of a send buffer, so 128 KiB hold about a
-/// hundred of them, and the sender waits for every single look of a receiver that gathers.
+/// Keeps the system's default, as real clients do. A small message takes more than a kilobyte of a send buffer, so 128 KiB hold
+/// about a hundred of them. The sender would then wait each time until a receiver that gathers messages reads.
 const SYSTEM_BUFFER: &str = "0";
 
 /// The work of a row.
 enum Work {
-    /// A bare reader takes the load.
+    /// A bare reader receives the load.
     Reader(Load),
     /// `millbench writer` with these arguments.
     Writer(&'static [&'static str]),
-    /// Millstream takes packed chunks with acks, under tags of every length up to [`TAG`]'s.
+    /// Millstream receives packed chunks with acks, under tags of every length up to that of [`TAG`].
     Tags { connections: u16 },
-    /// Millstream does.
+    /// Millstream receives the load.
     Server {
         load: Load,
         config: &'static str,
         threads: usize,
         settings: &'static [(&'static str, &'static str)],
-        /// Loaded once before it is measured.
+        /// Whether it is loaded once before it is measured.
         warm: bool,
-        /// Whether an output is there to be verified.
+        /// Whether there is an output to verify.
         output: bool,
     },
 }
 
-/// The longest tag of the sweep: the others are its beginnings.
+/// The longest tag. The others are its prefixes.
 const TAG: &str = "tags.of.every.length.from.one.byte.to.sixty-four.in.turn.aaaaaaa";
-/// A tag of the sweep is loaded for this share of a measurement.
+/// The share of a measurement for which each tag is used.
 const TAG_SHARE: f64 = 0.25;
 
 const DISCARD: &str = include_str!("../../scenarios/forward_receive/discard.yaml");
@@ -103,7 +103,7 @@ fn packed(rows: &mut Rows) {
                 warm: false,
                 output: false,
             };
-            // One connection with acks waits for each of them: nothing is asked of it.
+            // No goal: with one connection and acks, the sender waits for each ack.
             let goals = match connections == 1 && acks {
                 true => Vec::new(),
                 false => vec![
@@ -125,7 +125,7 @@ fn packed(rows: &mut Rows) {
     }
 }
 
-/// One record per message, in large writes and in a write each.
+/// One record per message, in large writes and in one write each.
 fn messages(rows: &mut Rows) {
     for (how, single_writes, send_buffer) in [
         ("large writes", false, SEND_BUFFER),
@@ -302,7 +302,7 @@ fn measure(bench: &Bench, work: &Work) -> Result<Vec<Run>, Failure> {
     Ok(vec![run])
 }
 
-/// One millstream, loaded under one tag after the other.
+/// Measures one millstream under one tag after the other.
 fn tags(bench: &Bench, connections: u16) -> Result<Vec<Run>, Failure> {
     let mut server = Server::start(bench, DISCARD, &[("THREADS", "1")])?;
     let bench = Bench {

@@ -23,11 +23,11 @@ struct Work {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum What {
-    /// Only passes bytes on.
+    /// Passes bytes on without looking at them.
     Bare,
-    /// Only receives.
+    /// Millstream receives, and sends nothing.
     Receive,
-    /// By this configuration.
+    /// Millstream relays with this configuration.
     Relay(&'static str),
 }
 

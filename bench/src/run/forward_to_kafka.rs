@@ -18,12 +18,12 @@ use crate::Failure;
 
 /// As in `forward_receive`: a receiver on the same machine must not do the sender's work.
 const SEND_BUFFER: &str = "128KiB";
-/// Bytes of a text.
+/// The bytes of a record's text.
 const SIZE: &str = "125";
-/// Lines that the other producers read.
+/// The number of lines that other producers read.
 const LINES: u64 = 4_000_000;
 
-/// The last transaction is committed with the next cut, which comes once a second.
+/// Longer than the second after which the last transaction is committed.
 const QUIET: Duration = Duration::from_secs(3);
 
 const MEMORY: &str = include_str!("../../scenarios/forward_to_kafka/memory.yaml");
@@ -172,7 +172,7 @@ fn measure(
     }
 }
 
-/// Lets another producer send the lines, from its start to its end.
+/// Measures another producer that sends the lines, from its start to its end.
 fn peer(mut command: Command, lines: &Path) -> Result<Run, Failure> {
     let started = Instant::now();
     let process = Process::start(command.stdout(Stdio::null()))?;

@@ -19,11 +19,11 @@ use crate::Failure;
 
 /// Bytes of each input.
 const INPUT_BYTES: u64 = 1 << 30;
-/// Bytes of a line with its newline.
+/// The bytes of a line, including its newline.
 const SIZES: [u64; 3] = [4096, 1024, 10];
-/// Nothing may take longer.
+/// The longest time of any step.
 const LIMIT: Duration = Duration::from_secs(120);
-/// Debian's libfuse3-dev brings it.
+/// The example program of libfuse, in Debian's package libfuse3-dev.
 const EXAMPLE: &str = "/usr/share/doc/libfuse3-dev/examples/passthrough.c";
 
 const FILE: &str = include_str!("../../scenarios/fuse_to_file/file.yaml");
@@ -90,7 +90,7 @@ fn measure_all(bench: &Bench, mut rows: Vec<Row>) -> Result<Vec<Row>, Failure> {
     })
 }
 
-/// A file of numbered lines; made once.
+/// A file of numbered lines. It is made only once.
 fn input(bench: &Bench, size: u64) -> io::Result<PathBuf> {
     let path = bench.work.join(format!("input-{size}"));
     if path.exists() {
@@ -107,7 +107,7 @@ fn input(bench: &Bench, size: u64) -> io::Result<PathBuf> {
     Ok(path)
 }
 
-/// `cat` through the mount of one millstream, or of two, into a file.
+/// Copies a file with `cat` through the mounts of one or two millstreams.
 fn through(
     bench: &Bench,
     config: &str,
@@ -129,7 +129,7 @@ fn through(
     let mut server = Server::start(bench, config, &settings)?;
     wait(&mut server, "the mount", || is_mount(&mount))?;
     let bytes = fs::metadata(input)?.len();
-    // Once before, so that what it recycles has been touched.
+    // Copied once before, so that recycled memory and files have been touched.
     cat(input, &mount.join("warm"))?;
     wait(&mut server, "the first copy", || length(&out) >= bytes)?;
     settle(&server, receiver.as_ref())?;
@@ -145,12 +145,12 @@ fn through(
     Ok(run(bytes, size, settled, usage, wrong))
 }
 
-/// Where [`build_pass_through`] leaves libfuse's example.
+/// The path at which [`build_pass_through`] puts libfuse's example.
 fn pass_through_program(bench: &Bench) -> PathBuf {
     bench.work.join("passthrough")
 }
 
-/// Compiles libfuse's example; or why that cannot be done here, on one line.
+/// Compiles libfuse's example. The error is one line with the reason why that is impossible here.
 fn build_pass_through(bench: &Bench) -> Result<(), String> {
     let script = format!(
         "cc -O2 -o '{}' {EXAMPLE} $(pkg-config --cflags --libs fuse3)",
@@ -169,7 +169,7 @@ fn build_pass_through(bench: &Bench) -> Result<(), String> {
     ))
 }
 
-/// `cat` through libfuse's example into a file.
+/// Copies a file with `cat` through libfuse's example.
 fn pass_through(bench: &Bench, input: &Path, size: u64) -> Result<Run, Failure> {
     let (program, mount) = (pass_through_program(bench), bench.work.join("mnt"));
     let process = Process::start(Command::new(&program).arg("-f").arg(&mount))?;
@@ -177,7 +177,7 @@ fn pass_through(bench: &Bench, input: &Path, size: u64) -> Result<Run, Failure> 
     while !is_mount(&mount) && started.elapsed() < LIMIT {
         thread::sleep(Duration::from_millis(5));
     }
-    // It shows the whole system under its mount.
+    // The example shows the whole file system below its mount.
     let out = bench.work.canonicalize()?.join("passed.log");
     let below = out.strip_prefix("/").unwrap_or(&out);
     let before = process.usage()?;
@@ -217,7 +217,7 @@ fn both(one: &Server, other: Option<&Server>) -> Result<Usage, Failure> {
     Ok(usage)
 }
 
-/// When the last of both has used CPU.
+/// The time at which the last of both servers used CPU.
 fn settle(one: &Server, other: Option<&Server>) -> Result<Instant, Failure> {
     let first = one.settled()?;
     Ok(match other {
@@ -262,7 +262,7 @@ fn cat(input: &Path, to: &Path) -> Result<(), Failure> {
     }
 }
 
-/// Whether a file is another one, twice, one behind the other.
+/// Describes how `out` differs from two copies of `input`, one after the other; `None` if it does not.
 fn differs(input: &Path, out: &Path) -> io::Result<Option<String>> {
     let mut out = BufReader::with_capacity(1 << 20, File::open(out)?);
     let (mut ours, mut theirs) = (vec![0; 1 << 20], vec![0; 1 << 20]);

@@ -1,4 +1,4 @@
-//! A name node and a data node for a scenario, and what is asked of them: every event in the Avro files of a directory.
+//! An HDFS cluster of one name node and one data node for a scenario. It can return every event in the Avro files of a directory.
 
 use std::{
     fs::{self, File},
@@ -15,15 +15,15 @@ use crate::Failure;
 
 const NAME_NODE: &str = "org.apache.hadoop.hdfs.server.namenode.NameNode";
 const DATA_NODE: &str = "org.apache.hadoop.hdfs.server.datanode.DataNode";
-/// How long the cluster may take until it can be written. Not a measurement: machines differ.
+/// The longest time until the cluster can be written. It is no measurement, because machines differ.
 const START: Duration = Duration::from_secs(120);
 const LOOK: Duration = Duration::from_millis(100);
 
-/// A cluster that runs until this goes.
+/// A cluster that runs until this is dropped.
 pub struct Cluster {
     /// `hdfs://localhost:PORT`
     pub url: String,
-    /// The directory of its configuration.
+    /// The directory of the cluster's configuration.
     pub conf: PathBuf,
     work: PathBuf,
     web: SocketAddr,
@@ -31,11 +31,11 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Starts one in this directory, and waits until it can be written.
+    /// Starts a cluster in this directory, and waits until it can be written.
     pub fn start(work: &Path) -> Result<Self, Failure> {
         let work = work.join("hdfs");
         let conf = work.join("conf");
-        // The nodes' own web pages are in no jar; without a directory for them they do not start.
+        // The web pages of the nodes are in no jar, and without a directory for them the nodes do not start.
         fs::create_dir_all(conf.join("webapps/hdfs"))?;
         fs::create_dir_all(conf.join("webapps/datanode"))?;
         let (port, web) = (free_port()?, free_port()?);
@@ -92,7 +92,7 @@ impl Cluster {
         ))
     }
 
-    /// The name node's status; `None` while it does not answer.
+    /// The status of the name node; empty while it does not answer.
     fn state(&self) -> String {
         let mut answer = String::new();
         let asked = TcpStream::connect(self.web).and_then(|mut stream| {
@@ -104,8 +104,8 @@ impl Cluster {
         asked.map_or_else(|_| String::new(), |_| answer)
     }
 
-    /// The bodies of all events in published Avro files below `path`, as Avro's own reader decodes them: a line each, in
-    /// files of a directory. It then removes the files in HDFS.
+    /// Reads all published Avro files below `path` with Avro's own reader. Writes the bodies of their events to files of a
+    /// directory, one per line, and removes the files in HDFS.
     pub fn take(&self, path: &str) -> Result<PathBuf, Failure> {
         let (fetched, bodies) = (self.work.join("fetched"), self.work.join("bodies"));
         for directory in [&fetched, &bodies] {
@@ -115,7 +115,7 @@ impl Cluster {
         }
         finish(self.java("Shell")?.args(["-get", path]).arg(&fetched))?;
         finish(self.java("Shell")?.args(["-rm", "-r", "-skipTrash", path]))?;
-        // Files in use are not outputs.
+        // Unpublished files are not outputs.
         let own = fetched.join("_millstream");
         if own.exists() {
             fs::remove_dir_all(own)?;
@@ -149,7 +149,7 @@ impl Cluster {
     }
 }
 
-/// One machine, one copy. The rest is as it comes.
+/// The configuration of one machine with one copy of each block. All other settings are the defaults.
 fn settings(work: &Path, web: u16) -> String {
     let at = |name: &str| format!("file://{}", work.join(name).display());
     let any = || "127.0.0.1:0".to_owned();

@@ -24,23 +24,23 @@ use crate::{
 const FILES: &str = include_str!("../../scenarios/idle/files.yaml");
 const DISCARD: &str = include_str!("../../scenarios/idle/discard.yaml");
 const PROCESSORS: &str = include_str!("../../scenarios/idle/processors.yaml");
-/// Connections that say nothing.
+/// The number of silent connections.
 const CLIENTS: usize = 300;
-/// How long they say it.
+/// How long they are measured.
 const SILENCE: Duration = Duration::from_secs(10);
-/// CPU time is counted in hundredths of a second; one of them is chance.
+/// The limit of CPU seconds. CPU time is counted in hundredths of a second, and one of them may be chance.
 const CPU_MAX: f64 = 0.02;
-/// The number of idle files, and how long they are watched.
+/// The number of idle files, and how long they are measured.
 const FILE_COUNT: usize = 10_000;
 const FILES_SILENCE: Duration = Duration::from_secs(30);
-/// One or two looks at all of them.
+/// The limit of CPU seconds: one or two checks of all files.
 const FILES_CPU_MAX: f64 = 0.15;
-/// Messages whose acks are timed, and the pause between them.
+/// The number of messages whose acks are timed, and the pause between them.
 const MESSAGES: usize = 250;
 const PAUSE: Duration = Duration::from_millis(20);
 /// The pause between two reloads.
 const RELOAD_PAUSE: Duration = Duration::from_millis(50);
-/// Two wake-ups on each side, on a busy machine; any timer of a pipeline is longer.
+/// The limit of the median in seconds: two wake-ups on each side, on a busy machine. Any timer in a pipeline would take longer.
 const LATENCY_MAX: f64 = 1e-3;
 
 const SILENT: &str = "300 silent connections, 10 s";
@@ -93,7 +93,7 @@ fn silent(bench: &Bench) -> Result<Run, Failure> {
     run
 }
 
-/// Measures a server that has nothing to do for this time, then stops it.
+/// Measures a server that has no work for this time, then stops it.
 pub fn at_rest(server: Server, time: Duration) -> Result<Run, Failure> {
     let (before, started) = (server.usage()?, Instant::now());
     thread::sleep(time);
@@ -108,7 +108,7 @@ pub fn at_rest(server: Server, time: Duration) -> Result<Run, Failure> {
     })
 }
 
-/// Ten thousand files in a hundred directories, all of them read: one line each.
+/// Measures with ten thousand files in a hundred directories. Each has one line, which is read first.
 fn files(bench: &Bench) -> Result<Run, Failure> {
     let logs = bench.work.join("idle-files");
     for number in 0..FILE_COUNT {
@@ -138,7 +138,7 @@ fn answered(bench: &Bench, config: &str) -> Result<Run, Failure> {
     Ok(run)
 }
 
-/// Times the acks of millstream through three processors, which change all the time.
+/// Times the acks of millstream through three processors that are replaced all the time.
 fn reloaded(bench: &Bench) -> Result<Run, Failure> {
     let mut server = Server::start(bench, PROCESSORS, &[("THREADS", "2")])?;
     server.ready()?;

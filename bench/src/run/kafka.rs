@@ -1,4 +1,4 @@
-//! A Kafka broker for a scenario, and what is asked of it: topics, and everything in one of them.
+//! A Kafka broker for a scenario. It can make topics, and return all records of one.
 
 use std::{
     fs::{self, File},
@@ -10,7 +10,7 @@ use std::{
 use super::process::{Process, free_port};
 use crate::Failure;
 
-/// One machine, one broker. The rest is as it comes.
+/// The configuration of one broker on one machine. All other settings are the defaults.
 const PROPERTIES: &str = "\
 process.roles=broker,controller
 node.id=1
@@ -28,12 +28,12 @@ log.message.timestamp.before.max.ms=9223372036854775807
 log.message.timestamp.after.max.ms=9223372036854775807
 ";
 
-/// Any 16 bytes in base64 are the id of a cluster.
+/// The id of the cluster: any 16 bytes in base64.
 const CLUSTER: &str = "MkU3OEVBNTcwNTJENDM2Qk";
 
-/// A broker that runs until this goes.
+/// A broker that runs until this is dropped.
 pub struct Broker {
-    /// Where it listens.
+    /// Its address.
     pub address: SocketAddr,
     _process: Process,
     work: PathBuf,
@@ -41,7 +41,7 @@ pub struct Broker {
 }
 
 impl Broker {
-    /// Starts one in this directory.
+    /// Starts a broker in this directory.
     pub fn start(work: &Path) -> Result<Self, Failure> {
         let (port, controller) = (free_port()?, free_port()?);
         let address = SocketAddr::from(([127, 0, 0, 1], port));
@@ -74,7 +74,7 @@ impl Broker {
         })
     }
 
-    /// Makes a topic of one partition; its name.
+    /// Makes a topic of one partition, and returns its name.
     pub fn make_topic(&mut self) -> Result<String, Failure> {
         self.topics += 1;
         let name = format!("bench-{}", self.topics);

@@ -1,4 +1,4 @@
-//! The machine a result was made on.
+//! The machine on which a result was measured.
 
 use std::fs;
 
@@ -7,22 +7,22 @@ use serde::Serialize;
 /// The properties of the machine that figures depend on.
 #[derive(Clone, Debug, Serialize)]
 pub struct Machine {
-    /// As /proc/cpuinfo names it.
+    /// The name in /proc/cpuinfo.
     pub cpu: String,
-    /// Its family, model and stepping, where the processor has such numbers: a virtual machine may hide the rest of the name.
+    /// The family, model and stepping, if the processor has such numbers. A virtual machine may hide the exact name.
     pub model: String,
-    /// Cores this process may use.
+    /// The cores that this process may use.
     pub cores: usize,
-    /// Bytes of memory.
+    /// The memory in bytes.
     pub memory: u64,
-    /// Name, release.
+    /// The name and the release of the kernel.
     pub kernel: String,
-    /// Load over the last minute when the run began: others on the machine make figures worse.
+    /// The load average of the last minute when the run began. Other work on the machine makes results worse.
     pub load: f64,
 }
 
 impl Machine {
-    /// This one.
+    /// The present machine.
     pub fn this() -> Self {
         let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
         let behind = |text: &str, name: &str| {
@@ -52,7 +52,7 @@ impl Machine {
         }
     }
 
-    /// The model behind the name of the processor in the head of a table.
+    /// The model in brackets, to follow the processor's name at the head of a table.
     pub fn model_text(&self) -> String {
         match self.model.chars().any(|c| c.is_ascii_digit()) {
             true => format!(" (family/model/stepping {})", self.model),
@@ -79,7 +79,7 @@ impl Machine {
     }
 }
 
-/// Today in UTC, as `2026-11-21` (days to a date by the usual arithmetic with years that begin in March).
+/// The present date in UTC, such as `2026-11-21`. The arithmetic uses years that begin in March.
 pub fn today() -> String {
     let now = std::time::SystemTime::now();
     let since = now

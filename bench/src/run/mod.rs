@@ -1,9 +1,9 @@
-//! `millbench run`: scenarios that start the built `millstream`, load it, and measure what it used, beside the physical
+//! `millbench run`: scenarios that start the built `millstream`, load it, and measure its resource usage, beside the physical
 //! references in the same run.
 //!
-//! A scenario is a directory of `bench/scenarios/`: a README that says what is measured, and the configurations, which are what
-//! anybody could run. Promises: the CPU, switches, faults and memory of the program under test alone, read from /proc; a reference and the
-//! program take turns, so that both meet the same machine; medians; an output that can be verified is.
+//! A scenario is a directory of `bench/scenarios/`: a README that says what is measured, and configurations that any user could
+//! run. CPU time, switches, faults and memory are those of the program under test alone, read from /proc. A reference and the
+//! program take turns, so that both meet the same conditions. Results are medians. Each output that can be verified is verified.
 
 mod forward_receive;
 mod forward_relay;
@@ -37,7 +37,7 @@ use machine::Machine;
 use report::Report;
 use scenario::{Row, Run};
 
-/// A scenario by name.
+/// A scenario.
 struct Scenario {
     name: &'static str,
     /// The description in Markdown; the first line is its title.
@@ -117,16 +117,16 @@ const SCENARIOS: [Scenario; 12] = [
 #[derive(Args, Clone, Debug)]
 #[command(verbatim_doc_comment)]
 pub struct Options {
-    /// Which; `millbench list` names them
+    /// The scenario; `millbench list` names them
     #[arg(value_name = "SCENARIO")]
     scenario: String,
     /// The program under test [default: millstream beside this millbench]
     #[arg(long, value_name = "PATH")]
     millstream: Option<PathBuf>,
-    /// Only the rows whose name holds this, and those they are compared with (may be given several times)
+    /// Only rows whose name contains this text, and the rows they are compared with (may be given several times)
     #[arg(long, value_name = "TEXT")]
     only: Vec<String>,
-    /// Measure every row so often; the table shows medians
+    /// Number of measurements of each row; the table shows medians
     #[arg(long, value_name = "N", default_value_t = 3)]
     runs: usize,
     /// Duration of the load in each measurement, in seconds
@@ -135,11 +135,11 @@ pub struct Options {
     /// Lines of the file that is tailed, of 100 bytes each
     #[arg(long, value_name = "N", default_value = "40M", value_parser = crate::units::count)]
     lines: u64,
-    /// A directory for data; must be on the disk that is to be measured, and not in memory [default: the system's for
-    /// temporary files]
+    /// A directory for data; it must be on the disk to measure, not in memory [default: the system's directory for temporary
+    /// files]
     #[arg(long, value_name = "PATH")]
     work: Option<PathBuf>,
-    /// Where the JSON goes, in a directory <date>-<machine>
+    /// The directory for the JSON, which is written to <date>-<machine> in it
     #[arg(long, value_name = "PATH", default_value = "bench/results")]
     results: PathBuf,
     /// Do not save the JSON
@@ -152,7 +152,7 @@ pub struct Options {
 struct Bench {
     millstream: PathBuf,
     millbench: PathBuf,
-    /// Empty, and removed at the end.
+    /// Empty at the start, and removed at the end.
     work: PathBuf,
     only: Vec<String>,
     runs: usize,
@@ -161,7 +161,7 @@ struct Bench {
 }
 
 impl Bench {
-    /// Takes away the rows that were not asked for; a reference stays if a row that stays is compared with it.
+    /// Removes the rows that were not asked for. A reference stays if a remaining row is compared with it.
     fn choose(&self, rows: &mut Vec<Row>) {
         let named = |row: &Row| {
             self.only.is_empty() || self.only.iter().any(|word| row.name.contains(word))
@@ -178,7 +178,7 @@ impl Bench {
         rows.retain(|row| named(row) || wanted.contains(&row.name));
     }
 
-    /// Runs every row once in each round; `measure` runs one.
+    /// Measures every row once in each round. `measure` measures one row.
     fn rounds<R: IntoIterator<Item = Run>>(
         &self,
         mut rows: Vec<Row>,
@@ -279,7 +279,7 @@ fn bench(options: &Options) -> Result<Bench, Failure> {
     })
 }
 
-/// A disk that is memory makes figures that no disk has.
+/// Warns if the work directory is in memory, because results would be better than on any disk.
 fn warn_of_memory(work: &Path) {
     /// `f_type` of tmpfs in `statfs(2)`.
     const TMPFS: u64 = 0x0102_1994;

@@ -1,6 +1,6 @@
 //! Processes under test: started, measured through /proc, and ended.
 //!
-//! A process is ended when its handle goes, whatever happened.
+//! Dropping the handle of a process ends the process.
 
 use std::{
     fs, io,
@@ -14,7 +14,7 @@ use std::{
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use serde::Serialize;
 
-/// CPU-seconds between two looks that are no work: a timer, a look at a clock.
+/// CPU seconds between two checks that are no work: a timer, a look at a clock.
 const NOTHING: f64 = 0.0005;
 
 /// The resource usage of a process.
@@ -22,20 +22,20 @@ const NOTHING: f64 = 0.0005;
 pub struct Usage {
     /// User and system time of all threads, ended ones included.
     pub cpu_seconds: f64,
-    /// Times a thread went to sleep, of the threads that live when it is looked at.
+    /// How often threads went to sleep. Only threads that live when it is read are counted.
     pub switches: u64,
-    /// Times a thread was pushed off its core.
+    /// How often threads were preempted.
     pub preemptions: u64,
-    /// Page faults without and with a read from disk.
+    /// Page faults, with and without a read from disk.
     pub faults: u64,
-    /// Most memory held at once, in bytes; since the start.
+    /// The most memory since the start, in bytes.
     pub rss_peak: u64,
     /// Bytes read from files.
     pub file_bytes_read: u64,
 }
 
 impl Usage {
-    /// The usage since an earlier reading; the peak stays.
+    /// The usage since an earlier reading. The peak is that since the start.
     pub fn since(self, before: Self) -> Self {
         Self {
             cpu_seconds: self.cpu_seconds - before.cpu_seconds,
@@ -48,27 +48,27 @@ impl Usage {
     }
 }
 
-/// The fields of a stat file behind the program's name, which may hold anything.
+/// The fields of a stat file after the program's name, which may contain any characters.
 fn stat_fields(directory: &Path) -> io::Result<Vec<u64>> {
     let text = fs::read_to_string(directory.join("stat"))?;
     let behind = text.rsplit_once(')').map_or("", |(_, behind)| behind);
-    // The first of them is the state, a letter.
+    // The first field is the state, a letter.
     let number = |word: &str| word.parse().unwrap_or(0);
     Ok(behind.split_whitespace().map(number).collect())
 }
 
-/// User and system seconds of the process in this directory of /proc, to a hundredth.
+/// User and system seconds of the process with this directory in /proc, to a hundredth.
 pub fn cpu(directory: &Path) -> io::Result<f64> {
     let fields = stat_fields(directory)?;
     let ticks = fields.get(11).unwrap_or(&0) + fields.get(12).unwrap_or(&0);
     Ok(ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
 }
 
-/// The same to a nanosecond, of the threads that live.
+/// The CPU seconds of all living threads, to a nanosecond.
 fn threads_cpu(directory: &Path) -> io::Result<f64> {
     let mut nanoseconds = 0;
     for task in fs::read_dir(directory.join("task"))? {
-        // A thread may have ended meanwhile; a kernel may be built without this.
+        // The thread may have ended meanwhile, or the kernel may be built without this file.
         let text = fs::read_to_string(task?.path().join("schedstat")).unwrap_or_default();
         let first = text.split_whitespace().next();
         nanoseconds += first.and_then(|word| word.parse().ok()).unwrap_or(0u64);
@@ -76,21 +76,21 @@ fn threads_cpu(directory: &Path) -> io::Result<f64> {
     Ok(nanoseconds as f64 / 1e9)
 }
 
-/// The number behind a name in files such as status and io.
+/// The number after a name, in files such as status and io.
 fn named(text: &str, name: &str) -> u64 {
     let value = text.lines().find_map(|line| line.strip_prefix(name));
     let word = value.and_then(|value| value.split_whitespace().next());
     word.and_then(|word| word.parse().ok()).unwrap_or(0)
 }
 
-/// Looks at a process that lives.
+/// Reads the usage of a living process.
 fn usage(directory: &Path) -> io::Result<Usage> {
     let fields = stat_fields(directory)?;
     let status = fs::read_to_string(directory.join("status"))?;
-    // A process of another user does not show this.
+    // Another user's process does not show this.
     let input = fs::read_to_string(directory.join("io")).unwrap_or_default();
     let mut usage = Usage {
-        // The coarse figure counts threads that have ended, the fine one does not round down: the larger is nearer.
+        // The coarse figure includes threads that have ended; the fine one is not rounded down. The larger one is more exact.
         cpu_seconds: cpu(directory)?.max(threads_cpu(directory)?),
         faults: fields.get(7).unwrap_or(&0) + fields.get(9).unwrap_or(&0),
         rss_peak: named(&status, "VmHWM:") * 1024,
@@ -98,7 +98,7 @@ fn usage(directory: &Path) -> io::Result<Usage> {
         ..Usage::default()
     };
     for task in fs::read_dir(directory.join("task"))? {
-        // A thread may have ended meanwhile.
+        // The thread may have ended meanwhile.
         let status = fs::read_to_string(task?.path().join("status")).unwrap_or_default();
         usage.switches += named(&status, "voluntary_ctxt_switches:");
         usage.preemptions += named(&status, "nonvoluntary_ctxt_switches:");
@@ -131,7 +131,7 @@ impl Process {
         usage(&self.directory())
     }
 
-    /// Waits until it takes connections.
+    /// Waits until it accepts connections.
     pub fn ready(&mut self, address: SocketAddr) -> io::Result<()> {
         let started = Instant::now();
         while TcpStream::connect(address).is_err() {
@@ -148,7 +148,7 @@ impl Process {
         Ok(())
     }
 
-    /// Waits until it has used next to no CPU for `quiet`, and says when it last did.
+    /// Waits until it has used next to no CPU for `quiet`. Returns when it last used CPU.
     pub fn settled(&self, quiet: Duration, limit: Duration) -> io::Result<Instant> {
         let started = Instant::now();
         let (mut last, mut cpu) = (Instant::now(), self.usage()?.cpu_seconds);
@@ -167,7 +167,7 @@ impl Process {
         Ok(self.child.try_wait()?.is_none())
     }
 
-    /// Waits for its end, and says what it used: /proc shows that until the process is waited for.
+    /// Waits for its end, and returns its usage. /proc shows the usage until the process is reaped.
     pub fn finish(mut self) -> io::Result<(ExitStatus, Usage)> {
         let id = WaitId::Pid(Pid::from_child(&self.child));
         waitid(id, WaitIdOptions::EXITED | WaitIdOptions::NOWAIT)?;
@@ -180,12 +180,12 @@ impl Process {
         Ok((self.child.wait()?, usage))
     }
 
-    /// SIGHUP: it reads its configuration again.
+    /// Sends SIGHUP, so that it reads its configuration again.
     pub fn reload(&self) -> io::Result<()> {
         Ok(kill_process(Pid::from_child(&self.child), Signal::HUP)?)
     }
 
-    /// SIGTERM, and time to drain.
+    /// Sends SIGTERM, and waits for it to drain.
     pub fn stop(mut self, limit: Duration) -> io::Result<ExitStatus> {
         kill_process(Pid::from_child(&self.child), Signal::TERM)?;
         let started = Instant::now();
@@ -202,7 +202,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Errors only say that it has ended.
+        // Errors only mean that it has ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -15,14 +15,14 @@ use super::{
 };
 use crate::Failure;
 
-/// Records of a chunk. A chunk has 50 to 250 kB.
+/// Records per chunk. A chunk has 50 to 250 kB.
 const RECORDS: u32 = 1000;
-/// Senders.
+/// The number of senders.
 const CONNECTIONS: usize = 2;
-/// Chunks that the disk channel holds.
+/// The number of chunks that the disk channel holds.
 const DISK_CHUNKS: u64 = 8000;
 
-/// The text of the records.
+/// The form of the records.
 #[derive(Clone, Copy)]
 enum Text {
     /// Five fields, about 250 bytes.
@@ -95,7 +95,7 @@ struct Behind {
     name: &'static str,
     config: &'static str,
     tasks: &'static str,
-    /// The rate as a share of that of the first of these rows.
+    /// The goal as a share of the first row's rate.
     share: Option<f64>,
 }
 
@@ -150,7 +150,7 @@ pub fn run(bench: &Bench) -> Result<Vec<Row>, Failure> {
     })
 }
 
-/// Sends chunks for some seconds, and measures until nothing is left to do.
+/// Sends chunks for some seconds, and measures until all work is done.
 fn measure(bench: &Bench, work: &Work) -> Result<Run, Failure> {
     let message = chunk(work.text);
     let seconds = Duration::from_secs_f64(bench.seconds);
@@ -170,7 +170,7 @@ fn measure(bench: &Bench, work: &Work) -> Result<Run, Failure> {
     Ok(of(chunks, &message, settled, usage, wrong))
 }
 
-/// The same into a reader that only reads.
+/// Measures the bare reader with the same load.
 fn bare(bench: &Bench, message: &[u8], seconds: Duration) -> Result<Run, Failure> {
     let address = SocketAddr::from(([127, 0, 0, 1], super::process::free_port()?));
     let mut command = std::process::Command::new(&bench.millbench);
@@ -185,7 +185,7 @@ fn bare(bench: &Bench, message: &[u8], seconds: Duration) -> Result<Run, Failure
     Ok(of(chunks, message, started.elapsed(), usage, None))
 }
 
-/// Fills a disk channel, then measures how long its reader takes.
+/// Fills a disk channel, then measures its reader.
 fn behind_disk(bench: &Bench, behind: &Behind) -> Result<Run, Failure> {
     let message = chunk(Text::Json);
     let mut server = Server::start(bench, FILL, &[])?;
@@ -198,7 +198,7 @@ fn behind_disk(bench: &Bench, behind: &Behind) -> Result<Run, Failure> {
     if let Some(wrong) = server.stop() {
         return Err(Failure::Other(wrong));
     }
-    // The kernel accepts its connections, and no one reads them.
+    // The kernel accepts connections here, and no program reads them.
     let stopped = TcpListener::bind("127.0.0.1:0")?;
     let next = stopped.local_addr()?.to_string();
     let settings = [("THREADS", "1"), ("TASKS", behind.tasks), ("NEXT", &next)];
@@ -228,7 +228,8 @@ fn of(
     }
 }
 
-/// Writes a message over each connection while `wants_more` of the number of messages and the start says so; returns their number.
+/// Writes a message over each connection again and again, while `wants_more(messages, start)` is true. Returns the number of
+/// messages.
 fn send(
     address: SocketAddr,
     message: &[u8],

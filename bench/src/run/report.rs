@@ -12,31 +12,31 @@ use super::{
     scenario::{Latency, Row, Run},
 };
 
-/// A scenario's outcome.
+/// The result of a scenario.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
     /// Its name.
     pub scenario: &'static str,
     /// The day, in UTC.
     pub date: String,
-    /// Where.
+    /// The machine.
     pub machine: Machine,
     /// Seconds of sending per measurement.
     pub seconds: f64,
     /// Measurements per row.
     pub runs: usize,
-    /// All of them.
+    /// The rows.
     pub rows: Vec<Row>,
 }
 
 impl Report {
-    /// Whether nothing went wrong; goals that were missed are no error of the run.
+    /// Whether no run failed. Missed goals do not count as failures.
     pub fn right(&self) -> bool {
         let mut runs = self.rows.iter().flat_map(|row| &row.runs);
         runs.all(|run| run.wrong.is_none())
     }
 
-    /// The table, and what was reached.
+    /// The table, followed by the goals and the figures reached.
     pub fn text(&self) -> String {
         let machine = &self.machine;
         let mut out = format!(
@@ -93,7 +93,7 @@ impl Report {
         out
     }
 
-    /// Writes the JSON; two scenarios of one day share a directory.
+    /// Writes the JSON. Scenarios of one day share a directory.
     pub fn save(&self, results: &Path) -> io::Result<PathBuf> {
         let directory = results.join(format!("{}-{}", self.date, self.machine.name()));
         fs::create_dir_all(&directory)?;
@@ -109,7 +109,7 @@ impl Report {
 fn line(row: &Row) -> String {
     let mega = |figure: fn(&Run) -> f64| row.median(figure) / 1e6;
     let rate = |figure: fn(&Run) -> u64| row.median(|run| figure(run) as f64 / run.seconds);
-    // Rows that time single messages, or silence, have no rate worth a name.
+    // Rows that time single messages, or idle connections, have no meaningful rate.
     let idle = |run: &Run| run.latency.is_some() || run.records == 0;
     let rated = |figure: f64, digits: usize| match row.runs.iter().any(idle) {
         true => String::new(),

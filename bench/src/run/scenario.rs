@@ -1,4 +1,4 @@
-//! The parts of a scenario: rows, each measured several times, and their goals.
+//! The parts of a scenario: rows that are measured several times, and their goals.
 
 use std::{collections::BTreeMap, f64::consts::PI};
 
@@ -9,26 +9,26 @@ use super::process::Usage;
 /// One measurement of one row.
 #[derive(Clone, Debug, Serialize)]
 pub struct Run {
-    /// Records that went through.
+    /// The records that passed through.
     pub records: u64,
-    /// Their bytes, as they came in.
+    /// Their bytes when they entered.
     pub bytes: u64,
-    /// From the first byte to the last work on it.
+    /// Seconds from the first byte to the end of the work.
     pub seconds: f64,
-    /// Of the program under test alone.
+    /// The usage of the program under test alone.
     pub usage: Usage,
-    /// From a message's write to its ack.
+    /// Times from the write of a message to its ack.
     pub latency: Option<Latency>,
-    /// Which of the row's variants was measured, if it has several.
+    /// The variant of the row that was measured, if it has several.
     pub variant: Option<String>,
-    /// The defect of the output. `None`: it was verified, or there is nothing to verify.
+    /// The defect of the output. `None`: it was verified, or there is none to verify.
     pub wrong: Option<String>,
 }
 
 /// Times of single messages, in seconds.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Latency {
-    /// The sum by the number.
+    /// The mean.
     pub mean: f64,
     /// 50 % are below.
     pub median: f64,
@@ -39,7 +39,7 @@ pub struct Latency {
 }
 
 impl Latency {
-    /// Of these times; `None` without any.
+    /// The latency of these times; `None` without times.
     pub fn of(mut times: Vec<f64>) -> Option<Self> {
         times.sort_by(f64::total_cmp);
         let longest = *times.last()?;
@@ -54,7 +54,7 @@ impl Latency {
 }
 
 impl Run {
-    /// Records per CPU-second of the program under test; 0 where its CPU time was not measured.
+    /// Records per CPU second of the program under test; 0 if its CPU time was not measured.
     pub fn per_cpu(&self) -> f64 {
         match self.usage.cpu_seconds {
             0.0 => 0.0,
@@ -102,7 +102,7 @@ pub enum Goal {
     Times(f64, f64),
 }
 
-/// The median; 0 of nothing.
+/// The median; 0 without figures.
 fn median(mut figures: Vec<f64>) -> f64 {
     figures.sort_by(f64::total_cmp);
     match figures.len() {
@@ -117,15 +117,15 @@ fn mean(figures: impl ExactSizeIterator<Item = f64>) -> f64 {
     figures.sum::<f64>() / count
 }
 
-/// The unbiased variance; 0 of fewer than two figures.
+/// The unbiased variance; 0 if there are fewer than two figures.
 fn variance(figures: &[f64]) -> f64 {
     let middle = mean(figures.iter().copied());
     let squares = figures.iter().map(|figure| (figure - middle).powi(2));
     squares.sum::<f64>() / (figures.len().max(2) - 1) as f64
 }
 
-/// The share of the variance between groups (0 to 1) that the variance within them does not explain; 1 where groups have
-/// one figure each, because noise is unknown then.
+/// The share of the variance between groups (0 to 1) that the variance within groups does not explain. 1 if each group has one
+/// figure, because noise is unknown then.
 fn real_differences<'a>(groups: impl ExactSizeIterator<Item = &'a [f64]> + Clone) -> f64 {
     let medians: Vec<f64> = groups.clone().map(|group| median(group.to_vec())).collect();
     let between = variance(&medians);
@@ -142,18 +142,18 @@ fn real_differences<'a>(groups: impl ExactSizeIterator<Item = &'a [f64]> + Clone
 pub struct Row {
     /// Unique in its scenario.
     pub name: String,
-    /// Whether it shows the machine and not the program.
+    /// Whether it shows the speed of the machine instead of the program's.
     pub reference: bool,
     /// Its goals.
     pub goals: Vec<Goal>,
     /// The measurements.
     pub runs: Vec<Run>,
-    /// Why there are none, of a reference that this machine does not have.
+    /// Why a reference was not measured, if it is not available on this machine.
     pub missing: Option<String>,
 }
 
 impl Row {
-    /// Without measurements.
+    /// A row without measurements.
     pub fn new(name: impl Into<String>, reference: bool, goals: Vec<Goal>) -> Self {
         Self {
             name: name.into(),
@@ -169,7 +169,7 @@ impl Row {
         median(self.runs.iter().map(figure).collect())
     }
 
-    /// The median of a figure of single messages; the largest number in a run without them.
+    /// The median of a figure of single messages. If a run has none, it counts as the largest number.
     pub fn latency(&self, figure: impl Fn(&Latency) -> f64) -> f64 {
         self.median(|run| run.latency.as_ref().map_or(f64::MAX, &figure))
     }
@@ -182,7 +182,7 @@ impl Row {
         if other.runs.is_empty() {
             return None;
         }
-        // A row of several variants is as good as its slowest.
+        // A row with several variants is only as good as its slowest.
         let (slowest, which) = self.variants(figure).first()?.clone();
         let share = slowest / other.median(figure);
         let words = format!(
@@ -219,11 +219,11 @@ impl Row {
         (words, means <= mean && p99s <= p99)
     }
 
-    /// A figure of each variant, and the variant in words; the smallest first.
+    /// The figure of each variant with the variant's name, the smallest first.
     ///
-    /// The figure is the median of the variant's runs, moved towards the mean of all variants by the share of their differences
-    /// that noise explains (James and Stein, 1961). Without this the slowest of 64 equal variants measures 20 % below the
-    /// fastest, because it is the one that was disturbed most.
+    /// The figure is the median of the variant's runs. It is moved towards the mean of all variants by the share of their
+    /// differences that noise explains (James and Stein, 1961). Without this correction the slowest of 64 equal variants would
+    /// measure 20 % below the fastest, because it is the one that was disturbed most.
     fn variants(&self, figure: impl Fn(&Run) -> f64) -> Vec<(f64, String)> {
         let mut figures: BTreeMap<Option<&str>, Vec<f64>> = BTreeMap::new();
         for run in &self.runs {
@@ -245,7 +245,7 @@ impl Row {
         medians
     }
 
-    /// The result for a goal in words, and whether it is reached. `None` if there is nothing to compare with.
+    /// The result for a goal as text, and whether the goal is reached. `None` if there is no row to compare with.
     pub fn reached(&self, goal: &Goal, rows: &[Row]) -> Option<(String, bool)> {
         if self.runs.is_empty() {
             return None;

@@ -1,4 +1,4 @@
-//! The program under test, a load for it, and both measured together.
+//! The program under test, its load, and the measurement of both.
 
 use std::{
     fs::{self, File},
@@ -16,15 +16,15 @@ use super::{
 };
 use crate::{Failure, generate::Summary, reference::Measured, tls::Certificate, verify};
 
-/// How long a drain may take; Millstream's own limit is 30 s.
+/// The longest time for a drain. Millstream's own limit is 30 s.
 const DRAIN: Duration = Duration::from_secs(40);
-/// A program that has used no CPU for this time has finished its input. Longer than any pause of a working pipeline.
+/// A program that has used no CPU for this time has finished its input. It is longer than any pause of a working pipeline.
 const QUIET: Duration = Duration::from_millis(300);
 
 /// A started millstream.
 pub struct Server {
     process: Process,
-    /// Where it listens.
+    /// Its address.
     pub address: SocketAddr,
     log: PathBuf,
     config: PathBuf,
@@ -32,12 +32,12 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts it with one of the scenario's configurations; `settings` are the names in it.
+    /// Starts a server with a configuration of the scenario. `settings` are the variables in it.
     pub fn start(bench: &Bench, config: &str, settings: &[(&str, &str)]) -> Result<Self, Failure> {
         Self::start_as(bench, "millstream", config, settings)
     }
 
-    /// The same under another name, beside the first.
+    /// Starts a second server under another name, beside the first one.
     pub fn start_as(
         bench: &Bench,
         name: &str,
@@ -51,7 +51,7 @@ impl Server {
         Self::start_again(bench, name, config, settings)
     }
 
-    /// The same with the data of an earlier one of this name.
+    /// Starts a server with the data of an earlier server of this name.
     pub fn start_again(
         bench: &Bench,
         name: &str,
@@ -85,13 +85,13 @@ impl Server {
         })
     }
 
-    /// The time without CPU use after which it has finished: its pipeline pauses until a deadline.
+    /// Sets the time without CPU use after which it counts as finished, for pipelines that pause until a deadline.
     pub fn quiet_after(mut self, quiet: Duration) -> Self {
         self.quiet = quiet;
         self
     }
 
-    /// Waits until it takes connections.
+    /// Waits until it accepts connections.
     pub fn ready(&mut self) -> Result<(), Failure> {
         let ready = self.process.ready(self.address);
         ready.map_err(|error| self.explain(&error.to_string()))
@@ -104,15 +104,15 @@ impl Server {
             .map_err(|error| self.explain(&error.to_string()))
     }
 
-    /// Waits until it is done, and says when that was.
+    /// Waits until it has finished its input, and returns when that was.
     pub fn settled(&self) -> Result<Instant, Failure> {
         let settled = self.process.settled(self.quiet, DRAIN);
         settled.map_err(|error| self.explain(&error.to_string()))
     }
 
-    /// Makes it read another configuration of the scenario, with the settings that it was started with.
+    /// Makes it apply another configuration of the scenario, with the same settings.
     pub fn reload(&self, config: &str) -> Result<(), Failure> {
-        // It never reads a part of the file.
+        // Replaced by a rename, so that it never reads a part of the file.
         let new = self.config.with_extension("new");
         fs::write(&new, config)?;
         fs::rename(new, &self.config)?;
@@ -124,7 +124,7 @@ impl Server {
         Ok(self.process.lives()?)
     }
 
-    /// Ends it in order; what is wrong about its end, if anything.
+    /// Stops it in order. Returns what was wrong about its end.
     pub fn stop(self) -> Option<String> {
         let log = self.log.clone();
         match self.process.stop(DRAIN) {
@@ -134,7 +134,7 @@ impl Server {
         }
     }
 
-    /// An error, and what the server said last.
+    /// An error, together with the end of the server's log.
     pub fn explain(&self, error: &str) -> Failure {
         Failure::Other(format!(
             "{error}; its log ends with:\n{}",
@@ -169,7 +169,7 @@ pub struct Load {
     pub protocol: Protocol,
     /// As `--mode` takes it.
     pub mode: &'static str,
-    /// One each per flow.
+    /// The number of flows; each has one connection.
     pub connections: u16,
     /// Whether chunks are acknowledged.
     pub acks: bool,
@@ -177,15 +177,15 @@ pub struct Load {
     pub single_writes: bool,
     /// SO_SNDBUF of the sender as `--send-buffer` takes it.
     pub send_buffer: &'static str,
-    /// Under TLS.
+    /// Whether it uses TLS.
     pub tls: bool,
 }
 
-/// Linux's default, on every machine: results of single writes would otherwise depend on the machine's setting.
+/// Linux's default on every machine. Otherwise the results of single writes would depend on the machine's setting.
 const CONGESTION_CONTROL: &str = "cubic";
 
 impl Load {
-    /// Sends, and says what was sent.
+    /// Sends the load, and returns the summary.
     pub fn send(&self, bench: &Bench, address: SocketAddr) -> Result<Summary, Failure> {
         let mut command = Command::new(&bench.millbench);
         command.args(["generate", "--json", "--give-up", "20s"]);
@@ -232,7 +232,7 @@ fn wrong(sent: &Summary) -> Option<String> {
     (sent.drained < sent.flows).then(|| "the server did not close after the last byte".to_owned())
 }
 
-/// Loads millstream; with `warm` once before it is measured, so that what it recycles has been touched.
+/// Measures millstream under a load. With `warm` the load is sent once before, so that recycled memory has been touched.
 pub fn measure(
     server: &mut Server,
     bench: &Bench,
@@ -261,7 +261,7 @@ pub fn measure(
     })
 }
 
-/// Loads the bare reader in the same way; it acknowledges what the load wants acknowledged.
+/// Measures the bare reader under a load. It acknowledges chunks if the load asks for acks.
 pub fn bare_reader(bench: &Bench, load: &Load, threads: usize) -> Result<Run, Failure> {
     let address = SocketAddr::from(([127, 0, 0, 1], free_port()?));
     let mut command = Command::new(&bench.millbench);
@@ -279,7 +279,7 @@ pub fn bare_reader(bench: &Bench, load: &Load, threads: usize) -> Result<Run, Fa
     measure_reference(bench, &mut command, address, load)
 }
 
-/// Loads the bare relay in the same way.
+/// Measures the bare relay under a load.
 pub fn bare_relay(bench: &Bench, load: &Load, to: SocketAddr) -> Result<Run, Failure> {
     let address = SocketAddr::from(([127, 0, 0, 1], free_port()?));
     let mut command = Command::new(&bench.millbench);
@@ -289,7 +289,7 @@ pub fn bare_relay(bench: &Bench, load: &Load, to: SocketAddr) -> Result<Run, Fai
     measure_reference(bench, &mut command, address, load)
 }
 
-/// Loads a reference that listens.
+/// Measures a listening reference under a load.
 fn measure_reference(
     bench: &Bench,
     command: &mut Command,
@@ -311,7 +311,7 @@ fn measure_reference(
     })
 }
 
-/// Verifies an output and removes it; what is wrong with it, if anything.
+/// Verifies an output and removes it. Returns what is wrong with it.
 pub fn outcome(path: &Path) -> Result<Option<String>, Failure> {
     if !path.exists() {
         return Ok(Some(format!("{} was never written", path.display())));
@@ -321,7 +321,7 @@ pub fn outcome(path: &Path) -> Result<Option<String>, Failure> {
     Ok((!report.right).then(|| report.wrong.join("; ")))
 }
 
-/// Runs a reference that measures itself; `record` is how many bytes count as one.
+/// Runs a reference that measures itself. `record` is the number of bytes that count as one record.
 pub fn reference(bench: &Bench, arguments: &[&str], record: u64) -> Result<Run, Failure> {
     let output = Command::new(&bench.millbench)
         .args(arguments)
@@ -346,7 +346,7 @@ pub fn reference(bench: &Bench, arguments: &[&str], record: u64) -> Result<Run, 
     })
 }
 
-/// Reads a file once, so that it lies in the page cache.
+/// Reads a file once, so that it is in the page cache.
 pub fn warm(path: &Path) -> io::Result<()> {
     let mut file = File::open(path)?;
     let mut buffer = vec![0; 1 << 20];

@@ -20,13 +20,13 @@ use crate::Failure;
 const SEND_BUFFER: &str = "128KiB";
 /// A program that has used no CPU for this time has finished its input.
 const QUIET: Duration = Duration::from_millis(300);
-/// How long it may take to come there, and to end.
+/// The longest time until it has finished its input, and the longest time until it ends.
 const DRAIN: Duration = Duration::from_secs(60);
 
 const DISCARD: &str = include_str!("../../scenarios/syslog_receive/discard.yaml");
 const FILE: &str = include_str!("../../scenarios/syslog_receive/file.yaml");
 
-/// A message of 300 bytes: the header, a text of this size, and what ends it.
+/// Messages of 300 bytes: a header, a text of this size, and the end of the message.
 const OLDER: Form = &["--form", "rfc3164", "--size", "254"];
 const OCTETS: Form = &["--form", "rfc3164", "--size", "251", "--octets"];
 const NEWER: Form = &["--form", "rfc5424", "--size", "213"];
@@ -160,7 +160,7 @@ fn millstream(
     Ok(run)
 }
 
-/// Loads another program in the same way. Its output must contain every message.
+/// Measures another program under the same load. Its output must contain every message.
 fn peer(bench: &Bench, port: u16, mut command: Command) -> Result<Run, Failure> {
     let out = bench.work.join("out.log");
     let log = File::create(bench.work.join("peer.log"))?;
@@ -220,7 +220,7 @@ fn syslog_ng_command(bench: &Bench, port: u16, out: &Path) -> Result<Command, Fa
     fs::write(&path, config)?;
     let program = syslog_ng().unwrap_or_default();
     let mut command = Command::new(&program);
-    // Where it was unpacked, and not installed, its libraries lie beside it.
+    // If it was unpacked and not installed, its libraries are beside it.
     if let Some(root) = program
         .ancestors()
         .nth(3)
@@ -259,7 +259,7 @@ fn syslog_ng() -> Option<PathBuf> {
     find("syslog-ng", "target/clients/syslog-ng/usr/sbin/syslog-ng")
 }
 
-/// A program in PATH, or at a fixed path.
+/// Finds a program in PATH, or at a fixed path.
 fn find(name: &str, place: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let mut places: Vec<PathBuf> = std::env::split_paths(&path)

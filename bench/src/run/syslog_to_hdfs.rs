@@ -12,15 +12,15 @@ use crate::{Failure, verify};
 
 /// As in `forward_receive`: a receiver on the same machine must not do the sender's work.
 const SEND_BUFFER: &str = "128KiB";
-/// A message of 300 bytes: the header, a text of this size, and what ends it.
+/// Messages of 300 bytes: a header, a text of this size, and the end of the message.
 const FORM: &[&str] = &["--form", "rfc3164", "--size", "254"];
-/// Longer than a second, after which files are published.
+/// Longer than the second after which files are published.
 const QUIET: Duration = Duration::from_millis(1500);
 
 const MEMORY: &str = include_str!("../../scenarios/syslog_to_hdfs/memory.yaml");
 const EXACT: &str = include_str!("../../scenarios/syslog_to_hdfs/exact.yaml");
 
-/// A row: its name, the configuration and how headers are called.
+/// A row: its name, its configuration, and the style of header names.
 const ROWS: [(&str, &str, &str); 3] = [
     ("flume headers", MEMORY, "flume"),
     ("own headers", MEMORY, "own"),
@@ -57,7 +57,7 @@ fn measure(bench: &Bench, cluster: &Cluster, config: &str, headers: &str) -> Res
         tls: false,
     };
     let mut server = Server::start(bench, config, &settings)?.quiet_after(QUIET);
-    // Once before: until the sink is connected and has its place in the chain, memory is full and the sender waits.
+    // Loaded once before: until the sink is connected, memory is full and the sender waits.
     let mut run = server::measure(&mut server, bench, &load, true)?;
     run.wrong = run.wrong.or(server.stop());
     let bodies = cluster.take("/bench")?;

@@ -16,9 +16,9 @@ use super::{
 };
 use crate::Failure;
 
-/// Bytes of a line with its newline.
+/// The bytes of a line, including its newline.
 const LINE: u64 = 100;
-/// Nothing may take longer.
+/// The longest time of any step.
 const LIMIT: Duration = Duration::from_secs(120);
 
 const DISCARD: &str = include_str!("../../scenarios/tail_to_file/discard.yaml");
@@ -100,7 +100,7 @@ fn cat(input: &Path, out: &Path, bytes: u64) -> Result<Run, Failure> {
     })
 }
 
-/// Starts millstream on the file and measures it from its start until it has read, and where that is asked written, all.
+/// Starts millstream on the file. Measures from its start until it has read everything and, if there is an output, written it.
 fn tail(
     bench: &Bench,
     config: &str,

@@ -22,13 +22,13 @@ use crate::Failure;
 
 const CONFIG: &str = include_str!("../../scenarios/watched/watched.yaml");
 const WITHOUT_API: &str = include_str!("../../scenarios/watched/without_api.yaml");
-/// Pages that are open.
+/// The number of open pages.
 const PAGES: usize = 50;
-/// The pause between two reads of the metrics.
+/// The interval between two reads of the metrics.
 const SCRAPE: Duration = Duration::from_secs(1);
-/// Every client receives something within this time.
+/// The time within which every client must receive something.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// A client that waits for bytes looks at the end of the measurement this often.
+/// How often a client that waits for bytes checks whether the measurement has ended.
 const LOOK: Duration = Duration::from_millis(200);
 
 const NO_API: &str = "no API";
@@ -36,7 +36,7 @@ const UNUSED: &str = "API without clients";
 const SCRAPED: &str = "metrics";
 const WATCHED: &str = "metrics, 50 pages, a tap";
 const AT_REST: &str = "metrics, 50 pages, no records, 10 s";
-/// How long the last row takes, and the CPU-seconds of one core in a hundred.
+/// How long the last row is measured, and its limit of CPU seconds.
 const REST: Duration = Duration::from_secs(10);
 const REST_CPU_MAX: f64 = 0.1;
 
@@ -68,7 +68,7 @@ pub fn run(bench: &Bench) -> Result<Vec<Row>, Failure> {
     })
 }
 
-/// Measures Millstream while nothing but clients keeps it busy.
+/// Measures Millstream while only API clients use it.
 fn at_rest(bench: &Bench) -> Result<Run, Failure> {
     let api = SocketAddr::from(([127, 0, 0, 1], free_port()?));
     let mut server = Server::start(bench, CONFIG, &[("API", &api.port().to_string())])?;
@@ -86,7 +86,7 @@ fn at_rest(bench: &Bench) -> Result<Run, Failure> {
     })
 }
 
-/// The defect of a run in which this many clients received nothing.
+/// The defect of a run in which `missing` clients received nothing.
 fn silent(missing: usize) -> Option<String> {
     (missing > 0).then(|| format!("{missing} clients received nothing"))
 }
@@ -110,7 +110,7 @@ fn measure(bench: &Bench, has_api: bool, paths: &[&'static str]) -> Result<Run, 
         send_buffer: "128KiB",
         tls: false,
     };
-    // A tap shows nothing before there are records.
+    // A tap shows nothing before the first record.
     let warm = Bench {
         seconds: 0.5,
         ..bench.clone()
@@ -139,19 +139,19 @@ fn measure(bench: &Bench, has_api: bool, paths: &[&'static str]) -> Result<Run, 
 struct Clients {
     stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
-    /// Gets a message from each when it has received something.
+    /// Receives a message from each client when that has received something.
     received: mpsc::Receiver<()>,
 }
 
 impl Clients {
     fn start(api: SocketAddr, paths: &[&'static str]) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
-        // Each sends one message.
+        // Each client sends one message.
         let (sender, received) = mpsc::sync_channel(paths.len().max(1));
         let client = |path: &&'static str| {
             let (path, stop, sender) = (*path, stop.clone(), sender.clone());
             thread::spawn(move || {
-                // One that fails is missed when the others have begun.
+                // A failed client sends no message, so it is noticed later.
                 let _ = match path {
                     "/metrics" => scrape(api, &stop, &sender),
                     path => stream(api, path, &stop, &sender),
@@ -165,7 +165,7 @@ impl Clients {
         }
     }
 
-    /// Waits until all have received something; returns the number of those that have not.
+    /// Waits until all clients have received something. Returns the number of clients that have not.
     fn silent(&self, patience: Duration) -> usize {
         let end = Instant::now() + patience;
         let left = || end.saturating_duration_since(Instant::now());
@@ -212,7 +212,7 @@ fn scrape(api: SocketAddr, stop: &AtomicBool, received: &mpsc::SyncSender<()>) -
     Ok(())
 }
 
-/// Reads a stream: its head, and then as it comes. A tap must show a record.
+/// Reads a stream: first its head, then everything that arrives. A tap must show a record.
 fn stream(
     api: SocketAddr,
     path: &str,

@@ -1,13 +1,13 @@
-//! The account of one flow: which of its numbers arrived, how often, in what order.
+//! The account of one flow: which of its numbers arrived, how often, and in what order.
 //!
-//! Memory is bounded by the disorder, not by the count: a bit per number in pages, and a page whose bits are all set shrinks
-//! to a word.
+//! Memory depends on the disorder, not on the count: there is a bit per number in pages, and a page whose bits are all set shrinks
+//! to one word.
 
 use std::ops::Range;
 
 /// Numbers per page: 8 KiB of bits.
 const PAGE: u64 = 1 << 16;
-/// The largest number the bitmap takes: its page table is then 1 GiB. No run of the generator comes near.
+/// The limit of numbers in the bitmap. Its page table is then 1 GiB, which no run of the generator needs.
 pub const SEEN_MAX: u64 = PAGE << 26;
 
 #[derive(Debug)]
@@ -24,7 +24,7 @@ pub struct Seen {
 }
 
 impl Seen {
-    /// Adds a number below [`SEEN_MAX`]; false if it was there already.
+    /// Adds a number below [`SEEN_MAX`]. Returns false if it was in the set already.
     pub fn add(&mut self, number: u64) -> bool {
         let at = (number / PAGE) as usize;
         if at >= self.pages.len() {
@@ -94,17 +94,17 @@ pub struct Account {
     pub ends: u64,
     /// The count in the end record.
     pub end: Option<u64>,
-    /// End records with another count.
+    /// End records with a count that differs from the first one's.
     pub contradictions: u64,
     /// The highest number + 1.
     pub above: u64,
-    /// Numbers above what the bitmap takes.
+    /// Numbers beyond the limit of the bitmap.
     pub absurd: u64,
     seen: Seen,
 }
 
 impl Account {
-    /// Takes a data record; `order` is the highest number + 1 that the file has had of this flow.
+    /// Counts a data record. `order` is one more than the highest number of this flow in this file so far.
     pub fn data(&mut self, number: u64, order: &mut u64) {
         if number >= SEEN_MAX {
             self.absurd += 1;
@@ -121,7 +121,7 @@ impl Account {
         self.above = self.above.max(number + 1);
     }
 
-    /// Takes an end record.
+    /// Counts an end record.
     pub fn finish(&mut self, count: u64) {
         self.ends += 1;
         let known = *self.end.get_or_insert(count);

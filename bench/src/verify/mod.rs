@@ -1,7 +1,7 @@
-//! `millbench verify`: reads outputs again, on its own, and accounts for every record.
+//! `millbench verify`: reads the outputs and accounts for every record, independently of the programs that wrote them.
 //!
-//! Promises: it asks no program what it did, it counts what is there. It knows what was sent from the end records, from the
-//! generator's ledger or from `--sent`, and says which. Exit code 0 only if all is right.
+//! It counts the records in the outputs, and asks no program. The number of sent records comes from the end records, from the
+//! generator's ledger or from `--sent`; the report says which. The exit code is 0 only if everything is right.
 
 mod account;
 mod read;
@@ -28,7 +28,7 @@ use report::{Basis, FlowReport};
 /// one of its flow in the same file.
 ///
 /// Exit code 0: every record that was sent is there, once, in order and whole.
-/// 1: not so, and the last line says why.
+/// 1: otherwise; the last line says why.
 ///
 /// Examples:
 ///   millbench verify out.log
@@ -40,13 +40,13 @@ pub struct Options {
     /// Files and directories
     #[arg(required = true, value_name = "PATH")]
     paths: Vec<PathBuf>,
-    /// The generator's ledger: what it says was acknowledged must be there (may be given several times)
+    /// The generator's ledger; all records that were acknowledged in it must be there (may be given several times)
     #[arg(long, value_name = "PATH")]
     ledger: Vec<PathBuf>,
     /// How many records were sent: N for every flow, or FLOW=N as the table names flows
     #[arg(long, value_name = "[FLOW=]N", value_parser = sent)]
     sent: Vec<(Option<String>, u64)>,
-    /// Count only this run's records and pass over others
+    /// Count only the records of this run, and ignore others
     #[arg(long, value_name = "HEX", value_parser = run_id)]
     run: Option<u32>,
     /// Defects that do not change the exit code
@@ -106,7 +106,7 @@ pub fn run(options: &Options) -> Result<ExitCode, Failure> {
     })
 }
 
-/// Verifies these paths by the rules without exception.
+/// Verifies these paths, with no defect allowed.
 pub fn strict(paths: Vec<PathBuf>) -> Result<Report, Failure> {
     verify(&Options {
         paths,
@@ -159,13 +159,13 @@ fn verify(options: &Options) -> Result<Report, Failure> {
     Ok(report)
 }
 
-/// The records that must have arrived according to a ledger.
+/// The records that must have arrived, according to a ledger.
 struct Known {
-    /// All records of the flow, if the generator got that far.
+    /// The number of the flow's records, if the generator had decided it.
     ends: Option<u64>,
-    /// Every number below was acknowledged, or the generator was done.
+    /// All numbers below this must have arrived: they were acknowledged, or the generator had finished.
     floor: u64,
-    /// Acknowledged above the floor.
+    /// Acknowledged spans above the floor: first -> count.
     above: BTreeMap<u64, u32>,
 }
 
@@ -260,7 +260,7 @@ fn flow(id: FlowId, account: &Account, known: Option<&Known>, options: &Options)
     report
 }
 
-/// Says what is wrong, and whether that is allowed.
+/// Collects the defects, and whether each is allowed.
 fn judge(report: &mut Report, allow: &[Defect]) {
     let unended = |flow: &FlowReport| u64::from(flow.basis == Basis::Unknown);
     let found = [

@@ -1,7 +1,8 @@
-//! Reads the outputs: files and directories, plain or gzip, raw lines or JSON lines, and hands every record to its flow's account.
+//! Reads the outputs: files and directories, plain or gzip, raw lines or JSON lines. Passes every record to the account of its
+//! flow.
 //!
-//! A line holds a record if the record's magic stands in it: alone, behind a prefix (`format: template`), or as a string of a JSON
-//! object, which must then be whole. A line without a whole record in it is corrupt, and so is a last line without a newline.
+//! A line holds a record if the record's magic is in it: alone, behind a prefix (`format: template`), or as a string of a JSON
+//! object, which must be complete. A line without a complete record is corrupt, and so is a last line without a newline.
 
 use std::{
     borrow::Cow,
@@ -18,40 +19,40 @@ use serde::de::IgnoredAny;
 use super::account::Account;
 use crate::record::{self, FlowId, Kind, MAGIC};
 
-/// Read at a time; a line longer than the whole buffer makes it grow, up to the limit below.
+/// The bytes of one read. The buffer grows for a longer line, up to [`LINE_MAX`].
 const READ: usize = 1 << 20;
-/// A line of this length is none of ours: escaped six-fold, the longest record is shorter.
+/// A longer line holds no record: the longest record is shorter even if each byte is escaped as six.
 const LINE_MAX: usize = 8 * record::TEXT_MAX;
-/// Corrupt lines that are named.
+/// The most corrupt lines that are listed.
 const NAMED_MAX: usize = 10;
-/// How much of a corrupt line is shown.
+/// The bytes of a corrupt line that are shown.
 const SHOWN: usize = 100;
 
-/// A line that held no whole record.
+/// A line without a complete record.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct CorruptLine {
     /// The file.
     pub path: PathBuf,
-    /// From 1.
+    /// The number of the line, from 1.
     pub line: u64,
     /// Its defect.
     pub reason: &'static str,
-    /// How it starts.
+    /// The beginning of the line.
     pub text: String,
 }
 
-/// Everything that was read.
+/// The result of reading all files.
 #[derive(Default)]
 pub struct Outputs {
-    /// By flow.
+    /// The accounts by flow.
     pub flows: BTreeMap<FlowId, Account>,
     /// Files read.
     pub files: u64,
-    /// Bytes read, unpacked.
+    /// Bytes read, after decompression.
     pub bytes: u64,
     /// Lines without a whole record.
     pub corrupt: u64,
-    /// The first of them.
+    /// The first corrupt lines.
     pub named: Vec<CorruptLine>,
     /// Only records of this run count; others are skipped.
     pub only_run: Option<u32>,
@@ -59,10 +60,10 @@ pub struct Outputs {
     pub other_runs: u64,
 }
 
-/// All files below these paths, in order of name; hidden files (work in progress of many programs) are left out.
+/// All files below these paths, in order of name. Hidden files are left out, because many programs use them for work in progress.
 pub fn files(paths: &[PathBuf]) -> io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
-    // A stack instead of recursion; directories are sorted as a whole at the end of each path.
+    // A stack replaces recursion. The files below each path are sorted at its end.
     for path in paths {
         let from = found.len();
         let mut open = vec![path.clone()];
@@ -76,7 +77,7 @@ pub fn files(paths: &[PathBuf]) -> io::Result<Vec<PathBuf>> {
             }
             for entry in fs::read_dir(&path).map_err(name)? {
                 let entry = entry.map_err(name)?;
-                // A link may lead back up.
+                // A link may lead to a parent directory.
                 let link = entry.file_type().map_err(name)?.is_symlink();
                 let hidden = entry.file_name().as_encoded_bytes().starts_with(b".");
                 let loops = link && entry.path().is_dir();
@@ -90,12 +91,12 @@ pub fn files(paths: &[PathBuf]) -> io::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// One file's reading.
+/// The state of reading one file.
 struct Reading<'a> {
     outputs: &'a mut Outputs,
     path: &'a Path,
     line: u64,
-    /// Highest number + 1 of each flow in this file.
+    /// For each flow, one more than its highest number in this file.
     order: BTreeMap<FlowId, u64>,
     finder: Finder<'static>,
 }
@@ -170,7 +171,7 @@ impl Reading<'_> {
         Ok(())
     }
 
-    /// Whole lines.
+    /// Reads complete lines.
     fn lines(&mut self, mut rest: &[u8]) {
         let mut last: Option<FlowId> = None;
         let mut order = 0;
@@ -211,7 +212,7 @@ impl Reading<'_> {
         }
     }
 
-    /// The record in a line, or what is wrong.
+    /// The record in a line, or the defect of the line.
     fn record(&self, line: &[u8]) -> Result<record::Record, &'static str> {
         let broken = "the record's bytes do not fit its number";
         if line.starts_with(MAGIC) {
@@ -226,8 +227,8 @@ impl Reading<'_> {
             return record::check(&line[at..]).ok_or(broken);
         }
         let text = &line[at..];
-        // The object is whole, so the string has an end; records hold no quotes, and an escape can only be damage or a
-        // choice of the writer, so it is undone before the check.
+        // The object is complete, so the string has an end. A record holds no quotes. Escapes are the writer's choice or damage, so
+        // they are undone before the check.
         let end = memchr(b'"', text).ok_or(broken)?;
         let text = unescape(&text[..end]).ok_or(broken)?;
         record::check(&text).ok_or(broken)
@@ -247,7 +248,7 @@ impl Reading<'_> {
     }
 }
 
-/// The inside of a JSON string without its escapes.
+/// The content of a JSON string, with its escapes undone.
 fn unescape(text: &[u8]) -> Option<Cow<'_, [u8]>> {
     if memchr(b'\\', text).is_none() {
         return Some(Cow::Borrowed(text));

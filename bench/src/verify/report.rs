@@ -7,58 +7,58 @@ use serde::Serialize;
 use super::read::CorruptLine;
 use crate::units::bytes_text;
 
-/// Missing ranges that are listed per flow; their number is always given.
+/// The most missing ranges that are listed per flow. Their number is always given.
 const RANGES_MAX: usize = 1000;
-/// The same in the table.
+/// The most missing ranges that the table lists.
 const RANGES_SHOWN: usize = 5;
 
-/// How the number of sent records is known.
+/// The source of the number of sent records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Basis {
     /// The flow's end record arrived.
     EndRecord,
-    /// The generator's ledger says how many it was to send.
+    /// The generator's ledger, with the final number.
     Ledger,
-    /// The generator's ledger: it was not done; what it had acknowledged must be there.
+    /// The generator's ledger, without a final number: the acknowledged records must have arrived.
     Acknowledged,
-    /// `--sent`.
+    /// The option `--sent`.
     Given,
-    /// Unknown; gaps below the highest number are counted, a lost end cannot be detected.
+    /// None: gaps below the highest number are counted, but a lost end cannot be detected.
     Unknown,
 }
 
-/// One flow.
+/// The report about one flow.
 #[derive(Clone, Debug, Serialize)]
 pub struct FlowReport {
     /// `run.flow`
     pub flow: String,
-    /// Data records sent, as far as is known.
+    /// Data records sent, if known.
     pub sent: Option<u64>,
-    /// How that is known.
+    /// The source of that number.
     pub basis: Basis,
     /// Data records read.
     pub received: u64,
-    /// Different ones.
+    /// Different data records.
     pub distinct: u64,
-    /// Sent (or acknowledged) and not there.
+    /// Records that were sent (or acknowledged) and did not arrive.
     pub lost: u64,
-    /// There more than once.
+    /// Records that arrived more than once.
     pub duplicated: u64,
-    /// There for the first time after a later one of the same file.
+    /// Records that arrived for the first time after a later one of the same file.
     pub reordered: u64,
-    /// Numbers that were never sent, end records that contradict each other.
+    /// Numbers that were never sent, and end records that contradict each other.
     pub impossible: u64,
     /// End records read.
     pub end_records: u64,
-    /// How many ranges are missing.
+    /// The number of missing ranges.
     pub missing_ranges: usize,
-    /// The first of them: first and last number.
+    /// The first missing ranges: first and last number.
     pub missing: Vec<[u64; 2]>,
 }
 
 impl FlowReport {
-    /// Puts the missing ranges in.
+    /// Sets the missing ranges.
     pub fn set_missing(&mut self, ranges: &[Range<u64>]) {
         self.lost = ranges.iter().map(|range| range.end - range.start).sum();
         self.missing_ranges = ranges.len();
@@ -67,18 +67,18 @@ impl FlowReport {
     }
 }
 
-/// All of it.
+/// The whole report.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// Whether all is right, but for what `--allow` names.
+    /// Whether there is no defect except those that `--allow` names.
     pub right: bool,
     /// The defects in words.
     pub wrong: Vec<String>,
-    /// Per flow.
+    /// The reports by flow.
     pub flows: Vec<FlowReport>,
     /// Lines without a whole record.
     pub corrupt: u64,
-    /// The first of them.
+    /// The first corrupt lines.
     pub corrupt_lines: Vec<CorruptLine>,
     /// Records of other runs, skipped because of `--run`.
     pub other_runs: u64,
@@ -86,7 +86,7 @@ pub struct Report {
     pub files: u64,
     /// Bytes read.
     pub bytes: u64,
-    /// Time taken.
+    /// The seconds that it took.
     pub seconds: f64,
 }
 
@@ -148,8 +148,8 @@ impl Report {
         out
     }
 
-    /// The lines of flume-load-gen's summary. INFO and WARNING read as there; `total` counts repeats, as there. The ERROR
-    /// lines name what that validator could not see.
+    /// The lines of flume-load-gen's summary. INFO and WARNING have the same meaning as there; `total` includes repeats, as there.
+    /// The ERROR lines name defects that flume-load-gen cannot detect.
     pub fn flume(&self) -> String {
         let mut out = String::new();
         for flow in &self.flows {

@@ -6,7 +6,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// The most bytes of a `${file:PATH}`, which is a password, a key or a certificate.
+/// The most bytes of a file that `${file:PATH}` inserts: a password, a key or a certificate.
 const FILE_MAX: u64 = 1 << 20;
 
 /// Variables and the directory of credentials.
@@ -62,8 +62,8 @@ impl Environment {
         self.variables.keys().map(String::as_str)
     }
 
-    /// Reads a file without its last line end: from the credentials directory if it is there, otherwise relative to
-    /// `directory`. The error names the file and the reason.
+    /// Reads a file and removes the line end at its end. A file in the credentials directory wins; otherwise the path is relative
+    /// to `directory`. The error names the file and the reason.
     pub(crate) fn file(&self, path: &str, directory: &Path) -> Result<String, String> {
         let credential = self.credentials.as_ref().map(|dir| dir.join(path));
         let path = credential
@@ -88,7 +88,7 @@ impl Environment {
     }
 }
 
-// Values are often secrets.
+// Values are often secrets, so they stay out of debug output.
 impl fmt::Debug for Environment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Environment({} variables)", self.variables.len())

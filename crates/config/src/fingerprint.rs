@@ -1,4 +1,4 @@
-//! The text of a node's options that is the same for equal configurations, without places, comments and secrets.
+//! The canonical text of a node's options: equal for equal configurations, without places, comments and secrets.
 
 use std::fmt::Write;
 
@@ -7,10 +7,10 @@ use crate::secret::HIDDEN;
 use crate::secret_names::is_secret_name;
 
 impl Node {
-    /// Appends the value as a text: equal values give equal texts, whatever their file and their order of names. A secret is `***`, so
-    /// that a hash of the text says nothing about it.
+    /// Appends the value as a text. Equal values give equal texts, regardless of their file and the order of names. A secret is
+    /// written as `***`, so that a hash of the text reveals nothing about it.
     pub fn canonical(&self, out: &mut String) {
-        // Writing to a text cannot fail.
+        // Writing to a `String` cannot fail.
         let _ = match &self.value {
             Value::Null => write!(out, "null"),
             Value::Bool(value) => write!(out, "{value}"),

@@ -1,19 +1,19 @@
-//! Places inside a text: where a part of a scalar's value is written, in any of YAML's styles.
+//! Places inside a text: finds where a part of a scalar's value is written, in any of YAML's styles.
 //!
-//! Programs and conditions are texts with their own errors. A value differs from what the file holds: quotes and escapes
-//! are gone, lines are joined or lose their indentation, and `${NAME}` is replaced. [`Place::inside`] walks along both
-//! texts and keeps them aligned, so it needs no second YAML parser.
+//! Programs and conditions are texts with their own errors. Their value differs from the text in the file: quotes and escapes are
+//! gone, lines are joined or lose their indentation, and `${NAME}` is replaced. [`Place::inside`] walks along both texts and keeps
+//! them aligned, so no second YAML parser is needed.
 
 use std::{ops::Range, sync::Arc};
 
 use crate::place::{Place, Source};
 
-/// Characters behind a substitution that must be found again in the value.
+/// Characters behind a substitution by which it is found again in the value.
 const ANCHOR: usize = 12;
 
 impl Place {
-    /// The place of the bytes `part` of `value`, where `value` is the text of the scalar at this place. Covers the part
-    /// that is on its first line. A substituted text has the place of its `${...}`.
+    /// The place of the bytes `part` of `value`, where `value` is the text of the scalar at this place. Covers only the part on its
+    /// first line. A substituted text has the place of its `${...}`.
     #[must_use]
     pub fn inside(&self, value: &str, part: Range<usize>) -> Self {
         let Some(mut walk) = Walk::new(self, value) else {
@@ -24,7 +24,7 @@ impl Place {
         Self::of_bytes(&self.file, start..end)
     }
 
-    /// The place of bytes of a file, as far as they are on their first line.
+    /// The place of a range of bytes of a file; only the part on its first line.
     #[must_use]
     pub fn of_bytes(file: &Arc<Source>, part: Range<usize>) -> Self {
         let (line, column) = file.line_and_column(part.start);
@@ -47,19 +47,19 @@ enum Style {
     Block,
 }
 
-/// Two positions that belong together: in the file and in the value.
+/// A position in the file and the same position in the value.
 struct Walk<'a> {
     source: &'a str,
     value: &'a str,
     style: Style,
-    /// The columns that every line of a block has before its text.
+    /// The indentation of every line of a block, in columns.
     indent: usize,
     at: usize,
     of: usize,
 }
 
 impl<'a> Walk<'a> {
-    /// The beginning of the value. A place on a `${...}` alone begins there as well.
+    /// Starts at the beginning of the value. A place that covers only a `${...}` begins there as well.
     fn new(place: &'a Place, value: &'a str) -> Option<Self> {
         let source = place.file.text();
         let at = place.file.offset(place.line, place.column)?;
@@ -86,14 +86,14 @@ impl<'a> Walk<'a> {
         Some(walk)
     }
 
-    /// The offset in the file of the byte `of` of the value.
+    /// Advances to the byte `of` of the value, and returns its offset in the file.
     fn to(&mut self, of: usize) -> usize {
         while self.of < of.min(self.value.len()) {
             let (at, before) = (self.at, self.of);
             if !self.step() {
                 break;
             }
-            // Inside an escape or a substitution: its beginning.
+            // The position is inside an escape or a substitution: its beginning counts.
             if self.of > of {
                 (self.at, self.of) = (at, before);
                 break;
@@ -102,7 +102,7 @@ impl<'a> Walk<'a> {
                 break;
             }
         }
-        // A line that is continued ends before what follows.
+        // Skips a line continuation, so that the place is that of the next character.
         while self.style == Style::Double && self.rest().starts_with("\\\n") {
             self.at += 2;
             self.skip_blanks();
@@ -142,7 +142,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// An escape of a quoted text.
+    /// Steps over an escape of a quoted text.
     fn step_escape(&mut self, rest: &str) -> bool {
         match self.style {
             Style::Single if rest.starts_with("''") => {
@@ -173,7 +173,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Line breaks with the blanks around them: as many in the value, one less, or a space.
+    /// Steps over line breaks and the blanks around them. The value has as many line breaks, one less, or a space.
     fn step_break(&mut self, rest: &str, value: &str) -> bool {
         let blanks = match self.style {
             Style::Block => 0,
@@ -211,7 +211,7 @@ impl<'a> Walk<'a> {
         true
     }
 
-    /// `${NAME}`: the text behind it is found again in the value.
+    /// Steps over `${NAME}`: finds in the value the text that follows it.
     fn step_substitution(&mut self, rest: &str, value: &str) -> bool {
         let Some(size) = rest.find('}').map(|end| end + 1) else {
             return false;
@@ -237,7 +237,7 @@ impl<'a> Walk<'a> {
         true
     }
 
-    /// Whether only blanks follow on this line, and another line after it.
+    /// Whether the rest of this line is blank and another line follows.
     fn is_blank_line(&self) -> bool {
         let rest = self.rest();
         rest.trim_start_matches([' ', '\t'])
@@ -249,7 +249,7 @@ impl<'a> Walk<'a> {
         self.at += rest.len() - rest.trim_start_matches([' ', '\t']).len();
     }
 
-    /// The blanks at the beginning of a line that do not belong to the value.
+    /// Skips the blanks at the beginning of a line that do not belong to the value.
     fn skip_indent(&mut self) {
         if self.style != Style::Block {
             return self.skip_blanks();
@@ -259,8 +259,8 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// The offset of the first line of a block, if `before` ends with the head of one (`|`, `>-`, ...) and blank lines: the
-/// parser places a block at its text.
+/// The offset of the first line of a block if `before` ends with a block header (`|`, `>-`, ...) and blank lines. The parser places
+/// a block at its text, not at its header.
 fn block_before(before: &str) -> Option<usize> {
     let (lines, blanks) = before.rsplit_once('\n')?;
     if !blanks.trim().is_empty() {
@@ -279,7 +279,7 @@ fn block_before(before: &str) -> Option<usize> {
         .then_some(lines.len() + behind + 1)
 }
 
-/// The indentation of a block: of its first line with text, less the blanks that belong to the value.
+/// The indentation of a block: that of its first line with text, minus the blanks that belong to the value.
 fn indent(block: &str, value: &str) -> usize {
     let of = |text: &str| {
         let line = text.lines().find(|line| !line.trim().is_empty());

@@ -6,13 +6,13 @@ use std::path::{Component, Path};
 /// Assumed if the system reports nothing: small enough for every machine.
 const MEMORY_UNKNOWN: u64 = 1 << 30;
 
-/// The CPUs that this process may use, by its affinity and the quota of its cgroups (std considers both).
+/// The CPUs that this process may use. The standard library considers its affinity and the quota of its cgroups.
 #[must_use]
 pub fn cpus() -> usize {
     std::thread::available_parallelism().map_or(1, std::num::NonZeroUsize::get)
 }
 
-/// The memory that this process may use: the machine's, or the lowest limit of its cgroups.
+/// The memory that this process may use, in bytes: that of the machine, or the lowest limit of its cgroups.
 #[must_use]
 pub fn memory_bytes() -> u64 {
     memory_below(Path::new("/"))
@@ -60,7 +60,7 @@ fn limit_of(base: &Path, line: &str) -> Option<u64> {
     };
     let mut directory = base;
     let mut least = limit_in(&directory, file);
-    // `..` is above our namespace and cannot be seen from here.
+    // `..` leads out of our namespace, where nothing is visible.
     for component in Path::new(path).components() {
         if let Component::Normal(name) = component {
             directory.push(name);

@@ -24,10 +24,10 @@ fn is_of_name(c: char) -> bool {
     c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '_' | '-')
 }
 
-/// Longer words are not compared: they are hardly typing errors, and the work grows with the square of the length.
+/// Longer words are not compared: they are hardly typing errors, and the time grows with the square of the length.
 const WORD_MAX: usize = 64;
 
-/// The candidate that a misspelt word most likely means, if one is close enough.
+/// The candidate that a misspelt word most likely means; `None` if none is close enough.
 ///
 /// At most a third of the letters may be wrong. Two swapped neighbours count as one error; case, and `-` for `_`, as none.
 #[must_use]

@@ -41,7 +41,7 @@ pub enum Value {
 pub struct Text {
     /// The text after substitution.
     pub text: String,
-    /// Unquoted and with a substitution: the option that reads it decides whether it is a number.
+    /// Set for an unquoted text with a substitution: the option that reads it decides whether it is a number.
     pub typed_by_reader: bool,
     /// Whether it must not be shown.
     pub secret: bool,
@@ -82,7 +82,7 @@ pub struct Key {
 pub struct Map {
     /// Its entries.
     pub entries: Vec<(Key, Node)>,
-    /// Names that were removed with [`Node::take`]. They count as known names when another name is unknown.
+    /// Names that were removed with [`Node::take`]. They still count as known when another name is checked.
     pub(crate) asked: Vec<&'static str>,
 }
 
@@ -93,7 +93,7 @@ impl Map {
         self.entry(name).map(|(_, node)| node)
     }
 
-    /// Name and value of an entry, for the place of the name.
+    /// The name and the value of an entry; the name has a place, too.
     #[must_use]
     pub fn entry(&self, name: &str) -> Option<(&Key, &Node)> {
         let (key, node) = self.entries.iter().find(|(key, _)| key.text == name)?;
@@ -163,7 +163,7 @@ impl Node {
         matches!(self.value, Value::Invalid)
     }
 
-    /// Removes an entry from a map. From now on its name counts as known, so that a misspelling of it is recognised.
+    /// Removes an entry from a map. Its name counts as known from then on, so that a misspelling of it gets a suggestion.
     pub fn take(&mut self, name: &'static str) -> Option<(Key, Node)> {
         let Value::Map(map) = &mut self.value else {
             return None;
@@ -185,7 +185,7 @@ impl Node {
             })
     }
 
-    /// Name and value of an entry of a map, for the place of the name.
+    /// The name and the value of an entry of a map; the name has a place, too.
     #[must_use]
     pub fn entry(&self, name: &str) -> Option<(&Key, &Self)> {
         match &self.value {

@@ -73,7 +73,7 @@ enum Kind {
     List(Vec<Node>),
     Map {
         map: Map,
-        /// The name of the next value. `Some(None)` if the name was not a scalar; then its value is ignored.
+        /// The name of the next value. `Some(None)` if the name was not a scalar: then the value is ignored.
         key: Option<Option<Key>>,
         merged: Vec<Node>,
     },
@@ -83,7 +83,7 @@ struct Builder<'a> {
     source: &'a Arc<Source>,
     problems: &'a mut Vec<Problem>,
     open: Vec<OpenCollection>,
-    /// Complete nodes with an anchor, with their depth and weight.
+    /// Complete nodes that have an anchor, each with its depth and weight.
     anchors: HashMap<usize, (Node, usize, usize)>,
     weight: usize,
     root: Option<Node>,
@@ -148,7 +148,7 @@ impl Builder<'_> {
         }
     }
 
-    /// Whether the next node is a name in a map. Names are texts, whatever they look like.
+    /// Whether the next node is a name in a map. Names are always texts, even if they look like numbers.
     fn wants_name(&self) -> bool {
         let kind = self.open.last().map(|open| &open.kind);
         matches!(kind, Some(Kind::Map { key: None, .. }))
@@ -247,7 +247,7 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// Adds to the weight of the file before a node is stored.
+    /// Adds to the weight of the file, before a node is stored.
     fn charge(&mut self, weight: usize, place: &Place) -> Step {
         self.weight = self.weight.saturating_add(weight);
         if self.weight > WEIGHT_MAX {
@@ -283,7 +283,7 @@ impl Builder<'_> {
 }
 
 impl Builder<'_> {
-    /// Adds the entries that `<<` names, except those that the map has itself. Of several maps the first one wins.
+    /// Adds the entries that `<<` refers to. The map's own entries win, and then those of the first of several maps.
     fn merge(&mut self, mut map: Map, merged: Vec<Node>) -> Map {
         let mut parts = Vec::new();
         for node in merged {
@@ -308,7 +308,7 @@ impl Builder<'_> {
     }
 }
 
-/// A name in a map, as it is written. None, with a problem, for a list or a map.
+/// The name of a map entry as it is written. `None` after reporting a problem, if the name is a list or a map.
 fn key_of(node: Node, problems: &mut Vec<Problem>) -> Option<Key> {
     let text = match node.value {
         Value::Text(text) => text.text,
@@ -322,7 +322,7 @@ fn key_of(node: Node, problems: &mut Vec<Problem>) -> Option<Key> {
             return None;
         }
         Value::Invalid => return None,
-        // An alias of a number.
+        // An alias of a number, for example.
         _ => node.place.slice().unwrap_or_default().to_owned(),
     };
     let place = node.place;
@@ -335,7 +335,7 @@ fn is_merge(key: &Key) -> bool {
 }
 
 fn insert(map: &mut Map, key: Key, mut node: Node, problems: &mut Vec<Problem>) {
-    // A block and an empty value have no text to point at, so their problems are shown at their name.
+    // A block and an empty value have no text to point at, so their problems point at their name.
     if node.place.length == 0 {
         node.place = key.place.clone();
     }

@@ -86,12 +86,12 @@ pub struct Place {
     pub line: u32,
     /// The column of the first character, from 1.
     pub column: u32,
-    /// The number of characters on this line; 0 for a value that is not written in the file.
+    /// The number of characters on this line; 0 if the value is not written in the file.
     pub length: u32,
 }
 
 impl Place {
-    /// The file as a whole, for problems that concern none of its lines (it cannot be read, it is empty).
+    /// The file as a whole, for problems that no line of it causes (it cannot be read, it is empty).
     #[must_use]
     pub fn whole(file: Arc<Source>) -> Self {
         Self {

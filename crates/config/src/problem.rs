@@ -38,7 +38,7 @@ pub struct Problem {
     pub also: Vec<(Place, String)>,
     /// The next step.
     pub help: Option<String>,
-    /// The value at the place was meant as a secret, so it is masked in the printed line.
+    /// Whether the value at the place was meant as a secret. Then it is masked in the printed line.
     pub is_secret: bool,
 }
 
@@ -127,7 +127,7 @@ impl Problems {
         (errors, shown.len() - errors)
     }
 
-    /// The text for people: all problems in order of place, each with its line and a caret. `colour` adds ANSI colours.
+    /// All problems as text, in order of place, each with its line and a caret. `colour` adds ANSI colours.
     #[must_use]
     pub fn render(&self, colour: bool) -> String {
         let mut out = String::new();
@@ -137,8 +137,7 @@ impl Problems {
         out
     }
 
-    /// All problems in order of place. Duplicates are dropped: a node that an alias repeats has its problems once per
-    /// use.
+    /// All problems in order of place, without duplicates: a node that an alias repeats reports its problems at each use.
     fn shown(&self) -> Vec<&Problem> {
         let mut shown: Vec<&Problem> = self.0.iter().collect();
         shown.sort_by(|a, b| (a.place.rank(), &a.message).cmp(&(b.place.rank(), &b.message)));
@@ -231,7 +230,7 @@ fn show_line(out: &mut String, place: &Place, paint: Paint, is_secret: bool) {
     line(out, &format!("  {margin} | {indent}{caret}"));
 }
 
-/// Control characters must not reach the terminal. A tab becomes one column so that the caret fits.
+/// Replaces control characters, which must not reach the terminal. A tab becomes one column so that the caret fits.
 fn clean_char(c: char) -> char {
     match c {
         '\t' => ' ',
@@ -244,7 +243,7 @@ fn clean(text: &str) -> String {
     text.chars().map(clean_char).collect()
 }
 
-/// The line with the value of every option with the name of a secret replaced by `*`, character by character.
+/// The line with the values of options that have the name of a secret. Each character of such a value is replaced by `*`.
 ///
 /// A value written as `${NAME}` reveals nothing and is left as it is.
 fn mask(text: &str) -> String {

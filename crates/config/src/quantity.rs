@@ -2,7 +2,7 @@
 
 use crate::words::quote;
 
-/// A decimal number times a factor, if the result is whole and fits.
+/// A decimal number times a factor; `None` if the result is not whole or does not fit.
 pub(crate) fn scaled(number: &str, factor: u64) -> Option<u64> {
     let (whole, part) = number.split_once('.').unwrap_or((number, ""));
     if whole.is_empty() || number.ends_with('.') {

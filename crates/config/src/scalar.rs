@@ -56,7 +56,7 @@ pub(crate) fn float(text: &str) -> Option<f64> {
         ".nan" | ".NaN" | ".NAN" if rest == text => return Some(f64::NAN),
         _ => {}
     }
-    // std parses more than the schema allows: `inf`, `nan`, `infinity`.
+    // std accepts more than the schema: `inf`, `nan`, `infinity`.
     let first = rest.chars().next()?;
     if !(first.is_ascii_digit() || first == '.') || rest.chars().any(|c| !is_of_number(c)) {
         return None;

@@ -28,7 +28,8 @@ pub(crate) fn names_secret(name: &str) -> bool {
 pub fn is_secret_name(name: &str) -> bool {
     let lower = name.to_ascii_lowercase();
     let of_option = SECRET_WORDS.iter().any(|word| lower.ends_with(word)) || lower == SECRET_BLOCK;
-    // Options are lower_snake nouns of ours, among them `key`: a template, or a path. Variables and headers are not.
+    // Options of Millstream are nouns in lower_snake, and one of them, `key`, is a template or a path. A name in another form
+    // belongs to a variable or header.
     let is_foreign = name.contains(|c: char| c.is_ascii_uppercase() || c == '-');
     of_option || lower == "cookie" || lower == "authorization" || (is_foreign && names_secret(name))
 }

@@ -61,7 +61,7 @@ struct Writer<'a> {
     place: &'a Place,
 }
 
-/// The replacement for a `${...}`, and whether it is secret.
+/// The text that replaces a `${...}`, and whether it is secret.
 type Replacement = (String, bool);
 
 impl Writer<'_> {

@@ -1,6 +1,6 @@
 //! The top-level section `tls`, a map of names to blocks. A node that names a block gets a copy of it.
 //!
-//! So a component never sees a name, and a problem in a block is reported where the block is written.
+//! A component never sees a name, and a problem in a block is reported at the block.
 
 use crate::names::{check, nearest};
 use crate::node::{Key, Node, Value};

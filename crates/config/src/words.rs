@@ -1,4 +1,4 @@
-//! Suggestions for unknown words: the nearest known word, our word for one of another program, or a later version.
+//! Suggestions for unknown words: the nearest known word, our word for a word of another program, or a later version.
 
 use crate::names::nearest;
 use crate::place::Place;
@@ -28,10 +28,9 @@ impl Word {
     }
 }
 
-/// Our words, each with the words that other programs use for it: Vector, Fluentd, Fluent Bit, Flume, Logstash,
-/// rsyslog.
+/// Our words, each with the words that other programs use for it: Vector, Fluentd, Fluent Bit, Flume, Logstash, rsyslog.
 ///
-/// Only words that are possible in their place are suggested; of several, the first one.
+/// A word is suggested only if it is possible at that place. If there are several, the first one is.
 const TRANSLATED: &[(&str, &str)] = &[
     // sections
     (
@@ -129,7 +128,7 @@ const TRANSLATED: &[(&str, &str)] = &[
     ("skip", "drop_oldest drop_oldest_chunk"),
 ];
 
-/// Words reserved for a later version: their kind, where they will be used, and the words.
+/// Words that are reserved for a later version, each with its kind and the place where it will be used.
 const LATER: &[(Word, &str, &[&str])] = &[(Word::Type, "", &["window", "throttle", "dedupe"])];
 
 /// The types of processors, which new users look for among sources and sinks.
@@ -218,7 +217,7 @@ pub fn unknown(what: Word, word: &str, place: &Place, candidates: &[&str]) -> Pr
     }
 }
 
-/// The processor that a type means where no processor is possible, but nothing that is possible.
+/// The processor that a type refers to, if no processor is possible here and no other type that is possible fits.
 fn processor(what: Word, word: &str, possible: &[&str]) -> Option<&'static str> {
     let is_elsewhere = PROCESSORS.iter().all(|ours| !possible.contains(ours));
     if what != Word::Type
@@ -237,7 +236,7 @@ pub(crate) fn meant<'a>(word: &str, candidates: &[&'a str]) -> Option<&'a str> {
         .or_else(|| nearest(word, candidates.iter().copied()))
 }
 
-/// Where a later version will use the word.
+/// The place in which a later version will use the word.
 fn later(what: Word, word: &str) -> Option<&'static str> {
     LATER
         .iter()
@@ -252,7 +251,7 @@ fn translate(word: &str, is_possible: impl Fn(&str) -> bool) -> Option<&'static 
         .map(|(ours, _)| *ours)
 }
 
-/// Longer lists of candidates are not printed.
+/// The most candidates that are listed in a message.
 const LISTED_MAX: usize = 24;
 
 fn listed(candidates: &[&str]) -> String {
@@ -273,7 +272,7 @@ pub(crate) fn join(words: &[&str]) -> String {
 /// The most characters of the user's text that a message repeats.
 const QUOTED_MAX: usize = 60;
 
-/// The user's text for a message: in back quotes, truncated, without control characters.
+/// The user's text as a message shows it: in back quotes, truncated, without control characters.
 pub(crate) fn quote(text: &str) -> String {
     let mut shown: String = text
         .chars()

@@ -1,6 +1,6 @@
-//! A client of a running instance: one request per connection, with timeouts and a bound on the answer.
+//! A client of a running instance: one request per connection, with timeouts and a limit on the answer.
 //!
-//! It speaks HTTP/1.0, so that an answer ends with its connection and is never sent in chunks.
+//! It speaks HTTP/1.0, in which an answer ends with its connection and is never chunked.
 
 use std::{
     fmt,
@@ -13,21 +13,21 @@ use std::{
 use millstream_config::Secret;
 use rustls::{ClientConfig, ClientConnection, StreamOwned, pki_types::ServerName};
 
-/// The timeout of connecting and of each read.
+/// The timeout of connecting, and of each read.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// The timeout of each read of the answer to a change: a reload opens channels and removes nodes first.
+/// The timeout of each read of the answer to a change, because a reload may first open channels and end nodes.
 const PATIENCE_CHANGE: Duration = Duration::from_secs(60);
 /// The largest answer in bytes: enough for some thousand nodes.
 const ANSWER_MAX: u64 = 64 << 20;
 /// The longest head of an answer.
 const HEAD_MAX: u64 = 64 << 10;
 
-/// An instance, and how to speak to it.
+/// The address of an instance, and how to connect to it.
 #[derive(Clone)]
 pub struct Client {
     /// `HOST:PORT`.
     pub address: String,
-    /// With TLS.
+    /// The TLS configuration; `None` for no TLS.
     pub tls: Option<Arc<ClientConfig>>,
     /// The token to present.
     pub token: Option<Secret>,
@@ -52,7 +52,7 @@ impl fmt::Display for Client {
 }
 
 impl Client {
-    /// The status and the body of the answer to a request without a body.
+    /// Sends a request without a body. Returns the status and the body of the answer.
     pub fn request(&self, method: &str, path: &str) -> io::Result<(u16, String)> {
         let answer = self.open(method, path)?;
         let mut body = Vec::new();
@@ -60,7 +60,7 @@ impl Client {
         Ok((answer.code, String::from_utf8_lossy(&body).into_owned()))
     }
 
-    /// The answer to a request without a body. Each read of it waits for five seconds at most, or for a minute after a change.
+    /// Sends a request without a body. Each read of the answer waits for at most five seconds, or for a minute after a change.
     pub fn open(&self, method: &str, path: &str) -> io::Result<Answer> {
         let mut stream = self.connect(match method {
             "GET" => PATIENCE,
@@ -113,7 +113,7 @@ impl Client {
     }
 }
 
-/// Reads the head of an answer: a status line, headers, and an empty line. Returns the status.
+/// Reads the head of an answer (a status line, headers, an empty line), and returns the status.
 fn head(answer: &mut impl BufRead) -> io::Result<u16> {
     let wrong = || io::Error::new(io::ErrorKind::InvalidData, "it does not answer as HTTP");
     let mut lines = answer.take(HEAD_MAX);

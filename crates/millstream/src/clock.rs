@@ -1,7 +1,7 @@
 //! Watches the wall clock, and logs when it jumps.
 //!
-//! Records carry the wall clock's time, so after a jump they are in other files than before, and an operator needs to know. Ages
-//! (channels, retries, rotation) use clocks that never jump.
+//! Records carry the time of the wall clock, so after a jump they go to other files than before, and an operator needs to know.
+//! Ages (channels, retries, rotation) come from clocks that never jump.
 
 use std::time::{Duration, Instant};
 
@@ -9,9 +9,9 @@ use jiff::{SignedDuration, Timestamp};
 use millstream_pipeline::report::Reporter;
 use millstream_record::Time;
 
-/// How often the clocks are compared.
+/// The interval between two comparisons of the clocks.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// The smallest difference that counts as a jump: time services correct smaller ones without a step.
+/// The smallest difference that counts as a jump. Time services correct smaller ones gradually.
 const JUMP_MIN: Duration = Duration::from_secs(1);
 
 /// Logs every jump while it is polled; at most one line in each direction in 10 s.
@@ -41,7 +41,7 @@ pub async fn watch() {
     }
 }
 
-/// The nearest whole number of seconds, without the sign.
+/// The absolute value, rounded to whole seconds.
 fn whole_seconds(jump: SignedDuration) -> SignedDuration {
     let half = SignedDuration::from_millis(500);
     SignedDuration::from_secs(jump.abs().saturating_add(half).as_secs())
@@ -58,7 +58,7 @@ impl Clocks {
         Self { wall, steady }
     }
 
-    /// How far the wall clock has jumped since the last reading, if it has.
+    /// How far the wall clock has jumped since the last reading; `None` if it has not.
     fn compare(&mut self, wall: Time, steady: Instant) -> Option<SignedDuration> {
         let passed = steady.saturating_duration_since(self.steady);
         let passed = i64::try_from(passed.as_nanos()).unwrap_or(i64::MAX);
@@ -80,7 +80,7 @@ mod tests {
         let wall = |seconds: i64| Time::from_parts(1_000_000 + seconds, 0);
         let mut clocks = Clocks::new(wall(0), at(0));
         assert_eq!(clocks.compare(wall(1), at(1)), None);
-        // No reading for an hour.
+        // The readings are an hour apart.
         assert_eq!(clocks.compare(wall(3601), at(3601)), None);
         let days = 3 * 24 * 3600;
         let jump = clocks.compare(wall(3602 + days), at(3602));

@@ -43,7 +43,7 @@ pub struct Loaded {
     pub warnings: Problems,
 }
 
-/// Loads and checks files and directories; returns all errors at once.
+/// Loads and checks files and directories. Returns all errors at once.
 pub fn read(paths: &[PathBuf]) -> Result<Loaded, Problems> {
     let loaded = load(paths, &Environment::of_process())?;
     let sections = loaded.tree.sections();
@@ -101,7 +101,7 @@ pub fn read(paths: &[PathBuf]) -> Result<Loaded, Problems> {
     }
 }
 
-/// Lays out the graph of `entries`. `left_out` has the names of nodes that are missing.
+/// Lays out the graph of `entries`. `left_out` has the names of nodes that have errors and are missing.
 pub fn lay_out(
     entries: Vec<layout::Entry>,
     left_out: &[String],
@@ -110,7 +110,7 @@ pub fn lay_out(
     layout::lay_out(entries, left_out, run_settings(settings), SIZE_MAX as usize)
 }
 
-/// Takes the cases out of the options of processors.
+/// Removes the cases from the options of processors and reads them.
 fn take_cases(nodes: &mut [Entry], problems: &mut Vec<Problem>) -> Vec<Case> {
     let processors = nodes.iter_mut();
     let processors = processors.filter(|node| node.section == Section::Processors);
@@ -128,7 +128,7 @@ fn is_error(problem: &Problem) -> bool {
     problem.severity == Severity::Error
 }
 
-/// The errors for a configuration without sources or without sinks: it could do nothing.
+/// The errors about a configuration without sources or without sinks, which would do nothing.
 fn empty_sections(tree: &Tree) -> Vec<Problem> {
     let needed = [Section::Sources, Section::Sinks];
     let is_empty = |section: &Section| tree.names(*section).next().is_none();
@@ -143,7 +143,7 @@ fn empty_sections(tree: &Tree) -> Vec<Problem> {
     vec![Problem::new(&tree.root.place, message).help(help)]
 }
 
-/// Settings that can be read but not used.
+/// Errors in settings whose type is right but whose value cannot be used.
 fn wrong_settings(settings: &Settings, tree: &Tree) -> Vec<Problem> {
     let mut problems = Vec::new();
     let at = |path: &str, message: String| tree.root.problem_at(path, message);
@@ -164,7 +164,7 @@ fn wrong_settings(settings: &Settings, tree: &Tree) -> Vec<Problem> {
     problems
 }
 
-/// Settings of Graphite that can be read but not used.
+/// Errors in the settings of Graphite.
 fn wrong_graphite(settings: &Settings, tree: &Tree) -> Vec<Problem> {
     let Some(graphite) = &settings.graphite else {
         return Vec::new();
@@ -201,7 +201,7 @@ fn wrong_graphite(settings: &Settings, tree: &Tree) -> Vec<Problem> {
     problems
 }
 
-/// The addresses that the instance of a configuration listens on. Errors elsewhere are ignored: the instance runs already.
+/// The setting `api`. Errors in other parts are ignored, because the instance runs already.
 pub fn api(paths: &[PathBuf]) -> Result<Api, Problems> {
     let loaded = load(paths, &Environment::of_process())?;
     match loaded.tree.root.get("api") {
@@ -210,13 +210,13 @@ pub fn api(paths: &[PathBuf]) -> Result<Api, Problems> {
     }
 }
 
-/// The `data_dir` of a configuration. Errors elsewhere are ignored.
+/// The `data_dir` of a configuration. Errors in other parts are ignored.
 pub fn data_dir(paths: &[PathBuf]) -> Result<PathBuf, Problems> {
     let loaded = load(paths, &Environment::of_process())?;
     Ok(loaded.tree.sections().settings.data_dir)
 }
 
-/// The option of nodes whose default is a top-level setting.
+/// The option of nodes that defaults to a top-level setting.
 const TIMEZONE: &str = "timezone";
 
 /// The component of a node and its options. `zone` is the top-level time zone.
@@ -277,7 +277,7 @@ fn machine_name() -> String {
         .into_owned()
 }
 
-/// Prints problems to stderr; returns the exit code of an invalid configuration.
+/// Prints problems to stderr, and returns the exit code of an invalid configuration.
 pub fn complain(problems: &Problems) -> u8 {
     show(problems);
     let (errors, _) = problems.counts();

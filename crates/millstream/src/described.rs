@@ -1,6 +1,6 @@
-//! The nodes that run, described: their options without secrets, what they promise, and the paths that they are on.
+//! Descriptions of the running nodes: their options without secrets, their promises, and the paths that they are on.
 //!
-//! A plan is used up when it is launched, so the description is made before, and again at each reload.
+//! Launching a plan consumes it, so the descriptions are made before that, at the start and at each reload.
 
 use std::{
     collections::BTreeMap,
@@ -15,7 +15,7 @@ use crate::{
     masked,
 };
 
-/// Describes each node. Clones share it; a reload replaces it.
+/// The descriptions of all nodes. Clones share them; a reload replaces them.
 #[derive(Clone, Default)]
 pub struct Descriptions(Arc<RwLock<Nodes>>);
 
@@ -29,14 +29,14 @@ impl Descriptions {
         Self(Arc::new(RwLock::new(entries.iter().map(node).collect())))
     }
 
-    /// Takes over the descriptions of another plan.
+    /// Replaces all descriptions.
     pub fn replace(&self, other: Self) {
         let mut other = other.0.write().unwrap_or_else(PoisonError::into_inner);
         let nodes = std::mem::take(&mut *other);
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = nodes;
     }
 
-    /// The description of a node: `options`, and if they are known `promise`, `answers`, `paths`, `in_front_of` and `not_repeatable`.
+    /// The description of a node: `options`, and if known `promise`, `answers`, `paths`, `in_front_of` and `not_repeatable`.
     pub fn of(&self, node: &str) -> Option<Value> {
         let nodes = self.0.read().unwrap_or_else(PoisonError::into_inner);
         nodes.get(node).cloned()

@@ -1,6 +1,7 @@
 //! The program: command line, configuration, wiring.
 //!
-//! [`main`] is the whole program. A program that calls it with components of another crate has them beside those of Millstream.
+//! [`main`] is the whole program. A program that calls it with the components of another crate has those in addition to
+//! Millstream's.
 
 mod api;
 mod cases;
@@ -30,14 +31,14 @@ use clap::{Parser, Subcommand};
 use millstream_pipeline::node::Component;
 use millstream_sys::allocator::MidPage;
 
-/// Large buffers begin where the kernel copies fast.
+/// Makes large buffers begin where the kernel copies fast.
 #[global_allocator]
 static ALLOCATOR: MidPage = MidPage;
 
 /// Moves event streams from where they are written to where they are kept, and loses nothing it accepted.
 ///
-/// Start with `millstream example aggregator > millstream.yaml`, see what it does with `millstream explain millstream.yaml`,
-/// and run it with `millstream run millstream.yaml`. `millstream components` lists all sources, channels and sinks, and the
+/// Start with `millstream example aggregator > millstream.yaml`. `millstream explain millstream.yaml` shows what it does, and
+/// `millstream run millstream.yaml` runs it. `millstream components` lists all sources, channels and sinks, and the
 /// pages `config`, `tags`, `templates` and `secrets`.
 #[derive(Parser)]
 #[command(version, arg_required_else_help = true)]
@@ -65,9 +66,9 @@ enum Command {
 
 /// Exit codes. The numbers are those of sysexits.h.
 mod exit {
-    /// Drained.
+    /// The run ended, and everything was settled.
     pub const DRAINED: u8 = 0;
-    /// It could not start, gave up, or left records behind.
+    /// The program could not start, gave up, or left records behind.
     pub const FAILED: u8 = 1;
     /// Wrong command line (EX_USAGE).
     pub const USAGE: u8 = 64;
@@ -75,7 +76,7 @@ mod exit {
     pub const CONFIG: u8 = 78;
 }
 
-/// Runs the program with the arguments of the process. `components` are known beside those of Millstream.
+/// Runs the program with the arguments of the process. `components` are added to those of Millstream.
 pub fn main(components: &'static [Component]) -> ExitCode {
     registry::add(components);
     page::fit_terminal();
@@ -100,7 +101,7 @@ pub fn main(components: &'static [Component]) -> ExitCode {
     })
 }
 
-/// Prints help, or what is wrong with the command line; returns the exit code.
+/// Prints help, or the error in the command line; returns the exit code.
 fn misunderstood(error: &clap::Error) -> u8 {
     let arguments: Vec<_> = std::env::args().skip(1).collect();
     match usage::hint(error, &arguments) {

@@ -1,4 +1,4 @@
-//! The log: lines on stderr, for people or as JSON, in UTC; under journald each with its priority.
+//! The log: lines on stderr, as text or as JSON, in UTC. Under journald each line has its priority.
 
 use std::fmt;
 
@@ -14,7 +14,7 @@ use tracing_subscriber::{
 
 use crate::{systemd, visible::LogLines};
 
-/// Starts the log as the settings say.
+/// Starts the log with these settings.
 pub fn start(log: &Log) {
     let level = match log.level {
         LogLevel::Error => Level::ERROR,
@@ -37,7 +37,7 @@ pub fn start(log: &Log) {
     }
 }
 
-/// Lines as journald reads them: `<4>` and the text (sd-daemon(3)). It adds the time itself.
+/// Formats lines for journald: `<4>` and the text (sd-daemon(3)). journald adds the time.
 struct Prioritized(Format<Compact, ()>);
 
 impl Prioritized {

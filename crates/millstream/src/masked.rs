@@ -1,7 +1,8 @@
 //! The options of a node as they may be shown: every secret is `***`.
 //!
-//! A text is secret if it came from a file or a variable whose name suggests it, if the option's type says so
-//! (`millstream_config::Secret`, in the component's schema), if the option's name suggests it, and if it is the password of a URL.
+//! A text is secret in each of these cases: it came from a file, or from a variable whose name suggests a secret; the type of its
+//! option is secret (`millstream_config::Secret`, in the component's schema); the name of its option suggests a secret; it is the
+//! password in a URL.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +14,7 @@ const HIDDEN: &str = "***";
 /// The definition of secret texts in a schema.
 const SECRET: &str = "Secret";
 
-/// The options of a component that has this schema.
+/// The options of a component with this schema, with all secrets masked.
 pub fn options(options: &Node, schema: &Json) -> Json {
     shown(options, &secrets(schema))
 }
@@ -44,7 +45,7 @@ fn shown(node: &Node, secrets: &BTreeSet<String>) -> Json {
     }
 }
 
-/// A secret, with the names in it if it is a map.
+/// A masked value. The names in a map stay visible.
 fn hidden(node: &Node) -> Json {
     match &node.value {
         Value::Null => Json::Null,
@@ -60,7 +61,7 @@ fn hidden(node: &Node) -> Json {
     }
 }
 
-/// A text with the password of each URL in it hidden: `https://user:***@host`.
+/// A text in which the password of each URL is masked: `https://user:***@host`.
 fn without_password(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
@@ -92,7 +93,7 @@ fn secrets(schema: &Json) -> BTreeSet<String> {
     let empty = Map::new();
     let defs = schema["$defs"].as_object().unwrap_or(&empty);
     let mut kinds = BTreeSet::from([SECRET.to_owned()]);
-    // A definition may name a definition that stands behind it.
+    // Repeated, because a definition may refer to a later one.
     loop {
         let known = kinds.len();
         for (name, def) in defs {
@@ -120,7 +121,8 @@ fn secrets(schema: &Json) -> BTreeSet<String> {
     found
 }
 
-/// Whether a schema is that of a secret text, or of a list or map of them. A map with named options is not: they are looked at alone.
+/// Whether a schema is a secret text, or a list or map of secret texts. A map with named options is not, because its options are
+/// checked separately.
 fn is_secret(schema: &Json, kinds: &BTreeSet<String>) -> bool {
     let mut open = vec![schema];
     while let Some(part) = open.pop() {

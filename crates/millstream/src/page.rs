@@ -14,14 +14,14 @@ use crate::{
     visible::{visible, visible_lines},
 };
 
-/// The line length when the output is not a terminal.
+/// The line length if the output is not a terminal.
 const WIDTH: usize = 100;
 /// The smallest and largest line length that a terminal can set.
 const WIDTHS: RangeInclusive<usize> = 60..=120;
 
 static LINE_WIDTH: OnceLock<usize> = OnceLock::new();
 
-/// Makes lines as long as the terminal is wide, if the standard output is one.
+/// Adapts the line length to the terminal, if stdout is one.
 pub fn fit_terminal() {
     let size = rustix::termios::tcgetwinsize(std::io::stdout());
     if let Ok(columns @ 1..) = size.map(|size| usize::from(size.ws_col)) {
@@ -62,8 +62,8 @@ fn wrapped(first: &str, text: &str, most: usize) -> String {
     out
 }
 
-/// Rows with aligned columns, two spaces apart; the last column is wrapped. Columns named in `right` are aligned to the
-/// right, as numbers are. A cell is one line: control characters in it are escaped.
+/// Rows with aligned columns, two spaces apart. The last column is wrapped. Columns in `right` are aligned to the right, as numbers
+/// should be. A cell is one line: control characters in it are escaped.
 pub fn columns(indent: usize, rows: &[Vec<String>], right: &[usize]) -> String {
     let cells = |row: &Vec<String>| row.iter().map(|cell| visible(cell).into_owned()).collect();
     let rows: Vec<Vec<String>> = rows.iter().map(cells).collect();
@@ -96,7 +96,7 @@ pub fn columns(indent: usize, rows: &[Vec<String>], right: &[usize]) -> String {
     out
 }
 
-/// A table with lines of at most `most` characters; its first row is the header. If the cells need more, the widest columns are
+/// A table with lines of at most `most` characters; the first row is the header. If the cells need more, the widest columns are
 /// wrapped. Words are never broken.
 pub fn table(indent: usize, rows: &[Vec<String>], most: usize) -> String {
     let count = rows.iter().map(Vec::len).max().unwrap_or(0);
@@ -144,7 +144,7 @@ fn push_row(out: &mut String, indent: usize, cells: &[String], widths: &[usize])
     }
 }
 
-/// The number of columns that a text takes.
+/// The number of terminal columns of a text.
 pub fn width(text: &str) -> usize {
     text.chars().count()
 }
@@ -187,13 +187,13 @@ pub fn period(time: Duration) -> String {
     let whole = |number: u128| u32::try_from(number);
     let period = match (whole(time.as_millis()), whole(time.as_secs().into())) {
         (Ok(millis), _) => Period::millis(millis),
-        // After seven weeks.
+        // The milliseconds of more than seven weeks do not fit.
         (Err(_), seconds) => Period::secs(seconds.unwrap_or(u32::MAX)),
     };
     period.to_string()
 }
 
-/// A character of a name within a path.
+/// A character of a name, encoded for the path of a URL.
 pub fn coded(letter: char) -> String {
     match letter {
         'a'..='z' | 'A'..='Z' | '0'..='9' | '-' | '_' => letter.to_string(),
@@ -212,10 +212,10 @@ pub fn print(text: &str) -> u8 {
     exit::DRAINED
 }
 
-/// The colour of a line on a terminal.
+/// The colour of a line in a terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Colour {
-    /// That of all text.
+    /// The default colour.
     None,
     /// Expected but not found, or wrong.
     Red,
@@ -284,7 +284,7 @@ mod tests {
             " a    what         n\n ---  -----------  -\n key  many words   1\n      in a cell\n"
         );
         assert_eq!(table(1, &rows, 40).lines().count(), 3);
-        // A word is wider than there is room.
+        // The longest word is wider than the table may be.
         assert!(table(1, &rows, 5).contains("words"));
     }
 

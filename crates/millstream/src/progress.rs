@@ -1,4 +1,4 @@
-//! The progress line of `run --once` on a terminal, updated every second. Silent in a pipe.
+//! The progress line of `run --once`, updated every second. Shown only in a terminal.
 
 use std::{
     future::pending,
@@ -60,7 +60,7 @@ impl Drop for Progress {
     }
 }
 
-/// Records that came in and that were settled.
+/// The numbers of records received and settled.
 fn sums(meters: &Meters) -> (u64, u64) {
     let mut sums = (0, 0);
     for (_, name, value) in meters.snapshot() {

@@ -1,14 +1,14 @@
 //! Hides the values of chosen fields in records that are shown: `api: { redact: [".password", ".user.email"] }`.
 //!
-//! A text that is a JSON object or array is searched, too: a line that no processor has parsed yet holds its fields there. Other texts are
-//! shown as they are, so a field that holds a whole unparsed line must be named itself.
+//! A text that is a JSON object or array is searched, too, because a line that no processor has parsed has its fields there. Other
+//! texts are not searched. To hide a field that holds a whole unparsed line, name that field itself.
 
 use millstream_wire::record::FieldPath;
 use serde_json::Value;
 
 /// Printed in place of a value.
 const HIDDEN: &str = "***";
-/// The texts within texts that are searched.
+/// The depth of texts within texts that are searched.
 const DEPTH_MAX: usize = 3;
 
 /// The fields to hide.
@@ -16,7 +16,7 @@ const DEPTH_MAX: usize = 3;
 pub struct Redaction(Vec<FieldPath>);
 
 impl Redaction {
-    /// The fields that the configuration names. It was checked.
+    /// The fields that the configuration names, which was checked before.
     pub fn new(fields: &[String]) -> Self {
         Self(fields.iter().filter_map(|it| it.parse().ok()).collect())
     }
@@ -33,7 +33,7 @@ impl Redaction {
         }
     }
 
-    /// A record in a text, as it may be shown.
+    /// A record that is a text, with the fields hidden.
     pub fn text(&self, text: &str) -> String {
         let mut value = Value::from(text);
         self.apply(&mut value);
@@ -43,7 +43,7 @@ impl Redaction {
         }
     }
 
-    /// Hides the fields in a value that may be a record, and in the texts of it that may be records.
+    /// Hides the fields in a value that may be a record, and in texts in it that may be records.
     fn within(&self, value: &mut Value, depth: usize) {
         for field in &self.0 {
             hide(value, field.parts());
@@ -72,7 +72,7 @@ impl Redaction {
                     return;
                 }
                 let Ok(mut inner) = serde_json::from_str::<Value>(trimmed) else {
-                    // Cut or damaged: where the fields end is not known.
+                    // The JSON is cut or damaged, so the end of a field is unknown. The whole text is hidden if it names one.
                     if self.names_a_field(text) {
                         HIDDEN.clone_into(text);
                     }
@@ -91,7 +91,7 @@ impl Redaction {
     }
 }
 
-/// Hides one field. A list on the way is a list of records.
+/// Hides one field. A list on the path is treated as a list of records.
 fn hide(value: &mut Value, names: &[Box<str>]) {
     match (value, names) {
         (Value::Array(all), _) => all.iter_mut().for_each(|one| hide(one, names)),

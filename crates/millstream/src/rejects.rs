@@ -8,8 +8,8 @@ use serde_json::{Map, Value};
 
 use crate::redact::Redaction;
 
-/// The record on its line, without the fields that are hidden. Bytes that are not text cannot be searched: if fields are hidden, only
-/// their number is shown.
+/// The record on one line, with the chosen fields hidden. Bytes that are not text cannot be searched, so if any field is hidden,
+/// only their number is shown.
 pub fn line(rejected: &Rejected<'_>, redaction: &Redaction) -> String {
     let values = rejected.values.iter();
     let values: Map<String, Value> = values
@@ -41,7 +41,7 @@ pub fn line(rejected: &Rejected<'_>, redaction: &Redaction) -> String {
     format!("{{{}}}", fields.join(","))
 }
 
-/// A record that is JSON. If nothing is hidden, the unchanged text: all its digits, and fields of the same name.
+/// A record that is JSON. If no field is hidden, its text is unchanged, with all digits and repeated fields.
 fn shown(record: String, redaction: &Redaction) -> String {
     if redaction.is_empty() {
         return record;
@@ -59,7 +59,7 @@ fn text(text: &str) -> String {
     Value::from(text).to_string()
 }
 
-/// A time to the nanosecond.
+/// A time in nanoseconds, as RFC 3339.
 pub fn stamp(time: Time) -> String {
     Timestamp::from_nanosecond(time.0.into()).map_or(String::new(), |time| time.to_string())
 }

@@ -8,12 +8,12 @@ use std::{
     },
 };
 
-/// Sends systemd a state such as `READY=1`, if it asked for it. Errors are ignored.
+/// Sends systemd a state such as `READY=1`, if it has set `NOTIFY_SOCKET`. Errors are ignored.
 pub fn notify(state: &str) {
     let Some(path) = env::var_os("NOTIFY_SOCKET") else {
         return;
     };
-    // A leading `@` means an address without a file.
+    // A leading `@` means an abstract address, which has no file.
     let address = match path.as_encoded_bytes().strip_prefix(b"@") {
         Some(name) => SocketAddr::from_abstract_name(name),
         None => SocketAddr::from_pathname(&path),

@@ -1,7 +1,7 @@
-//! Replaces the running program by the one that is now in its file, without closing the addresses that sources listen at.
+//! Replaces the running program by the one that is now in its file. The listening sockets of sources stay open.
 //!
-//! The new program first checks the configuration; if that fails or takes too long, nothing changes. Then this one drains as at a stop, and the
-//! new one starts in the same process. Connections and datagrams that arrive in between wait in the sockets.
+//! First the new program checks the configuration; if that fails or takes too long, nothing changes. Then this program drains as at
+//! a stop, and the new one starts in the same process. Connections and datagrams that arrive meanwhile wait in the sockets.
 
 use std::{
     env, io,
@@ -22,11 +22,11 @@ use tokio::{
 
 use crate::exit;
 
-/// The most bytes of an error of the new program that the log shows.
+/// The most bytes of the new program's error that the log shows.
 const SHOWN_BYTES: u64 = 2000;
 /// The longest time that the new program may take to check the configuration.
 const CHECK_MAX: Duration = Duration::from_mins(1);
-/// How often the new program is asked whether it has ended.
+/// The interval at which the new program is polled for its end.
 const STEP: Duration = Duration::from_millis(20);
 
 /// The program and its configuration.
@@ -37,7 +37,7 @@ pub struct Upgrade {
 }
 
 impl Upgrade {
-    /// The program that runs now. To be called at its start: later its file may be another one.
+    /// The running program. Called at its start, because its file may be replaced later.
     pub fn new(config: &[PathBuf]) -> Self {
         let first = env::args_os().next().map(PathBuf::from);
         Self {
@@ -46,13 +46,13 @@ impl Upgrade {
         }
     }
 
-    /// Lets the program in the file check the configuration, for at most a minute. The error says what is wrong. A drop of the future
-    /// kills that program.
+    /// Lets the new program check the configuration, for at most a minute. The error says what is wrong. Dropping the future kills
+    /// that program.
     pub async fn check(&self) -> Result<(), String> {
         check(&self.program, &self.config, CHECK_MAX).await
     }
 
-    /// Starts the program in place of this one, with the same arguments. Returns the exit code only if that fails.
+    /// Replaces this program by the new one, with the same arguments. Returns the exit code only if that fails.
     pub fn execute(&self) -> u8 {
         let (variable, sockets) = handover::hand_over();
         let arguments = env::args_os().skip(1);
@@ -80,11 +80,11 @@ async fn check(program: &Path, config: &[PathBuf], max: Duration) -> Result<(), 
     }
 }
 
-/// The new program while it checks the configuration. It is killed when this is dropped. `None` when it has ended.
+/// The new program while it checks the configuration; `None` once it has ended. Dropping this kills it.
 struct Checker(Option<Child>);
 
 impl Checker {
-    /// Also returns its standard error.
+    /// Starts the check. Also returns the program's standard error.
     fn start(program: &Path, config: &[PathBuf]) -> io::Result<(Self, ChildStderr)> {
         let mut child = Command::new(program)
             .arg("check")
@@ -100,7 +100,7 @@ impl Checker {
         Ok((checker, errors))
     }
 
-    /// Waits for its end. Returns the beginning of what it wrote to standard error.
+    /// Waits for its end. Returns its status and the beginning of its standard error.
     async fn ended(&mut self, errors: ChildStderr) -> io::Result<(ExitStatus, String)> {
         let mut errors = pipe::Receiver::from_owned_fd(OwnedFd::from(errors))?;
         let mut text = Vec::new();
@@ -121,9 +121,9 @@ impl Checker {
 impl Drop for Checker {
     fn drop(&mut self) {
         if let Some(mut child) = self.0.take() {
-            // Before it is reaped: until then its number belongs to no other process.
+            // Killed before it is reaped: until then no other process can have its id.
             let _ = kill_process_group(Pid::from_child(&child), Signal::KILL);
-            // A program that hangs in the kernel does not end at once.
+            // A program that hangs in the kernel does not end at once, so a thread waits for it.
             let reaper = thread::Builder::new().name("check-reaper".into());
             let _ = reaper.spawn(move || child.wait());
         }

@@ -11,7 +11,7 @@ const CHECK_OPTIONS: [&str; 6] = ["-t", "-T", "--dry-run", "--validate", "--test
 /// Commands that take configurations as arguments.
 const COMMANDS: [&str; 4] = ["run", "check", "explain", "test"];
 
-/// Commands of other programs, and ours.
+/// Commands of other programs, each with ours.
 const TRANSLATED: [(&str, &str); 12] = [
     ("validate", "check"),
     ("verify", "check"),
@@ -27,7 +27,7 @@ const TRANSLATED: [(&str, &str); 12] = [
     ("init", "example"),
 ];
 
-/// The right command line, if this one is in the style of another program.
+/// The right command line, if this one was meant for another program.
 pub fn hint(error: &clap::Error, arguments: &[String]) -> Option<String> {
     let context = |kind| match error.get(kind) {
         Some(ContextValue::String(text)) => Some(text.as_str()),

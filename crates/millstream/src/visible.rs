@@ -1,8 +1,8 @@
 //! Makes control characters visible in text that a peer, a file or a server chose.
 //!
-//! File names, error replies and field values reach the log and the terminal. A newline in one of them would forge a log line,
-//! and an escape sequence would drive the operator's terminal. Every log line and every page passes through here, so no place
-//! that formats a message has to remember it. The escapes are those of JSON, so they are valid inside a JSON log line too.
+//! File names, error replies and field values reach the log and the terminal. A newline in one of them would forge a log line, and
+//! an escape sequence would control the operator's terminal. Every log line and every page passes through here, so no code that
+//! formats a message needs to escape it. The escapes are those of JSON, so they are valid in a JSON log line too.
 
 use std::{
     borrow::Cow,
@@ -41,8 +41,8 @@ fn escape<'a>(text: &'a str, keep: &[char]) -> Cow<'a, str> {
     out.into()
 }
 
-/// Control characters (C0, DEL, C1), the separators that some viewers break a line at, and the marks that reverse the order of
-/// what follows (CVE-2021-42574).
+/// Control characters (C0, DEL, C1), separators at which some viewers break a line, and marks that reverse the order of the text
+/// after them (CVE-2021-42574).
 fn is_invisible(letter: char) -> bool {
     letter.is_control()
         || matches!(letter, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{200e}' | '\u{200f}' | '\u{61c}')

@@ -28,7 +28,7 @@ pub struct Group {
     pub batches: Vec<Batch>,
     /// Settled by the channel when the group is kept (durable) or by the consumer (memory).
     pub token: Token,
-    /// By which entry of the consumer's chain it comes.
+    /// The entry of the consumer's chain through which it arrives.
     pub entry: Entry,
 }
 
@@ -37,7 +37,8 @@ pub struct Group {
 pub struct Entry {
     /// Its number; 0 without a chain.
     pub number: usize,
-    /// Behind memory what makes the chain, if there is one: a reload replaces the chain while batches wait in front of it.
+    /// Behind memory: what makes the chain, if there is one. A batch keeps its chain, because a reload may replace it while the
+    /// batch waits.
     pub(crate) chain: Option<Arc<dyn Any + Send + Sync>>,
 }
 
@@ -71,18 +72,18 @@ impl Group {
 /// Facts about senders that a source knows and a channel needs to recognize repeats (docs/delivery.md, "Repeats").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Note {
-    /// The peer of this connection closed it in an orderly way after the last ack.
+    /// The peer of this connection closed it in order, after the last ack.
     ConnectionClosed(u64),
-    /// This connection ended in any other way: the last acks may not have arrived.
+    /// This connection ended in any other way, so the last acks may not have arrived.
     ConnectionBroken(u64),
 }
 
 /// The option `behind` of a sink: how far it may be behind a durable channel, and what happens beyond that.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Behind {
-    /// Limit of kept bytes that it has not settled; 0: only the channel's limit.
+    /// Limit of the kept bytes that the sink has not settled; 0: only the channel's limit.
     pub size: u64,
-    /// Limit of the age of the oldest batch that it has not settled; 0: none.
+    /// Limit of the age of the oldest batch that the sink has not settled; 0: none.
     pub age: Duration,
     /// The action beyond a limit, or when the channel is full.
     pub then: Then,
@@ -92,7 +93,7 @@ pub struct Behind {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Then {
-    /// The sources wait for it.
+    /// The sources wait for the consumer.
     #[default]
     Block,
     /// The oldest batches are dropped for this consumer alone, counted and logged.
@@ -102,7 +103,7 @@ pub enum Then {
 /// A consumer of a durable channel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Consumer {
-    /// The sink's name, which is also its cursor's.
+    /// The name of the sink, and of its cursor.
     pub name: Arc<str>,
     /// How far it may be behind.
     pub behind: Behind,
@@ -136,30 +137,32 @@ pub trait Channel: Send + Sync {
     fn put(&self, group: Group) -> BoxFuture<'_, ()>;
     /// Passes on what a source knows about its senders. Never waits.
     fn note(&self, _note: Note) {}
-    /// Settles the token when everything that was put before is as safe as this channel can make it, whatever its policy:
-    /// synced, if the channel is durable. For memory the receipts of the groups say more. Never waits.
+    /// Settles the token when everything put before it is as safe as this channel can make it, regardless of the option `sync`:
+    /// synced, if the channel is durable. Memory settles it at once; only the receipts of the groups tell when sinks are done.
+    /// Never waits.
     fn sync(&self, token: Token) {
         token.settle();
     }
-    /// Whether accepted groups wait for room that consumers or the disk must free. `put` may still accept more, up to the bound
-    /// of its queue; those groups are kept when there is room again, however long that takes.
+    /// Whether groups that `put` has accepted wait for space that consumers or the disk must free. `put` may still accept more, up
+    /// to the bound of its queue; those groups are kept when there is space again, however late.
     fn is_full(&self) -> bool {
         false
     }
-    /// (used, limit) in bytes of what waits in it for consumers, if it holds that in memory.
+    /// (used, limit) of the batches that wait in memory for consumers, in bytes. `None` if the channel holds none in memory.
     fn fill(&self) -> Option<(u64, u64)> {
         None
     }
     /// No more groups will come: keeps what was accepted, then lets the readers end.
     fn close(&self);
-    /// The drain deadline has passed: keeps what there is room for, drops the rest (which fails its receipts), accepts nothing
+    /// The drain deadline has passed: keeps as many groups as fit, drops the rest (which fails their receipts), accepts nothing
     /// more, and closes.
     fn give_up_waiting(&self) {}
-    /// The next byte of every tailed file, for a durable channel. `None` for memory: the source keeps its own positions.
+    /// The offset up to which each tailed file is kept, for a durable channel. `None` for memory: the source keeps its own
+    /// positions.
     fn file_origins(&self) -> Option<Vec<(FileId, u64)>> {
         None
     }
-    /// The next byte of one tailed file, if a durable channel has kept a part of it.
+    /// The offset up to which one tailed file is kept; `None` if no part of it is.
     fn file_mark(&self, file: &FileId) -> Option<u64> {
         let origins = self.file_origins()?;
         origins
@@ -167,38 +170,39 @@ pub trait Channel: Send + Sync {
             .find(|(id, _)| id == file)
             .map(|(_, next)| next)
     }
-    /// A reader for a consumer that has none: for a new one, or after the reader before was dropped. There is no answer if the channel
-    /// ends.
+    /// Returns a reader for a consumer that has none: a new consumer, or one whose reader was dropped. The sender is dropped
+    /// without an answer if the channel ends.
     fn attach(&self, _consumer: Consumer) -> oneshot::Receiver<Result<Box<dyn Reader>, String>> {
         let (answer, receiver) = oneshot::channel();
         let _ = answer.send(Err("it keeps nothing for consumers".to_owned()));
         receiver
     }
-    /// About how many bytes it keeps that this consumer has not settled.
+    /// About how many kept bytes this consumer has not settled.
     fn unsettled_bytes(&self, _consumer: &str) -> u64 {
         0
     }
-    /// Changes its options to those of another configuration of its type ([`ChannelConfig::options`]). False: only a restart can.
+    /// Changes its options to those of another configuration of its type ([`ChannelConfig::options`]). Returns false if only a
+    /// restart can do that.
     ///
     /// [`ChannelConfig::options`]: crate::node::ChannelConfig::options
     fn change(&self, _options: Box<dyn Any + Send>) -> bool {
         false
     }
-    /// Removes a consumer that no sink reads for, and gives up what only this consumer has not settled. The answer says why it cannot be
-    /// done; there is none if the channel ends.
+    /// Removes a consumer that no sink reads for, and gives up what only this consumer has not settled. The error is the reason why
+    /// that is impossible. The sender is dropped without an answer if the channel ends.
     fn forget(&self, _consumer: &str) -> oneshot::Receiver<Result<(), String>> {
         let (answer, receiver) = oneshot::channel();
         let _ = answer.send(Err("it keeps nothing for consumers".to_owned()));
         receiver
     }
-    /// Moves a consumer past everything up to `to`, permanently; its sink has to begin again. The answer has the number of records that it
-    /// had not settled, or why it cannot be done; there is none if the channel ends.
+    /// Moves a consumer past everything up to `to`, permanently; its sink must be restarted. Returns the number of records that the
+    /// consumer had not settled, or the reason why it cannot be moved. The sender is dropped without an answer if the channel ends.
     fn skip(&self, _consumer: &str, _to: Position) -> oneshot::Receiver<Result<u64, String>> {
         let (answer, receiver) = oneshot::channel();
         let _ = answer.send(Err("it keeps nothing for consumers".to_owned()));
         receiver
     }
-    /// Its durable identity (`None` for memory). A position has a meaning only together with it.
+    /// Its durable identity (`None` for memory). Positions of different channels cannot be compared.
     fn id(&self) -> Option<u128> {
         None
     }
@@ -214,13 +218,14 @@ pub struct Delivered {
     pub batch: Batch,
     /// Its position, behind a durable channel.
     pub position: Option<Position>,
-    /// Behind memory: the tokens that are settled with it.
+    /// Behind memory: the tokens to settle together with the batch.
     pub token: Option<Token>,
     /// The entry of the consumer's chain, from [`Group::entry`].
     pub entry: Entry,
-    /// Nothing more of what the channel delivered with it follows. Only then it may be settled: a chain makes several batches of one.
+    /// Whether this is the last batch that its position became. A chain makes several batches of one, and only the last may be
+    /// settled.
     pub last: bool,
-    /// The receipts of records that the chain rejected. It is settled when these are kept.
+    /// The receipts of records that the chain rejected. The batch is settled only when they are kept.
     pub rejected: Vec<Receipt>,
 }
 
@@ -238,19 +243,19 @@ impl Delivered {
     }
 }
 
-/// The range in which the position of a sink must be.
+/// The range that a valid position of a sink lies in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Bounds {
-    /// The last position that the consumer committed, in this or an earlier run. A sink writes its own position first, so a
-    /// lower one is damaged or an old copy. `None`: it never committed, or an operator moved the cursor.
+    /// The last position that the consumer committed, in this run or an earlier one. A sink writes its own position first, so if
+    /// that is lower it is damaged or an old copy. `None`: it never committed, or an operator moved the cursor.
     pub committed: Option<Position>,
-    /// The newest position that is kept: nothing behind it can be read again.
+    /// The newest kept position. No later one can be read again.
     pub kept: Position,
 }
 
-/// Reads a channel for one consumer, on the consumer's thread. It may block for a read from the page cache.
+/// Reads a channel for one consumer, on the consumer's thread. May block on a read from the page cache.
 pub trait Reader: Send {
-    /// Continues after `after`, the position of a sink that owns one (it wins over the cursor), otherwise after the cursor.
+    /// Continues after `after`, the position of a sink that keeps its own (it wins over the cursor), or else after the cursor.
     /// Called before the first batch and again whenever the consumer restarts.
     fn resume(&mut self, after: Option<Position>) -> Result<(), Failure>;
     /// The next batch; `None` when the channel is closed and read to its end.
@@ -261,8 +266,7 @@ pub trait Reader: Send {
     fn settled(&self) -> Option<Position> {
         None
     }
-    /// The certain facts about this consumer, to compare with the position of a sink that keeps its own. `None`
-    /// for memory.
+    /// The bounds of this consumer's position, to check the position of a sink that keeps its own. `None` for memory.
     fn bounds(&self) -> Option<Bounds> {
         None
     }

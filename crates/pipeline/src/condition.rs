@@ -1,8 +1,8 @@
-//! Conditions: what keeps a node from its work now, since when, and why.
+//! Conditions: the problem that keeps a node from its work now, since when, and why.
 //!
-//! A log line reports an event; a condition reports that it lasts. `status` shows the conditions of every
-//! node, and `/health` is unhealthy while one of them is serious. Each task, connection or server holds a [`Condition`] for
-//! each thing that can go wrong with it, so two servers of one sink never clear each other's.
+//! A log line reports an event; a condition reports that a problem lasts. `status` shows the conditions of every node, and
+//! `/health` is unhealthy while one of them is serious. Each task, connection or server holds a separate [`Condition`] for each
+//! thing that can go wrong with it, so two servers of one sink never clear each other's.
 
 use std::{
     fmt,
@@ -36,7 +36,7 @@ impl Reporter {
 pub struct Condition {
     id: u64,
     kind: &'static str,
-    /// Lets a delivery clear a condition that does not hold without taking the lock.
+    /// Lets the success path check without taking the lock.
     holds: AtomicBool,
     conditions: Conditions,
     reporter: Reporter,
@@ -49,7 +49,7 @@ impl Condition {
         self.raise_since(trouble, Instant::now(), why);
     }
 
-    /// As [`Condition::raise`], for something that has lasted since `begun` when it is noticed.
+    /// As [`Condition::raise`], for a problem that began at `begun` and is noticed only now.
     pub fn raise_since(&self, trouble: Trouble, begun: Instant, why: impl fmt::Display) {
         let why = why.to_string();
         self.reporter.error(self.kind, &why);

@@ -11,9 +11,9 @@ use crate::failure::Failure;
 
 /// The version of the directory's layout that this program writes and reads.
 const FORMAT: u32 = 1;
-/// The text before the number in the version file.
+/// The text in front of the version number in the version file.
 const FORMAT_WORDS: &str = "millstream data_dir, format ";
-/// At most this many bytes of the version file are read.
+/// The most bytes that are read of the version file.
 const FORMAT_BYTES_MAX: u64 = 256;
 
 /// Holds the lock of a `data_dir`. The system releases it when the process ends.
@@ -29,7 +29,7 @@ impl DataDir {
             Failure::disk(format!("cannot use data_dir {place}: {error}; set `data_dir` to a directory this user may write"))
                 .never_again()
         };
-        // Other users may enter the directories above it.
+        // The directories above it keep their default permissions: other users may enter them.
         if let Some(above) = directory.parent() {
             fs::create_dir_all(above).map_err(fail)?;
         }
@@ -47,7 +47,8 @@ impl DataDir {
         }
         check_format(directory).map_err(fail)??;
         if let Err(error) = private::restrict(directory) {
-            // A volume may belong to another user who lets this one write; everything created in it is private.
+            // The directory may belong to another user who lets this one write, such as a mounted volume. Everything created in it
+            // is private.
             tracing::warn!(
                 "cannot remove other users' access to data_dir {place}: {error}; make this user its owner"
             );

@@ -22,7 +22,7 @@ use atomic_waker::AtomicWaker;
 
 use crate::meters::{Meter, histogram::Histogram};
 
-/// A consumer's duty to settle a batch. Each clone (another consumer, another part) has to be settled, too.
+/// A consumer's duty to settle a batch. Each clone, for another consumer or another part, must be settled, too.
 #[derive(Debug)]
 pub struct Token(Option<Arc<Count>>);
 
@@ -42,7 +42,7 @@ struct Count {
     waker: AtomicWaker,
 }
 
-/// The size of what is sent.
+/// The size of a group that is sent.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Size {
     /// Its records.
@@ -56,11 +56,11 @@ pub struct Size {
 pub struct Tally {
     /// Records in flight: neither settled nor dropped.
     pub pending: Meter,
-    /// Records that were dropped before they were settled: their senders have to send them again, if they can.
+    /// Records that were dropped before they were settled. Their senders must send them again, if they can.
     pub dropped: Meter,
     /// Bytes in flight.
     pub pending_bytes: Meter,
-    /// From sending to settling.
+    /// Time from sending to settling.
     pub latency: Histogram,
 }
 
@@ -73,17 +73,17 @@ impl From<Meter> for Arc<Tally> {
     }
 }
 
-/// The batch was dropped before every consumer was done with it; its sender must send it again.
+/// The batch was dropped before every consumer was done with it. Its sender must send it again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unsettled;
 
-/// A token and its receipt for `records` records, which `tally` counts. `awaited`: a peer waits for the answer, so consumers should
-/// not delay it.
+/// Returns a token for `records` records and its receipt; `tally` counts them. `awaited`: a peer waits for the answer, so consumers
+/// should not delay it.
 pub fn receipt(awaited: bool, records: u64, tally: impl Into<Arc<Tally>>) -> (Token, Receipt) {
     sized(awaited, Size { records, bytes: 0 }, tally)
 }
 
-/// As [`receipt`], for records whose bytes are counted, too.
+/// As [`receipt`], and also counts bytes.
 pub fn sized(awaited: bool, size: Size, tally: impl Into<Arc<Tally>>) -> (Token, Receipt) {
     let tally = tally.into();
     tally.pending.add(size.records);
@@ -101,7 +101,7 @@ pub fn sized(awaited: bool, size: Size, tally: impl Into<Arc<Tally>>) -> (Token,
 }
 
 impl Token {
-    /// This consumer is done with the batch: it is kept, written, or was not for this consumer.
+    /// This consumer is done with the batch: it kept or wrote it, or did not want it.
     pub fn settle(mut self) {
         if let Some(count) = self.0.take() {
             count.release();
@@ -161,7 +161,7 @@ impl Count {
 }
 
 impl Receipt {
-    /// The answer, if it is there already.
+    /// The answer if it is known already; does not wait.
     pub fn try_outcome(&self) -> Option<Result<(), Unsettled>> {
         self.0.outcome()
     }
@@ -175,7 +175,7 @@ impl Future for Receipt {
             return Poll::Ready(outcome);
         }
         self.0.waker.register(context.waker());
-        // The last token may have been settled before the registration.
+        // The last token may have been settled just before the waker was registered.
         self.0.outcome().map_or(Poll::Pending, Poll::Ready)
     }
 }

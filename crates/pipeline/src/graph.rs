@@ -1,9 +1,9 @@
 //! The connections of a running pipeline: the ports of all nodes, and the chains between them.
 //!
-//! The start connects them, and a reload changes them. Both do it in two steps: [`Graph::draft`] builds everything that is missing and may fail;
-//! [`Graph::apply`] turns to it and cannot fail. So a reload that fails changes nothing.
+//! The start connects them, and a reload changes them, both in two steps: [`Graph::draft`] builds everything that is missing and
+//! may fail; [`Graph::apply`] puts it into effect and cannot fail. So a reload that fails changes nothing.
 //!
-//! Only nodes keep each other running: the graph holds weak references, so that a source that ends still closes what is behind it.
+//! The graph itself holds only weak references: a source that ends still closes the channels behind it.
 
 mod operate;
 
@@ -28,7 +28,7 @@ use crate::{
     report::Reporter,
 };
 
-/// The counter of rejected records that no node takes: they are kept in files.
+/// The counter of rejected records that were kept in files, because no node takes them.
 pub(crate) const REJECTED_KEPT: &str = "records_rejected_kept";
 
 /// The ports and chains of a running pipeline.
@@ -37,12 +37,12 @@ pub(crate) struct Graph {
     meters: Meters,
     data_dir: PathBuf,
     rejected: RejectedLimits,
-    /// Data threads.
+    /// The number of data threads.
     threads: usize,
     channels: Vec<Consumer>,
     sinks: Vec<Consumer>,
     ports: HashMap<Port, WeakOutlet>,
-    /// The files of rejected records that no node takes, by the node that rejects them.
+    /// The files of rejected records, by the node that rejects them, for nodes whose `NAME.rejected` no other node takes.
     stores: HashMap<Arc<str>, (Arc<Feed>, rejected::Aside)>,
     reporters: HashMap<Arc<str>, Reporter>,
 }
@@ -59,9 +59,9 @@ struct Port {
 pub(crate) struct Consumer {
     name: Arc<str>,
     reporter: Reporter,
-    /// Takes its records; `None` for a consumer that reads a durable channel, and for one that does not run.
+    /// The channel that takes its records. `None` for a consumer that reads a durable channel, and for one that does not run.
     feed: Option<Weak<Feed>>,
-    /// Replace the chains of its readers, while these run. None: its chain is in front of `feed`.
+    /// Replace the chain of each reader while it runs. Empty if the chain is in front of `feed`.
     swaps: Vec<Weak<Swap>>,
     chain: Option<Present>,
 }
@@ -70,11 +70,11 @@ pub(crate) struct Consumer {
 struct Present {
     plan: Arc<ChainPlan>,
     maker: Weak<ChainMaker>,
-    /// The consumer's channel behind the chain, if the chain is in front of it.
+    /// The channel that puts batches through the chain, if the chain is in front of `feed`.
     front: Option<Weak<Feed>>,
 }
 
-/// Consumers that join a graph. One that has the name of a running consumer takes its place.
+/// Consumers that join a graph. Each replaces the running consumer of the same name.
 #[derive(Default)]
 pub(crate) struct Joining {
     pub(crate) channels: Vec<Consumer>,
@@ -86,7 +86,7 @@ pub(crate) struct Draft {
     joining: Joining,
     channels: Vec<Drafted>,
     sinks: Vec<Drafted>,
-    /// The destinations of each port; those of sources come last, so that everything is connected when the first batch takes a new way.
+    /// The destinations of each port. Those of sources come last, so that everything behind is connected before the first batch.
     wires: Vec<(Port, Outlet, Wires)>,
 }
 
@@ -100,12 +100,12 @@ struct Drafted {
     /// The new chain of each reader; empty if nothing changes for them.
     nexts: Vec<(Arc<Swap>, Next)>,
     is_in_reader: bool,
-    /// Its chain is replaced.
+    /// Whether its chain is replaced.
     is_changed: bool,
     has_ended: bool,
 }
 
-/// A consumer that has ended takes nothing from new ways.
+/// The failure of a change that would send records to a consumer that has ended.
 fn has_ended(name: &str) -> Failure {
     Failure::config(format!("{name} has ended and takes no more records"))
 }
@@ -116,7 +116,7 @@ impl Consumer {
         Self::reading(name, reporter, Some(feed), &[])
     }
 
-    /// A consumer whose readers run its chain. `feed` is the memory in front of it.
+    /// A consumer whose readers run its chain. `feed` is the memory in front of the readers, if there is any.
     pub(crate) fn reading(
         name: &Arc<str>,
         reporter: &Reporter,
@@ -149,7 +149,7 @@ impl Consumer {
         }
     }
 
-    /// The consumer with its present chain, if that is the same.
+    /// The consumer with its present chain; `None` if `plan` differs from that.
     fn kept(&self, plan: Option<&Arc<ChainPlan>>) -> Option<Drafted> {
         let drafted = self.drafted();
         match (&self.chain, plan) {
@@ -169,7 +169,8 @@ impl Consumer {
 }
 
 impl Drafted {
-    /// A way to the consumer; `None` if it takes nothing from other nodes. `is_back`: from the chain in front of it.
+    /// The edge to the consumer; `None` if no other node sends to it. `is_back`: the edge comes from the chain in front of this
+    /// consumer.
     fn edge(&self, route: &Route, is_back: bool) -> Result<Option<Edge>, Failure> {
         if self.has_ended {
             return Err(has_ended(&self.name));
@@ -191,7 +192,7 @@ impl Drafted {
 }
 
 impl Draft {
-    /// The ways along `routes`, for records that the chain in front of `reporter` rejects.
+    /// The edges along `routes`. `reporter`: the routes take what the chain in front of this consumer rejects.
     fn edges(&self, routes: &[Route], reporter: Option<&Arc<str>>) -> Result<Vec<Edge>, Failure> {
         let edge = |route: &Route| {
             let consumer = match route.to {
@@ -209,7 +210,8 @@ impl Draft {
         routes.iter().filter_map(edge).collect()
     }
 
-    /// The source whose records would be kept by durable channels alone, or no longer, if there is one. `runs`: whether a node runs now.
+    /// A running source whose batches would go only to durable channels from now on, or no longer only to those. `runs`: whether a
+    /// node runs.
     pub(crate) fn changes_durability(&self, runs: impl Fn(&str) -> bool) -> Option<&str> {
         let ports = self.wires.iter();
         let mut sources = ports.filter(|(port, ..)| !port.is_rejected && runs(&port.node));
@@ -247,8 +249,8 @@ impl Graph {
         }
     }
 
-    /// Opens the ports of the nodes that start, without destinations if they are new. A node that does not take its own when it starts does not
-    /// run.
+    /// Opens the ports of the nodes that start; new ones have no destinations yet. A node whose port nothing holds at its start
+    /// does not run.
     pub(crate) fn open_ports(
         &mut self,
         plan: &Plan,
@@ -266,7 +268,7 @@ impl Graph {
         all
     }
 
-    /// Builds what `plan` needs beside what runs. Its channels and sinks must be those of the graph, or be among `joining`.
+    /// Builds the parts of `plan` that do not run yet. Each channel and sink of `plan` must be in the graph or in `joining`.
     pub(crate) fn draft(&mut self, plan: &Plan, joining: Joining) -> Result<Draft, Failure> {
         let mut contexts = Vec::new();
         for processor in &plan.processors {
@@ -307,7 +309,7 @@ impl Graph {
         Ok(draft)
     }
 
-    /// The chains of consumers, which are given with their names.
+    /// Drafts all consumers, given by their names and chains.
     fn chains<'a>(
         &self,
         (joining, running): (&[Consumer], &[Consumer]),
@@ -319,7 +321,7 @@ impl Graph {
             let consumer = known.find(|consumer| consumer.name == *name);
             let consumer = consumer.ok_or_else(|| has_ended(name))?;
             match consumer.kept(plan.as_ref()) {
-                // It receives no more batches, whatever its chain would be.
+                // It receives no more batches, so its chain does not matter.
                 _ if consumer.drafted().has_ended => Ok(consumer.drafted()),
                 Some(kept) => Ok(kept),
                 None => self.chain(consumer, plan.clone(), contexts),
@@ -328,7 +330,7 @@ impl Graph {
         all.map(drafted).collect()
     }
 
-    /// A new chain of a consumer, with its first tasks.
+    /// A consumer with a new chain. The first tasks are made here, to find processors that cannot run.
     fn chain(
         &self,
         consumer: &Consumer,
@@ -357,7 +359,7 @@ impl Graph {
         })
     }
 
-    /// A port, unless its node has ended.
+    /// The open port; `None` if its node has ended.
     fn open(&self, node: &Arc<str>, is_rejected: bool) -> Option<(Port, Outlet)> {
         let port = Port {
             node: node.clone(),
@@ -367,7 +369,7 @@ impl Graph {
         Some((port, outlet))
     }
 
-    /// A port of a node, which has no destination yet if it is new.
+    /// The port of a node. A new one has no destination yet.
     pub(crate) fn outlet(&mut self, node: &Arc<str>, is_rejected: bool) -> Outlet {
         if let Some((_, outlet)) = self.open(node, is_rejected) {
             return outlet;
@@ -391,7 +393,7 @@ impl Graph {
         reporter.clone()
     }
 
-    /// The reporter of a node that has one.
+    /// The reporter of a node, or an unconnected one for an unknown node.
     pub(crate) fn known_reporter(&self, node: &Arc<str>) -> Reporter {
         let known = self.reporters.get(node);
         known.cloned().unwrap_or_else(|| Reporter::new(node))
@@ -427,7 +429,7 @@ impl Graph {
         store
     }
 
-    /// Turns to a draft. The ports that it returns close unless their nodes hold them.
+    /// Puts a draft into effect. The returned ports close when they are dropped, unless their nodes hold them.
     pub(crate) fn apply(&mut self, draft: Draft) -> Vec<Outlet> {
         let connect = |(_, outlet, wires): (Port, Outlet, Wires)| {
             outlet.rewire(wires);
@@ -442,7 +444,7 @@ impl Graph {
         ports
     }
 
-    /// Forgets a node that is not in the graph any more.
+    /// Forgets a node that has left the graph.
     pub(crate) fn forget(&mut self, node: &Arc<str>) {
         self.ports.retain(|port, _| port.node != *node);
         self.stores.remove(node);
@@ -450,7 +452,7 @@ impl Graph {
         self.meters.forget(node);
     }
 
-    /// The way into a running channel; `None` if it has ended.
+    /// The feed of a running channel; `None` if it has ended.
     pub(crate) fn channel(&self, name: &str) -> Option<Arc<Feed>> {
         let mut channels = self.channels.iter();
         let found = channels.find(|it| *it.name == *name)?;
@@ -458,13 +460,13 @@ impl Graph {
     }
 }
 
-/// Adds the consumers that join. Each takes the place of the one of its name.
+/// Adds consumers. Each replaces the one of the same name.
 fn join(consumers: &mut Vec<Consumer>, joining: Vec<Consumer>) {
     consumers.retain(|it| joining.iter().all(|other| other.name != it.name));
     consumers.extend(joining);
 }
 
-/// Turns consumers to their drafts, and forgets those that have none.
+/// Gives consumers the chains of their drafts, and removes consumers without a draft.
 fn turn(consumers: &mut Vec<Consumer>, drafts: Vec<Drafted>) {
     consumers.retain(|it| drafts.iter().any(|draft| draft.name == it.name));
     for drafted in drafts {

@@ -17,7 +17,7 @@ pub fn attempt<T>(work: impl FnOnce() -> T) -> Result<T, Panic> {
     catch_unwind(AssertUnwindSafe(work)).map_err(|panic| Panic(message(&*panic)))
 }
 
-/// Runs `task` to its end or its panic. Its values are dropped with it, so its unsettled tokens fail.
+/// Runs `task` to its end or its panic. A panic drops the task with all it holds, so its unsettled tokens fail.
 pub async fn guarded<T>(task: impl Future<Output = T>) -> Result<T, Panic> {
     let mut task = pin!(task);
     std::future::poll_fn(|context| match attempt(|| task.as_mut().poll(context)) {

@@ -1,7 +1,7 @@
 //! Starts a plan: binds everything, then starts sinks and sources.
 //!
-//! The end propagates along the graph: a source that ends drops its outlets, the last outlet of a channel closes it, a closed
-//! channel ends its readers, and a sink that ends drops its port for rejected records.
+//! A pipeline ends along the graph: a source that ends drops its outlets, the last outlet of a channel closes it, a closed channel
+//! ends its readers, and a sink that ends drops its port for rejected records.
 
 use std::sync::Arc;
 
@@ -26,17 +26,17 @@ use crate::{
 
 /// The environment of a launch.
 pub struct Launch {
-    /// Whether to end when the inputs have ended and everything is settled.
+    /// Whether to end once the inputs have ended and everything is settled.
     pub once: bool,
-    /// Creates memory channels, which are in a crate above this one.
+    /// Creates memory channels, whose crate this one cannot import.
     pub open_memory: OpenMemory,
     /// All meters.
     pub meters: Meters,
 }
 
-/// Starts a plan. Everything is bound and recovered before anything runs. The first failure ends the start, except for a node
-/// whose own state cannot be used: then only this node and the nodes that need it do not run. The [`Reloader`] changes the pipeline
-/// while it runs.
+/// Starts a plan. Everything is bound and recovered before any node runs. The first failure ends the start, with one exception: if
+/// a node's own state cannot be used, only this node and the nodes that need it do not run. The [`Reloader`] changes the running
+/// pipeline.
 pub async fn launch(plan: Plan, launch: Launch) -> Result<(Running, Reloader), Failure> {
     let settings = &plan.settings;
     let data_dir = DataDir::open(&settings.data_dir)?;

@@ -1,8 +1,8 @@
 //! Meters: counters, gauges, ages and histograms of every node, read by `/metrics`, `status` and tests.
 //!
 //! A meter is an atomic that is touched once per batch. Names follow `millstream_<noun>_<unit>_total` (counters) or
-//! `millstream_<noun>_<unit>`; `known` has all of them with their help texts. The label `component` is the node's name in the
-//! configuration. Numbers that need another label are in `tables`.
+//! `millstream_<noun>_<unit>`; the module `known` has all of them with their help texts. The label `component` is the node's name
+//! in the configuration. Metrics with a further label are in `tables`.
 
 mod age;
 pub mod exposition;
@@ -73,7 +73,7 @@ impl Instrument {
         }
     }
 
-    /// Its whole number; histograms have none.
+    /// The number of a counter, gauge or age; histograms have none.
     fn value(&self) -> Option<u64> {
         match self {
             Self::Counter(meter) | Self::Gauge(meter) => Some(meter.get()),
@@ -175,7 +175,7 @@ impl Meters {
         all
     }
 
-    /// Removes the meters of a node that exists no more.
+    /// Removes the meters of a node that no longer exists.
     pub(crate) fn forget(&self, component: &str) {
         self.lock().retain(|(_, of), _| **of != *component);
         self.taps.forget(component);
@@ -186,13 +186,13 @@ impl Meters {
         &self.taps
     }
 
-    /// The numbers that have another label.
+    /// The metrics that have a further label.
     pub fn tables(&self) -> &Tables {
         &self.tables
     }
 }
 
-/// The family of a known metric without samples; `kind` is that of a metric that is not known.
+/// The family of a known metric, without samples. A metric that is not known gets `kind` and a general help text.
 pub fn family(name: &str, kind: Kind) -> Family {
     let Some(Known {
         kind, unit, help, ..
@@ -223,7 +223,7 @@ pub struct NodeMeters {
 }
 
 impl NodeMeters {
-    /// The meters of another node: a channel measures how far each of its consumers is behind.
+    /// The meters of another node, for example of a consumer whose backlog a channel measures.
     pub fn beside(&self, component: &str) -> NodeMeters {
         self.all.of(component)
     }
@@ -240,17 +240,17 @@ impl NodeMeters {
         self.meter(name, new)
     }
 
-    /// The counter `millstream_<name>_total` of one more task of the node, until it is dropped. Pages show it by the number of the task,
-    /// while there are several.
+    /// The counter `millstream_<name>_total` of one more task of the node, until the meter is dropped. While there are several
+    /// tasks, pages show each with its number.
     pub fn task(&self, name: &'static str) -> Meter {
         Meter(self.all.tables.task(name, &self.component))
     }
 
-    /// The gauge `millstream_<name>` of an age: one task's part of it. The page shows the oldest.
+    /// The gauge `millstream_<name>` of an age, as one task sees it. Pages show the oldest of all tasks.
     pub fn age(&self, name: &'static str) -> Since {
         match self.instrument(name, || Instrument::Ages(Ages::default())) {
             Instrument::Ages(ages) => ages.add(),
-            // The name belongs to another kind of meter, which stays.
+            // The name belongs to another kind of meter, which stays. This age is not shown.
             _ => Since::default(),
         }
     }
@@ -273,7 +273,7 @@ impl NodeMeters {
         self.all.tables.table(name, label, &self.component)
     }
 
-    /// Counts members of groups; each group is a row, whose name is the value of `label`.
+    /// A metric that counts the members of groups, such as connections by peer. `label` names the group.
     pub fn census(&self, name: &'static str, label: &'static str) -> Census {
         self.all.tables.census(name, label, &self.component)
     }

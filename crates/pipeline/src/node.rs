@@ -1,4 +1,5 @@
-//! The contract of sources, channels and sinks, and what the runtime gives them. Processors have theirs in `processor`.
+//! The contract of sources, channels and sinks, and the context that the runtime gives them. The contract of processors is in
+//! `processor`.
 
 use std::{any::Any, future::Future, path::PathBuf, pin::Pin, sync::Arc, time::Duration};
 
@@ -24,23 +25,22 @@ pub type LocalFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
 /// A producer of batches.
 pub trait Source: Send {
     /// Acquires listeners, directories and other resources before anything runs. A failure ends the start, except that a failure of
-    /// the source's own state ([`Failure::state`]) only leaves this source out. Called once, and at a reload while the source before still
-    /// runs, whose listeners it takes over.
+    /// the source's own state ([`Failure::state`]) only leaves this source out. Called once. At a reload it is called while the
+    /// previous source of the same name still runs, and takes over its listeners.
     fn bind(&mut self, context: &SourceContext) -> Result<(), Failure>;
-    /// Reads until the inputs end or `context.stop` is requested, then waits for the receipts that its peers wait for, and
-    /// returns. Called again after a failure or a panic (`self` keeps what `bind` acquired). Runs on a data thread and must not
-    /// block it.
+    /// Reads until the inputs end or `context.stop` is requested, then waits for the receipts that peers need, and returns. Called
+    /// again after a failure or a panic (`self` keeps what `bind` acquired). Runs on a data thread and must not block it.
     fn run<'a>(&'a mut self, context: SourceContext) -> LocalFuture<'a, Result<(), Failure>>;
     /// The values that its batches can carry beside the tag: names from [`millstream_record::VALUE_NAMES`]. The layout refuses
     /// templates behind the source that use other values.
     fn values(&self) -> &'static [&'static str];
     /// Its promise to its peers. `durable`: a disk channel follows directly.
     fn promise(&self, durable: bool) -> Promise;
-    /// Whether another source of its name can follow it while Millstream runs. Otherwise a reload that changes its options is refused.
+    /// Whether a reload may replace it by another source of the same name. If not, a reload that changes its options is refused.
     fn is_replaceable(&self) -> bool {
         true
     }
-    /// The largest message of a peer that it accepts (`limits.frame`), for `check`. `None`: it has no peers.
+    /// The largest message that it accepts from a peer, in bytes (`limits.frame`), for `check`. `None`: it has no peers.
     fn message_bytes_max(&self) -> Option<usize> {
         None
     }
@@ -64,8 +64,8 @@ pub trait Sink: Send + Sync {
     fn settles_within(&self) -> Option<Duration> {
         Some(CHECKPOINT_AGE)
     }
-    /// Tests whether the destination can be reached or written, without changing anything, for `check --connect`. The text of the
-    /// result is shown. May block for some seconds. `None`: there is nothing to test.
+    /// Tests whether the destination can be reached or written, without changing anything, for `check --connect`, which
+    /// shows the text. May block for some seconds. `None`: there is nothing to test.
     fn probe(&self) -> Option<Result<String, Failure>> {
         None
     }
@@ -74,10 +74,10 @@ pub trait Sink: Send + Sync {
 /// The threads that a sink runs on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Placement {
-    /// One task per data thread, each with the batches that this thread reads. It must not block. Behind a durable channel
-    /// there is only one task, on its own thread.
+    /// One task per data thread, each with the batches that were read on this thread. It must not block. Behind a durable channel
+    /// there is only one task, on a separate thread.
     DataThreads,
-    /// One task on its own thread, where it may block (writes, syncs).
+    /// One task on a separate thread, where it may block (writes, syncs).
     OwnThread,
 }
 
@@ -86,7 +86,7 @@ pub enum Placement {
 pub struct SourceContext {
     /// The node's name.
     pub name: Arc<str>,
-    /// The sources that it may take listeners over from: those that end at the reload that binds it.
+    /// The sources whose listeners it may take over: those that end at the reload that binds it.
     pub follows: Arc<[Arc<str>]>,
     /// The port `NAME`.
     pub outlet: Outlet,
@@ -96,7 +96,7 @@ pub struct SourceContext {
     pub threads: Threads,
     /// Requested when the source should stop reading.
     pub stop: Stop,
-    /// Whether the run ends with its inputs (`--once`): a source that would wait for more stops instead.
+    /// Whether the run ends when its inputs end (`--once`). A source that would wait for more input stops instead.
     pub once: bool,
     /// The pool of buffers: `reserve` memory for input.
     pub pool: Pool,
@@ -115,8 +115,8 @@ pub struct SourceContext {
 pub struct SinkContext {
     /// The node's name.
     pub name: Arc<str>,
-    /// Requested when the process should end. The inlet ends then too, after the batches that were taken; a sink needs this only
-    /// to shorten a wait for a destination that does not answer.
+    /// Requested when the process should end. The inlet then ends too, after the batches that were already taken. A sink needs this
+    /// only to shorten the wait for a destination that does not answer.
     pub stop: Stop,
     /// The pool of buffers: `take` memory for output.
     pub pool: Pool,
@@ -126,7 +126,7 @@ pub struct SinkContext {
     pub reporter: Reporter,
     /// The node's directory for durable state (`data_dir/sinks/NAME`), created when it is first used.
     pub directory: PathBuf,
-    /// The lane, behind memory with a lane for each data thread; otherwise 0.
+    /// The number of the data thread, behind memory with a lane for each of them; otherwise 0.
     pub lane: usize,
 }
 
@@ -151,7 +151,7 @@ pub struct Opened {
     pub channel: Arc<dyn Channel>,
     /// The readers, in the order of the consumers' names.
     pub readers: Vec<Box<dyn Reader>>,
-    /// Ready when, after `close` and the end of the last reader, everything accepted is kept and all files are closed.
+    /// Resolves after `close` and the end of the last reader, once everything accepted is kept and all files are closed.
     pub finished: BoxFuture<'static, Result<(), Failure>>,
 }
 
@@ -170,13 +170,13 @@ pub trait ChannelConfig: Send {
     }
     /// Its promise for the batches that it has kept.
     fn promise(&self) -> Promise;
-    /// Its options, for a channel of this type that runs ([`Channel::change`]).
+    /// Its options, to be applied to a running channel of this type ([`Channel::change`]).
     fn options(&self) -> Box<dyn Any + Send> {
         Box::new(())
     }
 }
 
-/// One component, as its directory describes it: the entry in the list of its crate.
+/// A component as its directory describes it. The list in each crate has one for each component.
 pub struct Component {
     /// Its name in `type:`.
     pub name: &'static str,

@@ -1,4 +1,4 @@
-//! A port of a node: where its batches leave, and the channels that take them.
+//! A port of a node: batches leave the node here and enter the channels behind it.
 //!
 //! `read -> decode -> [send] -> keep -> read back -> encode -> write -> settle`
 //!
@@ -24,7 +24,7 @@ use crate::{
     taps::{self, Point},
 };
 
-/// How often a full channel is checked for room.
+/// The interval between two checks whether a channel is full.
 const CHECK_EVERY: Duration = Duration::from_millis(50);
 
 /// A port of a node. Cloning shares it; when the last clone is dropped, the channels behind it are closed.
@@ -39,15 +39,15 @@ struct Port {
     tally: Arc<Tally>,
     unclaimed: Meter,
     tap: Point,
-    /// Its name for those who look at the node.
+    /// Its name in samples, see [`taps`].
     name: &'static str,
 }
 
-/// The destinations of a port. A reload replaces them as a whole; a batch that is being sent keeps those it began with.
+/// The destinations of a port. A reload replaces them as a whole; a batch that is being sent keeps its destinations.
 #[derive(Default)]
 pub(crate) struct Wires {
     pub(crate) edges: Vec<Edge>,
-    /// Only of a port `NAME.rejected`.
+    /// The log of rejections; only a port `NAME.rejected` has one.
     pub(crate) log: Option<RejectionLog>,
 }
 
@@ -82,11 +82,11 @@ pub struct Edge {
     pub(crate) entry: Entry,
 }
 
-/// A way to the channel of a consumer.
+/// How an edge refers to the channel of its consumer.
 pub(crate) enum Link {
     /// Keeps the channel open.
     Open(Arc<Feed>),
-    /// From the chain in front of the same channel: there is nothing to send when that is closed.
+    /// From the chain in front of the same channel. It does not keep that channel open, and sends nothing once it is closed.
     Back(Weak<Feed>),
 }
 
@@ -169,14 +169,15 @@ impl Drop for Feed {
 }
 
 impl Outlet {
-    /// The port of a node with its consumers. `rejected` decides what its meters are called (`records_sent`, `records_rejected`).
+    /// The port of a node with its consumers. `rejected` selects the names of its meters (`records_rejected` instead of
+    /// `records_sent`).
     pub fn new(edges: Vec<Edge>, meters: &NodeMeters, rejected: bool) -> Self {
         let (sent, sent_bytes, sent_batches) = if rejected {
             ("records_rejected", "bytes_rejected", "batches_rejected")
         } else {
             ("records_sent", "bytes_sent", "batches_sent")
         };
-        // The answer to a sender waits for its records, and not for those that a node rejects on their way.
+        // Only sent records are measured: no peer waits for rejected ones.
         let latency = match rejected {
             true => Histogram::default(),
             false => meters.histogram("ack_seconds"),
@@ -201,7 +202,7 @@ impl Outlet {
         }))
     }
 
-    /// Replaces the destinations. Batches of one flow stay in order, because each is sent after the one before it was taken.
+    /// Replaces the destinations. Batches of one flow stay in order, because each is sent only after the previous one was taken.
     pub(crate) fn rewire(&self, wires: Wires) {
         self.0.wires.store(Arc::new(wires));
     }
@@ -215,8 +216,8 @@ impl Outlet {
         self.0.wires.load_full()
     }
 
-    /// Sends one batch. Returns when every consumer has taken it; the receipt resolves when all are done with it. `awaited`: a
-    /// peer waits for its ack, so consumers settle as soon as nothing more is ready.
+    /// Sends one batch. Returns when every consumer has taken it; the receipt resolves when all are done with it. `awaited`: a peer
+    /// waits for its ack, so consumers settle as soon as no more batches are ready.
     pub async fn send(&self, batch: Batch, awaited: bool) -> Receipt {
         self.send_group(vec![batch], awaited).await
     }
@@ -230,7 +231,7 @@ impl Outlet {
         receipt
     }
 
-    /// Sends a batch that the holder of `token` waits for: it is settled only when this batch is, too.
+    /// Sends a batch on behalf of `token`, which is settled only when this batch is settled, too.
     pub(crate) async fn send_with(&self, batch: Batch, token: Token) {
         let wires = self.wires();
         self.note_sent(&wires, std::slice::from_ref(&batch));
@@ -275,13 +276,13 @@ impl Outlet {
         token.settle();
     }
 
-    /// Waits until no channel behind the port is full, for a source that would rather send nothing than have it wait there.
+    /// Waits until no channel behind the port is full, for a source that must not have a batch wait there.
     pub async fn has_room(&self) {
         self.until_full_is(false).await;
     }
 
-    /// Waits for `wait` and then until a channel behind the port is full, for a source that would rather give up waiting for a
-    /// receipt than wait for room. It keeps waiting for a channel that is only slow (a sync, a sink).
+    /// Waits for `wait`, and then until a channel behind the port is full. A source uses it to stop waiting for a receipt that must
+    /// first wait for space. A channel that is only slow (a sync, a sink) does not end the wait.
     pub async fn is_full_after(&self, wait: Duration) {
         tokio::time::sleep(wait).await;
         self.until_full_is(true).await;
@@ -293,7 +294,8 @@ impl Outlet {
         }
     }
 
-    /// Asks every channel behind the port to sync what was sent before, whatever its policy; the receipt resolves when that is done.
+    /// Asks every channel behind the port to sync everything sent before, regardless of its options. The receipt resolves when that
+    /// is done.
     pub fn sync(&self) -> Receipt {
         let (token, receipt) = delivery::receipt(true, 0, self.0.tally.clone());
         let wires = self.wires();
@@ -304,21 +306,21 @@ impl Outlet {
         receipt
     }
 
-    /// Passes what the source knows about its senders to every channel behind the port.
+    /// Passes a note about senders to every channel behind the port.
     pub fn note(&self, note: Note) {
         let wires = self.wires();
         wires.channels().for_each(|channel| channel.note(note));
     }
 
-    /// The offset up to which each tailed file is kept, the lowest one if several channels differ. None: not everything behind the
-    /// port is durable, and the source keeps its positions itself.
+    /// The offset up to which each tailed file is kept: the lowest one if several channels differ. None if some channel behind the
+    /// port is not durable; then the source keeps the positions.
     pub fn file_origins(&self) -> Option<Vec<(FileId, u64)>> {
         let mut all: Option<HashMap<FileId, u64>> = None;
         for channel in self.wires().channels() {
             let origins: HashMap<_, _> = channel.file_origins()?.into_iter().collect();
             all = Some(match all {
                 None => origins,
-                // A file that one channel does not know has to be read from its start.
+                // A file that some channel does not know must be read from its start.
                 Some(before) => before
                     .into_iter()
                     .filter_map(|(file, next)| {
@@ -330,8 +332,8 @@ impl Outlet {
         all.map(|all| all.into_iter().collect())
     }
 
-    /// The offset up to which each channel behind the port has kept one file. A source whose batches cannot be cut by bytes ends
-    /// them at these offsets.
+    /// The offsets up to which the channels behind the port have kept one file. A source whose batches cannot be divided at a byte
+    /// ends them at these offsets.
     pub fn file_marks(&self, file: FileId) -> Vec<u64> {
         let wires = self.wires();
         let channels = wires.channels();
@@ -350,7 +352,7 @@ impl Outlet {
         self.wires().edges.is_empty()
     }
 
-    /// Records sent by this port that are in flight.
+    /// The records of this port that are in flight.
     pub fn pending_records(&self) -> u64 {
         self.0.tally.pending.get()
     }

@@ -22,15 +22,15 @@ pub struct Plan {
     pub channels: Vec<ChannelPlan>,
     /// Sinks, in the order of the file.
     pub sinks: Vec<SinkPlan>,
-    /// All connections of the graph as the configuration has them, in the order of the file, for pictures. The other fields are for
-    /// running it.
+    /// All connections of the graph as the configuration has them, in the order of the file. They are for pictures; the other
+    /// fields are for running the graph.
     pub links: Vec<Link>,
     /// The settings that the runtime needs.
     pub settings: RunSettings,
 }
 
 impl Plan {
-    /// The connections as they run: a pump stands in front of each channel that reads another one.
+    /// The connections as they run: with a pump in front of each channel that reads another one.
     pub(crate) fn running_links(&self) -> Vec<Link> {
         let pumped = || self.channels.iter().filter(|it| it.input.is_some());
         let link = |link: &Link| {
@@ -67,9 +67,9 @@ pub struct Link {
 pub struct RunSettings {
     /// The directory of all durable state; one process locks it.
     pub data_dir: PathBuf,
-    /// Bound of all batches and queues together, in bytes.
+    /// The bound of all batches and queues together, in bytes.
     pub memory_max: usize,
-    /// Data threads.
+    /// The number of data threads.
     pub threads: usize,
     /// The value `host` of records that are written on this machine.
     pub host: Arc<str>,
@@ -96,7 +96,7 @@ pub enum Target {
     Sink(usize),
 }
 
-/// The names of the durable channels that `routes` lead to, of `channels`.
+/// The names of the durable channels that `routes` lead to. `channels` has the names of all.
 pub(crate) fn filled(routes: &[Route], channels: &[Arc<str>]) -> Vec<Arc<str>> {
     let channel = |route: &Route| match route.to {
         Target::Channel(index) => channels.get(index).cloned(),
@@ -113,7 +113,7 @@ pub struct SourcePlan {
     pub kind: &'static str,
     /// The built source.
     pub source: Box<dyn Source>,
-    /// Its type and options as a text, without its connections: equal for sources that do the same.
+    /// Its type and options as a text, without its connections. Equal texts mean that sources do the same.
     pub options: Arc<str>,
     /// The consumers of `NAME`.
     pub routes: Vec<Route>,
@@ -129,11 +129,11 @@ pub struct ProcessorPlan {
     pub kind: &'static str,
     /// The built processor.
     pub processor: Arc<dyn Processor>,
-    /// Its type and options as a text, with the programs that they name: equal for processors that do the same.
+    /// Its type and options as a text, with the programs that they name. Equal texts mean that processors do the same.
     pub options: Arc<str>,
     /// Its tasks in each chain.
     pub tasks: Tasks,
-    /// The channels and sinks whose chains hold it, in the order of the file. The first one reports what it rejects.
+    /// The channels and sinks whose chains contain it, in the order of the file. The first one reports the records that it rejects.
     pub consumers: Vec<Arc<str>>,
     /// The consumers of `NAME.rejected`. Without any, rejected records are kept in `data_dir/rejected`.
     pub rejects: Vec<Route>,
@@ -142,9 +142,9 @@ pub struct ProcessorPlan {
 /// The processors on the way to a consumer. Equal plans make chains that do the same.
 #[derive(Default, PartialEq)]
 pub struct ChainPlan {
-    /// In an order in which each stands behind those that feed it.
+    /// Its processors, in an order in which each stands behind those that feed it.
     pub nodes: Vec<ChainNode>,
-    /// For each way into the chain the first steps.
+    /// For each entry of the chain, the first steps.
     pub entries: Vec<Vec<Hop>>,
 }
 
@@ -160,7 +160,7 @@ pub struct ChainNode {
     pub tasks: Tasks,
     /// Its ports, `NAME` first.
     pub ports: Vec<ChainPort>,
-    /// This chain counts what the processor does, and reports what it rejects.
+    /// Whether this chain counts the processor's work and reports the records that it rejects. One chain does.
     pub reports: bool,
     /// From [`ProcessorPlan::options`].
     pub options: Arc<str>,
@@ -186,7 +186,7 @@ impl PartialEq for ChainNode {
 }
 
 impl ChainPlan {
-    /// The step to the input of a processor, if the chain leads through it.
+    /// The step into a processor; `None` if it is not in the chain.
     pub(crate) fn input_of(&self, node: &str) -> Option<Hop> {
         let at = self.nodes.iter().position(|it| *it.name == *node)?;
         Some(Hop {
@@ -197,7 +197,7 @@ impl ChainPlan {
 }
 
 impl ChainNode {
-    /// The first port from which the same steps lead on as from `port`: their records stay together.
+    /// The first port with the same next steps as `port`. Records of both ports stay together.
     pub fn joined(&self, port: usize) -> usize {
         let hops = &self.ports[port].hops;
         let is_same = |other: &ChainPort| other.hops == *hops;
@@ -208,7 +208,7 @@ impl ChainNode {
 /// A port of a processor in a chain.
 #[derive(PartialEq)]
 pub struct ChainPort {
-    /// Some node of the graph takes it; otherwise its records are filtered.
+    /// Whether some node of the graph takes it. If not, its records are filtered.
     pub is_taken: bool,
     /// The next steps within this chain.
     pub hops: Vec<Hop>,
@@ -240,18 +240,18 @@ pub struct ChannelPlan {
     pub kind: &'static str,
     /// The built channel.
     pub config: Box<dyn ChannelConfig>,
-    /// Its type and options as a text, without its connections: equal for channels that do the same.
+    /// Its type and options as a text, without its connections. Equal texts mean that channels do the same.
     pub options: Arc<str>,
-    /// The durable channel that it reads; `None`: its inputs put their batches into it.
+    /// The durable channel that it reads. `None`: the outputs in front of it put batches into it.
     pub input: Option<ChannelInput>,
     /// The processors in front of it, if there are any.
     pub chain: Option<Arc<ChainPlan>>,
-    /// The channels that read it, then the sinks.
+    /// The channels that read it, followed by the sinks.
     pub consumers: Vec<Consumer>,
 }
 
 impl ChannelPlan {
-    /// The name of its pump, which reads the channel in front of it.
+    /// The name of its pump, which reads the channel that is its input.
     pub fn pump(&self) -> Arc<str> {
         pump_of(&self.name)
     }
@@ -270,7 +270,7 @@ pub struct SinkPlan {
     pub kind: &'static str,
     /// The built sink.
     pub sink: Arc<dyn Sink>,
-    /// Its type and options as a text, without its connections: equal for sinks that do the same.
+    /// Its type and options as a text, without its connections. Equal texts mean that sinks do the same.
     pub options: Arc<str>,
     /// Its input.
     pub input: Input,
@@ -295,7 +295,7 @@ pub enum Input {
     Channel(ChannelInput),
     /// Memory: a queue for each lane.
     Memory {
-        /// Size of a queue in bytes.
+        /// The size of each queue in bytes.
         queue_bytes: usize,
         /// The lanes; by default one for each data thread.
         tasks: Tasks,

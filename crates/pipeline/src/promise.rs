@@ -1,4 +1,4 @@
-//! The delivery guarantee of a path: the weaker of its entry and its exit (docs/delivery.md).
+//! The delivery guarantee of a path: the weaker one of its source and its sink (docs/delivery.md).
 
 use std::fmt;
 
@@ -16,7 +16,7 @@ pub enum Guarantee {
 /// A guarantee and its conditions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Promise {
-    /// How often.
+    /// How often a record arrives.
     pub guarantee: Guarantee,
     /// Its conditions; may be empty.
     pub condition: String,

@@ -2,9 +2,9 @@
 //!
 //! `read -> decode -> send -> keep -> [read back] -> process -> [keep] -> read back -> encode -> write -> settle`
 //!
-//! A pump reads the first channel as a sink does, with a cursor and the chain of the second channel. Everything that a position became is one
-//! group, and its origin is the position. So the second channel keeps all of it or nothing, knows up to which position it has
-//! the first one, and recognizes what a pump that was killed brings again.
+//! A pump reads the first channel as a sink does, with a cursor and the chain of the second channel. All batches that one position
+//! became form one group, and the position is their origin. So the second channel keeps all of them or none, and knows up to which
+//! position it has read the first channel. It recognizes batches that a killed pump sends again.
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
@@ -20,13 +20,13 @@ use crate::{
     stop::Stop,
 };
 
-/// Bits of the sequence number in the offset of an origin; the epoch has the others. A channel that keeps 100,000 frames a second
-/// uses them up in five years, and restarts uncleanly a million times before the epochs end.
+/// Bits of the sequence number in the offset of an origin; the remaining bits hold the epoch. A channel that keeps 100,000 frames a
+/// second uses up these bits in five years. The bits of the epoch allow a million unclean restarts.
 const SEQ_BITS: u32 = 44;
 
 /// The sink that fills a channel from another one.
 pub(crate) struct Pump {
-    /// Leads to the second channel alone. It closes that when the pump has ended.
+    /// Leads only to the second channel, which closes when the pump has ended.
     outlet: Outlet,
 }
 
@@ -40,7 +40,7 @@ impl Pump {
         let places = Places::of(inlet.channel_id().unwrap_or_default());
         let marks = self.outlet.file_marks(places.0);
         let kept = marks.into_iter().max().map(Places::position);
-        // Positions that became nothing are settled only at the cursor.
+        // The cursor may be ahead of `kept`: positions without any output leave no origin in the second channel.
         inlet.resume(kept.max(inlet.settled()))?;
         let (mut group, mut flights) = (Vec::new(), VecDeque::new());
         loop {
@@ -83,7 +83,7 @@ impl Pump {
         Ok(())
     }
 
-    /// Returns at a stop while there is no room in the second channel: the first one keeps everything for the next start.
+    /// Returns at a stop once the second channel is full: the first channel keeps everything for the next start.
     async fn is_stuck(&self, mut stop: Stop) {
         stop.stopped().await;
         self.outlet.is_full_after(Duration::ZERO).await;
@@ -109,15 +109,15 @@ impl Sink for Pump {
     }
 }
 
-/// An item on its way into the second channel.
+/// An item between the two channels.
 enum Flight {
-    /// Resolves when a group is kept.
+    /// Resolves when the group is kept.
     Group(Receipt),
-    /// Everything in front of it is kept when it is the first one.
+    /// A checkpoint at the front of the queue can be settled: all groups before it are kept.
     Checkpoint(Checkpoint),
 }
 
-/// Removes the groups that are kept, and settles the checkpoints behind them.
+/// Removes groups that are kept from the front, and settles the checkpoints between them.
 async fn settle(flights: &mut VecDeque<Flight>, inlet: &mut Inlet) -> Result<(), Failure> {
     while let Some(first) = flights.pop_front() {
         match first {
@@ -134,7 +134,7 @@ async fn settle(flights: &mut VecDeque<Flight>, inlet: &mut Inlet) -> Result<(),
     Ok(())
 }
 
-/// Waits until the first group is kept; forever if there is none.
+/// Waits until the first group is kept; forever if there is no group.
 async fn front(flights: &mut VecDeque<Flight>) -> Result<(), Failure> {
     match flights.front_mut() {
         Some(Flight::Group(receipt)) => receipt.await.map_err(|_| unkept()),
@@ -147,24 +147,24 @@ fn unkept() -> Failure {
     Failure::us("the channel did not keep a batch; it is read again")
 }
 
-/// The positions of a channel as places in a file, which the channel behind it knows.
+/// Presents the positions of a channel as offsets in a file, so that the second channel treats them like a tailed file.
 struct Places(FileId);
 
 impl Places {
-    /// Those of the channel with this id.
+    /// The places of the channel with this id.
     fn of(channel: u128) -> Self {
         let halves = [channel >> 64, channel];
         let [device, inode] = halves.map(|half| half as u64);
         Self(FileId {
             device,
             inode,
-            // The files with the latest birth stay when a channel has seen too many files.
+            // With the latest possible birth, it is the last to be forgotten when the second channel has seen too many files.
             birth: i64::MAX,
             head: u64::from_be_bytes(*b"position"),
         })
     }
 
-    /// The batch with its position as its origin.
+    /// The batch with its position as its only origin.
     fn mark(&self, batch: Batch, position: Option<Position>) -> Result<Batch, Failure> {
         let begin = position.and_then(Self::offset).ok_or_else(|| {
             Failure::us("the channel has used up all its positions; drain it, remove its directory")
@@ -180,13 +180,13 @@ impl Places {
         })
     }
 
-    /// A position as an offset, in the same order.
+    /// Converts a position to an offset that keeps the order. `None` if it does not fit.
     fn offset(Position { epoch, seq }: Position) -> Option<u64> {
         let is_exact = seq >> SEQ_BITS == 0 && u64::from(epoch) < u64::MAX >> SEQ_BITS;
         is_exact.then_some(u64::from(epoch) << SEQ_BITS | seq)
     }
 
-    /// The last position in front of an offset.
+    /// The last position before an offset.
     fn position(next: u64) -> Position {
         let offset = next.saturating_sub(1);
         Position {

@@ -1,5 +1,5 @@
 //! Rejected records: `[time, {"node", "reason", "tag", "message"}]`, where `message` has the original bytes. The values of the
-//! batch (`peer`, `host`, `path`) are fields, too: they name the sender.
+//! batch (`peer`, `host`, `path`), which name the sender, are fields as well.
 
 use std::fmt::Write;
 
@@ -12,14 +12,14 @@ use millstream_wire::{
     },
 };
 
-/// The most bytes that a record takes beside its texts.
+/// The most bytes that a record takes in addition to its texts.
 const BESIDE_BYTES: usize = 96;
-/// The most bytes that a value and its name take beside their texts.
+/// The most bytes that a value takes in addition to its name and text.
 const BESIDE_VALUE_BYTES: usize = 10;
-/// Fields that values do not replace.
+/// Fields that a value of the same name does not replace.
 const OWN: [&str; 4] = ["node", "reason", "tag", "message"];
 
-/// Builds the batch for `NODE.rejected` from `records` of `from` (the original bytes of one record each).
+/// Builds the batch for `NODE.rejected`. Each item of `records` has the original bytes of one record of `from`.
 pub fn batch<'a>(
     node: &str,
     from: &Batch,
@@ -35,7 +35,7 @@ pub fn batch<'a>(
     envelope(node, from, body.into(), count)
 }
 
-/// The most bytes that [`write`] appends, for callers that reserve memory.
+/// The most bytes that [`write`] appends. Callers use it to reserve memory.
 pub fn bytes(node: &str, from: &Batch, record: &[u8], reason: &str) -> usize {
     let values = values(from).map(|(name, value)| name.len() + value.len() + BESIDE_VALUE_BYTES);
     let texts = node.len() + from.tag.as_str().len() + reason.len() + record.len();
@@ -47,7 +47,7 @@ fn values(from: &Batch) -> impl Iterator<Item = (&str, &str)> {
     values.filter(|(name, _)| !OWN.contains(name))
 }
 
-/// Appends a record to a body for [`envelope`].
+/// Appends a record to the body that [`envelope`] wraps.
 pub fn write(body: &mut Vec<u8>, node: &str, from: &Batch, record: &[u8], reason: &str) {
     write_array_len(body, 2);
     write_time(body, from.received);
@@ -66,7 +66,7 @@ pub fn write(body: &mut Vec<u8>, node: &str, from: &Batch, record: &[u8], reason
     write_bin(body, record);
 }
 
-/// The batch of such a body.
+/// Wraps a body of `count` records that [`write`] appended in a batch.
 pub fn envelope(node: &str, from: &Batch, body: Bytes, count: u32) -> Batch {
     Batch {
         tag: format!("{node}.rejected").as_str().into(),
@@ -80,7 +80,7 @@ pub fn envelope(node: &str, from: &Batch, body: Bytes, count: u32) -> Batch {
     }
 }
 
-/// A rejected record, read from the bytes that [`write()`] made.
+/// A rejected record, as read from the bytes of [`write()`].
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Rejected<'a> {
     /// The receive time.
@@ -98,7 +98,7 @@ pub struct Rejected<'a> {
 }
 
 impl<'a> Rejected<'a> {
-    /// Reads the record at the front of `bytes`; `None` if [`write()`] did not write them.
+    /// Reads the record at the start of `bytes`; `None` if [`write()`] did not write it.
     pub fn read(bytes: &'a [u8]) -> Option<Self> {
         let head = entry_head(bytes, 0).ok()?;
         let mut rejected = Self {
@@ -124,12 +124,12 @@ impl<'a> Rejected<'a> {
         Some(rejected)
     }
 
-    /// The original record in a form for people.
+    /// The original record in a readable form.
     pub fn original(&self) -> Original<'a> {
         if let Ok(text) = std::str::from_utf8(self.message) {
             return Original::Text(text);
         }
-        // An entry begins with the marker of an array, which begins no UTF-8 text.
+        // The two cannot be confused: an entry begins with the marker of an array, and no UTF-8 text begins with that byte.
         let mut record = Vec::new();
         match entry_head(self.message, 0) {
             Ok(head) if json::write_value(self.message, head.record, &mut record).is_ok() => {
@@ -151,8 +151,8 @@ pub enum Original<'a> {
     Binary(&'a [u8]),
 }
 
-/// At most `chars_max` characters of a text from outside, on one line: control characters, invisible characters and those that
-/// change how the line is displayed are escaped.
+/// At most `chars_max` characters of an untrusted text, on one line. Control characters, invisible characters and those that change
+/// how the line is displayed are escaped.
 pub fn excerpt(text: &str, chars_max: usize) -> String {
     let mut out = String::new();
     for (at, character) in text.chars().enumerate() {

@@ -1,4 +1,4 @@
-//! Where rejected records are kept when no node takes them: `data_dir/rejected`, bounded.
+//! The files of rejected records that no node takes: `data_dir/rejected`, bounded.
 //!
 //! ```text
 //! NODE.msgpack                           records of no peer in particular
@@ -8,13 +8,14 @@
 //! NODE[.peer-PEER].old-T-N.msgpack       full at the time T; with `full: drop_oldest` only
 //! ```
 //!
-//! Each file is a MessagePack stream of the records that [`crate::reject::batch`] makes, synced before they are settled.
+//! Each file is a MessagePack stream of records as [`crate::reject::batch`] makes them. They are synced before they are settled.
 //!
-//! Each node has a share of bytes, and each of its peers a part of that. When a share is full, the path that rejects waits, and
-//! the node is blocked, until an operator moves files away, or the oldest records of that share are removed, as `rejected.full`
-//! configures it. Other nodes, and other peers of a node, are not affected.
+//! Each node has a share of bytes, and each of its peers a part of that share. When a share is full, `rejected.full` decides:
+//! either the node waits and counts as blocked until an operator moves files away, or the oldest records of that share are removed.
+//! Other nodes, and other peers of the node, are not affected.
 //!
-//! - `shares.rs`: who may hold how many bytes; `streams.rs`: the files, on the disk.
+//! - `shares.rs`: the limits, in bytes.
+//! - `streams.rs`: the files on the disk.
 //! - `file.rs`: [`RejectedFile`] reads such a file, also while another process writes to it.
 
 use std::{
@@ -52,9 +53,10 @@ use streams::Streams;
 
 /// The extension of the files.
 const EXTENSION: &str = "msgpack";
-/// How long a group waits before it looks for space again.
+/// The interval at which a waiting group checks whether there is space again.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
-/// With `full: drop_oldest` a file is full at this part of the share of a peer: this much is removed at a time.
+/// With `full: drop_oldest`, the number of files in a peer's share. A file is rotated when it has its part of the share, and one
+/// file is removed at a time.
 const PIECES: u64 = 8;
 
 /// The directory in a `data_dir` in which rejected records are kept.
@@ -62,7 +64,7 @@ pub fn directory(data_dir: &Path) -> PathBuf {
     data_dir.join("rejected")
 }
 
-/// The last channel for what a node rejects.
+/// The channel behind a port for rejected records that no node takes.
 pub struct RejectedStore(Arc<Store>);
 
 struct Store {
@@ -72,7 +74,7 @@ struct Store {
     full: WhenRejectedFull,
     /// Groups that wait for space.
     waiting: AtomicUsize,
-    /// A replay of its files runs.
+    /// Whether a replay of its files runs.
     is_replayed: AtomicBool,
     /// Raised while a share is nearly full.
     nearly_full: Condition,
@@ -90,7 +92,7 @@ pub struct Counts {
 
 /// Why records could not be kept.
 enum Refused {
-    /// A share is full; the text names it and what helps.
+    /// A share is full. The text names the share and the remedy.
     Full(String),
     Disk(io::Error),
 }
@@ -102,7 +104,7 @@ impl From<io::Error> for Refused {
 }
 
 impl RejectedStore {
-    /// The store of one node, in the directory that all stores share, and its files for a replay.
+    /// The store of one node, in the directory that all stores share, and the handle by which a replay sets its files aside.
     pub fn open(
         directory: PathBuf,
         node: &str,
@@ -141,7 +143,7 @@ impl Store {
         }
     }
 
-    /// Keeps all of the batches or none.
+    /// Keeps all batches or none.
     fn keep(&self, batches: &[Batch]) -> Result<(), Refused> {
         let mut streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
         streams.create_directory()?;
@@ -173,7 +175,7 @@ impl Store {
         Ok(())
     }
 
-    /// Makes sure that `bytes` more fit into a share, and into that of the node.
+    /// Makes sure that a share, and the node, can hold `bytes` more.
     fn make_space(
         &self,
         share: &str,
@@ -226,7 +228,7 @@ impl Store {
         streams.usage()
     }
 
-    /// Clears the condition of a nearly full share once files were moved away.
+    /// Clears the condition once an operator has moved files away.
     async fn clear_when_moved(self: Arc<Self>) {
         loop {
             tokio::time::sleep(LOOK_AGAIN).await;
@@ -262,7 +264,7 @@ impl Channel for RejectedStore {
         let store = self.0.clone();
         Box::pin(async move {
             let mut group = group;
-            // Held until this group is kept: another group of the node may find space meanwhile.
+            // Holds the condition until this group is kept; another group of the node may get space earlier and must not clear it.
             let mut waits = None;
             loop {
                 let shared = store.clone();
@@ -271,7 +273,7 @@ impl Channel for RejectedStore {
                     let kept = shared.keep(&group.batches);
                     (kept, !watched && shared.nearly_full.holds(), group)
                 });
-                // The blocking task ends early only if it panics; the group is dropped then, which fails it.
+                // The blocking task fails only if it panics. That drops the group, which fails its receipt.
                 let Ok((kept, is_nearly_full, back)) = keep.await else {
                     return;
                 };

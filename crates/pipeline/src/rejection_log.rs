@@ -1,4 +1,4 @@
-//! The log lines about rejected records: the first at once, later ones every ten seconds with the number of records.
+//! The log lines about rejected records: the first one at once, later ones every ten seconds with the number of records.
 
 use std::{
     fmt,
@@ -12,10 +12,10 @@ use crate::reject::{Original, Rejected, excerpt};
 
 /// The minimum time between two lines of one node.
 const QUIET: Duration = Duration::from_secs(10);
-/// The most characters shown of a record and of a reason; both may come from a peer.
+/// The most characters that are shown of a record and of a reason; both may come from a peer.
 const SHOWN_CHARS: usize = 200;
 
-/// Logs the records that leave by the port `rejected` of one node. Dropping it logs the rest.
+/// Logs the records that leave one node through its port `rejected`. Dropping it logs the records that were held back.
 pub(crate) struct RejectionLog(Arc<Lines>);
 
 struct Lines {
@@ -27,7 +27,7 @@ struct Lines {
 
 #[derive(Default)]
 struct State {
-    /// A line was logged within the last [`QUIET`].
+    /// Whether a line was logged within the last [`QUIET`].
     is_quiet: bool,
     waiting: Option<Waiting>,
 }

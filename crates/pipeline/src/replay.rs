@@ -1,14 +1,14 @@
-//! Sends rejected records again, through the input of the node that rejected them.
+//! Replays rejected records: sends them again through the input of the node that rejected them.
 //!
-//! The files of the node are renamed first, so that nothing is appended to them. Their records are sent in order, and a file is removed when
-//! each of its records is settled or, where a durable channel follows, kept. A crash or a failure before that leaves the file as it
-//! is, and the next replay sends all of its records again: a replay repeats at most, and loses nothing. Records that the node rejects again are
-//! appended to its files as new ones.
+//! The files of the node are renamed first, so that nothing is appended to them. Their records are sent in order. A file is removed
+//! when all of its records are settled or, where a durable channel follows, kept. After a crash or a failure before that, the next
+//! replay sends all records of the file again: a replay may repeat records, but never loses any. Records that the node rejects
+//! again are appended to its files as new ones.
 //!
-//! A processor may be in the chains of several consumers, and a sink may share a durable channel with others. So batches carry the name of the
-//! node ([`ADDRESS`]): each chain takes them to this processor, a sink of this name takes them past its chain, and for everybody else they
-//! are empty. They also name the consumers whose chains led to the processor when the replay began. A reload or a restart may remove it
-//! before they are read: then those consumers reject them.
+//! A processor may be in the chains of several consumers, and a sink may share a durable channel with others. So batches carry the
+//! name of the node ([`ADDRESS`]): each chain takes them to this processor, a sink of this name takes them past its chain, and for
+//! all other nodes they are empty. Batches also name the consumers whose chains led to the processor when the replay began. If a
+//! reload or a restart removes the processor before they are read, those consumers reject them.
 
 use std::{
     io,
@@ -31,24 +31,24 @@ use crate::{
     stop::Stop,
 };
 
-/// The value that holds the name of the node that a batch is for, and behind it, each after a space, those of the consumers whose chains
-/// lead to it. No peer may set it.
+/// The value of a batch that names the node it is for, followed by the consumers whose chains lead to that node, separated by
+/// spaces. No peer may set it.
 pub const ADDRESS: &str = "replay.to";
-/// The most bytes of records in a batch.
+/// The most bytes of records in one batch.
 const BATCH_BYTES_MAX: usize = 256 << 10;
-/// The parts of a file that are read ahead.
+/// The number of parts of a file that are read ahead.
 const AHEAD: usize = 2;
 
-/// A replay of one node that has not begun.
+/// A prepared replay of one node.
 pub struct Replay {
     node: Arc<str>,
     outlet: Outlet,
-    /// The address that batches carry, if they do.
+    /// The address that batches carry; `None` if only the node itself receives them.
     address: Option<Arc<str>>,
     files: Aside,
 }
 
-/// How far a replay is. Clones share it.
+/// The progress of a replay. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct Progress(Arc<Counts>);
 
@@ -59,25 +59,25 @@ struct Counts {
 }
 
 impl Progress {
-    /// Records that are settled or kept.
+    /// The number of records that are settled or kept.
     pub fn settled(&self) -> u64 {
         self.0.settled.load(Ordering::Relaxed)
     }
 
-    /// Records that cannot be sent again and stay.
+    /// The number of records that cannot be sent again and stay in files.
     pub fn left(&self) -> u64 {
         self.0.left.load(Ordering::Relaxed)
     }
 }
 
-/// The node that a batch is for, if it is for only one.
+/// The node that a batch is addressed to; `None` if it has no address.
 #[inline]
 pub(crate) fn address(batch: &Batch) -> Option<&str> {
     let address = batch.values.get(ADDRESS)?;
     Some(address.split_once(' ').map_or(address, |(node, _)| node))
 }
 
-/// Whether a chain of this consumer led to the node that the batch is for.
+/// Whether the address names this consumer as one whose chain led to the node.
 pub(crate) fn is_by_way_of(batch: &Batch, consumer: &str) -> bool {
     let address = batch.values.get(ADDRESS).unwrap_or_default();
     address.split(' ').skip(1).any(|name| name == consumer)
@@ -96,7 +96,7 @@ pub(crate) fn unaddressed(mut batch: Batch) -> Batch {
     batch
 }
 
-/// A part of a file.
+/// A part of a file of rejected records.
 enum Part {
     Batch(Batch),
     /// A value that cannot be sent again.
@@ -104,7 +104,7 @@ enum Part {
 }
 
 impl Replay {
-    /// A replay of what `node` has rejected, through `outlet`, in batches with this address.
+    /// A replay of the records that `node` rejected, through `outlet`, in batches with this address.
     pub(crate) fn new(
         node: &Arc<str>,
         outlet: Outlet,
@@ -119,8 +119,8 @@ impl Replay {
         }
     }
 
-    /// Sends all records that were rejected before it began. Returns when all are settled, or why the rest stays. Ends at a stop of the sources,
-    /// because it keeps the channels behind it open.
+    /// Sends all records that were rejected before it began. Returns when all are settled, or with the reason why the rest stays.
+    /// Ends when the sources stop, because it keeps the channels behind it open.
     pub async fn run(self, mut stop: Stop, progress: &Progress) -> Result<(), String> {
         let files = self.files.clone();
         let _turn = files
@@ -176,7 +176,7 @@ async fn blocking<T: Send + 'static>(
     done.map_err(|error| format!("the files of rejected records: {error}"))
 }
 
-/// Reads a file into parts. Returns the number of bytes behind its last whole record.
+/// Reads a file and sends its parts to `parts`. Returns the number of bytes behind its last whole record.
 fn read(path: &Path, address: Option<&Arc<str>>, parts: &mpsc::Sender<Part>) -> io::Result<u64> {
     let send = |part| {
         parts
@@ -202,7 +202,7 @@ fn read(path: &Path, address: Option<&Arc<str>>, parts: &mpsc::Sender<Part>) -> 
     }
 }
 
-/// The encoding that the original bytes of a record had; `None` if they were no record.
+/// The encoding of the original bytes of a record; `None` if they are neither an entry nor a line.
 fn form(message: &[u8]) -> Option<Encoding> {
     if let Ok(head) = entry_head(message, 0) {
         let mut open = 1;
@@ -223,7 +223,7 @@ struct Gather {
 }
 
 impl Gather {
-    /// Adds a record. Returns the batch before it, if it is full or of another kind.
+    /// Adds a record. Returns the previous batch if that is full or of another kind.
     fn add(
         &mut self,
         record: &Rejected<'_>,

@@ -1,5 +1,5 @@
-//! Log lines of nodes: at most one line of each node and kind in ten seconds, with the number of lines held back. All of them are
-//! counted by level and kind.
+//! Log lines of nodes: at most one line per node and kind in ten seconds, with the number of lines held back. All lines are counted
+//! by level and kind, including those held back.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -47,7 +47,7 @@ impl Reporter {
         }
     }
 
-    /// The same with the meter of the time in which the node's tasks work.
+    /// Returns the reporter with the meter that counts how long the node's tasks work.
     #[must_use]
     pub(crate) fn measuring(self, busy: Meter) -> Self {
         Self { busy, ..self }
@@ -58,12 +58,12 @@ impl Reporter {
         &self.node
     }
 
-    /// The meter of the time in which the node's tasks work, in microseconds.
+    /// The meter that counts how long the node's tasks work, in microseconds.
     pub fn busy(&self) -> &Meter {
         &self.busy
     }
 
-    /// (level, kind, number) of all lines of the node, also of those that were held back.
+    /// (level, kind, number) of all lines of the node, including those held back.
     pub fn events(&self) -> Vec<(&'static str, &'static str, u64)> {
         let counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
         let events = counts.iter();
@@ -72,8 +72,8 @@ impl Reporter {
             .collect()
     }
 
-    /// The same node's reporter with a separate rate limit, for one of several equal things (a listener, a consumer) whose
-    /// lines must not hold back another one's.
+    /// A reporter of the same node with a separate rate limit: for one of several equal things (a listener, a consumer) whose lines
+    /// must not hold back each other.
     #[must_use]
     pub fn apart(&self) -> Self {
         Self {
@@ -113,7 +113,7 @@ impl Reporter {
         }
     }
 
-    /// Counts a line. Whether this kind may log now, and how many lines were held back.
+    /// Counts a line. Returns the number of lines held back if this kind may log now, otherwise `None`.
     fn turn(&self, level: &'static str, kind: &'static str) -> Option<HeldBack> {
         let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
         *counts.entry((level, kind)).or_default() += 1;

@@ -1,4 +1,4 @@
-//! A running pipeline: its nodes as `status` shows them, and its drain, in the opposite order of the start.
+//! A running pipeline: its nodes as `status` shows them, and its drain, in the reverse order of the start.
 
 use std::{
     path::{Path, PathBuf},
@@ -33,19 +33,19 @@ pub struct NodeStatus {
     pub section: &'static str,
     /// The type.
     pub kind: &'static str,
-    /// The state of its tasks: one for each thread that it runs on.
+    /// The states of its tasks, one for each thread that it runs on.
     pub states: Vec<StateCell>,
-    /// Holds its conditions.
+    /// The reporter, which holds its conditions.
     pub reporter: Reporter,
-    /// The durable channels that it fills: while one of them is blocked, so is this node.
+    /// The durable channels that it fills. While one of them is blocked, the node counts as blocked.
     pub fills: Vec<Arc<str>>,
-    /// Only of a sink.
+    /// Set only for a sink.
     pub consumer: Option<ConsumerStatus>,
-    /// It is not in the configuration any more and ends.
+    /// The node is no longer in the configuration and is ending.
     pub is_leaving: bool,
 }
 
-/// The input of a sink, and its patience.
+/// The input of a sink, and how long it may take.
 #[derive(Clone, Default)]
 pub struct ConsumerStatus {
     /// The memory in front of it, if it does not read a durable channel.
@@ -55,7 +55,7 @@ pub struct ConsumerStatus {
 }
 
 impl ConsumerStatus {
-    /// (used, limit) of the memory in front of it, in bytes.
+    /// (used, limit) of the memory in front of it, in bytes. `None` if it reads a durable channel.
     pub fn fill(&self) -> Option<(u64, u64)> {
         self.queue.as_ref()?.upgrade()?.fill()
     }
@@ -77,11 +77,11 @@ impl NodeStatus {
     }
 }
 
-/// All nodes and the connections between them. Clones share them; a reload adds and removes some.
+/// All nodes and the connections between them. Clones share them; a reload changes them.
 #[derive(Clone, Default)]
 pub struct Nodes(Arc<ArcSwap<Picture>>);
 
-/// The nodes and connections between two reloads.
+/// The nodes and connections as of the last reload.
 #[derive(Default)]
 struct Picture {
     nodes: Arc<Vec<NodeStatus>>,
@@ -89,7 +89,7 @@ struct Picture {
 }
 
 impl Nodes {
-    /// The nodes of now.
+    /// The present nodes.
     pub fn now(&self) -> Arc<Vec<NodeStatus>> {
         let nodes = self.0.load().nodes.clone();
         let has_left = |node: &NodeStatus| node.is_leaving && node.state() == NodeState::Ended;
@@ -100,7 +100,7 @@ impl Nodes {
         Arc::new(left.cloned().collect())
     }
 
-    /// The connections of now, as the configuration has them.
+    /// The present connections, as the configuration has them.
     pub fn links(&self) -> Arc<Vec<Link>> {
         self.0.load().links.clone()
     }
@@ -124,7 +124,7 @@ pub struct Running {
     pub(crate) ends: mpsc::Receiver<(bool, End)>,
     pub(crate) started: Arc<Started>,
     pub(crate) channels: Vec<Open>,
-    /// Records that they had dropped before the stop.
+    /// The records that these sources had dropped before the stop.
     pub(crate) dropped_before: u64,
     pub(crate) stop_sources: Stopper,
     pub(crate) stop_sinks: Stopper,
@@ -139,7 +139,7 @@ pub struct Running {
 }
 
 impl Running {
-    /// Asks everything to drain and end.
+    /// Asks all nodes to drain and end.
     pub fn stop(&mut self) {
         if !self.stopping {
             self.dropped_before = self.dropped();
@@ -149,17 +149,17 @@ impl Running {
         self.let_sinks_stop();
     }
 
-    /// A durable channel's content can wait for the next start, but only once nothing new arrives.
+    /// Stops the sinks once all sources have ended. A durable channel keeps the rest for the next start.
     fn let_sinks_stop(&self) {
         if self.stopping && self.started.sources() == 0 {
             self.stop_sinks.stop();
         }
     }
 
-    /// Returns when everything has ended: because all input ended, after [`Running::stop`], or because a node failed and will
-    /// not run again; the failures name it. A node whose own state cannot be used ([`Who::State`]) ends no other node, and then
-    /// this returns only after [`Running::stop`] or with `--once`, because a restart would find the same state. The future can be
-    /// dropped and called again.
+    /// Returns when all nodes have ended: because all inputs ended, after [`Running::stop`], or because a node failed and will not
+    /// run again; the failures name it. A node whose own state cannot be used ([`Who::State`]) ends no other node: then this
+    /// returns only after [`Running::stop`] or with `--once`, because a restart would find the same state. Cancel safe: the future
+    /// can be dropped and the method called again.
     pub async fn ended(&mut self) -> Vec<Failure> {
         while self.started.all() > 0 {
             let Some((is_source, end)) = self.ends.recv().await else {
@@ -186,8 +186,8 @@ impl Running {
         std::mem::take(&mut self.failures)
     }
 
-    /// The drain deadline has passed: every durable channel keeps what it has room for, drops what was not acknowledged, and
-    /// closes. [`Running::ended`] may then return, because sources wait no longer.
+    /// Called when the drain deadline has passed: every durable channel keeps as much as it has space for, drops the rest, and
+    /// closes. Sources no longer wait, so [`Running::ended`] can return.
     pub fn give_up_waiting(&mut self) {
         self.see_channels();
         self.channels.iter().for_each(Open::give_up_waiting);
@@ -197,8 +197,8 @@ impl Running {
         self.channels.extend(self.started.take_channels());
     }
 
-    /// After [`Running::ended`] did not return in time: whether everything that was accepted is kept by closed durable
-    /// channels, so that the nodes that hang lose nothing.
+    /// Called if [`Running::ended`] has not returned in time. Whether closed durable channels hold everything that was accepted, so
+    /// that the nodes that hang lose nothing.
     pub async fn is_all_kept(&mut self) -> bool {
         self.see_channels();
         let has_channels = !self.channels.is_empty();
@@ -211,7 +211,7 @@ impl Running {
         has_channels && self.pending_records() == 0 && self.failures.is_empty()
     }
 
-    /// Records that were read and dropped since the stop and that their senders cannot send again.
+    /// The records that were read and then dropped since the stop, and that their senders cannot send again.
     pub fn lost_records(&self) -> u64 {
         self.dropped().saturating_sub(self.dropped_before)
     }
@@ -229,12 +229,12 @@ impl Running {
         &self.rejected_place
     }
 
-    /// Waits for the stop of the sources.
+    /// Returns a handle that resolves when the sources are stopped.
     pub fn stopping(&self) -> Stop {
         self.stop_sources.watch()
     }
 
-    /// The nodes whose rejected records were kept in files because no node takes them, with their number.
+    /// The nodes whose rejected records went to files because no node takes them, with the number of records.
     pub fn rejected_records(&self) -> Vec<(Arc<str>, u64)> {
         let meters = self.meters.snapshot().into_iter();
         meters

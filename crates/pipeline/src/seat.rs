@@ -1,7 +1,7 @@
-//! The place of a running source or sink, which a reload gives to another one with other options.
+//! The seat of a running source or sink. A reload can give it to another node with other options.
 //!
-//! The task stays, and with it the ports of a source and the inlet of a sink: so nothing that waits in front of the sink is lost, and
-//! nothing that follows the source has to be connected again. The present node ends as at a stop; the next one then begins.
+//! The task stays, and with it the ports of a source and the inlet of a sink. So no batch that waits in front of a sink is lost,
+//! and the nodes behind a source stay connected. The present node ends as at a stop, and then the next one begins.
 
 use std::{
     sync::{
@@ -17,15 +17,15 @@ use tokio::time::sleep;
 
 use crate::stop::{Stop, Stopper};
 
-/// A node that is to leave its seat ends in order within this time. Otherwise its run is dropped as by a kill: a destination that does
-/// not answer may be the reason for the reload.
+/// The time in which a node must leave its seat in order. After that its run is dropped, as if it had been killed: a destination
+/// that does not answer may be the reason for the reload.
 const GRACE: Duration = Duration::from_secs(10);
 
 /// A seat. Clones share it.
 pub(crate) struct Seat<T>(Arc<Shared<T>>);
 
 struct Shared<T> {
-    /// The stop of all nodes of its section.
+    /// Stops all nodes of the section (all sources, or all sinks).
     section: Stopper,
     call: Arc<Call>,
     turn: Mutex<Turn<T>>,
@@ -36,14 +36,14 @@ struct Turn<T> {
     next: Option<Next<T>>,
 }
 
-/// The node that follows the present one.
+/// The node of the next run.
 enum Next<T> {
-    /// The present one again.
+    /// The present node again.
     Same,
     Other(T),
 }
 
-/// Asks the node in a seat to leave.
+/// The request to a node to leave its seat.
 #[derive(Default)]
 pub(crate) struct Call {
     is_called: AtomicBool,
@@ -51,7 +51,7 @@ pub(crate) struct Call {
 }
 
 impl Call {
-    /// Whether the node is to leave; `context` is woken when that changes.
+    /// Whether the node must leave. `context` is woken when that changes.
     pub(crate) fn is_called(&self, context: &Context<'_>) -> bool {
         self.inlet.register(context.waker());
         self.is_called.load(Ordering::Acquire)
@@ -65,7 +65,7 @@ impl<T> Clone for Seat<T> {
 }
 
 impl<T> Seat<T> {
-    /// The seat of a first node, and the stop of that. `section` stops all nodes of a section.
+    /// The seat of a first node, and that node's stop. `section` stops all nodes of the section.
     pub(crate) fn new(section: &Stopper) -> (Self, Stop) {
         let (stopper, stop) = section.part();
         let next = None;
@@ -77,12 +77,13 @@ impl<T> Seat<T> {
         (Self(Arc::new(shared)), stop)
     }
 
-    /// Gives the seat to another node as soon as the present one has left.
+    /// Gives the seat to `next` once the present node has left.
     pub(crate) fn replace(&self, next: T) {
         self.end_turn(Some(Next::Other(next)));
     }
 
-    /// Asks the node to end its run and to begin another one. One that is to leave already does that, or is followed by the next one.
+    /// Asks the node to end its run and to begin another one. Does nothing if the node must leave already: then it ends,
+    /// restarts or is replaced anyway.
     pub(crate) fn restart(&self) {
         if !self.0.call.is_called.load(Ordering::Acquire) {
             self.end_turn(Some(Next::Same));
@@ -102,7 +103,7 @@ impl<T> Seat<T> {
         turn.stopper.stop();
     }
 
-    /// Asks the inlet of a sink to end.
+    /// The request that the inlet of a sink watches.
     pub(crate) fn call(&self) -> Arc<Call> {
         self.0.call.clone()
     }
@@ -112,7 +113,7 @@ impl<T> Seat<T> {
         self.turn().next.is_some()
     }
 
-    /// Turns `present` to the next node if there is one, and returns its stop.
+    /// Replaces `present` by the next node and returns that node's stop; `None` if no other run follows.
     pub(crate) fn turn_to_next(&self, present: &mut T) -> Option<Stop> {
         let mut turn = self.turn();
         if let Next::Other(next) = turn.next.take()? {
@@ -124,12 +125,13 @@ impl<T> Seat<T> {
         Some(stop)
     }
 
-    /// Returns when the node was asked to leave, by a reload, and has not done so in time. `stop` is its own.
+    /// Resolves when a reload asked the node to leave and it has not left in time. `stop` is the stop of this node. Never resolves
+    /// when the process stops.
     pub(crate) async fn overstayed(&self, mut stop: Stop) {
         stop.stopped().await;
         match self.0.call.is_called.load(Ordering::Acquire) {
             true => sleep(GRACE).await,
-            // The process stops, and has its own deadline.
+            // The stop of the process has a separate deadline.
             false => std::future::pending().await,
         }
     }
@@ -160,7 +162,7 @@ mod tests {
         assert!(second.is_stopped());
         let third = seat.turn_to_next(&mut node).unwrap();
         assert_eq!((node, third.is_stopped()), (2, false));
-        // A restart takes no turn from the next node, and brings none back that is to leave.
+        // A restart does not displace the next node, and does not keep a node that must leave.
         seat.replace(4);
         seat.restart();
         let fourth = seat.turn_to_next(&mut node).unwrap();

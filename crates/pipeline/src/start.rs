@@ -28,7 +28,7 @@ use crate::{
     threads::{Threads, busy, own_thread},
 };
 
-/// Starts tasks, and says to the pipeline how each of them ends.
+/// Starts tasks, and reports to the pipeline how each of them ends.
 pub(crate) struct Starter {
     pub(crate) threads: Threads,
     pub(crate) pool: Pool,
@@ -38,10 +38,10 @@ pub(crate) struct Starter {
     pub(crate) once: bool,
     pub(crate) stop_sources: Stopper,
     pub(crate) stop_sinks: Stopper,
-    /// Whether it was a source, and its end.
+    /// For each task that ends: whether it was a source, and how it ended.
     pub(crate) ends: mpsc::Sender<(bool, End)>,
     pub(crate) started: Arc<Started>,
-    /// The number of sources that were started.
+    /// The number of sources started so far, which spreads them over the data threads.
     pub(crate) sources: usize,
 }
 
@@ -49,7 +49,7 @@ pub(crate) struct Starter {
 pub(crate) struct Seated<T> {
     /// One for each task.
     pub(crate) seats: Vec<Seat<T>>,
-    /// Returns when the last of its tasks has ended.
+    /// Resolves when the last of its tasks has ended.
     pub(crate) ended: Stop,
 }
 
@@ -58,7 +58,7 @@ pub(crate) struct LaidSink {
     pub(crate) name: Arc<str>,
     pub(crate) sink: Arc<dyn Sink>,
     pub(crate) lanes: Vec<Lane>,
-    /// The lanes run on the data threads.
+    /// Whether the lanes run on the data threads.
     pub(crate) is_on_threads: bool,
     /// The id of the durable channel that it reads.
     pub(crate) channel: Option<u128>,
@@ -69,15 +69,15 @@ pub(crate) struct LaidSink {
 /// The input of one task of a sink.
 pub(crate) struct Lane {
     pub(crate) supply: Supply,
-    /// The chain that its reader runs, if there may be one, and the tags that it takes while there is none.
+    /// The chain that its reader runs, if it runs one, and the tags that it takes while there is no chain.
     pub(crate) chain: Option<(Arc<Swap>, Option<TagFilter>)>,
     pub(crate) state: StateCell,
 }
 
-/// Where a reader comes from.
+/// The origin of a reader.
 pub(crate) enum Supply {
     Reader(Box<dyn Reader>),
-    /// A durable channel that runs gives it to this consumer.
+    /// A running durable channel makes a reader for this consumer.
     Channel(Weak<Feed>, channel::Consumer),
 }
 
@@ -103,7 +103,7 @@ impl Supply {
 }
 
 impl Lane {
-    /// Its reader, with the chain in front of the sink.
+    /// Obtains the reader, with the chain in front of the sink.
     async fn reader(self, sink: &Arc<str>) -> Result<Box<dyn Reader>, Failure> {
         let reader = self.supply.reader().await?;
         Ok(match self.chain {
@@ -114,7 +114,7 @@ impl Lane {
 }
 
 impl Starter {
-    /// The context of a source, and the seat that it is for.
+    /// The context of a source that sits in `seat`.
     pub(crate) fn source_context(
         &self,
         name: &Arc<str>,
@@ -140,7 +140,7 @@ impl Starter {
         (seat, context)
     }
 
-    /// Starts a source when the one of its name has ended that ran `before`.
+    /// Starts a source once the earlier source of its name has ended (`before`).
     pub(crate) async fn source(
         &mut self,
         bound: BoundSource,
@@ -173,7 +173,7 @@ impl Starter {
         seated
     }
 
-    /// Starts the tasks of a sink when those of the sink of its name have ended that ran `before`.
+    /// Starts the tasks of a sink once the tasks of the earlier sink of its name have ended (`before`).
     pub(crate) async fn sink(
         &mut self,
         laid: LaidSink,
@@ -228,7 +228,8 @@ impl Starter {
                 let has_failed = end.is_err();
                 let _ = ends.send((false, end)).await;
                 if has_failed {
-                    // Keeping the inlet makes sources wait until the stop; without it the memory would accept and drop.
+                    // The inlet is kept until the stop, so that sources wait. If it were dropped, the memory would accept batches
+                    // and drop them.
                     stop_sources.stopped().await;
                 }
             };

@@ -1,4 +1,4 @@
-//! The tasks and channels that were started: the pipeline waits for them, and a reload adds some.
+//! The tasks and channels that were started. The pipeline waits for them, and a reload adds some.
 
 use std::{
     collections::BTreeSet,
@@ -17,7 +17,7 @@ use crate::{
     stop::{Stop, stop},
 };
 
-/// The time that the task of a channel which is closed may take to say so.
+/// How long the task of a closed channel may take to report that.
 const AT_ONCE: Duration = Duration::from_millis(100);
 
 /// The tasks and channels that were started, for the pipeline to wait for.
@@ -30,17 +30,17 @@ pub(crate) struct Started {
     channels: Mutex<Vec<Open>>,
 }
 
-/// A durable channel that was opened. Only its feeds and its task keep it, so nothing is left of one that a reload has removed.
+/// An open durable channel. Only its feeds and its task keep it alive, so a reload that removes it frees it completely.
 pub(crate) struct Open {
     channel: Weak<dyn Channel>,
-    /// Returns when it is closed.
+    /// Resolves when it is closed.
     pub(crate) ended: Stop,
-    /// Returns when it is closed and everything in it is kept.
+    /// Resolves when it is closed and everything in it is kept.
     finished: BoxFuture<'static, Result<(), Failure>>,
 }
 
 impl Open {
-    /// A channel, and the future that returns when it is closed and everything in it is kept.
+    /// A channel. `finished` resolves when it is closed and everything in it is kept.
     pub(crate) fn new(
         channel: Arc<dyn Channel>,
         finished: BoxFuture<'static, Result<(), Failure>>,
@@ -60,18 +60,18 @@ impl Open {
         }
     }
 
-    /// Keeps what there is room for and closes.
+    /// Keeps as much as there is space for, and closes.
     pub(crate) fn give_up_waiting(&self) {
         let channel = self.channel.upgrade();
         channel.inspect(|channel| channel.give_up_waiting());
     }
 
-    /// Returns when the channel is closed and everything in it is kept.
+    /// Waits until the channel is closed and everything in it is kept.
     pub(crate) async fn finished(&mut self) -> Result<(), Failure> {
         (&mut self.finished).await
     }
 
-    /// How it was closed; `None` if it is open.
+    /// The result of closing it; `None` if it is still open.
     pub(crate) async fn is_finished(&mut self) -> Option<Result<(), Failure>> {
         timeout(AT_ONCE, self.finished()).await.ok()
     }
@@ -105,14 +105,14 @@ impl Started {
         self.sources() + self.sinks.load(Ordering::Relaxed)
     }
 
-    /// The senders of this source cannot send again.
+    /// Notes that the senders of this source cannot send again.
     pub(crate) fn add_unanswering(&self, source: &Arc<str>) {
         let all = self.unanswering.lock();
         all.unwrap_or_else(PoisonError::into_inner)
             .insert(source.clone());
     }
 
-    /// A durable channel was opened.
+    /// Adds a durable channel that was opened.
     pub(crate) fn add_channel(&self, open: Open) {
         let channels = self.channels.lock();
         channels.unwrap_or_else(PoisonError::into_inner).push(open);

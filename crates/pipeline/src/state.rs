@@ -1,4 +1,4 @@
-//! The files that a node keeps below `data_dir`: how their errors become failures.
+//! Reads the files that a node keeps below `data_dir`, and turns their errors into failures.
 
 use std::{fs::File, io, io::Read, path::Path};
 
@@ -7,7 +7,7 @@ use millstream_config::Size;
 use crate::failure::Failure;
 
 impl From<millstream_state::Error> for Failure {
-    /// A disk may work again later; a file that is damaged, or that a newer Millstream wrote, needs an operator.
+    /// A disk may recover. A file that is damaged, or that a newer Millstream wrote, needs an operator.
     fn from(error: millstream_state::Error) -> Self {
         use millstream_state::Error;
         let message = error.to_string();
@@ -20,8 +20,8 @@ impl From<millstream_state::Error> for Failure {
     }
 }
 
-/// Reads a whole file; `None` if there is none. A file of more than `bytes_max` bytes was not written by Millstream, and
-/// reading it could take all memory: it is refused, and the error names the `remedy`.
+/// Reads a whole file; `None` if it does not exist. Refuses a file of more than `bytes_max` bytes: Millstream did not write it, and
+/// reading it could take all memory. The error names the `remedy`.
 pub fn read(path: &Path, bytes_max: u64, remedy: &str) -> Result<Option<Vec<u8>>, Failure> {
     let place = path.display();
     let failed = |error: io::Error| Failure::disk(format!("cannot read {place}: {error}"));
@@ -29,7 +29,7 @@ pub fn read(path: &Path, bytes_max: u64, remedy: &str) -> Result<Option<Vec<u8>>
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         file => file.map_err(failed)?,
     };
-    // A sparse file takes no space on the disk, but all of its length in memory.
+    // Checked before reading: a sparse file takes no space on the disk, but all of its length in memory.
     let length = file.metadata().map_err(failed)?.len();
     if length > bytes_max {
         let most = Size::bytes(bytes_max);

@@ -4,11 +4,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::watch;
 
-/// Waits for the stop. Clones wait for the same one.
+/// Waits for a stop. Clones wait for the same one.
 #[derive(Clone, Debug)]
 pub struct Stop(watch::Receiver<bool>);
 
-/// Sends the stop.
+/// Requests a stop.
 #[derive(Clone, Debug)]
 pub struct Stopper(Arc<Sender>);
 
@@ -18,7 +18,7 @@ struct Sender {
     parts: Mutex<Vec<Stopper>>,
 }
 
-/// A stop that was not requested yet.
+/// A stop that has not been requested yet.
 pub fn stop() -> (Stopper, Stop) {
     let (stopped, receiver) = watch::channel(false);
     let parts = Mutex::default();
@@ -26,23 +26,23 @@ pub fn stop() -> (Stopper, Stop) {
 }
 
 impl Stopper {
-    /// Stops every task that waits for it, and all parts.
+    /// Stops every task that waits for this stop, and all its parts.
     pub fn stop(&self) {
         self.0.stopped.send_replace(true);
         let parts = self.0.parts.lock().unwrap_or_else(PoisonError::into_inner);
         parts.iter().for_each(Self::stop);
     }
 
-    /// Waits for this stop.
+    /// A handle that waits for this stop.
     pub fn watch(&self) -> Stop {
         Stop(self.0.stopped.subscribe())
     }
 
-    /// A stop that this one includes, and that can also be requested alone.
+    /// Makes a part: a stop that can be requested alone, and that is requested whenever this one is.
     pub fn part(&self) -> (Stopper, Stop) {
         let (stopper, stop) = stop();
         let mut parts = self.0.parts.lock().unwrap_or_else(PoisonError::into_inner);
-        // Nothing waits for a part of a node that has ended.
+        // Parts that no task waits for belong to nodes that have ended.
         parts.retain(|part| part.0.stopped.receiver_count() > 0);
         parts.push(stopper.clone());
         if *self.0.stopped.borrow() {
@@ -58,12 +58,12 @@ impl Stop {
         *self.0.borrow()
     }
 
-    /// Whether nothing holds its sender any more.
+    /// Whether all of its senders are gone.
     pub(crate) fn is_over(&self) -> bool {
         self.0.has_changed().is_err()
     }
 
-    /// Returns when the stop is requested, or when its sender is gone.
+    /// Resolves when the stop is requested, or when all of its senders are gone.
     pub async fn stopped(&mut self) {
         let _ = self.0.wait_for(|stopped| *stopped).await;
     }

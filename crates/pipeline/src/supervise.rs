@@ -1,5 +1,5 @@
-//! Restarts nodes after a failure or a panic, with back-off, and lets the next node run when a reload has replaced one. Batches that a node
-//! leaves unsettled never count as done.
+//! Restarts nodes after a failure or a panic, with back-off, and starts the next node when a reload has replaced one. Batches that
+//! a node leaves unsettled never count as done.
 
 #[cfg(test)]
 mod tests;
@@ -24,14 +24,14 @@ use crate::{
     stop::Stop,
 };
 
-/// The wait after a first failure; each further failure doubles it.
+/// The wait after the first failure; each further failure doubles it.
 const WAIT_FIRST: Duration = Duration::from_millis(500);
 /// The longest wait.
 const WAIT_MAX: Duration = Duration::from_secs(30);
-/// A run that has lasted this long after a failure counts as working, unless the node reports a condition.
+/// After a failure, a run that lasts this long counts as working, unless the node reports a condition.
 const PROVEN: Duration = Duration::from_secs(5);
 
-/// Whether a node's task still runs. Conditions say what keeps a running task from its work.
+/// Whether a node's task still runs. A running task may still be kept from its work; that is what conditions report.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NodeState {
     /// It runs, or waits before a restart.
@@ -81,10 +81,10 @@ impl Default for StateCell {
     }
 }
 
-/// The end of a node: in order, or with the failure that keeps it from running again.
+/// How a node ended: in order, or with the failure after which it does not run again.
 pub type End = Result<(), Failure>;
 
-/// Runs a source until it ends, and the one that follows it in its seat.
+/// Runs a source until it ends, and then the next one in its seat, if there is one.
 pub(crate) async fn source(
     mut source: Box<dyn Source>,
     seat: Seat<Box<dyn Source>>,
@@ -103,7 +103,7 @@ pub(crate) async fn source(
             true => None,
             false => retry.after(ended.map_err(|panic| panic.0)).await,
         };
-        // Also during the wait after a failure another source may have been given the seat.
+        // A reload may have given the seat to another source even during the wait after a failure.
         if let Some(stop) = seat.turn_to_next(&mut source) {
             context.stop = stop;
             retry.begin_turn(&context.stop);
@@ -112,7 +112,7 @@ pub(crate) async fn source(
         if let Some(end) = end {
             return end;
         }
-        // A source that cannot even start would never see the stop.
+        // A source that fails before it waits for the stop would otherwise be retried forever.
         if context.stop.is_stopped() {
             retry.state.set(NodeState::Ended);
             return Ok(());
@@ -120,9 +120,9 @@ pub(crate) async fn source(
     }
 }
 
-/// Runs a sink until its inlet ends, or, behind a durable channel, until it fails after the stop: unsettled batches are there at
-/// the next start. Then the sink that follows it in its seat. The inlet stays the same across restarts and sinks, so that no queued batch
-/// is lost.
+/// Runs a sink until its inlet ends, and then the next one in its seat, if there is one. After the stop, a sink behind a durable
+/// channel that fails is not retried: its unsettled batches are there at the next start. The inlet survives restarts and
+/// replacements, so that no queued batch is lost.
 pub(crate) async fn sink(
     mut sink: Arc<dyn Sink>,
     seat: Seat<Arc<dyn Sink>>,
@@ -165,7 +165,7 @@ struct Retry {
     stop: Stop,
     wait: Duration,
     started: Instant,
-    /// Raised from a failure until a later run settles something or has lasted for [`PROVEN`].
+    /// Raised from a failure until a later run settles a batch or has lasted for [`PROVEN`].
     failing: Arc<Condition>,
 }
 
@@ -181,14 +181,14 @@ impl Retry {
         }
     }
 
-    /// Another node runs now.
+    /// The next node begins.
     fn begin_turn(&mut self, stop: &Stop) {
         self.failing.clear();
         self.state.set(NodeState::Running);
         (self.stop, self.wait, self.started) = (stop.clone(), WAIT_FIRST, Instant::now());
     }
 
-    /// Waits for the end of a run.
+    /// Waits for the end of a run. Clears the condition once the run has lasted for [`PROVEN`].
     async fn watch<T>(&self, run: impl Future<Output = T>) -> T {
         let mut run = pin!(run);
         if self.failing.holds() {
@@ -201,9 +201,9 @@ impl Retry {
         run.await
     }
 
-    /// Decides what follows a run: the end of the node, or, after a wait, `None` for another run.
+    /// Decides what follows a run. Returns the end of the node; or, after a back-off, `None` for another run.
     async fn after(&mut self, ended: Result<End, String>) -> Option<End> {
-        // A run that lasted resets the back-off.
+        // A long run resets the back-off.
         if self.started.elapsed() > WAIT_MAX {
             self.wait = WAIT_FIRST;
         }
@@ -235,7 +235,7 @@ impl Retry {
             format_args!("{failure}; retrying in {} ms", wait.as_millis()),
         );
         self.wait = (self.wait * 2).min(WAIT_MAX);
-        // During a stop there is no time for long waits.
+        // A stop cuts the wait short.
         let mut stop = self.stop.clone();
         let stopped = async {
             stop.stopped().await;

@@ -1,8 +1,9 @@
-//! Tables: one number for each of several things of a node (files, servers), shown by `/metrics` with another label, and by `status`.
+//! Tables: one number for each of several things of a node (files, servers), shown by `/metrics` with a further label, and by
+//! `status`.
 //!
-//! Only the [`ROWS_MAX`] largest rows of a table are shown, so that many files or servers never flood a monitoring system. A table is
-//! replaced as a whole and rarely; nothing on the line touches it. Two kinds of table are live: each task has a row, a number that it
-//! counts on, until it ends; and a [`Census`] counts members of groups, such as the open connections of each peer.
+//! Only the [`ROWS_MAX`] largest rows of a table are shown, so that many files or servers never flood a monitoring system. A node
+//! replaces a table rarely and as a whole; the data path never touches it. Two kinds of tables are live: each task has a row on
+//! which it counts until it ends; and a [`Census`] counts members of groups, such as the open connections of each peer.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -26,9 +27,9 @@ const TASK: &str = "task";
 enum Content {
     /// The label and the rows.
     Rows(&'static str, Rows),
-    /// The numbers of tasks, by the number of the task. One that has ended is free for the next.
+    /// The number of each task, by its index. The index of a task that has ended is free for the next one.
     Tasks(Vec<Weak<AtomicU64>>),
-    /// The label and the groups; gone when the last handle of the census is.
+    /// The label and the groups. Gone with the last handle of the census.
     Census(&'static str, Weak<Groups>),
 }
 
@@ -43,7 +44,7 @@ impl Content {
         }
     }
 
-    /// The rows; none of a single task, which is the node.
+    /// The rows. There are none while the node has only one task: the metric of the node says the same.
     fn rows(&self) -> Rows {
         let tasks = match self {
             Self::Rows(_, rows) => return rows.clone(),
@@ -66,7 +67,7 @@ impl Content {
 fn sizes(groups: Arc<Groups>) -> Rows {
     let groups = locked(&groups);
     let mut sizes: Vec<_> = groups.iter().collect();
-    // A source may have many more peers than are shown: only names of those become rows.
+    // There may be many more peers than rows, so only the names of the largest are copied.
     sizes.sort_unstable_by_key(|&(name, size)| (std::cmp::Reverse(*size), name));
     sizes.truncate(ROWS_MAX);
     let row = |(name, size): (&Arc<str>, &u64)| (name.to_string(), *size);
@@ -77,7 +78,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Keeps the largest rows, in order. Equal numbers stay in theirs.
+/// Keeps the largest rows, the largest first. Rows with equal numbers keep their order.
 fn largest(rows: &mut Rows) {
     rows.sort_by_key(|row| std::cmp::Reverse(row.1));
     rows.truncate(ROWS_MAX);
@@ -111,7 +112,7 @@ impl Tables {
         locked(&self.0)
     }
 
-    /// The census of a component, which lives until its last handle and its last member are dropped.
+    /// The census of a component. It lives until its last handle and its last member are dropped.
     pub(crate) fn census(&self, name: &'static str, label: &'static str, of: &Arc<str>) -> Census {
         let mut all = self.content();
         let key = (name, of.clone());
@@ -125,7 +126,7 @@ impl Tables {
         Census(groups)
     }
 
-    /// The number of one more task of a component, until it is dropped.
+    /// The counter of one more task of a component. Its row disappears when it is dropped.
     pub(crate) fn task(&self, name: &'static str, of: &Arc<str>) -> Arc<AtomicU64> {
         let number = Arc::new(AtomicU64::new(0));
         let mut all = self.content();
@@ -149,7 +150,7 @@ impl Tables {
             .collect()
     }
 
-    /// (metric, component, label, rows) of all that have rows, sorted by metric and component.
+    /// (metric, component, label, rows) of all tables that have rows, sorted by metric and component.
     pub(crate) fn all(&self) -> Vec<(&'static str, Arc<str>, &'static str, Rows)> {
         let all = self.content();
         let table = |((name, of), table): (&Key, &Content)| {
@@ -181,12 +182,12 @@ impl Table {
     }
 }
 
-/// Counts the members of groups that come and go, such as the open connections of each peer. Clones share it, and so do a node and the one
-/// that replaces it at a reload.
+/// Counts the members of groups that come and go, such as the open connections of each peer. Clones share the counts, and so do a
+/// node and the node that replaces it at a reload.
 #[derive(Clone, Debug)]
 pub struct Census(Arc<Groups>);
 
-/// Counts as a member of its group until it is dropped, even by a panic.
+/// One member of a group. It counts until it is dropped, even by a panic.
 #[derive(Debug)]
 pub struct Member {
     census: Census,
@@ -227,7 +228,7 @@ mod tests {
         let census = || tables.census("peer_connections", "peer", &"in".into());
         let first = census();
         let mut members = vec![first.join("a".into()), first.join("b".into())];
-        // The next node of the name counts on.
+        // A node that replaces this one continues its counts.
         members.push(census().join("b".into()));
         let shown = |expected: &[(&str, u64)]| {
             let shown = tables.of("in");
@@ -278,7 +279,7 @@ mod tests {
         let task = || tables.task("task_records", &"parse".into());
         let first = task();
         first.fetch_add(5, Ordering::Relaxed);
-        // The only task is the node.
+        // A single task has no row.
         assert!(tables.of("parse").is_empty());
         let second = task();
         second.fetch_add(7, Ordering::Relaxed);

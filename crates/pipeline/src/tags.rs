@@ -1,14 +1,14 @@
 //! Tag patterns: which batches a consumer takes.
 //!
-//! `*` matches one part between dots, `**` any number of parts (also none, so `web.**` matches `web`, as in Fluentd), `{a,b}`
-//! either alternative, and a leading `!` excludes. A list takes a tag if an including pattern matches it, or if there is none,
-//! and no excluding one does.
+//! `*` matches one part between dots, `**` any number of parts (including none, so `web.**` matches `web`, as in Fluentd), `{a,b}`
+//! either alternative, and a leading `!` excludes. A list takes a tag if one of its including patterns matches, or if it has no
+//! including patterns, and no excluding one matches.
 
 use std::fmt;
 
 use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 
-/// The option `tags` of a consumer, or of several in sequence.
+/// The option `tags` of a consumer, or of several steps that a batch passes one after the other.
 #[derive(Clone, Debug)]
 pub struct TagFilter(Vec<Patterns>);
 
@@ -35,7 +35,8 @@ impl TagFilter {
                     (&mut includes, pattern)
                 }
             };
-            // Dots separate the parts of a tag as slashes those of a path, so path globs work with the two exchanged.
+            // Path globs work on tags once dots and slashes are swapped: dots separate the parts of a tag as slashes separate those
+            // of a path.
             let glob = GlobBuilder::new(&with_parent(&exchange(glob)))
                 .literal_separator(true)
                 .empty_alternates(true)
@@ -124,7 +125,7 @@ fn with_parent(glob: &str) -> String {
     out
 }
 
-/// Exchanges dots and slashes.
+/// Swaps dots and slashes.
 fn exchange(text: &str) -> String {
     text.chars()
         .map(|c| {

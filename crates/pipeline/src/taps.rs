@@ -1,9 +1,9 @@
-//! Taps: samples of the records that pass a node, for people who look at it.
+//! Taps: samples of the records that pass a node, for a user who watches it.
 //!
-//! Batches pass a [`Point`] where they leave a source or a processor, enter a channel, reach a sink or are rejected. While no tap is open, a
-//! point costs one relaxed load of an atomic for each batch. With a tap it copies a few records of a batch: at most as many in a second
-//! as the [`Tap`] asks for, each cut at [`RECORD_BYTES_MAX`]. It never waits: what its reader has no room for, and what two threads bring
-//! at the same moment, is not shown.
+//! Batches pass a [`Point`] where they leave a source or a processor, enter a channel, reach a sink or are rejected. While no tap
+//! is open, a point costs one relaxed load of an atomic per batch. With a tap it copies a few records of a batch: at most as many
+//! in a second as the [`Tap`] asks for, each cut at [`RECORD_BYTES_MAX`]. A point never waits: it skips records that the reader has
+//! no space for, and batches that arrive while another thread holds the lock.
 
 use std::{
     collections::BTreeMap,
@@ -26,13 +26,13 @@ use tokio::sync::mpsc;
 pub const RECORD_BYTES_MAX: usize = 16 << 10;
 /// The most bytes of one field of a longer record.
 const FIELD_BYTES_MAX: usize = 1 << 10;
-/// The records that wait for the reader of a tap.
+/// The most records that wait for the reader of a tap.
 const WAITING_MAX: usize = 64;
-/// The most taps at a time.
+/// The most taps that are open at a time.
 const TAPS_MAX: usize = 32;
-/// A second is divided into at most this many parts, so that a sample spreads over it.
+/// The number of parts that a second is divided into at most, so that a sample spreads over the second.
 const PARTS: u32 = 10;
-/// A port whose records come from several chains is shown from one of them, until that is silent for this long.
+/// If several chains feed a port, a tap shows the records of one of them, until that has been silent for this long.
 const SILENCE: Duration = Duration::from_secs(2);
 
 /// The port by which records leave a source or a processor.
@@ -46,7 +46,7 @@ pub const REJECTED: &str = "rejected";
 #[derive(Clone, Debug, Default)]
 pub struct Taps(Arc<Mutex<BTreeMap<Arc<str>, Point>>>);
 
-/// The place of one node that its batches pass. Clones share it.
+/// The place where batches of one node are sampled. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct Point(Arc<Watched>);
 
@@ -56,24 +56,24 @@ struct Watched {
     viewers: Mutex<Vec<Viewer>>,
 }
 
-/// A record that has passed.
+/// A record that was sampled.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sample {
     /// The port.
     pub port: Arc<str>,
     /// The tag of its batch.
     pub tag: Tag,
-    /// Its event time, or the receive time.
+    /// Its event time, or the receive time if it has none.
     pub time: Time,
     /// A line without its newline, or a MessagePack map.
     pub record: Vec<u8>,
     /// The encoding of `record`.
     pub encoding: Encoding,
-    /// It was longer: lines are cut, and long fields of maps are replaced by their length.
+    /// Whether it was longer. Lines are cut, and long fields of maps are replaced by their length.
     pub is_cut: bool,
 }
 
-/// Samples of one node, until it is dropped.
+/// Receives samples of one node until it is dropped.
 #[derive(Debug)]
 pub struct Tap {
     samples: mpsc::Receiver<Sample>,
@@ -86,16 +86,16 @@ pub struct Tap {
 struct Viewer {
     samples: mpsc::Sender<Sample>,
     id: Weak<()>,
-    /// The records that it gets in each part of a second.
+    /// The most records that it receives in each part of a second.
     share: u32,
     part: Duration,
     began: Instant,
     taken: u32,
-    /// For each port the chain whose records it shows, and when it showed the last one.
+    /// For each port: the chain whose records it shows, and when it showed the last one.
     chains: Vec<(Arc<str>, usize, Instant)>,
 }
 
-/// Why there is no tap.
+/// The reason why a tap cannot be opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoTap {
     /// No node of that name has records to show.
@@ -110,7 +110,7 @@ impl Taps {
         self.points().entry(node.clone()).or_default().clone()
     }
 
-    /// Opens a tap on a node, for at most this many records in a second.
+    /// Opens a tap on a node, for at most `per_second` records in a second.
     pub fn open(&self, node: &str, per_second: u32) -> Result<Tap, NoTap> {
         let points = self.points();
         let open = points.values().map(|point| point.0.viewers().len());
@@ -123,12 +123,12 @@ impl Taps {
         }
     }
 
-    /// The nodes that can be looked at.
+    /// The nodes that have a point.
     pub fn nodes(&self) -> Vec<Arc<str>> {
         self.points().keys().cloned().collect()
     }
 
-    /// Forgets a node that exists no more. Its taps end.
+    /// Forgets a node that no longer exists. Its taps end.
     pub(crate) fn forget(&self, node: &str) {
         if let Some(point) = self.points().remove(node) {
             point.0.viewers().clear();
@@ -170,7 +170,7 @@ impl Point {
         }
     }
 
-    /// Shows batches that pass by `port`.
+    /// Samples batches that pass by `port`.
     #[inline]
     pub fn see(&self, port: &str, batches: &[Batch]) {
         if self.is_watched() {
@@ -185,10 +185,11 @@ impl Point {
         self.0.is_watched.load(Ordering::Relaxed)
     }
 
-    /// Shows a batch that passes by `port`. Several chains may bring the same records: `chain` tells them apart.
+    /// Samples a batch that passes by `port`. `chain` identifies the chain that sends it, because several chains may bring the same
+    /// records.
     #[cold]
     pub(crate) fn show(&self, port: &str, chain: usize, batch: &Batch) {
-        // Another thread shows a batch, or a tap is being opened.
+        // A failed lock means that another thread samples a batch or opens a tap: this batch is skipped.
         if let Ok(mut viewers) = self.0.viewers.try_lock() {
             let now = Instant::now();
             for viewer in &mut *viewers {
@@ -229,7 +230,7 @@ impl Viewer {
         }
     }
 
-    /// The port, unless another chain shows it.
+    /// The port, unless this viewer shows it from another chain.
     fn port(&mut self, port: &str, chain: usize, now: Instant) -> Option<Arc<str>> {
         let found = self.chains.iter_mut().find(|(name, ..)| &**name == port);
         let Some((name, shown, last)) = found else {
@@ -246,7 +247,7 @@ impl Viewer {
 }
 
 impl Tap {
-    /// The next record; `None` when the node exists no more.
+    /// The next record; `None` when the node no longer exists.
     pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Sample>> {
         self.samples.poll_recv(context)
     }
@@ -266,7 +267,7 @@ impl Drop for Tap {
     }
 }
 
-/// A record, and whether it was cut.
+/// A copy of a record, and whether it was cut.
 fn copy(record: Record<'_>) -> Option<(Vec<u8>, bool)> {
     match record {
         Record::None => None,
@@ -284,7 +285,7 @@ fn copy(record: Record<'_>) -> Option<(Vec<u8>, bool)> {
     }
 }
 
-/// A long map without its long values, as far as it fits.
+/// A copy of a long map: long values are replaced, and fields beyond the bound are left out.
 fn shortened(map: &[u8]) -> Option<Vec<u8>> {
     let mut reader = Reader::new(map);
     let (mut fields, mut count) = (Vec::new(), 0);

@@ -17,7 +17,7 @@ use tokio::{runtime, sync::mpsc, task::LocalSet};
 
 use crate::{guard::guarded, meters::Meter, report::Reporter};
 
-/// Capacity of the queue of tasks to a thread; further senders wait.
+/// The most tasks that wait for a thread; beyond that, `spawn` waits.
 const SPAWN_QUEUE: usize = 4096;
 
 thread_local! {
@@ -29,8 +29,8 @@ pub fn lane() -> usize {
     LANE.get()
 }
 
-/// Runs `work` as if it were on another data thread: batches that it sends go into that thread's lane. For a source whose
-/// input any thread may read but whose order must be kept.
+/// Runs `work` as if it were on another data thread: batches that it sends go into that thread's lane. It is for a source whose
+/// input any thread may read, but whose order must be kept.
 pub async fn in_lane<T>(lane: usize, work: impl Future<Output = T>) -> T {
     let mut work = pin!(work);
     poll_fn(|context| {
@@ -42,8 +42,8 @@ pub async fn in_lane<T>(lane: usize, work: impl Future<Output = T>) -> T {
     .await
 }
 
-/// Runs `work` and measures the time in which it is polled, in microseconds: of a task that never blocks its CPU time, of one that
-/// may block also its reads, writes and syncs. A rest below a microsecond is kept for the next poll.
+/// Runs `work` and counts in `meter`, in microseconds, the time in which it is polled. For a task that never blocks this is its CPU
+/// time; for others it includes reads, writes and syncs. A remainder below a microsecond is carried to the next poll.
 pub async fn busy<T>(meter: Meter, work: impl Future<Output = T>) -> T {
     let mut work = pin!(work);
     let mut rest = Duration::ZERO;
@@ -90,12 +90,12 @@ impl Threads {
         })))
     }
 
-    /// How many there are.
+    /// The number of threads.
     pub fn count(&self) -> usize {
         self.0.starts.len()
     }
 
-    /// Runs a task on the next thread in turn, so that connections are spread evenly. A panic of the task is reported.
+    /// Runs a task on the next thread in turn, so that connections are spread evenly. A panic of the task is logged.
     pub async fn spawn<F, T>(&self, reporter: &Reporter, start: F)
     where
         F: FnOnce() -> T + Send + 'static,
@@ -105,7 +105,7 @@ impl Threads {
         self.spawn_on(index, reporter, start).await;
     }
 
-    /// Runs a task on one thread.
+    /// Runs a task on the thread with this index.
     pub async fn spawn_on<F, T>(&self, index: usize, reporter: &Reporter, start: F)
     where
         F: FnOnce() -> T + Send + 'static,
@@ -114,7 +114,8 @@ impl Threads {
         let reporter = reporter.clone();
         let start: Start = Box::new(move || {
             Box::pin(async move {
-                // In a box, because `busy` and `guarded` would each hold the task twice: tasks of idle peers are to be small.
+                // Boxed first: `busy` and `guarded` would otherwise each hold a copy of the task, and tasks of idle peers must stay
+                // small.
                 let work = Box::pin(async move { start().await });
                 let work = busy(reporter.busy().clone(), work);
                 if let Err(panic) = guarded(work).await {
@@ -128,7 +129,7 @@ impl Threads {
                 }
             })
         });
-        // It fails only after the thread has ended, when nothing waits for the task.
+        // Sending fails only after the thread has ended, and then nothing needs the task.
         let _ = self.0.starts[index].send(start).await;
     }
 }

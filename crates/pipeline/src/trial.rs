@@ -1,6 +1,6 @@
-//! A processor without a chain around it: for its tests, and for the cases that stand beside it in a configuration.
+//! Runs a processor without a chain, for its tests and for the cases beside it in a configuration.
 //!
-//! Every port is taken, and rejected records are part of the output. Nothing is counted and nothing is sent.
+//! Every port counts as taken, and rejected records are part of the output. No meter counts, and no record is sent.
 
 use std::sync::Arc;
 
@@ -40,7 +40,7 @@ impl Trial {
         &self.ports
     }
 
-    /// Processes a batch. A panic is a failure, after which the trial is used no more.
+    /// Processes a batch. A panic becomes a failure, after which the trial must not be used again.
     pub fn run(&mut self, batch: &Batch) -> Result<Made, Failure> {
         let ports = (0..self.ports.len()).map(Use::Here);
         let mut out = Out::new(&self.name, batch, &self.pool, ports);

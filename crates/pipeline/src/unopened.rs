@@ -1,7 +1,7 @@
 //! The stand-in for a durable channel that could not be opened.
 //!
-//! Its sources and sinks do not run. A node that rejects records into it does run; those records wait here, because they
-//! must not be dropped.
+//! The sources and sinks of such a channel do not run. A node that rejects records into it does run; those records wait here,
+//! because they must not be dropped.
 
 use crate::{
     channel::{BoxFuture, Channel, Group},

@@ -1,5 +1,6 @@
-//! Speed of the processor `remap`: `cargo bench --workspace --features millstream/vrl --bench processor`. Prints thousand records per second,
-//! from a batch to its finished output. The bench of the crate `vrl` runs the same programs, also in the bare language.
+//! Speed of the processor `remap`: `cargo bench --workspace --features millstream/vrl --bench processor`. Prints thousand records
+//! per second, from a batch to its finished output. The bench of the crate `vrl` runs the same programs, also without the
+//! processor.
 
 #[path = "../../vrl/benches/cases/mod.rs"]
 mod cases;

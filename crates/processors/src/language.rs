@@ -1,4 +1,4 @@
-//! VRL in options: compiles programs and conditions, and places what the compiler says in the file where the text is written.
+//! VRL in options: compiles programs and conditions, and maps the compiler's messages to the file in which the text is written.
 
 use std::{
     fs::File,
@@ -12,10 +12,10 @@ use millstream_vrl::{Condition, Diagnostic, Options, Program};
 
 /// The longest file with a program in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
-/// The rank of the files of programs: their problems are printed behind those of configuration files.
+/// The rank of program files: their problems are printed after those of configuration files.
 const RANK: usize = usize::MAX;
 
-/// A text in VRL and where it is written.
+/// A VRL text, and where it is written.
 #[derive(Debug)]
 pub(crate) struct Script {
     text: String,

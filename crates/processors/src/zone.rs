@@ -3,7 +3,7 @@
 use jiff::tz::TimeZone;
 use millstream_config::{Node, Problem};
 
-/// The time zone if an option names none.
+/// The time zone if an option does not name one.
 pub(crate) const DEFAULT: &str = "UTC";
 
 /// The time zone that the option at `path` names.

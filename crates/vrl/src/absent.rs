@@ -1,4 +1,4 @@
-//! The language in a build without the feature `vrl`: every program is an error that says how to build it in.
+//! Stands in for the language in a build without the feature `vrl`: every program is an error that says which build has it.
 
 use std::convert::Infallible;
 
@@ -6,19 +6,19 @@ use millstream_record::Batch;
 
 use crate::{Diagnostic, Moved, Options, Outcome};
 
-/// A program. There is none in this build.
+/// A program. It cannot exist in this build.
 #[derive(Clone, Debug)]
 pub struct Program(Infallible);
 
-/// A condition. There is none in this build.
+/// A condition. It cannot exist in this build.
 #[derive(Clone, Debug)]
 pub struct Condition(Infallible);
 
-/// A program at work. There is none in this build.
+/// A running program. It cannot exist in this build.
 #[derive(Debug)]
 pub struct Remap(Infallible);
 
-/// A condition at work. There is none in this build.
+/// A running condition. It cannot exist in this build.
 #[derive(Debug)]
 pub struct Predicate(Infallible);
 
@@ -36,7 +36,7 @@ fn missing(text: &str) -> Vec<Diagnostic> {
 }
 
 impl Program {
-    /// The error of this build.
+    /// Returns the error of this build.
     ///
     /// # Errors
     /// Always.
@@ -80,7 +80,7 @@ impl Condition {
 }
 
 impl Remap {
-    /// A program at work.
+    /// Never called.
     #[must_use]
     pub fn new(program: &Program) -> Self {
         match program.0 {}
@@ -91,7 +91,7 @@ impl Remap {
         match self.0 {}
     }
 
-    /// Lets go of the batch.
+    /// Releases the batch.
     pub fn end(&mut self) {
         match self.0 {}
     }
@@ -115,7 +115,7 @@ impl Remap {
 }
 
 impl Predicate {
-    /// A condition at work.
+    /// Never called.
     #[must_use]
     pub fn new(condition: &Condition) -> Self {
         match condition.0 {}
@@ -126,7 +126,7 @@ impl Predicate {
         match self.0 {}
     }
 
-    /// Lets go of the batch.
+    /// Releases the batch.
     pub fn end(&mut self) {
         match self.0 {}
     }

@@ -1,4 +1,4 @@
-//! Diagnostics out of those of the compiler.
+//! Converts the compiler's diagnostics.
 
 use std::ops::Range;
 
@@ -58,7 +58,7 @@ fn convert(program: &str, one: vrl::diagnostic::Diagnostic) -> Diagnostic {
     }
 }
 
-/// The compiler also points behind the end of the text and at nothing; both become a character that exists.
+/// A range of at least one character of the text. The compiler also points behind the end of the text, or at no character.
 fn within(program: &str, span: Range<usize>) -> Range<usize> {
     let mut start = span.start.min(program.len().saturating_sub(1));
     while !program.is_char_boundary(start) {

@@ -1,4 +1,4 @@
-//! MessagePack to values of the language. Texts are slices of the body, without a copy.
+//! Decodes MessagePack to values of the language. Texts are slices of the body, without a copy.
 //!
 //! Recursion is bounded by [`DEPTH_MAX`], because dropping and encoding a value recurses as well.
 
@@ -20,7 +20,7 @@ const TIMESTAMP: i8 = -1;
 pub(crate) enum Undecodable {
     /// It nests deeper than [`DEPTH_MAX`].
     Deep,
-    /// It is not MessagePack, which no field of a batch is.
+    /// It is not valid MessagePack. Fields of a batch always are, so this does not happen.
     Malformed,
 }
 
@@ -84,7 +84,7 @@ fn map(body: &Bytes, reader: &mut Reader<'_>, depth: usize) -> Result<ObjectMap,
     Ok(map)
 }
 
-/// The key at `reader` as text: what a program calls it.
+/// The key at `reader` as text: the name that a program uses.
 pub(crate) fn key(reader: &mut Reader<'_>) -> Result<KeyString, Undecodable> {
     Ok(match reader.peek()? {
         0xa0..=0xbf | 0xd9..=0xdb | 0xc4..=0xc6 => {
@@ -97,7 +97,7 @@ pub(crate) fn key(reader: &mut Reader<'_>) -> Result<KeyString, Undecodable> {
         }
         0xc2 | 0xc3 => reader.bool()?.to_string().into(),
         0xca | 0xcb => reader.float()?.to_string().into(),
-        // Containers and ext values as keys have no name; all of them share this one.
+        // A container or an ext value has no name as a key. All of them are called "".
         _ => {
             reader.skip()?;
             "".into()
@@ -112,7 +112,7 @@ fn integer(value: i128) -> Value {
     }
 }
 
-/// The time in an ext value, if it is one.
+/// The time in an ext value; `None` if it is of another type.
 fn time(code: i8, data: &[u8]) -> Option<DateTime<Utc>> {
     let (seconds, nanos) = match *data {
         [a, b, c, d, e, f, g, h] if code == EVENT_TIME => (

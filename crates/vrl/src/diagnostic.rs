@@ -5,15 +5,15 @@ use std::{fmt, ops::Range};
 /// An error or a warning about a program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Diagnostic {
-    /// Whether the program can be used in spite of it.
+    /// Whether it is a warning, so that the program can be used.
     pub is_warning: bool,
-    /// The bytes of the program that it is about; at least one, unless the program is empty.
+    /// The bytes of the program that it points at: at least one, unless the program is empty.
     pub span: Range<usize>,
-    /// The error, in one line without a full stop.
+    /// The error or warning, in one line without a full stop.
     pub message: String,
     /// The next step, if there is one that the compiler knows.
     pub help: Option<String>,
-    /// The same with the lines of the program, as the language's own tools print it.
+    /// The whole diagnostic with the lines of the program, as the language's own tools print it.
     pub rendered: String,
 }
 

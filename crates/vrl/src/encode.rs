@@ -1,4 +1,4 @@
-//! Values of the language to MessagePack.
+//! Encodes values of the language as MessagePack.
 
 use chrono::SecondsFormat;
 use millstream_wire::msgpack;
@@ -10,7 +10,7 @@ use crate::DEPTH_MAX;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TooDeep;
 
-/// Appends one value; what was written before an error is left.
+/// Appends one value. After an error, the bytes already written stay in `out`.
 pub(crate) fn value(out: &mut Vec<u8>, value: &Value) -> Result<(), TooDeep> {
     any(out, value, DEPTH_MAX)
 }
@@ -31,7 +31,7 @@ fn any(out: &mut Vec<u8>, value: &Value, depth: usize) -> Result<(), TooDeep> {
         Value::Null => msgpack::write_nil(out),
         Value::Regex(regex) => msgpack::write_str(out, regex.as_str().as_bytes()),
         Value::Timestamp(time) => match u32::try_from(time.timestamp()) {
-            // A leap second counts beyond the second in this type; EventTime has no such form.
+            // A leap second exceeds the second in this type, and EventTime cannot hold that.
             Ok(seconds) => {
                 let nanos = time.timestamp_subsec_nanos().min(999_999_999);
                 msgpack::write_event_time(out, seconds, nanos);
@@ -62,7 +62,7 @@ fn object(out: &mut Vec<u8>, map: &ObjectMap, depth: usize) -> Result<(), TooDee
     Ok(())
 }
 
-/// Text is a str; bytes that are not UTF-8 are a bin.
+/// Writes a text as str, and bytes that are not UTF-8 as bin.
 fn text(out: &mut Vec<u8>, bytes: &[u8]) {
     match std::str::from_utf8(bytes) {
         Ok(_) => msgpack::write_str(out, bytes),
@@ -70,7 +70,7 @@ fn text(out: &mut Vec<u8>, bytes: &[u8]) {
     }
 }
 
-/// Lengths are those of collections in memory, which never reach 2^32 elements.
+/// Collections in memory never reach 2^32 elements.
 fn count(length: usize) -> u32 {
     u32::try_from(length).unwrap_or(u32::MAX)
 }

@@ -1,4 +1,4 @@
-//! Where the fields of a record are that a program touches, and writing the record again.
+//! Finds the fields of a record that a program touches, and writes the changed record.
 //!
 //! One walk over the record finds them. The bytes between them are copied.
 
@@ -28,15 +28,15 @@ enum Form {
 struct Found {
     /// Its number in the plan.
     field: usize,
-    /// Offsets: of its key, of its value, behind its value.
+    /// Three offsets: of its key, of its value, and of the end of its value.
     key: usize,
     value: usize,
     end: usize,
-    /// No field before it has its key.
+    /// Whether it is the first field with this key.
     is_first: bool,
 }
 
-/// The fate of a field: left alone, removed or set.
+/// The change of a field.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Fate<'a> {
     Untouched,
@@ -48,22 +48,22 @@ pub(crate) enum Fate<'a> {
 #[derive(Debug)]
 pub(crate) struct Layout {
     form: Form,
-    /// The offset of the entry and that of its record: between them are its time and its metadata.
+    /// From the offset of the entry to the offset of its record. The time and the metadata are in between.
     head: Range<usize>,
     /// The event time; for lines and entries without one, the receive time.
     time: Time,
-    /// In the order of the record, with repeated keys.
+    /// The fields that the program touches, in the order of the record, including repeated keys.
     found: Vec<Found>,
-    /// The offset of the value of each field of the plan that the record has.
+    /// For each field of the plan the offset of its value; `None` if the record does not have it.
     values: Vec<Option<usize>>,
-    /// A bit for each length below 32 that the name of a field of the plan has: most keys differ in their length.
+    /// A bit for each length below 32 of a name in the plan. Most other keys have another length and are skipped at once.
     lengths: u32,
-    /// The offset behind the record.
+    /// The offset of the end of the record.
     end: usize,
 }
 
 impl Layout {
-    /// For the fields of a plan.
+    /// A layout for the fields of a plan.
     pub fn new(fields: &[KeyString]) -> Self {
         let short = fields.iter().filter(|field| field.len() < 32);
         Self {
@@ -90,7 +90,7 @@ impl Layout {
         self.values.clear();
         self.values.resize(fields.len(), None);
         self.time = received;
-        // Nothing can be read behind bytes that are no record.
+        // Behind invalid bytes no record can be read, so the batch ends there.
         self.end = body.len();
         if encoding == Encoding::Lines {
             let rest = body.get(start..).filter(|rest| !rest.is_empty());
@@ -138,7 +138,7 @@ impl Layout {
         Ok(())
     }
 
-    /// The offset behind the record, with the newline of a line; the end of the body if it is none.
+    /// The offset behind the record, including the newline of a line. The end of the body if the record is invalid.
     pub fn end(&self) -> usize {
         self.end
     }
@@ -157,7 +157,7 @@ impl Layout {
         body.get(range).unwrap_or_default()
     }
 
-    /// The value of the field with the number `field` and this name; `None` if it is missing.
+    /// The value of the field with the number `field` and the name `name`; `None` if the record does not have it.
     pub fn value(
         &self,
         body: &Bytes,
@@ -185,7 +185,7 @@ impl Layout {
         }
     }
 
-    /// Appends the entry with these changes: `fate` of each field, and a new time.
+    /// Appends the changed entry: `fate` returns the change of each field, `time` is the new time if it changes.
     pub fn write<'a>(
         &self,
         body: &[u8],
@@ -210,7 +210,7 @@ impl Layout {
                     }
                     out.extend_from_slice(body.get(copied..found.key).unwrap_or_default());
                     copied = found.end;
-                    // Of equal keys the first one counts: those behind it go with it.
+                    // Of fields with equal keys the first one holds the new value, and the others are left out.
                     if let (Fate::Set(value), true) = (fate, found.is_first) {
                         out.extend_from_slice(body.get(found.key..found.value).unwrap_or_default());
                         encode::value(out, value)?;
@@ -225,7 +225,7 @@ impl Layout {
         }
     }
 
-    /// Writes the number of pairs; returns whether there are fields that the record did not have.
+    /// Writes the number of pairs. Returns whether there are fields that the record did not have.
     fn write_map_head<'a>(
         &self,
         count: u32,
@@ -242,7 +242,7 @@ impl Layout {
         let new = missing
             .filter(|(field, value)| value.is_none() && matches!(fate(*field), Fate::Set(_)))
             .count();
-        // Both are at most the number of pairs that a body of less than 4 GiB has.
+        // A body of less than 4 GiB has fewer pairs than fit into a `u32`.
         let pairs = (count as usize).saturating_sub(gone).saturating_add(new);
         write_map_len(out, u32::try_from(pairs).unwrap_or(u32::MAX));
         new > 0
@@ -319,7 +319,7 @@ impl Layout {
         }
     }
 
-    /// The array and the time of an entry: as they were, or with a new time. Metadata beside the time stays.
+    /// Writes the array and the time of an entry, with a new time if there is one. Metadata beside the time stays.
     fn write_head(&self, body: &[u8], time: Option<Time>, out: &mut Vec<u8>) {
         let old = body.get(self.head.clone()).unwrap_or_default();
         let is_line = matches!(self.form, Form::Line(_));
@@ -338,7 +338,7 @@ impl Layout {
     }
 }
 
-/// The text of a str of less than 32 bytes at `at`: nearly every key.
+/// The text at `at`, if it is a str of less than 32 bytes, as nearly every key is.
 #[inline(always)]
 fn short(body: &[u8], at: usize) -> Option<&[u8]> {
     match body.get(at) {
@@ -347,7 +347,7 @@ fn short(body: &[u8], at: usize) -> Option<&[u8]> {
     }
 }
 
-/// The number of the field that any other key names, and the offset behind the key.
+/// The number of the field whose key is at `at`, for keys of any other form, and the offset behind the key.
 #[cold]
 fn long_key(
     body: &[u8],
@@ -365,7 +365,7 @@ fn long_key(
     Ok((field, reader.position()))
 }
 
-/// The offset behind the value at `at`: texts and small numbers here, everything else by [`msgpack::skip`].
+/// The offset behind the value at `at`. Texts and small numbers are handled here, all others by [`msgpack::skip`].
 #[inline(always)]
 fn behind(body: &[u8], at: usize) -> Result<usize, Undecodable> {
     let end = match *body.get(at..).unwrap_or_default() {

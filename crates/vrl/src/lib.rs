@@ -1,8 +1,8 @@
-//! VRL, the language of `remap` and of conditions written as a text, on the packed bytes of a batch.
+//! VRL, the language of `remap` and of conditions that are texts. It runs on the packed bytes of a batch.
 //!
-//! A [`Program`] is compiled and type-checked once; a [`Remap`] runs it on one record after the other, a [`Predicate`]
-//! evaluates a condition. Both work by *projection*: only the top-level fields that the program names become values, and
-//! everything else is copied as bytes, so types, order, duplicate keys and integers of 64 bits survive.
+//! A [`Program`] is compiled and type-checked once. A [`Remap`] runs it on one record after the other; a [`Predicate`] evaluates a
+//! condition. Both work by *projection*: only the top-level fields that the program names become values. All others are copied as
+//! bytes, so types, order, duplicate keys and integers of 64 bits survive.
 //!
 //! | File | Content |
 //! |---|---|
@@ -32,7 +32,7 @@
 //! | any other ext | string of its data | regex | str, its pattern |
 //! | map | object; keys as text, the first of equal keys | object | map, keys sorted |
 //!
-//! This concerns fields that a program changes. A field that it only reads is copied as it is.
+//! The table applies to fields that a program changes. A field that it only reads is copied unchanged.
 
 #[cfg(not(feature = "vrl"))]
 mod absent;
@@ -81,6 +81,5 @@ pub use program::{Condition, Program};
 #[cfg(feature = "vrl")]
 pub use remap::Remap;
 
-/// The deepest nesting of a value that a program reads or writes, as in `parse_json`. A field that a program does not
-/// touch may nest at any depth.
+/// The deepest nesting of a value that a program reads or writes, as in `parse_json`. Other fields may nest at any depth.
 pub const DEPTH_MAX: usize = 128;

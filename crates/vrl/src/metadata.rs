@@ -1,6 +1,6 @@
 //! The values of the batch as a program sees them: `%tag`, `%host`, `%time`, `%kubernetes.pod`, ...
 //!
-//! `%tag`, `%host` and `%time` may be set; the compiler refuses every other assignment.
+//! A program may set `%tag`, `%host` and `%time`. The compiler refuses every other assignment.
 
 use std::collections::BTreeMap;
 
@@ -27,7 +27,7 @@ pub(crate) fn names() -> impl Iterator<Item = &'static str> {
     MUTABLE.into_iter().chain(of_batch)
 }
 
-/// The type of `%` for the compiler: reading a name that no source sets is an error in the caller.
+/// The type of `%` for the compiler. It allows every name: names that no source sets are reported by the caller.
 pub(crate) fn kind() -> Kind {
     let missing = || Kind::bytes().or_undefined();
     let mut all: BTreeMap<Field, Kind> = BTreeMap::new();
@@ -61,7 +61,7 @@ pub(crate) fn protect(config: &mut CompileConfig) {
     }
 }
 
-/// The values of one batch, and what a program made of them for one record.
+/// The values of one batch, and those that a program set for one record.
 #[derive(Debug)]
 pub(crate) struct Metadata {
     base: Value,
@@ -73,7 +73,7 @@ pub(crate) struct Metadata {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Changes<'a> {
     pub tag: Option<&'a str>,
-    /// `Some(None)`: removed.
+    /// `Some(None)`: the program removed it.
     pub host: Option<Option<&'a str>>,
     pub time: Option<Time>,
 }
@@ -103,7 +103,7 @@ impl Metadata {
         self.is_changed = false;
     }
 
-    /// Forgets what the program set for the previous record. `time` is there if the program reads it.
+    /// Forgets the values that the program set for the previous record. `time`: the event time, if the program reads it.
     pub fn reset(&mut self, time: Option<Time>) {
         if self.is_changed {
             self.current = self.base.clone();
@@ -129,7 +129,8 @@ impl Metadata {
         &mut self.current
     }
 
-    /// The values that the program set, if they have the right types. A tag or a time that was removed is the record's own.
+    /// The values that the program set. Fails if one has the wrong type. If the program removed the tag or the time, the record
+    /// keeps its own.
     pub fn changes(&self) -> Result<Changes<'_>, String> {
         if !self.is_changed {
             return Ok(Changes::default());

@@ -1,4 +1,4 @@
-//! The top-level fields and the values of the batch that a program touches, out of the paths that the compiler collects.
+//! The top-level fields and the values of the batch that a program touches, derived from the paths that the compiler collects.
 
 use vrl::{
     compiler::ProgramInfo,
@@ -9,20 +9,20 @@ use vrl::{
 /// The parts of a record that become values.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Plan {
-    /// The top-level fields that the program names, in the order in which it names them first.
+    /// The top-level fields that the program names, in the order of their first use.
     pub fields: Vec<KeyString>,
-    /// The program reads the record as a whole (`.`, `unnest`): all of it is decoded.
+    /// Whether the program reads the record as a whole (`.`, `unnest`), so that all of it is decoded.
     pub is_whole: bool,
-    /// The program reads or sets values of the batch (`%tag`).
+    /// Whether the program reads or sets values of the batch (`%tag`).
     pub uses_metadata: bool,
-    /// The program reads `%time`.
+    /// Whether the program reads `%time`.
     pub uses_time: bool,
-    /// The program assigns `%tag`.
+    /// Whether the program assigns `%tag`.
     pub sets_tag: bool,
 }
 
 impl Plan {
-    /// The plan of a compiled program. `unnests`: it calls `unnest`, which reads the root without naming it.
+    /// The plan of a compiled program. `unnests`: the program calls `unnest`, which reads the root without naming it.
     pub fn new(info: &ProgramInfo, unnests: bool) -> Self {
         let mut plan = Self {
             is_whole: unnests,
@@ -42,7 +42,7 @@ impl Plan {
         }
         for path in &info.target_assignments {
             match path.prefix {
-                // An assignment to the root replaces it; one to an index of the root changes it.
+                // An assignment to the root replaces the record. An assignment to an index of the root needs the old record.
                 PathPrefix::Event => match top(path) {
                     Some(name) => plan.field(name),
                     None => plan.is_whole |= !path.path.is_root(),
@@ -63,7 +63,7 @@ impl Plan {
     }
 }
 
-/// The name at the top level that a path begins with.
+/// The top-level name with which a path begins.
 pub(crate) fn top(path: &OwnedTargetPath) -> Option<&KeyString> {
     match path.path.segments.first()? {
         OwnedSegment::Field(name) => Some(name),

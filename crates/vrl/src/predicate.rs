@@ -12,7 +12,7 @@ use crate::{
     target::Record,
 };
 
-/// A condition at work. Each task has one.
+/// A running condition. Each task has one.
 #[derive(Debug)]
 pub struct Predicate {
     program: Compiled,
@@ -38,7 +38,7 @@ impl Predicate {
         self.record.begin(batch, 0);
     }
 
-    /// Lets go of the batch.
+    /// Releases the batch.
     pub fn end(&mut self) {
         self.record.end();
     }

@@ -1,7 +1,7 @@
 //! Compiles programs and conditions, with the checks that the language leaves to its host.
 //!
-//! A program is compiled twice: as it is written, for errors and warnings, and with `null` behind it, so that its last
-//! assignment does not produce a copy of its value as a result that is thrown away.
+//! A program is compiled twice: as it is written, for errors and warnings; and with `null` appended, so that its last assignment
+//! does not copy a value as a result that no code uses.
 
 use std::{
     ops::Range,
@@ -25,9 +25,9 @@ use crate::{
     plan::{self, Plan},
 };
 
-/// The longest program in bytes. Compiling takes stack for every level of nesting.
+/// The longest program in bytes.
 const LENGTH_MAX: usize = 1 << 20;
-/// The deepest nesting of brackets and operators in a program.
+/// The deepest nesting of brackets and operators in a program. The compiler uses stack for each level.
 const NESTING_MAX: usize = 128;
 
 /// A program for `remap`, compiled and type-checked.
@@ -48,7 +48,7 @@ pub struct Condition {
 }
 
 impl Program {
-    /// Compiles a program; also returns warnings, in the order of the text.
+    /// Compiles a program. Also returns the warnings, in the order of the text.
     ///
     /// # Errors
     /// All errors that the compiler found, in the order of the text, and the warnings about a program that compiles but
@@ -72,20 +72,20 @@ impl Program {
         Ok((program, convert::from_compiler(text, result.warnings)))
     }
 
-    /// The top-level fields that become values, if the program does not need the record as a whole.
+    /// The top-level fields that become values; `None` if the program needs the record as a whole.
     #[must_use]
     pub fn fields(&self) -> Option<Vec<&str>> {
         let fields = || self.plan.fields.iter().map(|name| name.as_str()).collect();
         (!self.plan.is_whole).then(fields)
     }
 
-    /// Whether it draws random values, which depend on the place of a record ([`crate::Remap::begin`]).
+    /// Whether it draws random values. They depend on the place of a record ([`crate::Remap::begin`]).
     #[must_use]
     pub fn draws(&self) -> bool {
         self.draws
     }
 
-    /// Whether it assigns the tag, so that records can have another one afterwards.
+    /// Whether it assigns the tag, so that records can leave with another one.
     #[must_use]
     pub fn sets_tag(&self) -> bool {
         self.plan.sets_tag
@@ -93,10 +93,10 @@ impl Program {
 }
 
 impl Condition {
-    /// Compiles a condition; also returns warnings, in the order of the text.
+    /// Compiles a condition. Also returns the warnings, in the order of the text.
     ///
     /// # Errors
-    /// As for [`Program::compile`]; assignments, and results that are not certain to be a boolean.
+    /// As for [`Program::compile`]. Also assignments, and results that may not be a boolean.
     pub fn compile(
         text: &str,
         options: &Options,
@@ -122,7 +122,7 @@ impl Condition {
 
 type Success = (CompilationResult, Arc<Calls>, TimeZone);
 
-/// Compiles `text`; also returns the calls that its plan must know.
+/// Compiles `text`. Also returns the facts about its calls that its plan needs.
 fn compile(text: &str, options: &Options, read_only: bool) -> Result<Success, Vec<Diagnostic>> {
     let timezone = match TimeZone::parse(&options.timezone) {
         Some(zone @ TimeZone::Named(_)) => zone,
@@ -158,7 +158,7 @@ fn compile(text: &str, options: &Options, read_only: bool) -> Result<Success, Ve
     Ok((result, calls, timezone))
 }
 
-/// Errors for values of the batch that no source sets.
+/// The errors about values of the batch that no source sets.
 fn unknown_values(text: &str, program: &Compiled) -> Vec<Diagnostic> {
     let info = program.info();
     let mut paths: Vec<_> = info.target_queries.iter().collect();
@@ -190,7 +190,7 @@ fn unknown_values(text: &str, program: &Compiled) -> Vec<Diagnostic> {
         .collect()
 }
 
-/// The compiler recurses on nesting, so nesting is bounded before.
+/// The error about a text that is too long or nests too deep. It is checked first, because the compiler recurses.
 fn too_large(text: &str) -> Option<Diagnostic> {
     if text.len() > LENGTH_MAX {
         return Some(Diagnostic::error(
@@ -203,7 +203,7 @@ fn too_large(text: &str) -> Option<Diagnostic> {
             "divide it into several processors",
         ));
     }
-    // Brackets in texts and comments count as well; their nesting is as shallow as that of any text.
+    // Brackets in texts and comments are counted as well; they rarely nest.
     let mut depth = 0_usize;
     for (at, byte) in text.bytes().enumerate() {
         match byte {
@@ -223,7 +223,7 @@ fn too_large(text: &str) -> Option<Diagnostic> {
     None
 }
 
-/// The text without the white space around it.
+/// The range of the text without surrounding white space.
 fn trimmed(text: &str) -> Range<usize> {
     let start = text.len() - text.trim_start().len();
     start..start + text.trim().len()

@@ -1,7 +1,7 @@
 //! Runs a program on one record after the other.
 //!
-//! The language's event is one record. A program that changes nothing leaves the record's bytes alone; one
-//! that assigns an array to the root makes one record of each element, and one that aborts makes none.
+//! Each record is an event of the language. If a program changes nothing, the record's bytes stay. If it assigns an array to the
+//! root, each element becomes a record. If it aborts, there is no record.
 
 use millstream_record::{Batch, Time};
 use vrl::{
@@ -14,7 +14,7 @@ use crate::{
     target::Record,
 };
 
-/// A program at work. Each task has one, because compiled regexes are fastest when threads do not share them.
+/// A running program. Each task has one, because compiled regexes are fastest when threads do not share them.
 #[derive(Debug)]
 pub struct Remap {
     program: Compiled,
@@ -37,26 +37,25 @@ impl Remap {
         }
     }
 
-    /// Takes the next batch: its body, its values and its receive time, which is what `now()` returns. Random values depend on
-    /// `place`, too: a program that draws some ([`Program::draws`]) gets each record alone, with its number among those that
-    /// were received together.
+    /// Takes the next batch: its body, its values, and its receive time, which `now()` returns. Random values also depend on
+    /// `place`. A program that draws some ([`Program::draws`]) must get each record alone, with the record's number among those
+    /// that were received together.
     pub fn begin(&mut self, batch: &Batch, place: u32) {
         self.record.begin(batch, place);
     }
 
-    /// Lets go of the batch.
+    /// Releases the batch.
     pub fn end(&mut self) {
         self.record.end();
     }
 
-    /// The tag and the host that the program set for the last record; `None` if it left them alone.
+    /// The tag and the host that the program set for the last record; `None` if it set neither.
     #[must_use]
     pub fn moved(&self) -> Option<&Moved> {
         self.moved.as_ref()
     }
 
-    /// The offset of the next record of the batch, behind the one on which the program ran last. The end of the batch
-    /// after bytes that are no record.
+    /// The offset of the record behind the one on which the program ran last. After invalid bytes it is the end of the batch.
     #[must_use]
     pub fn next(&self) -> usize {
         self.record.layout.end()
@@ -81,7 +80,7 @@ impl Remap {
         outcome
     }
 
-    /// Runs the program; an outcome if it ended early.
+    /// Runs the program; returns an outcome if it ended early.
     fn resolve(&mut self) -> Option<Outcome> {
         let ended = resolve(
             &self.program,
@@ -137,7 +136,7 @@ fn write(record: &Record, time: Option<Time>, out: &mut Vec<u8>) -> Result<Outco
     }
 }
 
-/// Why a program ended early.
+/// How a program ended early.
 pub(crate) enum Ended {
     Abort(String),
     Error(String),
@@ -164,7 +163,7 @@ pub(crate) fn resolve(
     }
 }
 
-/// The text of a failure to read.
+/// The message for a record that cannot be decoded.
 pub(crate) fn unreadable(why: Undecodable) -> String {
     match why {
         Undecodable::Deep => {

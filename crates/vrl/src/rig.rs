@@ -1,4 +1,4 @@
-//! Shared by the tests of this crate: batches, programs that run on them, the same with the full tree, and chance.
+//! Shared by the tests of this crate: batches, programs that run on them, the same programs on the full tree, and random numbers.
 
 use std::sync::Arc;
 
@@ -58,7 +58,7 @@ pub(crate) fn one(json: &str) -> Batch {
     batch(Encoding::Packed, entry(&packed(json)), 1)
 }
 
-/// The program of a text that compiles.
+/// Compiles a text, which must be a valid program.
 pub(crate) fn compile(text: &str) -> Program {
     match Program::compile(text, &Options::default()) {
         Ok((program, _)) => program,
@@ -88,7 +88,7 @@ pub(crate) fn records(packed: &[u8]) -> Vec<String> {
     all
 }
 
-/// The JSON of what a program makes of the record of a JSON text; `None` if it changes nothing.
+/// The record that a program makes of a JSON record, as JSON; `None` if it changes nothing.
 pub(crate) fn changed(text: &str, json: &str) -> Option<String> {
     let (outcome, out, _) = run(text, &one(json));
     match outcome {
@@ -113,7 +113,7 @@ pub(crate) fn values(packed: &[u8]) -> Vec<Value> {
     all
 }
 
-/// Runs a program on a tree of all fields, as the crate does: the records, or the error.
+/// Runs a program on a tree of all fields, as the bare crate does. Returns the records, or the error.
 pub(crate) fn full(program: &Program, batch: &Batch) -> Result<Vec<Value>, String> {
     let head = entry_head(&batch.body, 0).unwrap();
     let record = decode::record(&batch.body, head.record).unwrap();

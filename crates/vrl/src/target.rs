@@ -1,7 +1,7 @@
-//! The record as the language sees it: only what a program asks for becomes a value, and only when it asks.
+//! The record as the language sees it: a field becomes a value only when a program asks for it.
 //!
-//! The compiler has named every top-level field that a program can reach, so each has a slot. A program that reads the
-//! record as a whole has a root instead; an assignment to the root replaces it in any program.
+//! The compiler has named every top-level field that a program can reach, so each has a slot. A program that reads the record as a
+//! whole has a root instead. An assignment to the root replaces the record in any program.
 
 use std::{
     cell::{Cell, OnceCell},
@@ -24,9 +24,9 @@ use crate::{
     plan::Plan,
 };
 
-/// Where functions find the time of the batch: a name that no source sets.
+/// The path under which functions find the receive time of the batch: a name that no source sets.
 pub(crate) static NOW: LazyLock<OwnedTargetPath> = LazyLock::new(|| hidden("\0now"));
-/// Where functions draw 32 random bytes. Every borrow draws again.
+/// The path under which functions draw 32 random bytes. Each time it is borrowed, there are new ones.
 pub(crate) static RANDOM: LazyLock<OwnedTargetPath> = LazyLock::new(|| hidden("\0random"));
 
 fn hidden(name: &str) -> OwnedTargetPath {
@@ -36,7 +36,7 @@ fn hidden(name: &str) -> OwnedTargetPath {
 /// A top-level field that the program names.
 #[derive(Debug, Default)]
 struct Slot {
-    /// Decoded when the program first asks; `Some(None)`: the record has no such field, or it was removed.
+    /// Decoded when the program first asks for it. `Some(None)`: the record has no such field, or the program removed it.
     value: OnceCell<Option<Value>>,
     is_changed: bool,
 }
@@ -52,13 +52,13 @@ pub(crate) struct Record {
     place: u32,
     pub layout: Layout,
     slots: Vec<Slot>,
-    /// The record as a whole: in a plan that is whole, or after an assignment to the root.
+    /// The record as a whole: if the plan needs all of it, or after an assignment to the root.
     root: OnceCell<Value>,
     is_replaced: bool,
     pub metadata: Metadata,
     now: Value,
     random: Random,
-    /// Queries cannot fail in the language, so what went wrong is kept until the program ends.
+    /// A query cannot fail in the language, so the first failure is kept until the program ends.
     fault: Cell<Option<Undecodable>>,
 }
 
@@ -84,7 +84,7 @@ impl Record {
         }
     }
 
-    /// Takes the next batch. `place` goes into the random values of its records.
+    /// Takes the next batch. `place` becomes a part of the random values of its records.
     pub fn begin(&mut self, batch: &Batch, place: u32) {
         self.place = place;
         self.body = batch.body.clone();
@@ -97,7 +97,7 @@ impl Record {
         }
     }
 
-    /// Lets go of the batch, so that its memory can be used again.
+    /// Releases the batch, so that its memory can be used again.
     pub fn end(&mut self) {
         self.close();
         self.body = Bytes::new();
@@ -147,7 +147,7 @@ impl Record {
         &self.plan.fields
     }
 
-    /// The value that replaced the record, if one did.
+    /// The value that the program assigned to the root, if it did.
     pub fn replaced(&self) -> Option<&Value> {
         self.root.get().filter(|_| self.is_replaced)
     }
@@ -157,7 +157,7 @@ impl Record {
         self.slots.iter().any(|slot| slot.is_changed)
     }
 
-    /// The fate of a field of the plan.
+    /// The change of a field of the plan.
     pub fn fate(&self, field: usize) -> Fate<'_> {
         let slot = self.slots.get(field).filter(|slot| slot.is_changed);
         let (Some(slot), Some(name)) = (slot, self.plan.fields.get(field)) else {
@@ -170,7 +170,7 @@ impl Record {
         value.map_or(Fate::Removed, Fate::Set)
     }
 
-    /// Whether paths lead into `root`.
+    /// Whether paths are resolved in `root` instead of slots.
     fn has_root(&self) -> bool {
         self.plan.is_whole || self.is_replaced
     }
@@ -196,7 +196,7 @@ impl Record {
         self.root.get_mut().expect("it was just set")
     }
 
-    /// The number of the slot of a name.
+    /// The index of the slot of a name.
     fn slot(&self, name: &KeyString) -> Option<usize> {
         self.plan.fields.iter().position(|field| field == name)
     }
@@ -220,7 +220,7 @@ impl Record {
         self.slots.get_mut(slot)?.value.get_mut()
     }
 
-    /// Marks the field with which a path begins; an index of the root or an unknown name changes the whole.
+    /// Marks the first field of a path as changed. An index of the root, or a name without a slot, changes the whole record.
     fn mark(&mut self, path: &OwnedTargetPath) {
         let slot = crate::plan::top(path).and_then(|name| self.slot(name));
         match slot.and_then(|slot| self.slots.get_mut(slot)) {
@@ -359,7 +359,7 @@ fn is_empty(value: &Value) -> bool {
     }
 }
 
-/// Vector's secrets do not exist here; the functions that use them are refused.
+/// Vector's secrets do not exist here, and functions that use them are refused.
 impl SecretTarget for Record {
     fn get_secret(&self, _key: &str) -> Option<&str> {
         None
@@ -370,17 +370,17 @@ impl SecretTarget for Record {
     fn remove_secret(&mut self, _key: &str) {}
 }
 
-/// Random bytes that are the same in every run: SHA-256 over what identifies the record, and a counter.
+/// Random bytes that are the same in every run: SHA-256 over the identity of the record and a counter.
 #[derive(Debug, Default)]
 struct Random {
-    /// The hash of what identifies the record, once it is needed.
+    /// The hash of the record's identity, once it is needed.
     key: Option<[u8; 32]>,
     drawn: u64,
     value: Option<Value>,
 }
 
 impl Random {
-    /// For the next record.
+    /// Prepares for the next record.
     fn reset(&mut self) {
         self.key = None;
         self.drawn = 0;

@@ -1,8 +1,8 @@
 //! Reads files and directories into one tree.
 //!
-//! The tree has all substitutions made; problems are collected on the way. A directory stands for its `*.yaml` files in
-//! alphabetical order. Several files are merged map by map. A node or a setting that occurs in two files is an error
-//! that shows both places. Top-level names that begin with `x-` are free for anchors and are removed.
+//! The tree has all substitutions made. Problems are collected, not returned at the first one. A directory stands for its `*.yaml`
+//! files in alphabetical order. Several files are merged map by map. A node or a setting that occurs in two files is an error that
+//! shows both places. Top-level names that begin with `x-` can hold anchors, and are removed.
 
 use std::collections::HashSet;
 use std::fs::{self, File};
@@ -21,7 +21,7 @@ use crate::substitute::substitute;
 /// The most bytes of one configuration file.
 const FILE_MAX: u64 = 4 << 20;
 
-/// A tree that could be parsed, and the problems so far.
+/// The tree of all files that could be parsed, and the problems so far.
 ///
 /// A value with a problem is [`Value::Invalid`] in the tree, so that the other values can be checked and all problems
 /// are reported together.
@@ -36,8 +36,8 @@ pub struct Loaded {
 
 /// Reads files and directories and merges them.
 ///
-/// # Errors All problems so far, if one of the files could not be read to its end. An incomplete tree would only cause
-/// misleading errors.
+/// # Errors
+/// All problems so far, if one of the files could not be read to its end. An incomplete tree would only cause misleading errors.
 pub fn load(paths: &[PathBuf], environment: &Environment) -> Result<Loaded, Problems> {
     let mut problems = Vec::new();
     let mut is_whole = true;
@@ -78,7 +78,7 @@ fn files_of(paths: &[PathBuf], problems: &mut Vec<Problem>) -> Vec<PathBuf> {
                 Ok(inside) => files.extend(inside),
                 Err(error) => problems.push(unreadable(path, &error)),
             },
-            // A path that cannot be opened is reported when it is read.
+            // A path that cannot be opened is reported later, when it is read.
             _ => files.push(path.clone()),
         }
     }
@@ -87,8 +87,7 @@ fn files_of(paths: &[PathBuf], problems: &mut Vec<Problem>) -> Vec<PathBuf> {
     files
 }
 
-/// The `*.yaml` files of a directory in alphabetical order. Hidden files are skipped (a mounted Kubernetes volume has
-/// some).
+/// The `*.yaml` files of a directory in alphabetical order. Hidden files are skipped, such as those of a mounted Kubernetes volume.
 fn directory(path: &Path, problems: &mut Vec<Problem>) -> io::Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     for entry in fs::read_dir(path)? {
@@ -155,7 +154,7 @@ fn read(path: &Path, order: usize) -> Result<Arc<Source>, Box<Problem>> {
     }
 }
 
-/// Parses one file as a map and substitutes its variables; none if it is not a map.
+/// Parses one file as a map and substitutes its variables; `None` if it is not a map.
 fn part_of(
     source: &Arc<Source>,
     environment: &Environment,
@@ -182,13 +181,13 @@ fn part_of(
     Some(node)
 }
 
-/// Merges the map of one file into that of the files before it: sections and blocks of settings entry by entry.
+/// Merges the map of one file into that of the earlier files: sections, and blocks of settings, entry by entry.
 fn merge_top(mut all: Node, part: Node, problems: &mut Vec<Problem>) -> Node {
     let (Value::Map(into), Value::Map(from)) = (&mut all.value, part.value) else {
         return all;
     };
     for (key, node) in from.entries {
-        // A node comes from one file; settings are merged one by one.
+        // A node comes from a single file, settings are merged one by one.
         let noun = match key.text == "tls" || Section::of(&key.text).is_some() {
             true => Some("node"),
             false => None,
@@ -198,7 +197,8 @@ fn merge_top(mut all: Node, part: Node, problems: &mut Vec<Problem>) -> Node {
     all
 }
 
-/// The content of a map: nodes, which are not merged (with the noun for one of them), or settings, which are.
+/// How the entries of a map are merged. `Some`: they are nodes, which are not merged, with the noun for one. `None`: they are
+/// settings, which are.
 struct Nested(Option<&'static str>);
 
 fn add(into: &mut Map, key: Key, node: Node, nested: &Nested, problems: &mut Vec<Problem>) {

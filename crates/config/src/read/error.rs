@@ -1,4 +1,4 @@
-//! Errors while an option is read. serde passes them outwards, and each level adds its step to the path.
+//! Errors while an option is read. serde passes them from the inside out, and each level adds its step to the path.
 //!
 //! serde's own messages are for programmers; this module translates them into the terms of the configuration.
 
@@ -19,7 +19,7 @@ pub(crate) enum Step {
     Index(usize),
 }
 
-/// The error.
+/// The kind of an error.
 #[derive(Debug)]
 pub(crate) enum Kind {
     /// A value of another type, or out of range. The text is serde's description of the type.
@@ -38,7 +38,7 @@ pub(crate) enum Kind {
     },
     /// A required option is missing.
     Missing(&'static str),
-    /// The value was reported before. Holds a value of the right type to continue with, if there is one.
+    /// The value was reported before. Holds a stand-in of the right type, with which the read can continue, if there is one.
     Invalid(Option<Value>),
 }
 
@@ -48,7 +48,7 @@ pub(crate) struct ReadError {
     pub(crate) kind: Kind,
     /// The innermost step first.
     pub(crate) path: Vec<Step>,
-    /// The node with the error, without its parts.
+    /// The node with the error, without its children.
     pub(crate) at: Option<Box<Node>>,
 }
 
@@ -82,7 +82,7 @@ impl ReadError {
         self
     }
 
-    /// The problem for the user; none if it was reported before. `names` says what the names of the root's map are.
+    /// The problem for the user; `None` if it was reported before. `names` is the kind of names in the root's map.
     pub(crate) fn problem(&self, root: &Node, names: Word) -> Option<Problem> {
         let at = self.at.as_deref().unwrap_or(root);
         let name = self.name();
@@ -136,7 +136,7 @@ impl ReadError {
     }
 }
 
-/// The message of a type's own check, which may repeat the value; replaced by `instead` if the value is secret.
+/// The message of a type's own check. It may repeat the value, so a secret value gets `instead`.
 fn hide<'a>(message: &'a str, at: &Node, instead: &'a str) -> &'a str {
     match &at.value {
         Value::Text(text) if text.secret => instead,
@@ -144,7 +144,7 @@ fn hide<'a>(message: &'a str, at: &Node, instead: &'a str) -> &'a str {
     }
 }
 
-/// A node without its parts: enough to describe it.
+/// A node without its children, which is enough to describe it.
 fn stem(node: &Node) -> Node {
     let value = match &node.value {
         Value::List(_) => Value::List(Vec::new()),
@@ -217,7 +217,7 @@ fn is_template(written: &str) -> bool {
     inner.is_some_and(|inner| !inner.contains([':', ',', ' ', '{']))
 }
 
-/// serde's description of a type in the terms of the configuration.
+/// Translates serde's description of a type into the terms of the configuration.
 fn wanted_words(wanted: &str) -> String {
     let words = match wanted {
         "a boolean" => "`true` or `false`",

@@ -1,9 +1,9 @@
 //! Reads a text as a node, and a node as a Rust type, and reports all problems at once.
 //!
-//! serde stops at the first error. So the error is recorded, the option that caused it is marked invalid in a copy of the
-//! tree, and the copy is read again, until nothing new turns up. When a read arrives at an invalid option, the option gets a
-//! stand-in of the type that was asked for. An option whose type accepts no stand-in is removed; the error for the missing
-//! option that follows is not reported. A read that used a stand-in never succeeds.
+//! serde stops at the first error. So the error is recorded, the option that caused it is marked invalid in a copy of the tree, and
+//! the copy is read again, until no new error turns up. When a read reaches an invalid option, it gets a stand-in of the type that
+//! the option has. If the type accepts no stand-in, the option is removed, and the error about the missing option is not reported.
+//! A read that used a stand-in never succeeds.
 
 mod error;
 mod fields;
@@ -23,7 +23,7 @@ use node::NodeReader;
 
 pub use fields::fields;
 
-/// Reads of one node at most. Each of them finds a problem, adds a stand-in or removes an option.
+/// The most reads of one node. Each of them finds a problem, adds a stand-in or removes an option.
 const READS_MAX: usize = 1000;
 
 impl Node {
@@ -69,7 +69,7 @@ impl Node {
         Err(reading.problems)
     }
 
-    /// Removes the options that `T` knows from this map and reads them: for options that many nodes share.
+    /// Removes the options that `T` knows from this map and reads them. It is for options that many nodes share.
     ///
     /// `T` must be a struct that derives `Deserialize`, without `flatten`.
     pub fn take_part<T: DeserializeOwned>(&mut self) -> Result<T, Vec<Problem>> {
@@ -93,7 +93,7 @@ struct Reading {
     /// The kind of names in the tree's own map.
     names: Word,
     problems: Vec<Problem>,
-    /// The place of all stand-ins, by which they are recognised; none while there are none.
+    /// The place of all stand-ins, which identifies them; `None` before the first one.
     stand_in: Option<Place>,
     /// Options that were removed because they accept no stand-in.
     removed: HashSet<Vec<Step>>,
@@ -102,14 +102,14 @@ struct Reading {
 }
 
 impl Reading {
-    /// Records an error and changes the tree so that the next read gets past it; none if there is no way.
+    /// Records an error and changes the tree so that the next read gets past it. `None` if that is impossible.
     fn note(&mut self, error: ReadError) -> Option<()> {
         let mut path = error.path.clone();
         path.reverse();
         if let Kind::Missing(option) = error.kind {
             return self.note_missing(error, path, option);
         }
-        // A type's own check of a stand-in, or of a block with a stand-in inside, does not concern the user.
+        // An error about a stand-in, or about a block that contains one, does not concern the user.
         let stand_in = self.stand_in.clone();
         let is_news = !self.at(&path).is_some_and(|node| match error.kind {
             Kind::Custom(_) => has_stand_in(node, stand_in.as_ref()),
@@ -175,7 +175,7 @@ impl Reading {
         Some(())
     }
 
-    /// Puts a value in the place of an invalid one.
+    /// Replaces an invalid value by a stand-in.
     fn stand_in(&mut self, path: Vec<Step>, value: Value) -> Option<()> {
         let place = self
             .stand_in
@@ -214,7 +214,7 @@ fn is_stand_in(node: &Node, place: Option<&Place>) -> bool {
     place.is_some_and(|place| Arc::ptr_eq(&node.place.file, &place.file))
 }
 
-/// Whether the node or one inside it is a stand-in.
+/// Whether the node is or contains a stand-in.
 fn has_stand_in(node: &Node, place: Option<&Place>) -> bool {
     is_stand_in(node, place)
         || match &node.value {

@@ -1,7 +1,7 @@
 //! serde's view of a node: a `Deserializer` that tracks the path to every part, so that an error knows its place.
 //!
-//! A value that was already reported ([`Value::Invalid`]) ends the read with [`Kind::Invalid`], which names a value of the
-//! type that was asked for. The caller puts it in and reads again.
+//! A value that was already reported ([`Value::Invalid`]) ends the read with [`Kind::Invalid`], which has a stand-in of the
+//! requested type. The caller inserts the stand-in and reads again.
 
 use serde::Deserializer;
 use serde::de::{
@@ -21,7 +21,7 @@ use crate::scalar;
 pub(crate) struct NodeReader<'a>(pub(crate) &'a Node);
 
 impl<'a> NodeReader<'a> {
-    /// Fails if the node is invalid; `stand_in` is a value that the option could have.
+    /// Fails if the node is invalid. `stand_in` makes a value that the option accepts.
     fn check(self, stand_in: impl FnOnce() -> Option<Value>) -> Result<(), ReadError> {
         match self.0.is_invalid() {
             true => Err(ReadError::new(Kind::Invalid(stand_in()))),
@@ -78,7 +78,7 @@ impl<'a> NodeReader<'a> {
     }
 }
 
-/// An unquoted text with a substitution has the type that it looks like, unless a text is wanted.
+/// Reads an unquoted text with a substitution as the type that it looks like, unless a text is requested.
 fn typed_text<'de, V: Visitor<'de>>(text: &Text, visitor: V) -> Result<V::Value, ReadError> {
     match text.typed_by_reader {
         true => match scalar::plain(&text.text) {
@@ -102,7 +102,7 @@ fn visit_scalar<'de, V: Visitor<'de>>(value: &Value, visitor: V) -> Result<V::Va
     }
 }
 
-/// The stand-in for every text: it is also a size, a duration, a path and a regular expression.
+/// The stand-in for every text. It is also a valid size, duration, path and regular expression.
 const STAND_IN_TEXT: &str = "0";
 
 fn empty_map() -> Value {
@@ -225,7 +225,7 @@ impl<'de> Deserializer<'de> for NodeReader<'_> {
     }
 }
 
-/// A map with the first of several choices; its value is used only if the choice takes one.
+/// A map with the first of several choices. Its value is used only by a choice that takes one.
 fn first_choice(variants: &[&str], place: &Place) -> Option<Value> {
     let key = Key {
         text: (*variants.first()?).to_owned(),

@@ -1,8 +1,8 @@
 //! Access to the interface: hosts, origins, tokens, certificates, roles.
 //!
-//! A request passes four checks. Its `Host` must be a name of this machine ([`Hosts`]). A browser must not send it for a page of another
-//! origin. Its caller is then the one that its token names, or its client certificate; without either, a peer on this machine has the
-//! role that `api.local` gives, and any other peer none. The role must suffice: `read` for what shows, `admin` for what changes.
+//! A request passes four checks. Its `Host` must be a name of this machine ([`Hosts`]). A browser must not send it for a page of
+//! another origin. The caller is identified by its token or its client certificate; without either, a peer on this machine has the
+//! role that `api.local` gives, and any other peer has none. The role must suffice: `read` for pages, `admin` for changes.
 
 use std::{fmt, net::SocketAddr, sync::Arc};
 
@@ -14,12 +14,12 @@ use subtle::{Choice, ConditionallySelectable, ConstantTimeEq};
 
 use super::{connection::Peer, host::Hosts};
 
-/// The header that the page of Millstream sends with each change: a page of another origin cannot send it without asking first, and the
-/// interface answers no such question.
+/// The header that Millstream's page sends with each change. A page of another origin could send it only after a preflight request,
+/// and the interface does not answer those.
 pub const CUSTOM: HeaderName = HeaderName::from_static("x-millstream");
-/// Whether the page that sends a request is of this origin, from the browser.
+/// The browser's statement whether the page that sends a request is of this origin.
 const SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
-/// How a browser sends a request.
+/// The browser's statement how it sends a request (navigation, script).
 const MODE: HeaderName = HeaderName::from_static("sec-fetch-mode");
 
 /// The rules of the interface.
@@ -42,13 +42,13 @@ struct Token {
 pub struct Caller {
     /// Its address.
     pub peer: SocketAddr,
-    /// How it is known.
+    /// How it was identified.
     pub who: Who,
-    /// `None`: it sees what is open to everybody.
+    /// `None`: it sees only the pages that are open to all.
     pub role: Option<Role>,
 }
 
-/// How a caller is known.
+/// How a caller was identified.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Who {
     /// By this token.
@@ -57,7 +57,7 @@ pub enum Who {
     Certificate(String),
     /// It is on this machine.
     Local,
-    /// Not at all.
+    /// It was not identified.
     Unknown,
 }
 
@@ -72,14 +72,14 @@ impl fmt::Display for Who {
     }
 }
 
-/// Why a request is refused, and what helps.
+/// Why a request is refused, and the remedy.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Denied {
     /// The status of the answer.
     pub code: StatusCode,
     /// The text of the answer.
     pub why: String,
-    /// A browser that shows a page asks its user for a token.
+    /// Whether a browser that shows a page should ask its user for a token.
     pub asks: bool,
 }
 
@@ -115,7 +115,7 @@ impl Access {
         }
     }
 
-    /// The caller of a request, if it may do what the request asks for.
+    /// Returns the caller of a request, or why it may not make this request.
     pub fn admit(&self, peer: &Peer, request: &Parts) -> Result<Caller, Denied> {
         let headers = &request.headers;
         if let Err(host) = self.hosts.admit(headers) {
@@ -166,7 +166,7 @@ impl Access {
         })
     }
 
-    /// The token with this text. It is compared with all of them, each in constant time.
+    /// The token with this text. It is compared with every known token, each in constant time.
     fn token(&self, text: &[u8]) -> Option<&Token> {
         let given = digest(text);
         let mut found = u32::MAX;
@@ -193,7 +193,7 @@ impl Access {
                 Who::Local => "set `api: { local: admin }`, or present a token with `role: admin`",
                 _ => "give it `role: admin` in `api.tokens` or `api.certificates`",
             };
-            let why = format!("{} may read and not change; {help}", caller.who);
+            let why = format!("{} may read but not change anything; {help}", caller.who);
             return Denied::new(StatusCode::FORBIDDEN, why);
         }
         if self.tokens.is_empty() && self.certificates.is_empty() {
@@ -215,7 +215,7 @@ impl Access {
     }
 }
 
-/// Refuses what a browser sends for a page of another origin. Programs that are no browsers send neither `Origin` nor
+/// Refuses requests that a browser sends for a page of another origin. Programs other than browsers send neither `Origin` nor
 /// `Sec-Fetch-Site`.
 fn check_origin(headers: &HeaderMap, changes: bool, is_secured: bool) -> Result<(), &'static str> {
     let foreign = Err("not for a page of another origin");
@@ -224,7 +224,7 @@ fn check_origin(headers: &HeaderMap, changes: bool, is_secured: bool) -> Result<
         return foreign;
     }
     let is_elsewhere = site.is_some_and(|site| site != "same-origin" && site != "none");
-    // A link on another page may lead here.
+    // A user may follow a link on another page.
     let is_visit = !changes && headers.get(MODE).is_some_and(|mode| mode == "navigate");
     if is_elsewhere && !is_visit {
         return foreign;
@@ -240,7 +240,7 @@ fn check_origin(headers: &HeaderMap, changes: bool, is_secured: bool) -> Result<
     Ok(())
 }
 
-/// Whether an origin is the host of the request.
+/// Whether an origin is that of the request's host.
 fn is_own(origin: &HeaderValue, headers: &HeaderMap, is_secured: bool) -> bool {
     let origin = origin.as_bytes();
     let scheme = match is_secured {
@@ -259,7 +259,7 @@ fn is_own(origin: &HeaderValue, headers: &HeaderMap, is_secured: bool) -> bool {
     }
 }
 
-/// The token in `Authorization`: of the scheme Bearer, or the password of Basic, which browsers ask for.
+/// The token in `Authorization`: a Bearer token, or the password of Basic, for which browsers ask their user.
 fn presented(value: &HeaderValue) -> Option<Vec<u8>> {
     let (scheme, rest) = value.as_bytes().split_at_checked(6)?;
     if scheme.eq_ignore_ascii_case(b"bearer") {
@@ -280,7 +280,7 @@ fn digest(text: &[u8]) -> [u8; 32] {
     Sha256::digest(text).into()
 }
 
-/// Whether a browser asks for a page to show, and can ask its user.
+/// Whether a browser requests a page to show, so that it can ask its user for a token.
 fn wants_page(headers: &HeaderMap) -> bool {
     let accept = headers.get(header::ACCEPT).map(HeaderValue::as_bytes);
     accept.is_some_and(|accept| accept.windows(9).any(|part| part == b"text/html"))

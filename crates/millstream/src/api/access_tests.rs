@@ -129,7 +129,7 @@ fn a_certificate_gives_the_role_of_its_name_and_another_one_says_what_is_missing
         "{}",
         denied.why
     );
-    // A token says more than a certificate.
+    // A token takes precedence over a certificate.
     let read = [("authorization", READ)];
     assert_eq!(
         code(&access, &outside(&["alice"]), "POST /reload", &read),

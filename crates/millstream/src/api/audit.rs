@@ -1,4 +1,4 @@
-//! A line in the log for every change that is made over the interface, and for every one that is refused.
+//! Logs every change made over the interface, and every refused one.
 
 use axum::http::{Method, StatusCode};
 use millstream_config::Role;
@@ -10,11 +10,11 @@ use crate::visible::visible;
 /// The most characters of a target in the log.
 const TARGET_CHARS: usize = 200;
 
-/// The words of a handler about its result, for the log. It is an extension of the answer.
+/// A handler's description of its result, for the log. It travels as an extension of the answer.
 #[derive(Clone, Debug)]
 pub struct Said(pub String);
 
-/// Logs a change with its result. Each one has a line.
+/// Logs a change with its result. No line is held back.
 pub fn changed(
     reporter: &Reporter,
     caller: &Caller,
@@ -41,7 +41,7 @@ pub fn changed(
     );
 }
 
-/// Logs a refused request, at most one in ten seconds: anybody can send these.
+/// Logs a refused request, at most one in ten seconds, because any peer can send these.
 pub fn refused(
     reporter: &Reporter,
     peer: std::net::SocketAddr,
@@ -56,7 +56,7 @@ pub fn refused(
     );
 }
 
-/// A target on one line and with a bounded length.
+/// A target on one line, with a bounded length.
 fn shown(target: &str) -> String {
     match target.char_indices().nth(TARGET_CHARS) {
         Some((end, _)) => format!("{}...", visible(&target[..end])),

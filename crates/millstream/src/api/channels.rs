@@ -1,7 +1,7 @@
 //! Changes of running channels:
 //!
 //! - `POST /channels/{name}/forget?consumer=NAME`: the channel gives up what it holds for a consumer without a sink.
-//! - `POST /channels/{name}/skip?consumer=NAME&to=POSITION&id=ID`: the consumer continues behind a position, and its sink begins again.
+//! - `POST /channels/{name}/skip?consumer=NAME&to=POSITION&id=ID`: the consumer continues after a position, and its sink restarts.
 
 use std::{sync::Arc, time::Duration};
 
@@ -16,7 +16,7 @@ use tokio::time::timeout;
 use super::{Shown, audit::Said, query};
 use crate::reload::Skip;
 
-/// How long a request waits for the channel, which may wait for its disk or count a large backlog. Clients wait a little longer.
+/// The longest wait for the channel, which may itself wait for its disk or count a large backlog. Clients wait a little longer.
 const WAIT: Duration = Duration::from_secs(50);
 
 /// Forgets a consumer.
@@ -74,7 +74,7 @@ fn skip_of(channel: String, uri: &Uri) -> Result<Skip, String> {
     })
 }
 
-/// Waits for a channel to do what it was asked for.
+/// Waits for a channel to carry out a request.
 async fn asked<T>(
     channel: &str,
     request: impl Future<Output = Option<Result<T, String>>>,
@@ -83,7 +83,7 @@ async fn asked<T>(
         Ok(Some(done)) => done,
         Ok(None) => Err(format!("this disk channel does not run here: {channel}")),
         Err(_) => Err(format!(
-            "{channel} has not answered yet: it waits for its disk, and may still do it"
+            "{channel} has not answered yet: it waits for its disk, and may still carry out the request"
         )),
     }
 }

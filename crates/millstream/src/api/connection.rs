@@ -25,31 +25,32 @@ use tokio::{
 
 use super::transport::{Names, Tls, Transport};
 
-/// Connections at a time: a dashboard, monitoring, a person. Fewer where the process may open few files.
+/// The most connections at a time: a dashboard, monitoring, some users. Fewer if the process may open only few files.
 const CONNECTIONS_MAX: usize = 64;
-/// Connections that are left for monitoring and people while browsers hold all streams.
+/// Connections that stay free for monitoring and users while browsers hold all streams.
 const RESERVED: usize = 8;
-/// The time for a whole request head, and for the peer to take some bytes of an answer.
+/// The longest time for a whole request head, and for the peer to read some bytes of an answer.
 const STEP_MAX: Duration = Duration::from_secs(10);
-/// An idle connection is closed after this time; monitoring asks more often.
+/// The time after which an idle connection is closed. Monitoring usually asks more often.
 const IDLE_MAX: Duration = Duration::from_secs(75);
 const TIMES: Times = Times {
     step: STEP_MAX,
     idle: IDLE_MAX,
 };
 
-/// Connections at a time in this process.
+/// The most connections at a time in this process.
 fn connections_max() -> usize {
     CONNECTIONS_MAX.min(interface_connections())
 }
 
-/// Streams of events at a time. They make progress every second, so without a bound they would evict all others.
+/// The most streams of events at a time. Streams make progress every second, so without a bound they would evict all other
+/// connections.
 pub fn streams_max() -> usize {
     let most = connections_max();
     most.saturating_sub(RESERVED).max(most / 2)
 }
 
-/// An address of the interface.
+/// A listening address of the interface.
 pub struct Listener {
     listener: TcpListener,
     places: Places,
@@ -95,7 +96,7 @@ impl axum::serve::Listener for Listener {
     }
 }
 
-/// The other end of a connection.
+/// The peer of a connection.
 #[derive(Clone)]
 pub struct Peer {
     /// Its address.
@@ -137,7 +138,7 @@ struct Open {
 }
 
 impl Places {
-    /// Takes a place for a new connection; evicts the connection without progress for the longest time if there is none.
+    /// Takes a place for a new connection. If none is free, evicts the connection that made no progress for the longest time.
     fn take(&self) -> Place {
         let mut open = self.lock();
         if open.connections.len() >= connections_max() {
@@ -166,10 +167,10 @@ impl Places {
     }
 }
 
-/// The place of one connection; dropping it gives it back.
+/// The place of one connection. Dropping it frees the place.
 struct Place {
     id: u64,
-    /// Ends when another connection has taken the place.
+    /// Resolves when another connection has taken the place.
     evicted: oneshot::Receiver<()>,
     places: Places,
 }
@@ -192,7 +193,7 @@ impl Drop for Place {
     }
 }
 
-/// One connection. Reads and writes fail when the deadline of its step has passed or its place was taken.
+/// One connection. Reads and writes fail once the deadline of its step has passed or its place was taken.
 pub struct Connection {
     stream: Timed<Transport>,
     place: Place,
@@ -201,7 +202,7 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Fails if its place was taken.
+    /// Fails if its place was taken by another connection.
     fn check(&mut self, context: &mut Context<'_>) -> io::Result<()> {
         match self.place.is_evicted(context) {
             true => Err(io::ErrorKind::TimedOut.into()),

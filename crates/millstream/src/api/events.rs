@@ -1,8 +1,8 @@
 //! `/events`: the status as server-sent events, one a second, computed once for all browsers.
 //!
-//! Nothing is computed while no browser reads. The number of streams is bounded below the number of connections, so browsers never keep
-//! monitoring out. Each event extends the deadline of its connection; a browser that does not read is closed by that deadline, and misses
-//! events instead of queueing them.
+//! No event is computed while no browser reads. The limit on streams is lower than that on connections, so browsers never keep
+//! monitoring out. Each event extends the deadline of its connection. A browser that does not read misses events instead of
+//! queueing them, and the deadline closes its connection.
 
 use std::{
     convert::Infallible,
@@ -24,10 +24,10 @@ use axum::{
 use futures_core::Stream;
 use tokio::sync::watch;
 
-/// A new browser gets the last event if it is not older.
+/// A new browser gets the last event if that is at most this old.
 const FRESH: Duration = Duration::from_secs(1);
 
-/// The events, and who reads them.
+/// The last event, and the number of its readers.
 pub struct Events {
     sender: watch::Sender<Bytes>,
     /// When the last event was made.
@@ -37,7 +37,7 @@ pub struct Events {
 }
 
 impl Events {
-    /// Without browsers yet. `most`: streams at a time.
+    /// No streams yet. `most`: the limit of streams at a time.
     pub fn new(most: usize) -> Self {
         Self {
             sender: watch::Sender::new(Bytes::new()),
@@ -47,7 +47,7 @@ impl Events {
         }
     }
 
-    /// Sends an event to all browsers; does not make it if there are none.
+    /// Sends an event to all browsers. Without any, the event is not made.
     pub fn send(&self, make: impl FnOnce() -> String) {
         if self.open.load(Ordering::Relaxed) > 0 {
             self.make(make);
@@ -61,11 +61,11 @@ impl Events {
         *made = Some(Instant::now());
     }
 
-    /// A stream that begins with an event of now.
+    /// A stream that begins with a present event.
     pub fn stream(&self, make: impl FnOnce() -> String) -> Response {
         let Some(place) = self.place() else {
             let why = "too many open pages: close some, or ask for /status\n";
-            // An idle connection would take the place of a stream.
+            // Closed, because an idle connection would take the place of a stream.
             let head = [(header::RETRY_AFTER, "10"), (header::CONNECTION, "close")];
             return (StatusCode::SERVICE_UNAVAILABLE, head, why).into_response();
         };
@@ -89,7 +89,7 @@ impl Events {
     /// A place for one more stream.
     fn place(&self) -> Option<Place> {
         let taken = self.open.fetch_add(1, Ordering::Relaxed);
-        // Dropping it gives it back.
+        // If there are too many, dropping this frees the place again.
         let place = Place(self.open.clone());
         (taken < self.most).then_some(place)
     }
@@ -111,7 +111,7 @@ async fn next(mut events: watch::Receiver<Bytes>) -> Option<(Bytes, watch::Recei
     Some((event, events))
 }
 
-/// The events of one browser. It ends with the process.
+/// The events of one browser, until the process ends.
 struct Updates {
     next: Next,
     _place: Place,

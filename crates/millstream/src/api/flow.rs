@@ -1,17 +1,19 @@
-//! The rate on each edge, from the rates of the nodes: the line counts per node, and nothing is counted for a picture.
+//! Computes the rate on each edge from the rates of the nodes. The data path counts only per node, and nothing more is counted for
+//! the picture.
 //!
-//! A consumer with one edge receives what comes over it, and a port whose consumers take all tags sends everything over each of its edges.
-//! The others follow by subtraction, in as many rounds as there are edges. An edge that nothing determines has no rate.
+//! If a consumer has a single edge, that edge carries everything it receives. If a port's consumers take all tags, each of its
+//! edges carries everything the port sends. Other edges follow by subtraction, repeated until no further edge becomes known. An
+//! edge that remains undetermined has no rate.
 
 use std::sync::Arc;
 
 use millstream_pipeline::plan::Link;
 use serde_json::{Value, json};
 
-/// The rates of a node, in records per second; `None` if it does not count them.
+/// The rates of a node, in records per second. `None`: the node does not count them.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Rates {
-    /// Records that it received.
+    /// Records that the node received.
     pub received: Option<f64>,
     /// Records that left by its ports, without `NAME.rejected`.
     pub sent: Option<f64>,
@@ -22,7 +24,7 @@ pub struct Rates {
 /// The name of the port for rejected records.
 const REJECTED: &str = "rejected";
 
-/// The edges of the running graph; `tags` only of those that do not take all, `records_per_second` where it is known.
+/// The edges of the running graph as JSON. `tags` is left out if an edge takes all, `records_per_second` if the rate is unknown.
 pub fn edges(links: &[Link], of: impl Fn(&Arc<str>) -> Rates) -> Vec<Value> {
     let rates = rates(links, of);
     let edge = |(link, rate): (&Link, Option<f64>)| {
@@ -60,7 +62,7 @@ fn rates(links: &[Link], of: impl Fn(&Arc<str>) -> Rates) -> Vec<Option<f64>> {
     }
 }
 
-/// All other edges of the consumer are known.
+/// The consumer's rate minus its other edges, if all of those are known.
 fn from_consumer(
     links: &[Link],
     known: &[Option<f64>],
@@ -69,12 +71,12 @@ fn from_consumer(
 ) -> Option<f64> {
     let to = &links[at].to;
     let others = others(links, at, |link| link.to == *to);
-    // A rejection that comes back to where it began is not told apart from what was received first.
+    // If rejected records return to the node that rejected them, its meter does not distinguish them, and the rate is approximate.
     let others: Option<f64> = others.map(|other| known[other]).sum();
     Some((of(to).received? - others?).max(0.0))
 }
 
-/// All records of the port pass over each of its edges.
+/// The port's rate, if every one of its edges carries all records.
 fn from_port(links: &[Link], at: usize, of: impl Fn(&Arc<str>) -> Rates) -> Option<f64> {
     let link = &links[at];
     if link.tags.is_some() {
@@ -87,11 +89,11 @@ fn from_port(links: &[Link], at: usize, of: impl Fn(&Arc<str>) -> Rates) -> Opti
     let of_node = links.iter().filter(|other| other.from == link.from);
     let mut ports = of_node.filter(|other| &*other.port != REJECTED);
     let is_only_port = ports.all(|other| other.port == link.port);
-    // A route leaves out what no node takes, so only `NAME` has all that was sent.
+    // The node's rate includes only records that some node takes, so it is the rate of `NAME` if there is no other port.
     (is_only_port && link.port.is_empty()).then_some(rates.sent)?
 }
 
-/// Another edge of the same port, which takes the same tags, is known.
+/// The rate of another edge of the same port that takes the same tags.
 fn from_siblings(links: &[Link], known: &[Option<f64>], at: usize) -> Option<f64> {
     let link = &links[at];
     let tags = |link: &Link| link.tags.as_ref().map(ToString::to_string);
@@ -111,7 +113,7 @@ fn others(links: &[Link], at: usize, fits: impl Fn(&Link) -> bool) -> impl Itera
 mod tests {
     use super::*;
 
-    /// `from.port -> to`, and rates as `(node, received, sent)`.
+    /// The rates of edges. `links` are `from.port -> to`, `nodes` are `(node, received, sent)`.
     fn found(links: &[(&str, &str)], nodes: &[(&str, f64, f64)]) -> Vec<Option<f64>> {
         let link = |(from, to): &(&str, &str)| {
             let (from, port) = from.split_once('.').unwrap_or((from, ""));

@@ -1,7 +1,7 @@
 //! Sends all metrics to Graphite, as plaintext over TCP.
 //!
-//! It runs on the main thread like the interface. A report is made, sent and forgotten, so a server that is down or slow costs one
-//! report in memory; what it missed is not sent later, because counters say it again.
+//! The task runs on the main thread, like the interface. A report is made, sent and dropped, so a server that is down or slow costs
+//! only one report of memory. Missed reports are not sent later, because counters are cumulative.
 
 use std::{io, sync::Arc, time::Duration};
 
@@ -21,14 +21,14 @@ use tokio::{
 
 use super::{Shown, metrics::families};
 
-/// The time to connect, and the time to take a report.
+/// The longest time to connect, and the longest time for the server to read a report.
 const STEP_MAX: Duration = Duration::from_secs(5);
 /// The longest wait after failures; each failure doubles it, beginning with the interval.
 const WAIT_MAX: Duration = Duration::from_secs(60);
-/// The time for the last report at the end of the process.
+/// The longest time for the last report when the process ends.
 const LAST_MAX: Duration = Duration::from_secs(2);
 
-/// The settings, and counts of reports.
+/// The settings, and counters of reports.
 #[derive(Default)]
 pub(super) struct Pushes {
     settings: Option<Graphite>,
@@ -52,14 +52,14 @@ impl Pushes {
     }
 }
 
-/// Sends a report in each interval.
+/// The task that sends a report in each interval.
 pub struct Pusher {
     end: oneshot::Sender<()>,
     task: JoinHandle<()>,
 }
 
 impl Pusher {
-    /// Starts it; `None` if the configuration names no server.
+    /// Starts the task; `None` if the configuration names no server.
     pub fn start(shown: Arc<Shown>) -> Option<Self> {
         let settings = shown.pushes.settings.clone()?;
         let (end, ended) = oneshot::channel();
@@ -67,9 +67,9 @@ impl Pusher {
         Some(Self { end, task })
     }
 
-    /// Sends a last report, if the server takes it in time.
+    /// Sends a last report, if the server reads it in time.
     pub async fn finish(self) {
-        // The task only ends with this.
+        // The task ends only after this message.
         let _ = self.end.send(());
         let _ = timeout(LAST_MAX, self.task).await;
     }
@@ -95,7 +95,7 @@ async fn push(settings: Graphite, shown: Arc<Shown>, mut ended: oneshot::Receive
             let lines = text.lines().count() as u64;
             let sent = tokio::select! {
                 sent = link.send(&text) => Some(sent),
-                // A server that does not answer does not hold up the end of the process.
+                // A server that does not answer must not delay the end of the process.
                 _ = &mut ended, if !is_last => None,
             };
             match sent {
@@ -132,12 +132,13 @@ impl Link {
         }
     }
 
-    /// Whether the wait after a failure is over.
+    /// Whether the wait after the last failure is over.
     fn is_due(&self) -> bool {
         Instant::now() >= self.next
     }
 
-    /// Sends a report; logs the first failure, and the end of a fault.
+    /// Sends a report, and returns whether that succeeded. Logs only the first of several failures, and the first success after
+    /// them.
     async fn send(&mut self, text: &str) -> bool {
         let endpoint = self.settings.endpoint.clone();
         match self.try_send(text).await {
@@ -178,7 +179,7 @@ impl Link {
     }
 }
 
-/// Whether the server has not closed the connection. It never sends anything; what it sends is thrown away.
+/// Whether the server has not closed the connection. The protocol has no answers, so bytes from the server are ignored.
 fn is_open(stream: &TcpStream) -> bool {
     let mut thrown = [0; 1024];
     matches!(stream.try_read(&mut thrown), Err(error) if error.kind() == io::ErrorKind::WouldBlock)

@@ -1,7 +1,7 @@
 //! `/health`, `/ready` and `/live`, as Kubernetes' probes expect them, and the state of each node.
 //!
-//! `/live` fails only when the process does not answer, so a restart can help. `/ready` fails at once when any node does not run or
-//! nothing moves. `/health` fails when that lasts.
+//! `/live` fails only if the process does not answer, so that a restart may help. `/ready` fails at once when a node does not run
+//! or makes no progress. `/health` fails when that lasts.
 
 use std::{cmp::Reverse, sync::Arc, time::Duration};
 
@@ -25,8 +25,8 @@ pub(super) const STATES: [&str; 6] = [
     "running", "ended", "blocked", "retrying", "losing", "failed",
 ];
 
-/// A node that is blocked or retrying for this long is unhealthy; before that only `/status` shows it. A server that restarts is
-/// back within this time.
+/// A node that is blocked or retrying for this long is unhealthy; before that only `/status` shows the condition. A server that is
+/// restarted is usually back within this time.
 const UNHEALTHY_AFTER: Duration = Duration::from_secs(10);
 
 /// A node with its state and conditions.
@@ -35,7 +35,7 @@ pub(super) struct View<'a> {
     pub(super) node: &'a NodeStatus,
     /// One of [`STATES`].
     pub(super) state: &'static str,
-    /// Its conditions, the worst first; none while it works.
+    /// Its conditions, the worst first. Empty while it works.
     pub(super) held: Vec<Held>,
 }
 
@@ -44,7 +44,7 @@ impl<'a> View<'a> {
         let mut held = node.reporter.conditions();
         held.extend(back_pressure(node, all));
         held.sort_by_key(|held| Reverse((held.trouble, held.age)));
-        // Equal reports of several tasks of a node are shown once.
+        // Several tasks of a node may report the same condition; it is shown once.
         let mut told = Vec::new();
         held.retain(|held| {
             let is_new = !told.contains(&held.why);
@@ -80,7 +80,7 @@ impl<'a> View<'a> {
         matches!(self.state, "running" | "ended")
     }
 
-    /// Node and state; `why` and `since` only if something is wrong.
+    /// The node and its state, with `why` and `since` if something is wrong.
     fn summary(&self) -> Value {
         let mut shown = json!({ "node": &*self.node.name, "state": self.state });
         self.tell(&mut shown);
@@ -103,12 +103,12 @@ pub(super) fn views(nodes: &[NodeStatus]) -> Vec<View<'_>> {
     nodes.iter().map(|node| View::new(node, nodes)).collect()
 }
 
-/// Whether every node works, and those that do not.
+/// Whether every node is healthy; and a page with the unhealthy nodes.
 pub(super) fn health(nodes: &[NodeStatus]) -> (bool, Value) {
     failing("healthy", views(nodes).iter().filter(|it| !it.is_healthy()))
 }
 
-/// Whether every node runs and moves what waits for it, and those that do not. `draining`: the process ends.
+/// Whether every node runs and makes progress; and a page with the others. `draining`: the process is ending.
 pub(super) fn ready(nodes: &[NodeStatus], draining: bool) -> (bool, Value) {
     let (ready, mut page) = failing("ready", views(nodes).iter().filter(|it| !it.is_ready()));
     if draining {
@@ -124,17 +124,17 @@ fn failing<'a>(word: &str, nodes: impl Iterator<Item = &'a View<'a>>) -> (bool, 
     (is_good, json!({ (word): is_good, "failing": failing }))
 }
 
-/// 200 unless a node has not worked for a while.
+/// Answers 200 unless a node has not worked for a while.
 pub(super) async fn get_health(State(shown): State<Arc<Shown>>) -> Response {
     answer(health(&shown.nodes.now()))
 }
 
-/// 200 while every node runs and makes progress.
+/// Answers 200 while every node runs and makes progress.
 pub(super) async fn get_ready(State(shown): State<Arc<Shown>>) -> Response {
     answer(ready(&shown.nodes.now(), shown.is_draining()))
 }
 
-/// 200 as long as the process answers.
+/// Answers 200 whenever the process answers at all.
 pub(super) async fn get_live() -> Response {
     answer((true, json!({ "live": true })))
 }
@@ -144,26 +144,29 @@ fn answer((is_good, page): (bool, Value)) -> Response {
         true => StatusCode::OK,
         false => StatusCode::SERVICE_UNAVAILABLE,
     };
-    // A probe wants the present; no proxy may answer in our place.
+    // A probe needs the present state, so no cache may answer.
     let fresh = [(header::CACHE_CONTROL, "no-store")];
     (code, fresh, axum::Json(page)).into_response()
 }
 
-/// A node that fills a blocked channel is blocked itself.
+/// The conditions of a node whose channel is blocked: then it is blocked, too.
 fn back_pressure(node: &NodeStatus, all: &[NodeStatus]) -> Vec<Held> {
     let channels = all.iter().filter(|other| node.fills.contains(&other.name));
     let blocked = channels.flat_map(|channel| {
         let held = channel.reporter.conditions().into_iter();
         let blocked = held.filter(|held| held.trouble == Trouble::Blocked);
         blocked.map(|held| Held {
-            why: format!("the channel {} takes no more: {}", channel.name, held.why),
+            why: format!(
+                "the channel {} accepts no more records: {}",
+                channel.name, held.why
+            ),
             ..held
         })
     });
     blocked.collect()
 }
 
-/// The state of a node with such a condition.
+/// The state of a node that has such a condition.
 pub(super) fn word(trouble: Trouble) -> &'static str {
     match trouble {
         Trouble::Blocked => "blocked",
@@ -172,7 +175,7 @@ pub(super) fn word(trouble: Trouble) -> &'static str {
     }
 }
 
-/// When a condition began, as RFC 3339 in UTC.
+/// The time at which a condition began, as RFC 3339 in UTC.
 pub(super) fn since(held: &Held) -> String {
     let began = Timestamp::now().checked_sub(held.age).unwrap_or_default();
     began.round(Unit::Second).unwrap_or(began).to_string()

@@ -1,6 +1,6 @@
-//! The last hour of each node, in memory of a fixed size: every second of five minutes, and every ten seconds of an hour.
+//! The history of each node in a fixed amount of memory: a sample per second for five minutes, and one per ten seconds for an hour.
 //!
-//! One sample of all nodes is taken each second on the main thread, from the meters that exist anyway. The rates that `/status` and
+//! Each second one sample of all nodes is taken on the main thread, from the existing meters. The rates that `/status` and
 //! `/events` show are those of the last sample.
 
 use std::{
@@ -16,15 +16,15 @@ use super::flow::Rates;
 
 /// The time between two samples.
 pub const STEP: Duration = Duration::from_secs(1);
-/// Samples of each second.
+/// The number of samples with one per second.
 const FINE_MAX: usize = 300;
-/// Seconds in a coarse sample.
+/// The number of seconds in a coarse sample.
 const COARSE_SECONDS: usize = 10;
-/// Coarse samples.
+/// The number of coarse samples.
 const COARSE_MAX: usize = 360;
-/// Nodes with a history; a node takes 24 kB.
+/// The most nodes with a history. Each takes 24 kB.
 const NODES_MAX: usize = 512;
-/// Changes of a node's state that are remembered.
+/// The most changes of a node's state that are kept.
 const CHANGES_MAX: usize = 20;
 
 /// The names of the series. Rates are per second.
@@ -49,13 +49,13 @@ const WAITING_RECORDS: usize = 6;
 const BEHIND: usize = 7;
 const LATENCY: usize = 8;
 
-/// The number of series that are rates of counters; they stand first.
+/// The number of series that are rates of counters. They come first.
 const COUNTERS: usize = 5;
 
-/// One sample: NaN where the node has no such meter.
+/// One sample. A series is NaN if the node has no such meter.
 type Sample = [f32; SERIES.len()];
 
-/// The meters of a failure that an operator wants to see; their sum is the series `errors`.
+/// The meters of failures that matter to an operator. Their sum is the series `errors`.
 const FAILURES: [&str; 12] = [
     "records_rejected",
     "records_failed",
@@ -79,26 +79,27 @@ pub struct Reading {
     waiting_bytes: Option<u64>,
     waiting_records: Option<u64>,
     behind: Option<f32>,
-    /// `behind` is a bound: a channel knows the age of what it has in memory, and otherwise when the segment began.
+    /// Whether `behind` may be too large. A channel knows the exact age only of batches in memory; for others it reports the
+    /// beginning of their segment.
     is_bound: bool,
     /// The number of batches that were timed, and the sum of their times.
     latency: Option<(u64, Duration)>,
 }
 
 impl Reading {
-    /// Takes a meter of the node. `now` is the wall clock's time in seconds.
+    /// Adds a meter of the node. `now` is the time of the wall clock in seconds.
     pub fn take(&mut self, meter: &str, value: u64, now: i64) {
         match meter {
             "records_received" => self.counters[RECEIVED] = Some(value),
             "records_sent" => self.counters[SENT] = Some(value),
-            // Of a sink: what left it.
+            // Only a sink has this meter; it counts the records that left.
             "records_settled" => self.counters[SENT] = Some(value),
             "bytes_received" => self.counters[BYTES] = Some(value),
             "bytes_sent" if self.counters[BYTES].is_none() => self.counters[BYTES] = Some(value),
             "busy_microseconds" => self.counters[BUSY] = Some(value),
             "backlog_bytes" | "lag_bytes" => self.waiting_bytes = Some(value),
             "pending_records" => self.waiting_records = Some(value),
-            // In flight in front of a source or in its memory; what the node measures itself is more exact.
+            // Bytes in flight. A backlog that the node measures itself is more exact, and wins.
             "pending_bytes" if self.waiting_bytes.is_none() => self.waiting_bytes = Some(value),
             "behind_seconds" => self.behind = Some(value as f32),
             "oldest_record_timestamp_seconds" => {
@@ -118,7 +119,8 @@ impl Reading {
         }
     }
 
-    /// Takes the times of batches: until their ack at a source, from the source to their end at a sink, otherwise of a write.
+    /// Adds a timing of batches: until the ack for a source, from the source until it is settled for a sink, and otherwise of a
+    /// write.
     pub fn time(&mut self, meter: &str, count: u64, sum: Duration) {
         let is_whole_way = matches!(meter, "ack_seconds" | "end_to_end_seconds");
         if is_whole_way || self.latency.is_none() {
@@ -126,7 +128,7 @@ impl Reading {
         }
     }
 
-    /// The meters of a node of this section: only a source's records in flight are its own.
+    /// The reading of a node in this section. Records in flight count only for a source; for other nodes they are rejected records.
     pub fn of(mut self, section: &str) -> Self {
         if section != "source" {
             self.waiting_records = None;
@@ -134,7 +136,7 @@ impl Reading {
         self
     }
 
-    /// The sample since an earlier reading.
+    /// The sample of the time since an earlier reading.
     fn since(&self, before: &Self, seconds: f32) -> Sample {
         let rate = |now: Option<u64>, before: Option<u64>| match (now, before) {
             (Some(now), before) => now.saturating_sub(before.unwrap_or(0)) as f32 / seconds,
@@ -145,7 +147,7 @@ impl Reading {
         for (value, (now, before)) in sample.iter_mut().zip(counters) {
             *value = rate(*now, before);
         }
-        // Microseconds in each second: as a share of one CPU.
+        // Microseconds per second become the share of one CPU.
         sample[BUSY] /= 1e6;
         sample[WAITING_BYTES] = self.waiting_bytes.map_or(f32::NAN, |it| it as f32);
         sample[WAITING_RECORDS] = self.waiting_records.map_or(f32::NAN, |it| it as f32);
@@ -153,7 +155,7 @@ impl Reading {
         if let Some((count, sum)) = self.latency {
             let (earlier, earlier_sum) = before.latency.unwrap_or_default();
             let batches = count.saturating_sub(earlier);
-            // A time may be read before its batch is counted: without batches there is no latency.
+            // A time may be counted before its batch; without a batch there is no latency.
             if batches > 0 {
                 let whole = sum.saturating_sub(earlier_sum).as_secs_f32();
                 sample[LATENCY] = whole / batches as f32;
@@ -183,7 +185,7 @@ struct Change {
 }
 
 struct OfNode {
-    /// The sample that added it, or the last one that saw it.
+    /// The number of the last sample in which the node was seen.
     seen: u64,
     before: Reading,
     now: Sample,
@@ -205,7 +207,7 @@ pub struct History {
 }
 
 impl History {
-    /// Takes a sample of all nodes. Nodes that are missing exist no more.
+    /// Takes a sample of all nodes. Nodes that are not among them no longer exist, and are removed.
     pub fn sample<'a>(&mut self, all: impl Iterator<Item = Seen<'a>>, now: Instant) {
         let seconds = self.last.map(|last| (now - last).as_secs_f32());
         (self.last, self.time) = (Some(now), Timestamp::now().as_second());
@@ -220,7 +222,7 @@ impl History {
         self.nodes.retain(|_, node| node.seen == self.samples);
     }
 
-    /// The rates of a node in the last second, for the edges.
+    /// The rates of a node in the last second, for the rates of edges.
     pub fn rates(&self, node: &str) -> Rates {
         let Some(node) = self.nodes.get(node) else {
             return Rates::default();
@@ -274,7 +276,8 @@ impl OfNode {
         }
     }
 
-    /// The time in which the bytes came that wait now; `None` if that is longer than the samples of each second reach back.
+    /// The age of the backlog, estimated as the seconds in which that many bytes arrived. `None` if the fine samples do not reach
+    /// back that far.
     fn age(&self) -> Option<f32> {
         let mut waiting = self.now[WAITING_BYTES];
         let earlier = self.fine.iter().rev().map(|sample| sample[BYTES]);
@@ -287,10 +290,10 @@ impl OfNode {
         None
     }
 
-    /// `seconds`: since the sample before; `None` for the first one.
+    /// Adds a sample. `seconds` is the time since the previous sample; `None` for the first one.
     fn sample(&mut self, seen: &Seen<'_>, seconds: Option<f32>, samples: u64, time: i64) {
         self.seen = samples;
-        // A node that restarted under the same name may count from 0 again.
+        // The difference is at least 0, because a node that restarted under the same name may count from 0 again.
         let seconds = seconds.unwrap_or(1.0).max(0.001);
         self.now = seen.reading.since(&self.before, seconds);
         if let (true, Some(age)) = (seen.reading.is_bound, self.age()) {
@@ -317,7 +320,7 @@ impl OfNode {
                 state: seen.state,
                 why: seen.why.map(str::to_owned),
             };
-            // The reason of a state often carries a count or a time; only the last one of each state is of interest.
+            // The reason for a state often contains a count or a time, so only the last reason of each state is kept.
             if last.is_some_and(|last| last.state == seen.state) {
                 let began = self.changes.pop_back().map_or(time, |last| last.time);
                 self.changes.push_back(Change {
@@ -338,7 +341,7 @@ fn push<T>(all: &mut VecDeque<T>, one: T, most: usize) {
     all.push_back(one);
 }
 
-/// The mean of samples, in each series of those that have it.
+/// The mean of samples. In each series only samples with a value count.
 fn mean<'a>(samples: impl Iterator<Item = &'a Sample>) -> Sample {
     let (mut sums, mut counts) = ([0.0; SERIES.len()], [0.0; SERIES.len()]);
     for sample in samples {
@@ -351,7 +354,7 @@ fn mean<'a>(samples: impl Iterator<Item = &'a Sample>) -> Sample {
     std::array::from_fn(|at| sums[at] / counts[at])
 }
 
-/// The series that have a value, the oldest first.
+/// The series that have a value, each with the oldest sample first.
 fn series(samples: &VecDeque<Sample>, seconds: usize) -> Value {
     let mut shown = json!({ "seconds": seconds, "samples": samples.len() });
     for (at, name) in SERIES.iter().enumerate() {

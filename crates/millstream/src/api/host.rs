@@ -1,4 +1,4 @@
-//! Which `Host` headers the interface answers.
+//! Decides which `Host` headers the interface answers.
 //!
 //! A web page may send requests to any address that its own name resolves to (DNS rebinding), and the browser
 //! then lets it read the answers. Such a request carries the attacker's name in `Host`. The interface therefore answers only

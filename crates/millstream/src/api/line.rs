@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-/// The line: the overall health, and each node with its state and records, in the direction of the flow.
+/// The line: the overall health, then each node with its state and records, in the direction of the flow.
 pub fn of(status: &Value) -> String {
     let none = Vec::new();
     let mut nodes: Vec<&Value> = status["nodes"].as_array().unwrap_or(&none).iter().collect();
@@ -17,7 +17,7 @@ pub fn of(status: &Value) -> String {
     format!("status: {health}, up {up} s; {}", nodes.join("; "))
 }
 
-/// `NAME (TYPE) STATE, in N, out N`, with the numbers that its kind counts.
+/// `NAME (TYPE) STATE, in N, out N`, as far as its kind counts them.
 fn words(node: &Value) -> String {
     let text = |name: &str| node[name].as_str().unwrap_or("?").to_owned();
     let mut out = format!("{} ({}) {}", text("name"), text("type"), text("state"));

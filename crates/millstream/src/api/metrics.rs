@@ -25,7 +25,7 @@ use super::{
 /// The media type of OpenMetrics.
 const OPENMETRICS_TYPE: &str = "application/openmetrics-text";
 
-/// The page in the format that the scraper asks for.
+/// The page, in the format that the scraper asks for.
 pub(super) async fn get_metrics(State(shown): State<Arc<Shown>>, headers: HeaderMap) -> Response {
     let families = families(&shown);
     let accept = headers.get_all(header::ACCEPT).iter();
@@ -37,7 +37,7 @@ pub(super) async fn get_metrics(State(shown): State<Arc<Shown>>, headers: Header
     ([(header::CONTENT_TYPE, kind)], text).into_response()
 }
 
-/// Whether a value of the header `Accept` names OpenMetrics, and no type of text with a higher weight.
+/// Whether an `Accept` header names OpenMetrics, and gives no other text type a higher weight.
 fn prefers_openmetrics(accept: &str) -> bool {
     let mut weights = (0.0, 0.0);
     for range in accept.split(',') {
@@ -70,7 +70,7 @@ fn gauge(name: &str, value: u64) -> Family {
     family(name, Kind::Gauge).with(Vec::new(), Number::Whole(value))
 }
 
-/// Build, configuration, health and memory.
+/// The metrics of the instance: build, configuration, health and memory.
 fn instance(shown: &Shown, nodes: &[NodeStatus], views: &[View<'_>]) -> Vec<Family> {
     let info = |name: &str, label: &'static str, value: String| {
         family(name, Kind::Info).with(vec![(label, value)], Number::Whole(1))
@@ -98,7 +98,7 @@ fn instance(shown: &Shown, nodes: &[NodeStatus], views: &[View<'_>]) -> Vec<Fami
     all
 }
 
-/// Section, type, state and events of each node.
+/// The metrics of each node: section, type, state and log lines.
 fn of_nodes(views: &[View<'_>]) -> Vec<Family> {
     let mut info = family("node", Kind::Info);
     let mut state = family("node_state", Kind::Gauge);
@@ -121,7 +121,7 @@ fn of_nodes(views: &[View<'_>]) -> Vec<Family> {
     vec![info, state, events]
 }
 
-/// The memory in front of sinks.
+/// The metrics of the memory in front of sinks.
 fn queues(nodes: &[NodeStatus]) -> [Family; 2] {
     let mut used = family("queue_bytes", Kind::Gauge);
     let mut limit = family("queue_max_bytes", Kind::Gauge);

@@ -1,9 +1,9 @@
 //! The interface for people and monitoring, over HTTP/1.1: the dashboard at `/`, `/health`, `/ready`, `/live`, `/metrics`, `/status`,
 //! `/events`, `/history/NODE`, `/nodes/NODE`, and `POST /reload`.
 //!
-//! A peer on this machine may see and do everything; a peer elsewhere needs a token or a certificate for all but the pages that `api.open`
-//! names (`access.rs`). Each change leaves a line in the log (`audit.rs`). Connections are bounded, and idle ones are closed. It runs on
-//! the main thread, so it takes no time from the data threads.
+//! A peer on this machine may see and do everything. A peer elsewhere needs a token or a certificate, except for the pages that
+//! `api.open` names (`access.rs`). Each change is logged (`audit.rs`). Connections are bounded, and idle ones are closed. The
+//! interface runs on the main thread, so it takes no time from the data threads.
 
 mod access;
 mod audit;
@@ -73,7 +73,7 @@ pub use line::of as line;
 
 pub use graphite::Pusher;
 
-/// Bound listeners that do not answer yet.
+/// Listeners that are bound and do not answer yet.
 pub struct Bound {
     listeners: Vec<Listener>,
     access: Access,
@@ -101,7 +101,7 @@ pub struct Shown {
 }
 
 impl Shown {
-    /// From now on the process is about to end.
+    /// Notes that the process is about to end.
     pub fn drain(&self) {
         self.draining.store(true, Ordering::Relaxed);
     }
@@ -120,8 +120,8 @@ impl Shown {
     }
 }
 
-/// Binds the addresses. An address in use ends the start if the configuration names it (`chosen`); the default address only
-/// costs a warning and the interface. `machine` is the configured name of this machine.
+/// Binds the addresses. If the configuration names an address (`chosen`) that is in use, the start fails. If the default address is
+/// in use, there is a warning and no interface. `machine` is the configured name of this machine.
 pub async fn bind(
     api: &Api,
     tls: Option<ServerTls>,
@@ -153,7 +153,7 @@ pub async fn bind(
 }
 
 impl Bound {
-    /// Answers from now on until the process ends. The returned value gives the program the same views.
+    /// Answers requests until the process ends. The returned value gives the program the same views.
     pub fn serve(
         self,
         running: &Running,
@@ -189,7 +189,7 @@ impl Bound {
         }
         for listener in self.listeners {
             let pages = pages(shown.clone()).into_make_service_with_connect_info::<Peer>();
-            // It never ends: failures to accept are waited out.
+            // `serve` never ends: after a failed accept it waits and retries.
             tokio::spawn(async move { axum::serve(listener, pages).await });
         }
         shown
@@ -278,7 +278,7 @@ async fn status(State(shown): State<Arc<Shown>>) -> Response {
     axum::Json(view::status(&shown)).into_response()
 }
 
-/// The status every second.
+/// Streams the status every second.
 async fn events(State(shown): State<Arc<Shown>>) -> Response {
     shown.events.stream(|| view::status(&shown).to_string())
 }

@@ -1,5 +1,5 @@
-//! `GET /openapi.json`: the description of the interface in OpenAPI 3.1. It is kept by hand in `openapi.json`; a test compares its routes with the
-//! router's.
+//! `GET /openapi.json`: the description of the interface in OpenAPI 3.1. It is written by hand in `openapi.json`; a test compares
+//! its routes with those of the router.
 
 use std::sync::LazyLock;
 
@@ -8,10 +8,10 @@ use axum::{
     response::{IntoResponse, Response},
 };
 
-/// The description, without the version of the program.
+/// The description, with a placeholder for the version of the program.
 const DESCRIPTION: &str = include_str!("openapi.json");
 
-/// The description.
+/// Answers with the description.
 pub async fn openapi() -> Response {
     static TEXT: LazyLock<String> =
         LazyLock::new(|| DESCRIPTION.replace("$VERSION", env!("CARGO_PKG_VERSION")));

@@ -1,5 +1,4 @@
-//! The process as the system sees it: memory, CPU time, open files, threads. The names are those that Prometheus' client
-//! libraries use.
+//! The process as the system sees it: memory, CPU time, open files, threads. The names are those of Prometheus' client libraries.
 
 use std::{collections::BTreeMap, fs, sync::LazyLock};
 
@@ -13,10 +12,10 @@ use rustix::{
     process::{Resource, getrlimit},
 };
 
-/// When the process started, in seconds since 1970: it does not change.
+/// When the process started, in seconds since 1970. Read once, because it does not change.
 static STARTED: LazyLock<Option<f64>> = LazyLock::new(started);
 
-/// The metrics of the process. A number that the system does not give is left out.
+/// The metrics of the process. Numbers that the system does not report are left out.
 pub(super) fn families() -> Vec<Family> {
     let own = fs::read_to_string("/proc/self/stat").ok();
     let own = own.as_deref().and_then(Stat::read);
@@ -88,7 +87,7 @@ fn threads() -> Family {
         .flatten()
         .flatten()
     {
-        // A thread may end while it is looked at.
+        // The thread may have ended since the directory was read.
         let stat = fs::read_to_string(task.path().join("stat")).unwrap_or_default();
         if let Some(stat) = Stat::read(&stat) {
             *by_name.entry(stat.name.to_owned()).or_default() += stat.cpu_seconds();
@@ -116,7 +115,7 @@ impl<'a> Stat<'a> {
         let (begin, rest) = line.rsplit_once(')')?;
         let (_, name) = begin.split_once('(')?;
         let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
-        // proc(5) counts fields from 1, and the first here is the third.
+        // proc(5) counts fields from 1, and `fields` begins with the third.
         let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();
         Some(Self {
             name,

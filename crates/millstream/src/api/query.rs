@@ -2,7 +2,7 @@
 
 use axum::http::Uri;
 
-/// The numbers of a query, each with its name, or what is wrong with it. `known` are the names, each with its default and its limit.
+/// The numeric fields of a query; the error says what is wrong. `known` has the name, the default and the maximum of each.
 pub fn numbers<const N: usize>(
     uri: &Uri,
     known: [(&str, u64, u64); N],
@@ -28,7 +28,7 @@ pub fn numbers<const N: usize>(
     Ok(values)
 }
 
-/// The words of a query (names of nodes, positions, ids) that has these fields once each and no others.
+/// The text fields of a query (names of nodes, positions, ids). The query must have each of `fields` once and no others.
 pub fn words<const N: usize>(uri: &Uri, fields: [&str; N]) -> Result<[String; N], String> {
     let pairs: Vec<_> = uri.query().unwrap_or_default().split('&').collect();
     let value = |field: &str| {
@@ -43,14 +43,14 @@ pub fn words<const N: usize>(uri: &Uri, fields: [&str; N]) -> Result<[String; N]
     })
 }
 
-/// The word of a field in one pair of a query.
+/// The value of a field, if this pair of the query has it.
 fn word<'a>(pair: &'a str, field: &str) -> Option<&'a str> {
     let word = pair.strip_prefix(field)?.strip_prefix('=')?;
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
     (!word.is_empty() && word.bytes().all(fits)).then_some(word)
 }
 
-/// The names of nodes in a query that has no other field.
+/// The values of `field` in a query that has no other field: names of nodes.
 pub fn names(uri: &Uri, field: &str) -> Result<Vec<String>, String> {
     let query = uri.query().unwrap_or_default();
     let value = |pair: &str| word(pair, field).map(str::to_owned);

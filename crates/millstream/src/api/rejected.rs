@@ -1,7 +1,7 @@
 //! `GET /rejected` and `GET /rejected/{node}`: the rejected records in `data_dir/rejected`.
 //!
-//! The files may be large, so one request at a time reads them, on a thread for blocking work. To count records, no more than
-//! [`READ_BYTES_MAX`] of each file are read, and the list of nodes is kept for [`FRESH`].
+//! The files may be large, so only one request at a time reads them, on a thread for blocking work. To count records, at most
+//! [`READ_BYTES_MAX`] of each file are read, and the list of nodes is cached for [`FRESH`].
 
 use std::{
     collections::BTreeMap,
@@ -29,14 +29,14 @@ use crate::{
 
 /// The most bytes of a file that are read to count its records.
 const READ_BYTES_MAX: u64 = 64 << 20;
-/// How long the list of nodes is kept.
+/// How long the list of nodes is cached.
 const FRESH: Duration = Duration::from_secs(2);
-/// The records in an answer: by default and at most.
+/// The number of records in an answer: the default and the maximum.
 const RECORDS: (u64, u64) = (20, 1000);
-/// The largest answer in bytes, beside its last record.
+/// The most bytes of an answer, not counting its last record.
 const ANSWER_BYTES: usize = 4 << 20;
 
-/// A list of nodes, and when it was made.
+/// The cached list of nodes, and when it was made.
 type List = Option<(Instant, Value)>;
 
 /// The directory of rejected records, read by one request at a time.
@@ -54,8 +54,8 @@ impl Kept {
         }
     }
 
-    /// Reads the directory on a thread for blocking work. The turn lasts as long as the work, also if the client goes away: otherwise requests
-    /// without a client would pile up.
+    /// Reads the directory on a thread for blocking work. The lock is held as long as the work runs, even if the client is gone:
+    /// otherwise abandoned requests would pile up.
     async fn read<T: Send + 'static>(
         &self,
         work: impl FnOnce(&FilePath, &mut List) -> io::Result<T> + Send + 'static,
@@ -71,7 +71,7 @@ impl Kept {
     }
 }
 
-/// The nodes with rejected records: how many, their bytes, the oldest and the newest.
+/// Answers with the nodes that have rejected records: their number, their bytes, the times of the oldest and the newest.
 pub async fn nodes(State(shown): State<Arc<Shown>>) -> Response {
     let read = shown.rejected.read(|directory, list| match list {
         Some((read, known)) if read.elapsed() < FRESH => Ok(known.clone()),
@@ -87,7 +87,7 @@ pub async fn nodes(State(shown): State<Arc<Shown>>) -> Response {
     }
 }
 
-/// Rejected records of one node. `?records=N&from=K`: N of them, from the Kth on (1: the oldest that is kept).
+/// Answers with rejected records of one node. `?records=N&from=K`: N of them, beginning with the Kth (1: the oldest that is kept).
 pub async fn records(
     State(shown): State<Arc<Shown>>,
     Path(node): Path<String>,
@@ -115,25 +115,25 @@ pub async fn records(
 #[derive(Default)]
 struct Sum {
     records: u64,
-    /// Some files were too long to count all of their records.
+    /// Whether some files were too long to count all of their records.
     is_estimate: bool,
     bytes: u64,
     files: u64,
     span: Option<(Time, Time)>,
 }
 
-/// The node that a file is of.
+/// The node that a file belongs to.
 fn node_of(path: &FilePath) -> Option<&str> {
     path.file_name()?.to_str()?.split('.').next()
 }
 
-/// The nodes with rejected records. Of each file no more than `bytes_max` are read.
+/// The nodes with rejected records. At most `bytes_max` of each file are read.
 fn summary(directory: &FilePath, bytes_max: u64) -> io::Result<Value> {
     let mut sums: BTreeMap<String, Sum> = BTreeMap::new();
     for path in RejectedFile::all(directory)? {
         let Some(node) = node_of(&path) else { continue };
         let mut file = match RejectedFile::open(&path) {
-            // Moved away after the directory was listed.
+            // An operator moved the file away after the directory was listed.
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             file => file?.up_to(bytes_max),
         };
@@ -168,7 +168,7 @@ fn summary(directory: &FilePath, bytes_max: u64) -> io::Result<Value> {
     Ok(json!({ "nodes": sums.into_iter().map(node).collect::<Vec<_>>() }))
 }
 
-/// The records of a node from the one with this number on, as JSON.
+/// The records of a node as JSON, beginning with the one of this number.
 fn page(
     directory: &FilePath,
     node: &str,

@@ -1,4 +1,4 @@
-//! `POST /rejected/{node}/replay`: sends rejected records to the input of their node again; `GET` shows how far that is.
+//! `POST /rejected/{node}/replay`: sends rejected records to the input of their node again. `GET` shows the progress.
 
 use std::{
     collections::BTreeMap,
@@ -17,12 +17,12 @@ use tokio::{sync::watch, time::timeout};
 
 use super::{Shown, audit::Said};
 
-/// How long a request waits for the end of its replay. A client asks for longer ones again.
+/// How long a request waits for the end of its replay. For longer replays the client polls.
 const WAIT: Duration = Duration::from_secs(3);
-/// The replays whose results are kept.
+/// The most replays whose results are kept.
 const KEPT_MAX: usize = 100;
 
-/// The replays of this run, the last one of each node.
+/// The last replay of each node in this run of the process.
 pub struct Replays {
     stop: Stop,
     last: Mutex<BTreeMap<String, Last>>,
@@ -37,7 +37,7 @@ struct Last {
 }
 
 impl Replays {
-    /// No replays yet. They end at this stop.
+    /// No replays yet. Replays end at `stop`.
     pub fn new(stop: Stop) -> Self {
         Self {
             stop,
@@ -68,7 +68,7 @@ impl Last {
     }
 }
 
-/// Begins a replay and waits a little for its end.
+/// Begins a replay, and waits a few seconds for its end.
 pub async fn begin(State(shown): State<Arc<Shown>>, Path(node): Path<String>) -> Response {
     let Some(replay) = shown.reloads.replay(&node).await else {
         let why = "too many requests at once, or Millstream is about to end\n";
@@ -98,7 +98,7 @@ pub async fn begin(State(shown): State<Arc<Shown>>, Path(node): Path<String>) ->
     let (progress, stop) = (last.progress.clone(), shown.replays.stop.clone());
     tokio::spawn(async move {
         let result = replay.run(stop, &progress).await;
-        // The last result is kept in the channel.
+        // The channel keeps the result for later requests.
         sender.send_replace(Some(result));
     });
     let _ = timeout(WAIT, last.result.wait_for(Option::is_some)).await;
@@ -122,7 +122,7 @@ fn refused(node: &str, why: String) -> Response {
     answer
 }
 
-/// How far the last replay of a node is.
+/// Answers with the progress of the last replay of a node.
 pub async fn state(State(shown): State<Arc<Shown>>, Path(node): Path<String>) -> Response {
     let last = shown.replays.last().get(&node).cloned();
     match last {

@@ -1,7 +1,7 @@
-//! Notices nodes that hang: something waits for them, they report no fault, and nothing moves.
+//! Notices nodes that hang: work waits for them, they report no fault, and they make no progress.
 //!
-//! Most faults raise a condition where they happen. This is for the rest: a server that takes bytes and never answers, a file system
-//! that hangs, a fault of ours.
+//! Most faults raise a condition where they happen. This finds the rest: a server that takes bytes and never answers, a file system
+//! that hangs, a bug in Millstream.
 
 use std::{
     collections::BTreeMap,
@@ -15,10 +15,10 @@ use millstream_pipeline::{
     running::{NodeStatus, Nodes},
 };
 
-/// How often it looks.
+/// The interval between two checks.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// The meters that grow while a sink moves something.
+/// The meters that change while a sink makes progress.
 const MOVES: [&str; 7] = [
     "records_received",
     "records_settled",
@@ -29,7 +29,7 @@ const MOVES: [&str; 7] = [
     "requests_sent",
 ];
 
-/// Raises a condition of each node for which something has waited for `limit` without any progress. 0: never.
+/// Raises a condition of each node that makes no progress for `limit` although work waits for it. A limit of 0 turns this off.
 pub(super) async fn watch(nodes: Nodes, meters: Meters, limit: Duration) {
     if limit.is_zero() {
         return;
@@ -46,7 +46,7 @@ pub(super) async fn watch(nodes: Nodes, meters: Meters, limit: Duration) {
 struct Marks(BTreeMap<Arc<str>, Mark>);
 
 struct Mark {
-    /// It differs after every progress.
+    /// The values of the meters at the last progress.
     progress: Vec<u64>,
     since: Instant,
     condition: Condition,
@@ -54,10 +54,10 @@ struct Mark {
 
 /// The work that waits for a node.
 struct Wait {
-    /// As the beginning of a sentence.
+    /// A description, as the beginning of a sentence.
     what: String,
     progress: Vec<u64>,
-    /// The time that it may take without a fault.
+    /// How long the work may take without a fault.
     patience: Duration,
 }
 
@@ -95,7 +95,7 @@ impl Mark {
             return;
         }
         let limit = limit + wait.patience;
-        // A node that reports a fault has said why nothing moves.
+        // A node that reports a fault has already explained it.
         let is_known = self.condition.holds() || !node.reporter.conditions().is_empty();
         if !is_known && now.duration_since(self.since) >= limit {
             let text = format_args!(
@@ -109,7 +109,7 @@ impl Mark {
     }
 }
 
-/// The meters of one look.
+/// The values of all meters at one check.
 struct Values(BTreeMap<(Arc<str>, &'static str), u64>);
 
 impl Values {
@@ -144,8 +144,8 @@ impl Values {
         })
     }
 
-    /// The work that waits for a channel: records that sources have sent and that it has not kept. A source that also feeds a sink through
-    /// memory may wait for that one.
+    /// The work that waits for a channel: records that sources have sent and the channel has not kept. If work waits for a sink
+    /// behind memory, a source may wait for that instead, so the channel is not blamed.
     fn at_channel(&self, channel: &NodeStatus, nodes: &[NodeStatus]) -> Option<Wait> {
         let is_queued = |node: &NodeStatus| {
             let queue = node.consumer.as_ref().is_some_and(|it| it.queue.is_some());

@@ -1,7 +1,7 @@
 //! `GET /tap/{node}`: a live sample of the records that pass a node, as lines of JSON or as server-sent events.
 //!
-//! The data plane copies records into a bounded queue and never waits for it (`taps.rs` of the pipeline). Here they become JSON, without the
-//! fields that `api.redact` names. Every [`BEAT`] without records an empty line shows that the connection lives.
+//! The data threads copy records into a bounded queue and never wait for it (`taps.rs` of the pipeline). Here they become JSON, and
+//! the fields that `api.redact` names are hidden. After [`BEAT`] without a record an empty line shows that the connection is alive.
 
 use std::{
     convert::Infallible,
@@ -29,11 +29,11 @@ use crate::{redact::Redaction, rejects::stamp};
 
 /// The time without records after which an empty line is sent.
 const BEAT: Duration = Duration::from_secs(20);
-/// The records in a second: as many as a person can watch go by, and the most.
+/// The most records in a second: the default, which a user can still follow, and the maximum.
 const RATE: (u64, u64) = (100, 1000);
-/// The seconds after which a sample ends: a minute, and at most a day.
+/// The seconds after which a sample ends: the default of a minute, and the maximum of a day.
 const SECONDS: (u64, u64) = (60, 86_400);
-/// The records after which a sample ends.
+/// The most records after which a sample ends.
 const RECORDS_MAX: u64 = 1_000_000;
 
 /// Streams a sample. `?records=N&seconds=S&rate=R`: it ends after N records or S seconds, with at most R records in a second.
@@ -123,7 +123,7 @@ impl Stream for Lines {
             }
         };
         own.beat.as_mut().reset(Instant::now() + BEAT);
-        // It is ready only after it was polled again.
+        // The timer was reset; it must be polled again to wake this task.
         let _ = own.beat.as_mut().poll(context);
         Poll::Ready(Some(Ok(text.into())))
     }
@@ -146,7 +146,7 @@ fn line(node: &str, sample: &Sample, redaction: &Redaction) -> String {
     )
 }
 
-/// A record as JSON, without the fields that are hidden. `null` if it cannot be JSON, or is too deep to be searched.
+/// A record as JSON, with the chosen fields hidden. `null` if it has no JSON form, or nests too deep to be searched.
 fn record(bytes: &[u8], encoding: Encoding, redaction: &Redaction) -> String {
     let mut out = Vec::new();
     match encoding {

@@ -1,7 +1,7 @@
 //! The bytes of a connection of the interface: plain, or under TLS.
 //!
-//! The handshake runs within the first reads, under their deadline, so a peer that does not finish it keeps no other connection from being
-//! accepted.
+//! The handshake runs within the first reads, under their deadline. So a peer that does not finish its handshake never delays other
+//! connections.
 
 use std::{
     io,
@@ -23,7 +23,7 @@ pub struct Tls {
     reporter: Reporter,
 }
 
-/// The names in the certificate of a client, once the handshake has ended.
+/// The names in a client's certificate; set when the handshake has ended.
 pub type Names = Arc<OnceLock<Vec<String>>>;
 
 type Handshake = Pin<Box<dyn Future<Output = io::Result<Stream>> + Send>>;
@@ -39,12 +39,12 @@ pub enum Transport {
 }
 
 impl Tls {
-    /// TLS whose certificates are reported by `reporter`.
+    /// TLS. `reporter` logs problems with certificates and handshakes.
     pub fn new(tls: ServerTls, reporter: Reporter) -> Arc<Self> {
         Arc::new(Self { tls, reporter })
     }
 
-    /// Begins the handshake of a connection, which leaves the names of the client in `names`.
+    /// Begins the handshake of a connection. It sets `names` to those of the client.
     pub fn accept(self: &Arc<Self>, socket: TcpStream, names: &Names) -> Transport {
         let own = self.clone();
         let handshake = async move {
@@ -61,7 +61,7 @@ impl Tls {
 }
 
 impl Transport {
-    /// The stream, after the handshake.
+    /// Waits for the end of the handshake.
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         if let Self::Shaking(handshake, names) = self {
             let stream = ready!(handshake.as_mut().poll(context))?;
@@ -72,7 +72,7 @@ impl Transport {
     }
 }
 
-/// Why a stream before the end of its handshake is not used.
+/// The error of using a stream before the end of its handshake.
 const SHAKING: &str = "the handshake has not ended";
 
 impl AsyncRead for Transport {

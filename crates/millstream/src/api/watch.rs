@@ -1,4 +1,4 @@
-//! The work of every second: a sample for the history, and an event for the browsers.
+//! The task that runs every second: adds a sample to the history, and sends an event to the browsers.
 
 use std::{collections::HashMap, sync::Arc, time::Instant};
 
@@ -12,7 +12,7 @@ use super::{
     view::status,
 };
 
-/// Adds to the history every second, and sends what the browsers show.
+/// Adds a sample to the history and sends an event, every second.
 pub(super) async fn watch(shown: Arc<Shown>) {
     let mut seconds = tokio::time::interval(STEP);
     seconds.set_missed_tick_behavior(MissedTickBehavior::Delay);

@@ -5,12 +5,12 @@ use serde_json::Value;
 
 use super::{Expected, Seen};
 
-/// A difference, for a page: a record, and its lines.
+/// A difference as a page shows it: the record, and lines about it.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Difference {
     /// The record: `record 2`, `errors, record 1`.
     pub record: String,
-    /// The expected and the found text, in turn.
+    /// Expected and found texts, alternating.
     pub lines: Vec<Side>,
 }
 
@@ -24,7 +24,7 @@ pub enum Side {
 }
 
 impl Seen {
-    /// Whether it is the expected record. Metadata that is not named may be anything.
+    /// Whether it is the expected record. Metadata that the case does not name may have any value.
     fn is(&self, expected: &Expected) -> bool {
         self.record == expected.record
             && expected
@@ -39,9 +39,9 @@ impl Seen {
     }
 }
 
-/// The differences between the records of a port and those that are expected there, in their order.
+/// The differences between the records of a port and the expected ones, in order.
 pub(super) fn differences(port: &str, expected: &[Expected], seen: &[Seen]) -> Vec<Difference> {
-    // Equal records at both ends are left out, so that one missing record is one difference.
+    // Equal records at both ends are skipped, so that one missing record is one difference.
     let equal = |(seen, expected): &(&Seen, &Expected)| seen.is(expected);
     let front = seen.iter().zip(expected).take_while(equal).count();
     let (seen, expected) = (&seen[front..], &expected[front..]);
@@ -86,7 +86,7 @@ fn whole(expected: &Expected) -> String {
     Value::Object(metadata.chain(fields).collect()).to_string()
 }
 
-/// The lines for two records of which at least one field differs.
+/// The lines about two records that differ in at least one field.
 fn between(expected: &Expected, seen: &Seen) -> Vec<Side> {
     let mut lines = Vec::new();
     for (name, value) in &expected.metadata {

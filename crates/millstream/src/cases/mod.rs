@@ -27,9 +27,9 @@ pub struct Case {
     pub node: Arc<str>,
     /// Its name; `case N` if it has none.
     pub name: String,
-    /// The node that the records enter, if it is another one, and where it is named.
+    /// The node that the records enter, with its place, if it is not the tested one.
     from: Option<(String, Place)>,
-    /// The records, one in each batch: the result does not depend on it.
+    /// The records, one per batch. The result does not depend on the batches.
     given: Vec<Batch>,
     /// The expected records of each port that the case names.
     expect: Vec<Leaving>,
@@ -54,14 +54,15 @@ struct Expected {
 /// A record that left a processor.
 struct Seen {
     record: Value,
-    /// All that is known about it.
+    /// All of its metadata, with their values.
     metadata: Vec<(String, String)>,
     /// Why it was rejected.
     reason: Option<String>,
 }
 
 impl Case {
-    /// The parts that do not fit this graph: ports that the processor does not have, and a way that does not exist.
+    /// The parts of the case that do not fit this graph: ports that the processor does not have, or a start from which no path
+    /// leads to the processor.
     pub fn problems(&self, plan: &Plan) -> Vec<Problem> {
         let Some(tested) = find(plan, &self.node) else {
             return Vec::new();
@@ -91,7 +92,7 @@ impl Case {
         }
         let problem = Problem::new(&leaving.place, format!("`{node}` has no port `{port}`"));
         match names::nearest(port, ports.iter().map(|port| &**port)) {
-            Some(nearest) => problem.help(format!("is `{nearest}` meant?")),
+            Some(nearest) => problem.help(format!("did you mean `{nearest}`?")),
             None => problem.help(there_are),
         }
     }
@@ -112,7 +113,7 @@ impl Case {
             format!("no source, processor or channel is called `{from}`"),
         );
         Some(match names::nearest(from, known) {
-            Some(nearest) => problem.help(format!("is `{nearest}` meant?")),
+            Some(nearest) => problem.help(format!("did you mean `{nearest}`?")),
             None => problem,
         })
     }

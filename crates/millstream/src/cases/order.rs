@@ -4,16 +4,16 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use millstream_pipeline::plan::{Link, Plan};
 
-/// The port whose records are not part of what a processor yields.
+/// The port of rejected records, which are not part of a processor's output.
 const REJECTED: &str = "rejected";
 
-/// The connections that records follow. Rejected ones end where they are.
+/// The connections that records follow, without those of rejected records.
 pub fn links(plan: &Plan) -> impl Iterator<Item = &Link> {
     plan.links.iter().filter(|link| &*link.port != REJECTED)
 }
 
-/// The nodes on all ways from `start` to `end`, each behind those that feed it; otherwise in the order of the file. `None` if no way
-/// leads there.
+/// The nodes on all paths from `start` to `end`, in an order in which each stands behind those that feed it, and otherwise in the
+/// order of the file. `None` if there is no path.
 pub fn between(plan: &Plan, start: &str, end: &str) -> Option<Vec<Arc<str>>> {
     let behind = reach(start, |at| {
         links(plan)
@@ -36,7 +36,7 @@ pub fn between(plan: &Plan, start: &str, end: &str) -> Option<Vec<Arc<str>>> {
         let feeders = feeders.filter(|node| behind.contains(node));
         feeders.collect::<Vec<_>>()
     };
-    // A connection is listed with its producer, in the order of the file.
+    // The plan lists each connection at its producer, in the order of the file.
     let producers = links(plan).map(|link| &link.from);
     let is_between = |node: &&Arc<str>| behind.contains(&***node) && before.contains(&***node);
     let mut open: Vec<&Arc<str>> = producers
@@ -55,7 +55,7 @@ pub fn between(plan: &Plan, start: &str, end: &str) -> Option<Vec<Arc<str>>> {
     Some(ordered)
 }
 
-/// All nodes that repeated steps from `start` lead to, with `start`.
+/// All nodes that can be reached from `start` by repeating `steps`, including `start`.
 fn reach<'a>(start: &'a str, steps: impl Fn(&str) -> Vec<&'a str>) -> BTreeSet<&'a str> {
     let (mut open, mut found) = (vec![start], BTreeSet::from([start]));
     while let Some(at) = open.pop() {

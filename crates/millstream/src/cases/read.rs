@@ -1,7 +1,7 @@
 //! Reads the option `tests` of a processor.
 //!
-//! A record is a map of fields, or the text of a line. Names in a map that begin with `%` are its metadata: the tag, the event time and
-//! the values that a source sets.
+//! A record is a map of fields, or the text of a line. Names in the map that begin with `%` are metadata: the tag, the event time
+//! and the values that a source sets.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ use super::{Case, Expected, Leaving, run::json_of};
 pub const TESTS: &str = "tests";
 /// The tag of given records, unless the case names one.
 const TAG: &str = "test";
-/// The first character of names of metadata.
+/// The first character of names that are metadata.
 const METADATA: char = '%';
 
 /// A case as it is written.
@@ -67,7 +67,7 @@ pub fn read(node: &Arc<str>, tests: &Node, problems: &mut Vec<Problem>) -> Vec<C
     cases
 }
 
-/// Checks the parts of a case.
+/// Checks and converts a case.
 fn case(
     node: &Arc<str>,
     name: String,
@@ -147,7 +147,7 @@ fn expected(
     records.into_iter().map(|(record, _)| record).collect()
 }
 
-/// The records of a list, and whether each is a line.
+/// Reads the records of a list, and whether each is a line.
 fn records(
     written: &Node,
     path: &str,
@@ -168,7 +168,7 @@ fn records(
                     record: Map::from_iter([(MESSAGE.to_owned(), text.into())]).into(),
                     metadata: Vec::new(),
                 };
-                // Several lines in one record come from sources that join lines, as an entry.
+                // Sources that join lines make an entry of several, so this is one, too.
                 records.push((record, !text.contains('\n')));
             }
             _ => {
@@ -180,7 +180,7 @@ fn records(
     records
 }
 
-/// Takes the metadata out of a map.
+/// Separates the metadata from the fields of a map.
 fn fields(written: &Node, path: &str, map: Map<String, Value>) -> Result<Expected, Box<Problem>> {
     let (mut record, mut metadata) = (Map::new(), Vec::new());
     for (key, value) in map {
@@ -206,13 +206,15 @@ fn fields(written: &Node, path: &str, map: Map<String, Value>) -> Result<Expecte
             name => {
                 let why = wrong("no source sets this value");
                 let meant = names::nearest(name, known()).unwrap_or("tag");
-                return Err(Box::new(why.help(format!("is `{METADATA}{meant}` meant?"))));
+                return Err(Box::new(
+                    why.help(format!("did you mean `{METADATA}{meant}`?")),
+                ));
             }
         };
         metadata.push((name.to_owned(), text));
     }
     let mut packed = Vec::new();
-    // The same way as the records that leave: through MessagePack.
+    // Converted through MessagePack, like the records that leave the processor.
     let whole = Value::from(record);
     let packs = json::to_msgpack(whole.to_string().as_bytes(), &mut packed);
     if let Err(why) = packs {
@@ -248,7 +250,7 @@ fn batch(given: Expected, is_line: bool, tag: &str) -> Batch {
         _ => {
             write_array_len(&mut body, 2);
             write_time(&mut body, received);
-            // It was read from MessagePack, so it can be written.
+            // It was read from MessagePack, so writing it cannot fail.
             let _ = json::to_msgpack(record.to_string().as_bytes(), &mut body);
         }
     }

@@ -1,4 +1,4 @@
-//! Runs a case: its records pass through the processors one at a time, without endpoints.
+//! Runs a case: its records pass through the processors one at a time, without sources and sinks.
 
 use std::sync::Arc;
 
@@ -24,11 +24,11 @@ use super::{
     order::{between, links},
 };
 
-/// A node that the records of a case pass.
+/// A node that the records of a case pass through.
 struct Step {
     /// `None`: a source or a channel, which passes all records on.
     trial: Option<Trial>,
-    /// For each port the next steps.
+    /// The next steps of each port.
     ports: Vec<Vec<Hop>>,
 }
 
@@ -38,7 +38,7 @@ struct Hop {
     tags: Option<TagFilter>,
 }
 
-/// Everything that left the tested processor.
+/// The records that left the tested processor.
 #[derive(Default)]
 struct Left {
     /// The records of each port.
@@ -47,7 +47,7 @@ struct Left {
 }
 
 impl Case {
-    /// Runs the case; returns how the records differ from those that it expects.
+    /// Runs the case. Returns the differences between the records that left and the expected ones.
     pub fn run(&self, plan: &Plan) -> Result<Vec<Difference>, Failure> {
         let left = self.left(plan)?;
         let mut found = Vec::new();
@@ -60,7 +60,7 @@ impl Case {
         Ok(found)
     }
 
-    /// Feeds the given records.
+    /// Feeds the given records, and returns the records that left.
     fn left(&self, plan: &Plan) -> Result<Left, Failure> {
         let mut steps = self.steps(plan)?;
         let mut left = Left::default();
@@ -91,7 +91,7 @@ impl Case {
         Ok(left)
     }
 
-    /// The nodes on the way, from the one that the records enter to the tested one.
+    /// The nodes on the path, from the one that the records enter to the tested one.
     fn steps(&self, plan: &Plan) -> Result<Vec<Step>, Failure> {
         let start = self.from.as_ref().map_or(&*self.node, |(from, _)| from);
         let names = between(plan, start, &self.node).unwrap_or_default();

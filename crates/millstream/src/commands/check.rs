@@ -67,10 +67,10 @@ impl Check {
     }
 }
 
-/// This number of messages of the largest size should fit into the memory for input.
+/// The number of messages of the largest size that should fit into the memory for input.
 const LARGE_MESSAGES: usize = 4;
 
-/// Warns if a few messages of a source's largest size do not fit into memory.
+/// Warns if a few messages of a source's largest size would not fit into memory.
 fn too_large_for_memory(plan: &Plan) -> impl Iterator<Item = String> {
     let memory = plan.settings.memory_max;
     plan.sources.iter().filter_map(move |source| {
@@ -88,7 +88,7 @@ fn too_large_for_memory(plan: &Plan) -> impl Iterator<Item = String> {
     })
 }
 
-/// Warns if channels may together take more than their file system has.
+/// Warns if the channels together may take more space than their file system has.
 fn too_large_for_their_disk(plan: &Plan) -> Vec<String> {
     let mut disks: BTreeMap<u64, (&Path, u64, Vec<&str>)> = BTreeMap::new();
     let paths: Vec<PathBuf> = plan

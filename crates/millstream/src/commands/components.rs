@@ -11,9 +11,9 @@ use crate::{
     registry,
 };
 
-/// An aggregator: receives from a fleet, keeps on disk, writes files.
+/// The example of an aggregator: receives from a fleet, keeps on disk, writes files.
 const AGGREGATOR: &str = include_str!("../../../../examples/aggregator.yaml");
-/// An agent: tails files, keeps on disk, forwards.
+/// The example of an agent: tails files, keeps on disk, forwards.
 const AGENT: &str = include_str!("../../../../examples/agent.yaml");
 
 /// List all sources, channels and sinks, or show the page of one type with every option. The pages config, tags, templates and
@@ -126,7 +126,7 @@ fn unknown(name: &str, more: &[&str]) -> u8 {
     let known: Vec<_> = registry::all().map(|c| c.name).collect();
     let words = known.iter().chain(more).copied();
     let text = match names::nearest(name, words) {
-        Some(nearest) => format!("there is no `{name}`; is `{nearest}` meant?"),
+        Some(nearest) => format!("there is no `{name}`; did you mean `{nearest}`?"),
         None => format!("there is no `{name}`; `millstream components` lists what there is"),
     };
     page::complain(&text, exit::USAGE)

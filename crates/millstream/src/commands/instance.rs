@@ -17,10 +17,10 @@ use crate::{
     config, exit, page,
 };
 
-/// The variable of the environment that holds a token.
+/// The environment variable that holds a token.
 const TOKEN: &str = "MILLSTREAM_TOKEN";
 
-/// The longest text of a refusal.
+/// The most bytes of a refusal that are read.
 const REFUSAL_MAX: u64 = 64 << 10;
 
 /// The running instance, by its configuration or address.
@@ -53,7 +53,7 @@ pub struct Remote {
     key: Option<PathBuf>,
 }
 
-/// Where an instance listens.
+/// The address of an instance, and whether it needs TLS.
 #[derive(Debug, PartialEq, Eq)]
 struct Place {
     address: String,
@@ -61,14 +61,14 @@ struct Place {
 }
 
 impl Instance {
-    /// A client of it, or the exit code of the complaint.
+    /// A client of the instance. On failure prints why, and returns the exit code.
     pub fn client(&self) -> Result<Client, u8> {
         self.remote.client(&self.config)
     }
 }
 
 impl Remote {
-    /// A client of the instance with this configuration, or the exit code of the complaint.
+    /// A client of the instance with this configuration. On failure prints why, and returns the exit code.
     pub fn client(&self, config: &[PathBuf]) -> Result<Client, u8> {
         let place = match &self.api {
             Some(api) => Place::of(api),
@@ -114,7 +114,7 @@ impl Remote {
     }
 }
 
-/// The address of the instance with this configuration.
+/// The address of the instance with this configuration. On failure prints why, and returns the exit code.
 fn configured(config: &[PathBuf]) -> Result<Place, u8> {
     let is_default = config == [PathBuf::from("/etc/millstream")];
     let api = match is_default && !config[0].exists() {
@@ -128,7 +128,7 @@ fn configured(config: &[PathBuf]) -> Result<Place, u8> {
 }
 
 impl Place {
-    /// Of a URL or an address.
+    /// Parses a URL or an address.
     fn of(url: &str) -> Self {
         let (is_secured, rest) = match url.strip_prefix("https://") {
             Some(rest) => (true, rest),
@@ -149,17 +149,17 @@ impl Place {
         }
     }
 
-    /// Whether a token would pass the network in clear text although `url` does not ask for that.
+    /// Whether a token would be sent unencrypted although `url` does not ask for that.
     fn exposes(&self, url: &str) -> bool {
         !self.is_secured && !is_local(&self.address) && !url.starts_with("http://")
     }
 
-    /// The first address on loopback, otherwise the first one.
+    /// The first loopback address, or else the first address.
     fn first(api: &Api) -> Option<Self> {
         let mut all = api.listen.iter();
         let local = all.clone().find(|address| is_local(address));
         let is_secured = local.is_none() && api.tls.is_some();
-        // An instance that listens on all addresses is reached on loopback.
+        // An instance that listens on all addresses can be reached on loopback.
         let address = local.or_else(|| all.next())?;
         let all = [("0.0.0.0:", "127.0.0.1:"), ("[::]:", "[::1]:")];
         let reached = all.iter().find_map(|(any, own)| {
@@ -173,14 +173,14 @@ impl Place {
     }
 }
 
-/// Whether an address is on loopback.
+/// Whether an address is a loopback address.
 fn is_local(address: &str) -> bool {
     let socket = address.parse::<SocketAddr>();
     address.starts_with("localhost:") || socket.is_ok_and(|it| it.ip().is_loopback())
 }
 
 impl Client {
-    /// A page of the instance, as JSON.
+    /// The JSON of a page.
     pub fn get(&self, path: &str) -> Result<Value, String> {
         match self.ask("GET", path)? {
             (200, body) => self.parse(&body),
@@ -188,7 +188,7 @@ impl Client {
         }
     }
 
-    /// The answer to a POST without a body, as JSON, whether it succeeded or not.
+    /// The JSON of the answer to a POST without a body, for a success or a failure.
     pub fn post(&self, path: &str) -> Result<Value, String> {
         match self.ask("POST", path)? {
             (200 | 202 | 409 | 422, body) => self.parse(&body),
@@ -196,7 +196,7 @@ impl Client {
         }
     }
 
-    /// The answer to a GET, to be read as it comes.
+    /// The answer to a GET, whose body the caller reads as it arrives.
     pub fn stream(&self, path: &str) -> Result<Answer, String> {
         let answer = self
             .open("GET", path)
@@ -217,7 +217,7 @@ impl Client {
     }
 
     fn lost(&self, method: &str, error: &std::io::Error) -> String {
-        // The timeout of a read.
+        // A read that times out fails with `WouldBlock`.
         if error.kind() == ErrorKind::WouldBlock {
             let but = match method {
                 "GET" => "",

@@ -1,4 +1,4 @@
-//! One file per command: its options with their help, and what it does.
+//! The commands, one per file: the options with their help, and the work.
 
 pub mod channel;
 pub mod check;

@@ -1,4 +1,4 @@
-//! `millstream reload`: turns the running instance to its configuration.
+//! `millstream reload`: makes the running instance apply its changed configuration.
 
 use std::io::Write;
 
@@ -28,7 +28,7 @@ configuration, and nothing has changed")]
 pub struct Reload {
     #[command(flatten)]
     instance: Instance,
-    /// Give up what this sink has not settled, if the configuration removes it. Can be repeated.
+    /// Give up the records that this sink has not settled, if the configuration removes it. Can be repeated.
     #[arg(long, value_name = "SINK")]
     forget: Vec<String>,
     /// Print the response of the instance.
@@ -75,7 +75,7 @@ fn show(answer: &Value) {
     let _ = writeln!(stderr, "{why}nothing has changed");
 }
 
-/// One line for each node, then the changes that need a restart.
+/// A line for each node, followed by the changes that need a restart.
 fn table(answer: &Value) -> String {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let mut out = text(&answer["warnings"]);

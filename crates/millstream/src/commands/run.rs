@@ -25,7 +25,7 @@ use crate::{
     upgrade::Upgrade,
 };
 
-/// The time reserved at the end of the drain, at most a quarter of it, for closing the channels: two syncs each.
+/// The part of the drain time that is reserved for closing the channels: two syncs each. At most a quarter of it.
 const CLOSE: Duration = Duration::from_secs(2);
 
 /// Run the pipeline until SIGTERM or SIGINT, then drain.
@@ -55,7 +55,7 @@ pub struct Run {
     /// End when the inputs have ended and everything is settled.
     #[arg(long)]
     once: bool,
-    /// The drain deadline after a signal, such as `30s`; what is left then stays in the channels.
+    /// The drain deadline after a signal, such as `30s`; then the rest stays in the channels.
     #[arg(long, default_value = "30s", value_parser = config::period)]
     drain: Duration,
 }
@@ -91,7 +91,7 @@ impl Run {
         }
     }
 
-    /// The exit code, and what asked for the end, if the input did not end.
+    /// Runs until the end. Returns the exit code, and the request that ended the run, if the inputs did not end first.
     async fn run(&self, loaded: config::Loaded, upgrade: &Upgrade) -> (u8, Option<Asked>) {
         let (mut running, mut events) = match self.start(loaded, upgrade).await {
             Ok(started) => started,
@@ -114,7 +114,7 @@ impl Run {
         }
         let code = match ended {
             Some(failures) if failures.is_empty() => self.drained(&running),
-            // The failed node has logged the reason.
+            // The log already has the reason of the failed node.
             Some(_) => exit::FAILED,
             None => {
                 let left = running.pending_records();
@@ -127,13 +127,13 @@ impl Run {
         (code, asked)
     }
 
-    /// The exit code after everything was settled. Lost records, and rejected records that a job (`--once`) leaves in
-    /// `data_dir`, are failures.
+    /// The exit code after everything was settled. Lost records are a failure, and so are rejected records that a job (`--once`)
+    /// leaves in `data_dir`.
     fn drained(&self, running: &Running) -> u8 {
         let lost = running.lost_records();
         if lost > 0 {
             tracing::error!(
-                "{lost} records found no room before the stop and are lost: their senders wait for no answer"
+                "{lost} records found no space before the stop and are lost: their senders cannot send them again"
             );
             return exit::FAILED;
         }
@@ -155,7 +155,7 @@ impl Run {
         exit::FAILED
     }
 
-    /// Starts signal handling first, so that no signal ends the process from here on; then the addresses; then the pipeline.
+    /// Starts signal handling, then the addresses, then the pipeline. From the first step on, no signal kills the process.
     async fn start(
         &self,
         loaded: config::Loaded,
@@ -195,7 +195,7 @@ impl Run {
         Ok((running, events))
     }
 
-    /// The failures at the end, `None` if the drain deadline passed; and what asked for the end.
+    /// Waits for the end. Returns the failures, or `None` if the drain deadline passed; and the request that ended the run.
     async fn until_ended(
         &self,
         running: &mut Running,
@@ -225,7 +225,7 @@ impl Run {
         (self.drain(running, events).await, Some(asked))
     }
 
-    /// Waits for the end of everything after the stop; `None` if the drain deadline passed.
+    /// Waits until all nodes have ended after the stop; `None` if the drain deadline passed.
     async fn drain(&self, running: &mut Running, events: &mut Events) -> Option<Vec<Failure>> {
         let close = CLOSE.min(self.drain / 4);
         tokio::select! {
@@ -267,7 +267,7 @@ impl Signals {
     }
 }
 
-/// The events from outside while the pipeline runs.
+/// Signals and requests that arrive while the pipeline runs.
 struct Events {
     signals: Signals,
     shown: Arc<Shown>,
@@ -277,16 +277,16 @@ struct Events {
     once: bool,
 }
 
-/// A request of an operator to end.
+/// The request of an operator that ends the run.
 #[derive(Clone, Copy)]
 enum Asked {
     Stop,
-    /// The program in the file is to run in place of this one.
+    /// Replace this program by the one that is now in its file.
     Upgrade,
 }
 
 impl Events {
-    /// Returns when a signal asks the process to end; handles all others. `stopping`: the pipeline drains.
+    /// Returns when a signal asks the process to end, and handles all other signals and requests. `stopping`: the pipeline drains.
     async fn ask_to_end(&mut self, stopping: bool) -> Asked {
         let Self {
             signals,
@@ -320,7 +320,7 @@ impl Events {
     }
 }
 
-/// The result of the task, if there is one.
+/// The result of the task; pending forever if there is none.
 async fn ended<T>(task: &mut Option<Pin<Box<impl Future<Output = T>>>>) -> T {
     match task {
         Some(task) => task.await,
@@ -328,8 +328,8 @@ async fn ended<T>(task: &mut Option<Pin<Box<impl Future<Output = T>>>>) -> T {
     }
 }
 
-/// Raises the soft limit of open files to the hard limit. Options bound connections and outputs; the usual soft limit of 1024
-/// exists for programs that call `select`.
+/// Raises the soft limit of open files to the hard limit. Connections and outputs have their own limits in the configuration; the
+/// usual soft limit of 1024 only protects programs that call `select`.
 fn raise_open_files() {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;

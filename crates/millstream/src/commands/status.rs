@@ -77,7 +77,7 @@ impl Status {
     }
 }
 
-/// Unlike `/health`, this reports a node as soon as it does not work.
+/// Returns the exit code. Unlike `/health`, it reports a node as soon as it does not work.
 fn code(status: &Value) -> u8 {
     let works = |node: &Value| matches!(text(&node["state"]), "running" | "ended");
     match status["nodes"].as_array() {
@@ -86,7 +86,7 @@ fn code(status: &Value) -> u8 {
     }
 }
 
-/// The page: a line about the process, a table of nodes, and the reasons of those that fail.
+/// The page: a line about the process, a table of nodes, and the reasons of failing nodes.
 fn table(before: &Value, now: &Value) -> String {
     let memory = &now["memory"];
     let mut out = format!(
@@ -102,7 +102,7 @@ fn table(before: &Value, now: &Value) -> String {
     ];
     let mut rows = vec![heads.map(str::to_owned).to_vec()];
     let none = Vec::new();
-    // In the direction of the flow.
+    // The sections in the direction of the flow.
     let order = ["source", "channel", "sink"];
     let mut nodes: Vec<&Value> = now["nodes"].as_array().unwrap_or(&none).iter().collect();
     nodes.sort_by_key(|node| order.iter().position(|section| node["section"] == *section));
@@ -151,7 +151,7 @@ fn table(before: &Value, now: &Value) -> String {
     out
 }
 
-/// Meters that have a column, or repeat one.
+/// Meters that have a column, or that repeat one.
 const IN_COLUMNS: [&str; 8] = [
     "records_received",
     "records_settled",
@@ -171,11 +171,11 @@ const OF_CHANNELS: [&str; 4] = [
     "oldest_record_timestamp_seconds",
 ];
 
-/// One node: records in and out, if its kind counts them.
+/// The row of a node: records in and out, if its kind counts them.
 fn row(node: &Value, earlier: Option<&Value>) -> Vec<String> {
     let meters = &node["meters"];
     let of = |name: &str| meters[name].as_u64();
-    // A source sends what it received, a sink delivers what it took.
+    // The output of a source is what it sent; the output of a sink is what it delivered.
     let (into, out) = match text(&node["section"]) {
         "source" => (None, Some("records_sent")),
         "sink" => (Some("records_received"), Some("records_delivered")),
@@ -203,7 +203,7 @@ fn row(node: &Value, earlier: Option<&Value>) -> Vec<String> {
     ]
 }
 
-/// The meters of a node that have no column and are not zero.
+/// The meters of a node that have no column and are not 0.
 fn more(node: &Value) -> String {
     let meters = node["meters"].as_object().into_iter().flatten();
     let is_channel = text(&node["section"]) == "channel";

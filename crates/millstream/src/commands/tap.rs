@@ -56,10 +56,10 @@ enum Format {
     Json,
 }
 
-/// Reads in a row that end by their timeout of five seconds, before the instance counts as gone: it sends an empty line every twenty.
+/// The instance counts as gone after this many timeouts of five seconds in a row. It sends an empty line every twenty seconds.
 const SILENT_MAX: u32 = 12;
 
-/// A day: the longest sample that an instance gives.
+/// The longest sample that an instance allows: a day.
 const SECONDS: u64 = 86_400;
 
 impl Tap {
@@ -96,7 +96,7 @@ impl Tap {
             match body.read_until(b'\n', &mut line) {
                 Ok(0) => return Ok(()),
                 Ok(_) => silent = 0,
-                // Nothing has passed for a while. The part of a line that was read stays.
+                // No record for a while. The part of a line that was read is kept.
                 Err(error)
                     if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) =>
                 {
@@ -121,7 +121,7 @@ impl Tap {
         Ok(())
     }
 
-    /// The line for a record; `None` for an empty one and for other ports.
+    /// The line to print for a record; `None` for an empty line and for other ports.
     fn shown(&self, line: &str, is_text: bool) -> Option<String> {
         let record: Value = serde_json::from_str(line).ok()?;
         let field = |name: &str| visible(record[name].as_str().unwrap_or_default()).into_owned();
@@ -159,7 +159,7 @@ mod tests {
         tap: Tap,
     }
 
-    /// A connection on which these lines come, one at every twelfth read, and then nothing. The other reads end by their timeout.
+    /// A connection that delivers these lines, one at every twelfth read, and then nothing. All other reads time out.
     struct Slow {
         lines: std::slice::Iter<'static, &'static [u8]>,
         reads: u32,

@@ -45,7 +45,7 @@ pub struct Test {
     config: Vec<PathBuf>,
 }
 
-/// The text when there is nothing to run.
+/// Printed if there are no cases.
 const NO_CASES: &str =
     "there are no cases: write `tests` beside a processor; `millstream test --help` shows how";
 
@@ -80,7 +80,7 @@ impl Test {
     }
 }
 
-/// The lines of a case, of which the first one is `ok      agent.yaml:12 records: JSON becomes fields`.
+/// The lines about a case. The first one is like `ok      agent.yaml:12 records: JSON becomes fields`.
 fn lines(case: &Case, outcome: &Result<Vec<Difference>, Failure>) -> Vec<(Colour, String)> {
     let (file, line) = (case.place.file.path().display(), case.place.line);
     let head = |word| format!("{word:<6}  {file}:{line} {}: {}", case.node, case.name);

@@ -6,10 +6,10 @@ use millstream_config::{Api, Node, Problem};
 use millstream_net::{ServerTls, Tls};
 use millstream_wire::record::FieldPath;
 
-/// The fewest characters of a token: 16 random ones cannot be guessed.
+/// The fewest characters of a token. 16 random characters cannot be guessed.
 const TOKEN_CHARS_MIN: usize = 16;
 
-/// TLS of the interface, from the setting `api` as it is written.
+/// TLS of the interface. `api` is the setting as it is written.
 pub fn tls(api: &Node) -> Result<Option<ServerTls>, Vec<Problem>> {
     let Some(block) = api.get("tls") else {
         return Ok(None);
@@ -17,7 +17,7 @@ pub fn tls(api: &Node) -> Result<Option<ServerTls>, Vec<Problem>> {
     ServerTls::check(&block.read::<Tls>()?, api)
 }
 
-/// The faults of the setting. `root` is the file's map at the top.
+/// The errors in the setting. `root` is the map at the top of the file.
 pub fn problems(api: &Api, root: &Node) -> Vec<Problem> {
     let mut problems = Vec::new();
     let at = |path: &str, message: String| root.problem_at(path, message);
@@ -33,14 +33,15 @@ pub fn problems(api: &Api, root: &Node) -> Vec<Problem> {
             continue;
         }
         if api.open.is_empty() && !has_access {
-            let message =
-                format!("`{address}` can be reached from other machines, and nothing is for them");
-            let help = "add `tokens: [{ name: ops, token: \"${file:api.token}\", role: admin }]`, say what everybody may see \
+            let message = format!(
+                "`{address}` can be reached from other machines, but no setting admits them"
+            );
+            let help = "add `tokens: [{ name: ops, token: \"${file:api.token}\", role: admin }]`, say what all of them may see \
                         (`open: [health, metrics]`), or listen on 127.0.0.1";
             problems.push(at("api.listen", message).help(help));
         }
         if api.tls.is_none() && !api.tokens.is_empty() {
-            let message = format!("tokens pass the network to `{address}` without encryption");
+            let message = format!("tokens for `{address}` are sent without encryption");
             let place = &at("api.tokens", String::new()).place;
             let help = "add `tls: { cert: FILE, key: FILE }` to `api`";
             problems.push(Problem::warning(place, message).help(help));
@@ -63,7 +64,7 @@ pub fn problems(api: &Api, root: &Node) -> Vec<Problem> {
     problems
 }
 
-/// The faults of tokens. No text shows a token.
+/// The errors in tokens. No message shows a token.
 fn wrong_tokens(api: &Api) -> impl Iterator<Item = String> {
     api.tokens.iter().enumerate().filter_map(|(at, token)| {
         let (name, text) = (&token.name, token.token.expose());
@@ -109,7 +110,7 @@ mod tests {
     fn an_address_for_other_machines_needs_something_for_them() {
         assert_eq!(
             messages("api: { listen: \"0.0.0.0:1\" }"),
-            ["`0.0.0.0:1` can be reached from other machines, and nothing is for them"]
+            ["`0.0.0.0:1` can be reached from other machines, but no setting admits them"]
         );
         let none: [&str; 0] = [];
         assert_eq!(
@@ -120,7 +121,7 @@ mod tests {
         let listen = "listen: [\"127.0.0.1:1\", \"0.0.0.0:1\"]";
         assert_eq!(
             messages(&format!("api: {{ {listen}, tokens: [{token}] }}")),
-            ["tokens pass the network to `0.0.0.0:1` without encryption"]
+            ["tokens for `0.0.0.0:1` are sent without encryption"]
         );
         let tls = "tls: { cert: a, key: b }";
         assert_eq!(

@@ -1,4 +1,4 @@
-//! The graph for Mermaid: what GitHub, GitLab and many wikis draw.
+//! The graph for Mermaid, which GitHub, GitLab and many wikis draw.
 
 use std::fmt::Write;
 
@@ -14,7 +14,8 @@ pub fn render(explained: &Explained) -> String {
             Kind::Sink => ("[", "]"),
             Kind::Processor => ("[/", "/]"),
         };
-        // Names of nodes hold letters, digits, `_` and `-` only. The id is a number: `end` is a word of Mermaid.
+        // Names of nodes consist of letters, digits, `_` and `-`. The id is a number, because a name such as `end` is a keyword of
+        // Mermaid.
         let _ = writeln!(
             out,
             "  n{at}{open}\"{}<br>{}\"{close}",
@@ -36,7 +37,7 @@ pub fn render(explained: &Explained) -> String {
     out
 }
 
-/// Tags may hold anything.
+/// Escapes tags, which may contain any character.
 fn escape(text: &str) -> String {
     text.replace('&', "&amp;")
         .replace('"', "&quot;")

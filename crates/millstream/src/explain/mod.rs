@@ -1,6 +1,6 @@
 //! The meaning of a plan, for `millstream explain`: the graph, the promise of each path, and which nodes wait for which.
 //!
-//! The model is here; `text`, `mermaid` and `dot` show it.
+//! The model is here; `text`, `mermaid` and `dot` render it.
 
 pub mod dot;
 pub mod mermaid;

@@ -11,27 +11,27 @@ use millstream_pipeline::{
 
 /// A plan, explained.
 pub struct Explained {
-    /// Everything durable is here.
+    /// The directory of everything durable.
     pub data_dir: PathBuf,
-    /// How many rejected records are kept there.
+    /// The limits of rejected records that are kept there.
     pub rejected: RejectedLimits,
-    /// Bytes that all batches may take together.
+    /// The limit of all batches together, in bytes.
     pub memory_max: usize,
-    /// Data threads.
+    /// The number of data threads.
     pub threads: usize,
     /// Sources, then durable channels, then sinks, then processors, each in the order of the file.
     pub nodes: Vec<Node>,
     /// The edges of the graph as it is configured.
     pub edges: Vec<Edge>,
-    /// The edges between sources, channels and sinks: processors are on them.
+    /// The edges between sources, channels and sinks. The processors between them are left out.
     pub ends: Vec<Edge>,
-    /// The processors and the consumers in front of which each runs.
+    /// The processors, each with the consumers in front of which it runs.
     pub processors: Vec<Processor>,
-    /// The promise of each source and what it waits for.
+    /// The promise of each source, and the nodes that it waits for.
     pub sources: Vec<Source>,
-    /// The promise of each durable channel, by its index in `nodes`.
+    /// The promises of the durable channels.
     pub keeps: Vec<Keeps>,
-    /// Every way from a source to a sink.
+    /// Every path from a source to a sink.
     pub paths: Vec<Path>,
 }
 
@@ -53,13 +53,13 @@ pub struct Node {
 /// The kinds of node that a plan has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Where streams come in.
+    /// Where records enter.
     Source,
-    /// Where they are kept.
+    /// Where records are kept.
     Channel,
-    /// Where they go.
+    /// Where records leave.
     Sink,
-    /// Changes them on the way.
+    /// Where records are changed on the way.
     Processor,
 }
 
@@ -74,15 +74,15 @@ pub enum Port {
     Rejected,
 }
 
-/// One node takes from another; both by their place in `nodes`.
+/// A connection of two nodes, which are given by their places in `nodes`.
 pub struct Edge {
     /// The producer.
     pub from: usize,
-    /// By which port.
+    /// The port of the producer.
     pub port: Port,
     /// The consumer.
     pub to: usize,
-    /// Which tags, as the configuration says it; None: all.
+    /// The tags that the consumer takes, as written in the configuration; None: all.
     pub tags: Option<String>,
 }
 
@@ -90,27 +90,27 @@ pub struct Edge {
 pub struct Processor {
     /// Its place in `nodes`.
     pub node: usize,
-    /// The channels and sinks that own a copy of it, by their places.
+    /// The channels and sinks that run a copy of it, by their places.
     pub consumers: Vec<usize>,
-    /// Its tasks in front of each consumer, and how records are dealt to them, if they have threads.
+    /// Its number of tasks in front of each consumer, and how records are dealt to them; `None` if it has no threads.
     pub tasks: Option<String>,
-    /// Why a replay could yield other records, if so.
+    /// Why a replay could yield different records; `None` if it cannot.
     pub not_repeatable: Option<String>,
 }
 
-/// A source and when it answers.
+/// A source, and when it answers.
 pub struct Source {
     /// Its place in `nodes`.
     pub node: usize,
     /// Its promise.
     pub promise: Promise,
-    /// Channels that must have kept a batch before it is answered.
+    /// The channels that must keep a batch before the source answers.
     pub kept_by: Vec<usize>,
-    /// Sinks that must have settled it.
+    /// The sinks that must settle a batch before the source answers.
     pub settled_by: Vec<usize>,
 }
 
-/// A channel and what it promises for what it has kept.
+/// A channel, and its promise for the records that it has kept.
 pub struct Keeps {
     /// Its place in `nodes`.
     pub node: usize,
@@ -118,13 +118,13 @@ pub struct Keeps {
     pub promise: Promise,
 }
 
-/// A way from a source to a sink.
+/// A path from a source to a sink.
 pub struct Path {
     /// The nodes on it, by their places.
     pub nodes: Vec<usize>,
     /// The promise of the sink.
     pub exit: Promise,
-    /// The promise of the path: the weakest on the way.
+    /// The promise of the path: the weakest of its nodes.
     pub guarantee: Guarantee,
 }
 
@@ -161,7 +161,7 @@ impl Explained {
                     Target::Sink(_) => settled_by.push(places.of(route.to)),
                 }
             }
-            // As the runtime has it: a source is durable if every consumer is a durable channel.
+            // As in the runtime: a source is durable if all of its consumers are durable channels.
             let durable = !kept_by.is_empty() && settled_by.is_empty();
             let promise = source.source.promise(durable);
             explained.sources.push(Source {
@@ -280,7 +280,7 @@ impl Explained {
     }
 }
 
-/// Where the lists of a plan begin among all nodes.
+/// The places at which the lists of a plan begin among all nodes.
 struct Places {
     channels: usize,
     sinks: usize,
@@ -295,7 +295,7 @@ impl Places {
     }
 }
 
-/// The tasks of a processor that have threads.
+/// The tasks of a processor that has threads, in words.
 fn tasks(processor: &ProcessorPlan) -> Option<String> {
     match processor.tasks.count.unwrap_or(1) {
         1 if processor.processor.blocking() => Some("on its own thread".to_owned()),

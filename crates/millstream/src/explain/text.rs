@@ -40,7 +40,7 @@ pub fn render(explained: &Explained) -> String {
     out
 }
 
-/// One drawing for every channel with those around it, one for every source that feeds sinks directly.
+/// A drawing of every channel with its neighbours, and one of every source that feeds sinks directly.
 fn drawing(explained: &Explained) -> String {
     let mut blocks = Vec::new();
     for keeps in &explained.keeps {
@@ -67,7 +67,7 @@ fn drawing(explained: &Explained) -> String {
     blocks.join("\n")
 }
 
-/// Where each processor runs, and how to let one run only once.
+/// Where each processor runs, and how to make it run only once.
 fn processors(explained: &Explained) -> String {
     let mut rows = Vec::new();
     for processor in &explained.processors {
@@ -137,7 +137,7 @@ fn takers(explained: &Explained, from: usize, takers: &[usize]) -> Vec<String> {
     takers.iter().map(label).collect()
 }
 
-/// Left names, the middle on the first line, right names, with lines between them.
+/// Names on the left, the middle on the first line, names on the right, and lines between them.
 fn block(left: &[String], middle: &str, right: &[String]) -> String {
     let left_width = left.iter().map(|name| width(name)).max().unwrap_or(0);
     let (lines, mut out) = (left.len().max(right.len()).max(1), String::new());
@@ -187,7 +187,7 @@ fn promises(explained: &Explained) -> String {
     columns(2, &rows.collect::<Vec<_>>(), &[])
 }
 
-/// Which node of a path is the weakest, if one is weaker than the others.
+/// The weakest nodes of a path, unless all are equal.
 fn limit(explained: &Explained, path: &super::Path) -> String {
     if path.guarantee == Guarantee::ExactlyOnce {
         return String::new();
@@ -208,7 +208,7 @@ fn limit(explained: &Explained, path: &super::Path) -> String {
     format!("limited by {}", list(&explained.names(&weakest)))
 }
 
-/// The promise of every node with its conditions.
+/// The promise of every node, with its conditions.
 fn conditions(explained: &Explained) -> String {
     let mut rows: Vec<Vec<String>> = Vec::new();
     let mut add = |node: usize, promise: &Promise| {
@@ -252,7 +252,7 @@ pub fn answer(explained: &Explained, source: &Source) -> String {
         return "at once: no node takes its records".to_owned();
     }
     if settled.is_empty() {
-        return format!("as soon as {kept} has kept the batch; no sink is waited for");
+        return format!("as soon as {kept} has kept the batch, without waiting for a sink");
     }
     let sinks = source.settled_by.iter();
     let times: Option<Vec<Duration>> = sinks
@@ -260,10 +260,10 @@ pub fn answer(explained: &Explained, source: &Source) -> String {
         .collect();
     let time = match times.and_then(|times| times.into_iter().max()) {
         Some(time) => format!(
-            "{} at most while it can write; it waits as long as it cannot",
+            "{} at most while it can write; while it cannot, the sender waits",
             period(time)
         ),
-        None => "no bound is known, as the next system decides".to_owned(),
+        None => "no bound is known: the next system decides".to_owned(),
     };
     let and_kept = match kept.is_empty() {
         true => String::new(),
@@ -286,12 +286,12 @@ fn stops(explained: &Explained) -> String {
             None if feeders.is_empty() => "it takes rejected records only".to_owned(),
             None => {
                 let names = list(&explained.names(&feeders));
-                let (wait, give) = match feeders.len() {
-                    1 => ("waits", "it gives"),
-                    _ => ("wait", "they give"),
+                let (wait, them) = match feeders.len() {
+                    1 => ("waits", "it"),
+                    _ => ("wait", "them"),
                 };
                 format!(
-                    "{names} {wait}, and so does everybody else {give} to. Nothing accepted is lost"
+                    "{names} {wait}, and all nodes behind {them} get no records. Nothing accepted is lost"
                 )
             }
         };
@@ -310,12 +310,12 @@ fn behind_channel(explained: &Explained, sink: usize, channel: usize) -> String 
     let others = match others.len() {
         0 => String::new(),
         n => {
-            let go = if n == 1 { "goes" } else { "go" };
+            let work = if n == 1 { "works" } else { "work" };
             let names = list(&explained.names(&others));
-            format!(" {names} {go} on until then")
+            format!(" Until then, {names} still {work}")
         }
     };
-    format!("{name} keeps what comes. When {name} is full, {feeders} {wait}.{others}")
+    format!("{name} keeps new records. When {name} is full, {feeders} {wait}.{others}")
 }
 
 /// Where rejected records go.

@@ -1,5 +1,5 @@
-//! The reference of the components, for people and editors: options from their schemas, READMEs as text, the JSON
-//! Schema of the whole configuration. Everything follows from the lists of components; nothing is written twice.
+//! The reference of the components, for users and editors: options from their schemas, READMEs as text, the JSON Schema of the
+//! whole configuration. Everything is derived from the lists of components.
 
 pub mod options;
 pub mod pages;

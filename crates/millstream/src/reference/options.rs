@@ -1,4 +1,4 @@
-//! The options of a component as rows, read from its JSON Schema: doc comments, defaults and choices of its Config.
+//! The options of a component as rows, read from its JSON Schema: the doc comments, defaults and choices of its `Config`.
 
 use std::fmt::Write;
 
@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use crate::page::paragraph;
 
-/// Blocks within blocks are followed so deep; no component has deeper ones.
+/// The depth of blocks within blocks that is followed. No component has deeper ones.
 const DEPTH_MAX: usize = 4;
 
 /// One option.
@@ -56,7 +56,7 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// Follows references within the schema.
+    /// Follows a reference within the schema.
     fn resolve<'a>(&'a self, schema: &'a Value) -> &'a Value {
         let target = schema["$ref"].as_str();
         let target = target.and_then(|target| target.strip_prefix('#'));
@@ -66,7 +66,7 @@ impl Reader<'_> {
         }
     }
 
-    /// The alternatives of a schema without `null`; itself if it has none.
+    /// The alternatives of a schema without `null`. A schema without alternatives is the only one.
     fn alternatives<'a>(&'a self, schema: &'a Value) -> Vec<&'a Value> {
         let schema = self.resolve(schema);
         match schema["anyOf"].as_array() {
@@ -128,7 +128,7 @@ impl Reader<'_> {
                 words.push(one);
             }
         }
-        // One or a list of them.
+        // One value or a list of them.
         if let Some((last, most)) = words.split_last()
             && last.strip_prefix("list of ") == Some(most.join(" or ").as_str())
         {
@@ -186,7 +186,7 @@ impl Reader<'_> {
             .collect()
     }
 
-    /// The description of an option, and of its choices where it does not name them itself.
+    /// The description of an option. Choices that it does not mention are added.
     fn meaning(&self, property: &Value, alternatives: &[&Value]) -> String {
         let own = property["description"].as_str();
         let own = own.or_else(|| self.resolve(property)["description"].as_str());

@@ -1,4 +1,4 @@
-//! The pages of `docs/` that belong to no component: what holds for the whole configuration.
+//! The pages of `docs/` that belong to no component, but to the whole configuration.
 
 use millstream_config::Settings;
 

@@ -1,5 +1,5 @@
-//! Pages of documentation as text for the terminal: the README of a component with its options from the schema and its
-//! example in full, and the pages of `docs/`.
+//! Pages of documentation as text for the terminal: the README of a component, with its options from the schema and its whole
+//! example; and the pages of `docs/`.
 
 use millstream_pipeline::node::Component;
 
@@ -9,9 +9,9 @@ use crate::{
     registry,
 };
 
-/// Where the generated table of options begins in a README.
+/// The line before the generated table of options in a README.
 pub const OPTIONS_BEGIN: &str = "<!-- options -->";
-/// Where it ends.
+/// The line after the table.
 pub const OPTIONS_END: &str = "<!-- /options -->";
 
 /// The page of a component.
@@ -30,7 +30,7 @@ pub fn render(component: &Component) -> String {
     .render()
 }
 
-/// A page of documentation; `options` stand where it has its table of options.
+/// A page of documentation. `options` replace its table of options.
 pub fn render_page(name: &str, markdown: &str, options: Vec<Row>) -> String {
     Page {
         markdown,
@@ -84,7 +84,7 @@ impl Page<'_> {
         self.out
     }
 
-    /// Says where the code below belongs: to a configuration, or to a file of another program.
+    /// Announces what the following code is: a configuration, or a file of another program.
     fn caption(&mut self, language: &str) {
         self.gap();
         let caption = match language {
@@ -132,7 +132,7 @@ impl Page<'_> {
         }
     }
 
-    /// The component's example in full.
+    /// Adds the whole example of the component.
     fn example(&mut self) {
         let Some((address, example)) = self.example else {
             return;
@@ -184,7 +184,7 @@ impl Page<'_> {
     }
 }
 
-/// The text before and behind the sentence that links to the example: `See [example.yaml](example.yaml).`
+/// The texts before and after the sentence that links to the example: `See [example.yaml](example.yaml).`
 fn split_example(text: &str) -> Option<(&str, &str)> {
     let (before, behind) = text.split_once("[example.yaml](example.yaml)")?;
     let before = before.trim_end();

@@ -1,8 +1,7 @@
 //! The JSON Schema of a whole configuration, for editors and for tools that write configurations.
 //!
-//! The settings stand at the top; each section maps names to nodes, and the `type` of a node chooses the schema of its
-//! component. A scalar that takes an environment variable (`${NAME}`) is a text before it is put in, so every scalar
-//! that is no text may also be such a text.
+//! The settings are at the top. Each section maps names to nodes, and the `type` of a node selects the schema of its component. A
+//! scalar may be written as `${NAME}`, which is a text until it is substituted. So every other scalar may also be such a text.
 
 use millstream_config::{Section, Settings};
 use millstream_net::Block;
@@ -90,7 +89,7 @@ fn nodes(section: Section, defs: &mut Map<String, Value>) -> Value {
     })
 }
 
-/// The options of a component with those that every node of its section has.
+/// The options of a component, together with those that every node of its section has.
 fn node(component: &Component, section: Section, id: &str) -> Value {
     let mut schema = (component.schema)().to_value();
     settle(&mut schema, &format!("#/$defs/{id}/$defs/"));
@@ -205,7 +204,7 @@ fn tests() -> Value {
     })
 }
 
-/// Makes references absolute, and lets every scalar be a text with a variable in it.
+/// Makes references absolute, and allows a text with a variable for every scalar.
 fn settle(schema: &mut Value, defs: &str) {
     match schema {
         Value::Object(map) => {
@@ -234,7 +233,7 @@ fn settle(schema: &mut Value, defs: &str) {
     }
 }
 
-/// A number, a truth value or a choice: what a text with a variable would not fit.
+/// Whether the schema is a number, a boolean or a choice, which a text with a variable would not match.
 fn is_other_scalar(map: &Map<String, Value>) -> bool {
     let named = |value: &Value| matches!(value.as_str(), Some("integer" | "number" | "boolean"));
     let by_type = match map.get("type") {

@@ -1,5 +1,5 @@
-//! The fingerprint of the configuration that runs: equal for instances that do the same, another one after a reload that changed
-//! something. Secrets do not count.
+//! The fingerprint of the running configuration: equal for instances that do the same, and different after a reload that changed
+//! anything but secrets.
 
 use std::{fmt::Write, sync::Arc};
 
@@ -10,7 +10,7 @@ use sha2::{Digest, Sha256};
 
 use crate::registry;
 
-/// The bytes of the hash that are shown.
+/// The number of bytes of the hash that are shown.
 const SHOWN: usize = 8;
 
 /// A fingerprint that a reload changes. Clones share it.
@@ -22,7 +22,7 @@ impl Fingerprint {
         self.0.load().to_string()
     }
 
-    /// Computes it from the settings and nodes that run.
+    /// Computes the fingerprint of the running settings and nodes.
     pub(super) fn set(&self, settings: &Settings, entries: &[Entry]) {
         self.0.store(Arc::new(of(settings, entries)));
     }
@@ -32,7 +32,7 @@ fn of(settings: &Settings, entries: &[Entry]) -> String {
     let mut nodes: Vec<String> = entries.iter().map(node).collect();
     nodes.sort_unstable();
     let mut hash = Sha256::new();
-    // Settings without secrets always become JSON.
+    // Settings can always be written as JSON, and secrets in it are masked.
     hash.update(serde_json::to_vec(settings).unwrap_or_default());
     for node in nodes {
         hash.update((node.len() as u64).to_le_bytes());

@@ -1,4 +1,4 @@
-//! Reads the configuration again and turns the running pipeline to it: SIGHUP and `millstream reload`.
+//! Applies a changed configuration to the running pipeline: SIGHUP and `millstream reload`.
 
 mod fingerprint;
 mod settings;
@@ -24,7 +24,7 @@ use crate::{
 use fingerprint::Fingerprint;
 use settings::{Waiting, changed_settings};
 
-/// Requests of the interface that wait at the same time; further ones are refused.
+/// The most requests of the interface that wait at a time; further ones are refused.
 const REQUESTS: usize = 16;
 
 /// Asks for a reload or a replay, over the interface.
@@ -36,9 +36,9 @@ pub struct Requests {
 
 /// A request of the interface.
 enum Request {
-    /// Reload, and forget what these sinks have not settled if the configuration removes them.
+    /// Reload, and let the configuration remove these sinks even if they have not settled everything.
     Reload(Vec<String>, oneshot::Sender<Report>),
-    /// Replay what this node has rejected.
+    /// Replay the records that this node rejected.
     Replay(String, oneshot::Sender<Result<Replay, String>>),
     /// Forget a consumer of a channel.
     Forget(String, String, oneshot::Sender<Option<Forgotten>>),
@@ -46,19 +46,19 @@ enum Request {
     Skip(Skip, oneshot::Sender<Option<Skipped>>),
 }
 
-/// The records that a consumer is moved past.
+/// The range of records that a consumer must be moved past.
 pub struct Skip {
     /// The channel.
     pub channel: String,
-    /// The id of the channel: another channel of its name has other records.
+    /// The id of the channel. Another channel may have the same name, but its records are others.
     pub id: u128,
     /// The consumer.
     pub consumer: String,
-    /// The last position.
+    /// The last position to skip.
     pub to: Position,
 }
 
-/// Resolves when a consumer was moved, with the number of records.
+/// Resolves when a consumer was moved, with the number of records that it had not settled.
 type Skipped = oneshot::Receiver<Result<u64, String>>;
 
 /// Resolves when a consumer is forgotten.
@@ -76,12 +76,12 @@ pub struct Reload {
     descriptions: Descriptions,
 }
 
-/// The result of a reload.
+/// The outcome of a reload.
 #[derive(Debug)]
 pub enum Report {
     /// The pipeline runs with the new configuration.
     Applied {
-        /// Each node that runs, and each one that was removed.
+        /// The nodes that run, and those that were removed.
         changes: Vec<Change>,
         /// The changes that need a restart.
         waiting: Vec<Waiting>,
@@ -90,12 +90,13 @@ pub enum Report {
     },
     /// The configuration cannot be used. Nothing has changed.
     Refused(Problems),
-    /// The pipeline cannot run with it, or stops. Nothing has changed.
+    /// The pipeline cannot run with the configuration, or is stopping. Nothing has changed.
     Failed(String),
 }
 
 impl Requests {
-    /// Reloads; `None` if the process is not able to. Removed sinks that `forget` names may leave something unsettled.
+    /// Reloads. Sinks in `forget` may be removed even if they have not settled everything. `None`: too many requests wait, or the
+    /// process is ending.
     pub async fn reload(&self, forget: Vec<String>) -> Option<Report> {
         let (answer, report) = oneshot::channel();
         self.sender.try_send(Request::Reload(forget, answer)).ok()?;
@@ -107,7 +108,7 @@ impl Requests {
         self.running.get()
     }
 
-    /// Asks a channel to forget a consumer; `None` if the process is not able to, or no such channel runs.
+    /// Asks a channel to forget a consumer. `None`: no such channel runs, too many requests wait, or the process is ending.
     pub async fn forget(&self, channel: &str, consumer: &str) -> Option<Result<(), String>> {
         let (answer, asked) = oneshot::channel();
         let request = Request::Forget(channel.to_owned(), consumer.to_owned(), answer);
@@ -115,15 +116,16 @@ impl Requests {
         asked.await.ok()??.await.ok()
     }
 
-    /// Moves a consumer past records and restarts its sink. Returns how many it had not settled; `None` if the process is not able to, or no
-    /// such channel runs.
+    /// Moves a consumer past records and restarts its sink. Returns the number of records that it had not settled. `None`: no such
+    /// channel runs, too many requests wait, or the process is ending.
     pub async fn skip(&self, skip: Skip) -> Option<Result<u64, String>> {
         let (answer, asked) = oneshot::channel();
         self.sender.try_send(Request::Skip(skip, answer)).ok()?;
         asked.await.ok()??.await.ok()
     }
 
-    /// A replay of what a node has rejected, or why there can be none; `None` if the process is not able to.
+    /// Prepares a replay of the records that a node rejected, or returns why there can be none. `None`: too many requests wait, or
+    /// the process is ending.
     pub async fn replay(&self, node: &str) -> Option<Result<Replay, String>> {
         let (answer, replay) = oneshot::channel();
         let request = Request::Replay(node.to_owned(), answer);
@@ -133,7 +135,7 @@ impl Requests {
 }
 
 impl Reload {
-    /// Reloads the pipeline that runs with a configuration.
+    /// Reloads the running pipeline of a configuration.
     pub fn new(
         paths: &[PathBuf],
         entries: Vec<Entry>,
@@ -161,7 +163,7 @@ impl Reload {
         let Some(request) = self.requests.recv().await else {
             return std::future::pending().await;
         };
-        // A client that has gone away gets no answer.
+        // If the client is gone, the answer is dropped.
         match request {
             Request::Reload(forget, answer) => {
                 drop(answer.send(self.reload(stopping, &forget).await));
@@ -181,8 +183,8 @@ impl Reload {
         }
     }
 
-    /// Reads the configuration again and turns to it; logs the result. `stopping`: the pipeline drains. Removed sinks that `forget` names may
-    /// leave something unsettled.
+    /// Reads the configuration and applies it; logs the result. `stopping`: the pipeline drains. Sinks in `forget` may be removed
+    /// even if they have not settled everything.
     pub async fn reload(&mut self, stopping: bool, forget: &[String]) -> Report {
         systemd::notify("RELOADING=1");
         let report = match stopping {
@@ -237,7 +239,7 @@ impl Report {
             Self::Refused(problems) => {
                 let (errors, _) = problems.counts();
                 for problem in &problems.0 {
-                    // A log line has no breaks.
+                    // A log line has no line breaks.
                     let message = problem.message.replace('\n', " ");
                     let help = problem.help.iter().map(|help| format!("; {help}"));
                     let help: String = help.collect();
@@ -252,7 +254,7 @@ impl Report {
         }
     }
 
-    /// The answer of the interface.
+    /// The outcome as the interface answers it.
     pub fn json(&self) -> Value {
         match self {
             Self::Applied {
@@ -278,7 +280,7 @@ impl Report {
     }
 }
 
-/// The number of nodes by their outcome.
+/// The number of nodes for each outcome.
 fn summary(changes: &[Change]) -> String {
     let outcomes = [
         Outcome::Added,

@@ -1,4 +1,4 @@
-//! The settings at the top of the configuration that only a restart can change.
+//! Finds changed top-level settings that only a restart can apply.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ pub struct Waiting {
     pub why: &'static str,
 }
 
-/// The top-level settings that differ. The time zone is an option of each node.
+/// The top-level settings that differ. The time zone is left out, because nodes read it as an option.
 pub fn changed_settings(new: &Settings, running: &Settings) -> Vec<Waiting> {
     let fields = |settings: &Settings| match serde_json::to_value(settings) {
         Ok(Json::Object(fields)) => fields,
@@ -25,7 +25,7 @@ pub fn changed_settings(new: &Settings, running: &Settings) -> Vec<Waiting> {
     let names = new
         .keys()
         .chain(running.keys().filter(|name| !new.contains_key(*name)));
-    // A token is `***` in the fields.
+    // Tokens are masked in the fields, so they are compared separately.
     let differs = |name: &&String| {
         let differs = new.get(*name) != running.get(*name);
         *name != "timezone" && (differs || *name == "api" && api_differs)

@@ -275,7 +275,7 @@ fn a_wrong_record_is_reported_at_its_place() {
         ),
         (
             "      - { given: [{ \"%hots\": h }], expect: [] }\n",
-            "is `%host` meant?",
+            "did you mean `%host`?",
         ),
         (
             "      - { given: [{ \"%time\": now }], expect: [] }\n",
@@ -302,7 +302,7 @@ fn ports_that_a_processor_does_not_have_are_errors() {
         ),
         (
             "      - { given: [], expect: { eror: [] } }\n",
-            "is `errors` meant?",
+            "did you mean `errors`?",
         ),
     ] {
         let (code, _, errors) = test(&format!("{route}{cases}"), "ways.errors");

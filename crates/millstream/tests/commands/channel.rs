@@ -202,7 +202,7 @@ fn a_sink_that_runs_is_skipped_ahead_and_begins_again() {
     assert!(skip("stuck", "1.9", 1).contains("no position 1.9"));
     assert!(!output.exists());
     let said = skip("stuck", "1.5", 0);
-    let told = "stuck begins again behind 1.5: it skipped 2 of the 2 records in ";
+    let told = "stuck restarts after 1.5: it skipped 2 of the 2 records in ";
     assert!(said.contains(told), "{said}");
     assert_eq!(fs::read_to_string(&output).unwrap().lines().count(), 2);
     assert!(skip("stuck", "1.5", 0).contains("stuck has settled up to 1.5"));

@@ -15,7 +15,7 @@ pub(crate) struct ChainMaker {
     plan: Arc<ChainPlan>,
     contexts: Vec<NodeContext>,
     pool: Pool,
-    /// For each node its threads, as long as a chain uses them.
+    /// For each node, its threads while a chain uses them.
     workers: Mutex<Vec<Weak<Workers>>>,
 }
 

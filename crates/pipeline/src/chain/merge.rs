@@ -1,8 +1,8 @@
-//! Puts records in order where the ways of a chain meet again.
+//! Puts records back in order where branches of a chain meet again.
 //!
-//! A processor gets a batch as a whole. So behind a `route` whose ways meet again, the records of one way come before those of the other,
-//! as far as the batch goes. Under one tag their order must not depend on that. Where ways meet, records carry the number that they had in
-//! the chain's input.
+//! A processor receives a whole batch. Where the branches behind a `route` meet again, all records of one branch of the batch come
+//! before all records of the other. The order of records under one tag must not depend on where batches end. So each record carries
+//! its number in the chain's input, and the merge sorts by it.
 
 use std::sync::Arc;
 
@@ -19,11 +19,11 @@ use crate::{
 #[derive(Clone)]
 pub(super) struct Piece {
     pub(super) batch: Batch,
-    /// For each record its number in the chain's input, ascending, where ways of the chain meet; otherwise empty.
+    /// The number of each record in the chain's input, ascending. Empty where no branches of the chain meet.
     pub(super) numbers: Arc<[u32]>,
 }
 
-/// Whether records of one tag can go different ways through a chain and meet again.
+/// Whether records of one tag can take different branches of a chain and meet again.
 pub(super) fn ways_meet(plan: &ChainPlan) -> bool {
     let end = plan.nodes.len();
     let place = |step: Step| match step {
@@ -45,7 +45,7 @@ pub(super) fn ways_meet(plan: &ChainPlan) -> bool {
         hops.iter().for_each(|hop| steps[place(hop.to)] += 1);
         meets(&steps)
     });
-    // One divides by tags, a later one gives them the same tag again.
+    // One processor can divide records by tag, and a later one give them the same tag again.
     let retags = plan.nodes.iter();
     let retags = retags.filter(|node| node.processor.changes_tags()).count();
     let repeats = plan.nodes.iter().any(|node| {
@@ -54,8 +54,8 @@ pub(super) fn ways_meet(plan: &ChainPlan) -> bool {
     from_outside || retags > 1 || repeats
 }
 
-/// Puts the records of each tag in the order of their numbers; of equal numbers, those of an earlier piece come first. The order of the
-/// tags does not depend on the batch, and no two pieces of one tag and encoding hold the same number.
+/// Sorts the records of each tag by their numbers. Records with equal numbers keep the order of their pieces. The order of the tags
+/// does not depend on the batch. In the result no two pieces of one tag and encoding hold the same number.
 pub(super) fn merge(pieces: Vec<Piece>) -> Vec<Piece> {
     let mut groups: Vec<Vec<Piece>> = Vec::new();
     for piece in pieces {
@@ -131,7 +131,7 @@ impl Merged {
                 encoding: self.encoding,
                 plain: self.plain,
                 body: Bytes::from(self.body),
-                // No batch has more records than fit into its number.
+                // A batch counts its records in a `u32`, so the length fits.
                 count: self.numbers.len() as u32,
                 ..head.clone()
             },

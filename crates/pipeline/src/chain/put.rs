@@ -2,9 +2,9 @@
 //!
 //! `read -> decode -> send -> [process] -> keep -> read back -> encode -> write -> settle`
 //!
-//! A group of a source stays one group: the channel keeps all of its output, or nothing. Each part of a batch with its own
-//! origin passes through the chain alone, so the channel knows what became of each chunk and of each range of a file. Output of the
-//! same kind is joined again. A file range of which nothing is left leaves an empty batch, which moves the file's position.
+//! A group of a source stays one group: the channel keeps all of its output, or nothing. Each part of a batch with its own origin
+//! passes through the chain alone, so the channel knows the output of each chunk and of each range of a file. Output of the same
+//! kind is joined again. If a chain filters a whole file range, an empty batch remains and moves the file's position.
 
 use std::{ops::Range, sync::Arc};
 
@@ -23,10 +23,10 @@ use crate::{
     threads,
 };
 
-/// The most bytes that the output of several parts has together.
+/// The limit of the joined output of several parts, in bytes.
 const JOINED_BYTES_MAX: usize = 1 << 20;
 
-/// Other tasks of the thread run after this many bytes.
+/// After this many bytes the chain yields to other tasks of the thread.
 const TURN_BYTES: usize = 64 << 10;
 
 /// A durable channel behind a chain. The channel and the ports for rejected records close when this is dropped, unless others hold them.
@@ -34,8 +34,8 @@ pub(crate) struct ChainChannel {
     feed: Arc<Feed>,
     maker: Arc<ChainMaker>,
     reporter: Reporter,
-    /// For each data thread its chain. `None` before the first batch and after a failure. A task that waits for other threads keeps
-    /// the order of what is put behind it.
+    /// The chain of each data thread. `None` before the first batch and after a failure. The lock is asynchronous: a task that
+    /// waits for the threads of a processor holds it, so later groups stay behind.
     lanes: Vec<sync::Mutex<Option<Chain>>>,
 }
 
@@ -166,14 +166,15 @@ impl Channel for ChainChannel {
 struct Part {
     /// The records, without origins.
     batch: Batch,
-    /// The chunk that the part is, if it is one.
+    /// The chunk that this part is; `None` if the records have no chunk id.
     chunk: Option<ChunkOrigin>,
-    /// The parts of files that the records are from.
+    /// The ranges of files that the records come from.
     files: Vec<FileOrigin>,
 }
 
-/// Divides a batch by its origins. A part of a file that the channel holds already is divided from the rest, because the channel cannot cut
-/// what is made of it. `mark` is the next byte of a file.
+/// Divides a batch by its origins. Where a channel already holds the first part of a file range, the range is divided there: after
+/// processing, the channel could not tell which output belongs to the bytes that it holds. `mark` returns the offset up to which it
+/// holds a file.
 fn parts(mut batch: Batch, mark: impl Fn(&FileId) -> Option<u64>) -> Vec<Part> {
     let (mut chunks, mut files) = (Vec::new(), Vec::new());
     for origin in std::mem::take(&mut batch.origins) {
@@ -203,7 +204,7 @@ fn parts(mut batch: Batch, mark: impl Fn(&FileId) -> Option<u64>) -> Vec<Part> {
     for chunk in chunks {
         let range = chunk.start as usize..chunk.end as usize;
         if at < range.start {
-            // Messages without an id are between the chunks.
+            // Records without a chunk id stand between the chunks.
             part(at..range.start, records(&batch, at..range.start), None);
         }
         at = range.end;
@@ -271,7 +272,7 @@ fn slice(batch: &Batch, range: Range<usize>, count: u32) -> Batch {
 }
 
 impl Processed {
-    /// Adds what became of a part, with the origins of the part.
+    /// Adds the output of a part, with the origins of the part.
     fn add(&mut self, part: Part, batches: Vec<Batch>) {
         self.parts += 1;
         let Part {
@@ -295,10 +296,10 @@ impl Processed {
                 ..chunk.clone()
             });
             batch.origins = chunk.map(Origin::Chunk).into_iter().collect();
-            // A file's range is known by its batch as a whole, so nothing else goes into that.
+            // A channel knows the range of a file by its whole batch, so such a batch is never joined.
             let is_alone = !files.is_empty();
             batch.origins.extend(files.iter().cloned());
-            // Behind the last output with this tag, so that its records stay in order.
+            // Only the last output with this tag may grow; otherwise records of the tag would change their order.
             let is_alike = |output: &&mut Output| output.is_alike(&batch);
             let last = self.outputs.iter_mut().rev().find(is_alike);
             match last.filter(|last| !is_alone && last.takes(&batch)) {
@@ -316,13 +317,13 @@ impl Processed {
     }
 }
 
-/// A batch of the output, and what is joined to it.
+/// An output batch, and the batches joined to it.
 struct Output {
     batch: Batch,
-    /// The whole body, when something was joined.
+    /// The whole body once something was joined; empty before.
     body: Vec<u8>,
     is_alone: bool,
-    /// The number of the part that the last records are of.
+    /// The number of the part that the last records come from.
     part: usize,
 }
 
@@ -397,7 +398,7 @@ impl Output {
     }
 }
 
-/// A length in a batch's body, which is bounded by the largest message.
+/// The length of a batch's body. The limit on messages keeps it below 4 GiB.
 fn length(body: &[u8]) -> u32 {
     u32::try_from(body.len()).unwrap_or(u32::MAX)
 }

@@ -2,12 +2,12 @@
 //!
 //! `read -> decode -> send -> keep -> read back -> [process] -> encode -> write -> settle`
 //!
-//! A batch that the channel delivers becomes any number of batches. All but the last are marked as such, so no checkpoint falls between
-//! them; where nothing is left, an empty batch moves the position. Rejected records leave first, and the batch is settled only when
+//! A batch that the channel delivers becomes any number of batches. All but the last are marked, so no checkpoint falls between
+//! them. If no record is left, an empty batch moves the position. Rejected records leave first, and the batch is settled only when
 //! they are kept.
 //!
-//! A reload replaces the chain between two batches ([`Swap`]). Positions that were read before pass through the old chain whenever they
-//! are read again: a sink may have sent some of their records under ids that are made of the position.
+//! A reload replaces the chain between two batches ([`Swap`]). Positions that were read before the reload pass through the old
+//! chain when they are read again: a sink may already have sent some of their records under ids derived from the position.
 
 use std::{
     collections::VecDeque,
@@ -31,10 +31,10 @@ use crate::{
     tags::TagFilter,
 };
 
-/// The fewest batches that are in a chain with threads at the same time. With four of them, two threads wait neither for the consumer
-/// nor for each other, and the batches stay in the cache.
+/// The minimum number of batches in flight in a chain with threads. With four, two threads wait neither for the consumer nor for
+/// each other, and the batches stay in the cache.
 const IN_FLIGHT: usize = 4;
-/// The batches beyond one for each thread.
+/// Batches in flight beyond one for each thread.
 const AHEAD: usize = 2;
 
 /// Reads a channel through a chain, or directly while no processor is in front of the sink.
@@ -49,18 +49,19 @@ pub(crate) struct ChainReader {
     read: Option<Position>,
     /// Chains of the present stage without a batch.
     idle: Vec<Chain>,
-    /// The batches in a chain, in the order in which they were read. Each has its own, so that they do not wait for each other.
+    /// The batches in flight, in the order in which they were read. Each has a separate chain, so that they do not wait for each
+    /// other.
     flights: VecDeque<Flight>,
-    /// The most of them: one, if all work is done here.
+    /// The most batches in flight: one if the chain has no threads.
     flights_max: usize,
     ready: VecDeque<Delivered>,
-    /// The sink, for which batches of a replay may be.
+    /// The name of the sink. Batches of a replay that name it skip the chain.
     sink: Arc<str>,
 }
 
-/// A chain from a position on.
+/// A chain, and the position after which it applies.
 struct Stage {
-    /// The last position that does not pass through it; `None`: all do.
+    /// The last position that does not pass through this chain; `None` if all do.
     after: Option<Position>,
     /// `None`: no processor is in front of the sink.
     maker: Option<Arc<ChainMaker>>,
@@ -77,12 +78,12 @@ pub(crate) struct Swap {
 /// The next chain of a reader.
 pub(crate) struct Next {
     maker: Option<Arc<ChainMaker>>,
-    /// A first chain, made before to find processors that cannot run.
+    /// A first chain, already made to find out whether its processors can run.
     first: Option<Chain>,
 }
 
 impl Next {
-    /// The chain that `maker` makes; `None`: no processor is in front of the sink any more.
+    /// The chain that `maker` makes; `None` if no processor is left in front of the sink.
     pub(crate) fn new(maker: Option<Arc<ChainMaker>>) -> Result<Self, Failure> {
         let first = maker.as_ref().map(|maker| maker.make()).transpose()?;
         Ok(Self { maker, first })
@@ -90,7 +91,7 @@ impl Next {
 }
 
 impl Swap {
-    /// Replaces the chain of the reader, from the batch on that it reads next.
+    /// Replaces the reader's chain, beginning with the next batch that it reads.
     pub(crate) fn post(&self, next: Next) {
         *self.lock() = Some(next);
         self.is_posted.store(true, Ordering::Release);
@@ -110,7 +111,7 @@ impl Swap {
     }
 }
 
-/// A batch in a chain. Nothing of it is delivered before its rejected records are sent.
+/// A batch in a chain. Its output is delivered only after its rejected records were sent.
 enum Flight {
     Flying(BoxFuture<'static, Result<(Chain, VecDeque<Delivered>), Failure>>),
     Landed(Result<VecDeque<Delivered>, Failure>),
@@ -139,9 +140,10 @@ impl ChainReader {
         Self { sink, ..self }
     }
 
-    /// A batch that was read, with the maker of its chain; `None` if it passes through none. A batch of a replay is for one node: for this sink
-    /// it passes no chain. With the address of a processor that is not here it passes no chain either, and the inlet decides about it. A pump
-    /// waits with it until a reload brings the processor back, so the present chain may have it.
+    /// Returns a batch with the maker of its chain, or `None` if the batch skips the chain. A batch of a replay names one node: if
+    /// that is this sink, it skips the chain. If it names a processor that is not in the chain, it skips the chain too, and the
+    /// inlet rejects it or ignores it. A pump cannot reject it and waits until a reload brings the processor back, so the present
+    /// chain is searched, too.
     fn route(&self, mut delivered: Delivered) -> (Delivered, Option<Arc<ChainMaker>>) {
         let maker = self.maker_of(&delivered);
         let Some(node) = replay::address(&delivered.batch) else {
@@ -160,13 +162,13 @@ impl ChainReader {
         (delivered, maker)
     }
 
-    /// Turns to the chain of a reload, if there was one.
+    /// Switches to the chain that a reload posted, if there is one.
     fn turn(&mut self) {
         let Some(Next { maker, first }) = self.swap.take() else {
             return;
         };
         let after = self.read;
-        // No batch passes through a chain that was replaced before one was read.
+        // A chain that was replaced before any batch was read through it is dropped.
         if self.stages.back().is_some_and(|stage| stage.after == after) {
             self.stages.pop_back();
         }
@@ -177,7 +179,7 @@ impl ChainReader {
     /// The maker of a batch's chain; `None` if it passes through none.
     fn maker_of(&self, delivered: &Delivered) -> Option<Arc<ChainMaker>> {
         if delivered.position.is_none() {
-            // Memory. The batch knows its chain, because it may have waited since before a reload.
+            // Memory: the batch holds its chain, because a reload may have happened while it waited.
             let chain = delivered.entry.chain.clone()?;
             return chain.downcast().ok();
         }
@@ -185,7 +187,7 @@ impl ChainReader {
         self.stages.iter().rev().find(holds)?.maker.clone()
     }
 
-    /// A batch that passes through no chain. One with another tag is left without records, so that it is settled.
+    /// A batch that skips the chain. If its tag does not match, its records are dropped and the empty batch is settled.
     fn taken(&self, delivered: Delivered) -> Delivered {
         let tag = delivered.batch.tag.as_str();
         match self.tags.as_ref().is_none_or(|tags| tags.takes(tag)) {
@@ -197,7 +199,7 @@ impl ChainReader {
         }
     }
 
-    /// Starts a delivered batch on its way through a chain of `maker`.
+    /// Starts a batch in a chain of `maker`.
     fn begin(&mut self, maker: &ChainMaker, delivered: Delivered) -> Result<(), Failure> {
         let is_idle = self.idle.last();
         let chain = match is_idle.is_some_and(|chain| chain.is_of(maker.plan())) {
@@ -215,19 +217,19 @@ impl ChainReader {
         Ok(())
     }
 
-    /// Whether a chain is made as the next batch needs it.
+    /// Whether a chain is one of the present stage, so that later batches can use it.
     fn is_present(stages: &VecDeque<Stage>, chain: &Chain) -> bool {
         let present = stages.back().and_then(|stage| stage.maker.as_ref());
         present.is_some_and(|maker| chain.is_of(maker.plan()))
     }
 
-    /// Whether no batch is in a chain, and the next one from a durable channel passes through none.
+    /// Whether batches can be delivered directly: none is in flight, and no stage has a chain.
     fn is_direct(&self) -> bool {
         let has_none = |stage: &Stage| stage.maker.is_none();
         self.flights.is_empty() && self.ready.is_empty() && self.stages.iter().all(has_none)
     }
 
-    /// The next batch, as the channel delivers it.
+    /// The next batch, exactly as the channel delivers it.
     fn poll_direct(
         &mut self,
         context: &mut Context<'_>,
@@ -245,7 +247,7 @@ impl ChainReader {
         }
     }
 
-    /// The next batch of a chain.
+    /// The next batch that comes out of a chain.
     fn poll_chains(
         &mut self,
         context: &mut Context<'_>,
@@ -285,7 +287,7 @@ impl ChainReader {
         }
     }
 
-    /// Continues all batches in a chain.
+    /// Polls all batches in flight.
     fn poll_flights(&mut self, context: &mut Context<'_>) {
         for flight in &mut self.flights {
             let Flight::Flying(flying) = flight else {
@@ -293,7 +295,7 @@ impl ChainReader {
             };
             if let Poll::Ready(landed) = flying.as_mut().poll(context) {
                 let landed = landed.map(|(chain, outputs)| {
-                    // The tasks of an old chain end here.
+                    // A chain that a reload replaced is dropped here, which ends its tasks.
                     if Self::is_present(&self.stages, &chain) {
                         self.idle.push(chain);
                     }
@@ -304,7 +306,7 @@ impl ChainReader {
         }
     }
 
-    /// Takes the output of the first batch, if it is there.
+    /// Takes the output of the oldest batch in flight, if it is done.
     fn take_landed(&mut self) -> Result<(), Failure> {
         match self.flights.pop_front() {
             Some(Flight::Landed(landed)) => self.ready = landed?,
@@ -338,7 +340,7 @@ async fn send_all(rejected: Vec<(Outlet, Batch)>) -> Vec<Receipt> {
     receipts
 }
 
-/// The batches that became of `delivered`, at least one. The last one carries what settles it.
+/// The batches that `delivered` became, at least one. The last one carries the token and the rejected receipts.
 fn outputs(delivered: Delivered, batches: Vec<Batch>) -> VecDeque<Delivered> {
     let Delivered {
         batch,
@@ -380,7 +382,7 @@ impl Reader for ChainReader {
 
     fn commit(&mut self, position: Position) -> Result<(), Failure> {
         self.reader.commit(position)?;
-        // Nothing up to the position is read again.
+        // Positions up to this one are never read again, so older chains are not needed.
         let is_over = |next: &Stage| next.after <= Some(position);
         while self.stages.get(1).is_some_and(is_over) {
             self.stages.pop_front();

@@ -1,9 +1,9 @@
-//! The tasks of a processor that have threads: several, or one that blocks.
+//! The tasks of a processor that run on separate threads, because there are several or they block.
 //!
 //! `read -> decode -> send -> [process] -> keep -> read back -> [process] -> encode -> write -> settle`
 //!
-//! In front of a channel, a batch is divided among them. It continues when all parts are back, in their order. In front of a sink, where
-//! several batches are in flight, each task gets whole batches. Without a key the output is the same for any number of tasks.
+//! In front of a channel, a batch is divided among the tasks, and continues when all parts are back in order. In front of a sink,
+//! where several batches are in flight, each task gets whole batches. Without a key the output is the same for any number of tasks.
 
 use std::{
     sync::{
@@ -31,15 +31,15 @@ use crate::{
     plan::ChainNode,
 };
 
-/// Parts that wait for a task: one from each data thread that feeds the chain, and those of batches that were given up.
+/// Capacity of a task's queue: a part from each data thread that feeds the chain, and parts of batches that were abandoned.
 const QUEUE: usize = 16;
 
-/// The tasks of one processor of a chain. The threads end when it is dropped and what they have begun is done.
+/// The tasks of one processor of a chain. After this is dropped, each thread finishes its current part and ends.
 pub(crate) struct Workers {
     jobs: Vec<Sender<Job>>,
     partition: Partition,
     pool: Pool,
-    /// The number of dealers so far.
+    /// The number of dealers made so far. It is where the next one begins.
     dealers: AtomicUsize,
 }
 
@@ -97,7 +97,8 @@ impl Workers {
         Dealer::new(&self.partition, self.jobs.len(), &self.pool).beginning_with(number)
     }
 
-    /// Processes a batch: the output of its parts, in their order. `is_whole`: one task gets all of it, unless a key divides it.
+    /// Processes a batch and returns the output of its parts, in order. `is_whole`: one task gets the whole batch, unless a key
+    /// divides it.
     pub(super) async fn process(
         &self,
         dealer: &mut Dealer,
@@ -113,7 +114,7 @@ impl Workers {
                 uses: uses.clone(),
                 made,
             };
-            // A thread ends only with its `Workers`.
+            // Sending cannot fail: a thread ends only with its `Workers`.
             let _ = self.jobs[task].send(job).await;
             all.push(waits);
         }
@@ -153,10 +154,10 @@ fn deal(dealer: &mut Dealer, piece: &Piece, is_whole: bool) -> Vec<(usize, Piece
     parts.into_iter().map(numbered).collect()
 }
 
-/// Processes parts until no more can come.
+/// Processes parts until the queue is closed.
 fn run(mut task: GuardedTask, mut jobs: Receiver<Job>) {
     while let Some(job) = jobs.blocking_recv() {
-        // Where nothing waits for it, the chain was stopped, and the batch is read again.
+        // Without a receiver the chain was stopped, and the batch will be read again.
         if !job.made.is_closed() {
             let made = task.process(&job.part, &job.uses);
             let _ = job.made.send(made);

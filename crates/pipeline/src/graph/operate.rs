@@ -1,5 +1,5 @@
-//! Requests of operators to a running graph: the ways of a replay, from files of rejected records to the input of the node that rejected them,
-//! and consumers to forget or to move.
+//! Requests of operators to a running graph: replay rejected records through the input of the node that rejected them, and forget
+//! or move a consumer of a channel.
 
 use std::sync::{Arc, Weak};
 
@@ -16,7 +16,7 @@ use crate::{
     replay::{self, Replay},
 };
 
-/// A way to a channel, past the chain in front of it.
+/// An edge to a channel that skips the chain in front of it.
 fn edge(feed: Option<Arc<Feed>>, name: &str) -> Result<Edge, String> {
     let feed = feed.ok_or_else(|| has_ended(name).message)?;
     Ok(Edge::to(feed))
@@ -33,7 +33,7 @@ impl Consumer {
         edge(self.feed.as_ref().and_then(Weak::upgrade), &self.name)
     }
 
-    /// A way into its chain. Its reader does not read a durable channel.
+    /// An edge to the entry of its chain. For consumers that do not read a durable channel.
     fn at_chain(&self) -> Result<Edge, String> {
         if let Some(front) = self.chain.iter().find_map(|present| present.front.as_ref()) {
             return edge(front.upgrade(), &self.name);
@@ -51,7 +51,7 @@ impl Consumer {
 }
 
 impl Graph {
-    /// A replay of what `node` has rejected. `inputs` are the sinks, each with the durable channel that it reads.
+    /// A replay of the records that `node` rejected. `inputs` are the sinks, each with the durable channel that it reads.
     pub(crate) fn replay<'a>(
         &mut self,
         node: &Arc<str>,
@@ -73,7 +73,7 @@ impl Graph {
                 leading.push(reader);
             }
             match channel {
-                // All sinks that read it see the batch.
+                // One edge is enough: all sinks that read the channel see the batch.
                 Some(channel) if channels.contains(&channel) => {}
                 Some(channel) => channels.push(channel),
                 None if is_own => {
@@ -94,7 +94,7 @@ impl Graph {
             ));
         }
         let files = self.files_of(node);
-        // The meters of the node count what arrives there.
+        // Unregistered meters: the node itself counts these records when they arrive.
         let outlet = Outlet::new(edges, &Meters::default().of(node), false);
         let address = is_addressed.then(|| replay::address_of(node, &leading));
         Ok(Replay::new(node, outlet, address, files))
@@ -109,7 +109,7 @@ impl Graph {
         Some(self.channel(channel)?.channel().forget(consumer))
     }
 
-    /// Asks a durable channel to move a consumer past everything up to a position; `None` if no channel of that id runs under the name.
+    /// Asks a durable channel to move a consumer past everything up to a position. `None` if no channel with this name and id runs.
     pub(crate) fn skip(
         &self,
         (channel, id): (&str, u128),
@@ -121,7 +121,7 @@ impl Graph {
         (channel.id() == Some(id)).then(|| channel.skip(consumer, to))
     }
 
-    /// The files of what a node has rejected.
+    /// The files of the records that a node rejected.
     fn files_of(&mut self, node: &Arc<str>) -> rejected::Aside {
         let directory = rejected::directory(&self.data_dir);
         self.store(node, directory);

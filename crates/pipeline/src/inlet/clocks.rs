@@ -1,4 +1,4 @@
-//! How long a consumer takes: each checkpoint is measured when it is settled.
+//! Measures how long a consumer takes with each checkpoint, when that is settled.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -10,16 +10,16 @@ use crate::meters::{NodeMeters, Since, histogram::Histogram};
 /// The times of one checkpoint.
 #[derive(Debug, Default)]
 pub(super) struct Stamps {
-    /// When its first batch came.
+    /// When its first batch arrived.
     pub(super) begun: Option<Instant>,
-    /// When it was handed out.
+    /// When the checkpoint was handed out.
     pub(super) made: Option<Instant>,
     /// When the oldest of its batches was received.
     received: Option<Time>,
 }
 
 impl Stamps {
-    /// A batch that was received at `received`.
+    /// Adds a batch that a source received at `received`.
     pub(super) fn add(&mut self, received: Time) {
         let oldest = self.received.get_or_insert(received);
         *oldest = received.min(*oldest);
@@ -30,11 +30,11 @@ impl Stamps {
 pub(super) struct Clocks {
     write: Histogram,
     end_to_end: Histogram,
-    /// The age of the oldest batch that was taken and is not settled. While there is none, a durable channel reports the age of the
-    /// oldest record that waits for the consumer, under the same name.
+    /// The age of the oldest batch that was taken and is not settled. While there is none, a durable channel reports, under the
+    /// same name, the age of the oldest record that waits for the consumer.
     oldest: Since,
-    /// When the first batch of each checkpoint that is not settled came, and when that had been received; the oldest first. The last
-    /// one may not be handed out yet.
+    /// For each unsettled checkpoint, the oldest first: when its first batch arrived here, and when a source had received that
+    /// batch. The last entry may be of the checkpoint that is still being collected.
     begun: VecDeque<(Instant, Time)>,
 }
 
@@ -48,13 +48,13 @@ impl Clocks {
         }
     }
 
-    /// The consumer starts over: nothing that it took before will be settled.
+    /// The consumer restarts: nothing that it took before will be settled.
     pub(super) fn start_over(&mut self) {
         self.begun.clear();
         self.show();
     }
 
-    /// The first batch of the next checkpoint, with these stamps, comes now. Returns the time.
+    /// The first batch of the next checkpoint arrives now. Returns the present time.
     pub(super) fn begin(&mut self, stamps: &mut Stamps, received: Time) -> Instant {
         let now = Instant::now();
         stamps.begun = Some(now);
@@ -65,7 +65,7 @@ impl Clocks {
         now
     }
 
-    /// A checkpoint is settled, and with it all before it.
+    /// A checkpoint is settled, and with it all earlier ones.
     pub(super) fn settle(&mut self, stamps: &Stamps) {
         if let Some(begun) = stamps.begun {
             let settled = self.begun.partition_point(|(other, _)| *other <= begun);

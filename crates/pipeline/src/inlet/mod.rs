@@ -1,10 +1,10 @@
-//! Where a consumer takes its batches from, and where checkpoints are made.
+//! The input of a consumer: hands out its batches and makes its checkpoints.
 //!
 //! `read -> decode -> send -> keep -> [read back] -> encode -> write -> [settle]`
 //!
-//! A consumer gets batches and, between them, checkpoints. At a checkpoint it makes durable what all batches before it became, and
-//! settles it. Checkpoints come by bytes and time, and at once when a peer waits for an answer and nothing more is ready. A batch
-//! is settled only through the checkpoint behind it, and checkpoints are settled in order.
+//! A consumer receives batches and, between them, checkpoints. At a checkpoint it makes durable everything that earlier batches
+//! became, and then settles the checkpoint. A checkpoint comes after a number of bytes or a time, and at once when a peer waits for
+//! an answer and no batch is ready. A batch is settled only through the checkpoint behind it, and checkpoints are settled in order.
 
 use std::{
     future::{Future, poll_fn},
@@ -64,8 +64,9 @@ pub struct Checkpoint {
 }
 
 impl Checkpoint {
-    /// Waits until what was rejected before the checkpoint is kept. Returns the position of the last batch before it, behind a durable
-    /// channel. A sink that is able to commits it together with its data: nothing before it is read again.
+    /// Waits until the records that were rejected before the checkpoint are kept. Returns the position of the last batch before it,
+    /// behind a durable channel. A sink may commit the position together with its data; then nothing before it is read
+    /// again.
     pub async fn kept(&mut self) -> Result<Option<Position>, Failure> {
         for receipt in self.rejected.drain(..) {
             let failed =
@@ -83,17 +84,17 @@ pub struct Inlet {
     rejects: Outlet,
     node: Arc<str>,
     stop: Stop,
-    /// Asks the present sink to leave its seat to the next one.
+    /// Tells the inlet to end, because another sink takes the seat.
     call: Option<Arc<Call>>,
-    /// The next checkpoint, as it collects what it will settle.
+    /// The checkpoint that is being collected.
     next: Checkpoint,
     next_bytes: usize,
     awaited: bool,
-    /// More of what the channel delivered last is to come.
+    /// The last batch was not the last one of its position, so more of them follow.
     is_within: bool,
     due: Option<Pin<Box<Sleep>>>,
     ended: bool,
-    /// The position up to which batches of a durable channel were counted as received: after a failure they are read again.
+    /// The position up to which batches were counted as received. After a failure they are read again, and are not counted twice.
     counted: Option<Position>,
     /// Raised while the runs of the consumer fail.
     failing: Option<Arc<Condition>>,
@@ -102,13 +103,13 @@ pub struct Inlet {
     delivered: Meter,
     clocks: Clocks,
     tap: Point,
-    /// Records that are rejected here, on their way. No checkpoint passes them.
+    /// Records that this inlet rejects, until they are sent. No checkpoint overtakes them.
     strays: Strays,
 }
 
 impl Inlet {
     /// The inlet of `node` over a reader of the channel with the id `channel`. `stop` ends it early, but only behind a durable
-    /// channel, which keeps what was not read.
+    /// channel, which keeps the batches that were not read.
     pub fn new(
         node: &str,
         reader: Box<dyn Reader>,
@@ -141,23 +142,23 @@ impl Inlet {
         }
     }
 
-    /// Settling clears this condition: the consumer works again.
+    /// Sets the condition that a settled checkpoint clears, because the consumer works again.
     pub(crate) fn clears(&mut self, failing: Arc<Condition>) {
         self.failing = Some(failing);
     }
 
-    /// Another sink takes from it, until `stop` or `call`.
+    /// Another sink takes the inlet, until `stop` or `call`.
     pub(crate) fn begin_turn(&mut self, stop: &Stop, call: Arc<Call>) {
         (self.stop, self.call) = (stop.clone(), Some(call));
     }
 
-    /// The id of the durable channel; None for memory. A sink keeps it beside its position: positions of another channel mean
-    /// nothing.
+    /// The id of the durable channel; None for memory. A sink stores it beside its position, because a position means nothing in
+    /// another channel.
     pub fn channel_id(&self) -> Option<u128> {
         self.channel
     }
 
-    /// Starts, or starts again: after the position that the sink has committed, if it owns one, otherwise after the channel's cursor.
+    /// Starts or restarts reading: after `after`, the position that the sink has committed, or else after the channel's cursor.
     /// Batches that were taken and not settled fail (memory) or are read again (durable).
     pub fn resume(&mut self, after: Option<Position>) -> Result<(), Failure> {
         self.next = Checkpoint::empty();
@@ -167,23 +168,24 @@ impl Inlet {
         self.awaited = false;
         self.is_within = false;
         self.due = None;
-        // The reader may have been at its end, and has to read again.
+        // The reader may have been at its end, and must read again.
         self.ended = false;
         self.reader.resume(after)
     }
 
-    /// The channel's cursor for this consumer; None behind memory. A sink that commits positions only with data resumes at the later
-    /// of the two: batches that became nothing were settled without a commit.
+    /// The channel's cursor for this consumer; None behind memory. A sink that commits positions only with data resumes at the
+    /// later of its position and the cursor: batches without records for it were settled without a commit.
     pub fn settled(&self) -> Option<Position> {
         self.reader.settled()
     }
 
-    /// The certain bounds of this consumer's position, from the channel; None behind memory.
+    /// The bounds that the channel knows for this consumer's position; None behind memory.
     pub fn bounds(&self) -> Option<Bounds> {
         self.reader.bounds()
     }
 
-    /// Moves the cursor to the committed position of the sink: a run that was killed in between could not.
+    /// Moves the cursor forward to the position that the sink has committed. They differ if an earlier run was killed between the
+    /// two commits.
     pub fn settle_through(&mut self, position: Position) -> Result<(), Failure> {
         match self.settled() {
             Some(settled) if settled < position => self.reader.commit(position),
@@ -191,7 +193,8 @@ impl Inlet {
         }
     }
 
-    /// A checkpoint behind the last batch, for a sink that wants to settle now; None if there was no batch since the last one.
+    /// Makes a checkpoint behind the last batch, for a sink that wants to settle now. None if there was no batch since the last
+    /// one.
     pub fn checkpoint_now(&mut self) -> Option<Checkpoint> {
         match self.checkpoint()? {
             Item::Checkpoint(checkpoint) => Some(checkpoint),
@@ -199,12 +202,12 @@ impl Inlet {
         }
     }
 
-    /// Whether more batches follow that the same position became.
+    /// Whether more batches of the same position follow.
     pub(crate) fn is_within(&self) -> bool {
         self.is_within
     }
 
-    /// Whether the channel is nearly full, so that a sink that holds back checkpoints should settle them soon.
+    /// Whether the channel is nearly full, so that a sink that delays checkpoints should settle them soon.
     pub fn hurry(&self) -> bool {
         self.reader.hurry()
     }
@@ -212,8 +215,8 @@ impl Inlet {
     /// The next item; None at the end. Cancel safe.
     pub async fn next(&mut self) -> Result<Option<Item>, Failure> {
         if self.channel.is_some() && !self.ended {
-            // A durable channel keeps what is not read for the next start. In the middle of what it delivered there is no checkpoint, so
-            // the rest comes first: a sink would publish its beginning without a position.
+            // A durable channel keeps unread batches for the next start. Between the batches of one position the rest is read
+            // first: without a checkpoint behind them, a sink would publish them without a position.
             let mut stop = self.stop.clone();
             let mut stopped = pin!(stop.stopped());
             return poll_fn(|context| {
@@ -241,7 +244,7 @@ impl Inlet {
                     }
                 }
                 Poll::Ready(None) => self.ended = true,
-                // The reader waits in the middle of what the channel delivered: no checkpoint can be here.
+                // No checkpoint may come between the batches of one position.
                 Poll::Pending if self.is_within => return Poll::Pending,
                 Poll::Pending if self.awaited => return Poll::Ready(Ok(self.checkpoint())),
                 Poll::Pending => {
@@ -257,20 +260,20 @@ impl Inlet {
         Poll::Ready(Ok(self.checkpoint()))
     }
 
-    /// Whether the sink is to leave its seat. In the middle of what the channel delivered, the rest comes first.
+    /// Whether the sink must leave its seat now. The remaining batches of a position come first.
     fn is_called(&self, context: &Context<'_>) -> bool {
         let call = self.call.as_ref();
         !self.is_within && call.is_some_and(|call| call.is_called(context))
     }
 
-    /// Counts a batch into the next checkpoint; None for a batch without records for this consumer, which only moves the position.
+    /// Counts a batch into the next checkpoint. None for a batch without records for this consumer, which only moves the position.
     fn count(&mut self, delivered: Delivered) -> Option<Item> {
         let (batch, position) = (delivered.batch, delivered.position);
         if self.due.is_none() {
             let now = self.clocks.begin(&mut self.next.stamps, batch.received);
             self.due = Some(Box::pin(sleep_until(now + CHECKPOINT_AGE)));
         }
-        // A batch with an empty body has to be settled, too.
+        // Counts at least one byte: an empty batch must be settled, too.
         self.next_bytes += batch.len().max(1);
         self.is_within = !delivered.last;
         self.next.rejected.extend(delivered.rejected);
@@ -295,7 +298,7 @@ impl Inlet {
         self.item(batch, position)
     }
 
-    /// A batch for this consumer. One for a processor that is not here is rejected.
+    /// The item for a batch. None if the batch names a processor that is no longer here: then its records are rejected.
     #[inline]
     fn item(&mut self, batch: Batch, position: Option<Position>) -> Option<Item> {
         if replay::address(&batch).is_none() {
@@ -305,14 +308,14 @@ impl Inlet {
         None
     }
 
-    /// Waits until rejected batches are on their way: they are settled with the next checkpoint.
+    /// Waits until a rejected batch is sent. The next checkpoint waits for its receipt.
     fn poll_strays(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Failure>> {
         let receipt = ready!(self.strays.poll(context))?;
         self.next.rejected.extend(receipt);
         Poll::Ready(Ok(()))
     }
 
-    /// Whether a checkpoint comes although the reader has more.
+    /// Whether a checkpoint is due although more batches are ready.
     fn is_due(&self) -> bool {
         let has_much = self.next_bytes >= CHECKPOINT_BYTES;
         !self.is_within && (has_much || (self.next_bytes > 0 && self.reader.hurry()))
@@ -328,8 +331,8 @@ impl Inlet {
         Some(Item::Checkpoint(next))
     }
 
-    /// Settles a checkpoint, when the consumer has made durable what everything before it became. Waits until what was rejected
-    /// before it is kept, and moves and syncs the cursor of a durable channel. Checkpoints are settled in order.
+    /// Settles a checkpoint. The consumer must have made durable everything before it. Waits until the records rejected before it
+    /// are kept, then moves and syncs the cursor of a durable channel. Checkpoints must be settled in order.
     pub async fn settle(&mut self, mut checkpoint: Checkpoint) -> Result<(), Failure> {
         if let Some(position) = checkpoint.kept().await? {
             self.reader.commit(position)?;
@@ -347,8 +350,8 @@ impl Inlet {
         Ok(())
     }
 
-    /// Sends records that the destination will never accept out by the port `NAME.rejected`: `records` are their original bytes, one
-    /// item each. They are settled with the next checkpoint.
+    /// Rejects records that the destination will never accept: sends their original bytes, one item each, through the port
+    /// `NAME.rejected`. The next checkpoint settles them.
     pub async fn reject<'a>(
         &mut self,
         from: &Batch,
@@ -361,7 +364,7 @@ impl Inlet {
         self.next.rejected.push(receipt);
     }
 
-    /// As [`Inlet::reject`], for records before a checkpoint that was returned already: they are settled with it.
+    /// As [`Inlet::reject`], for records before a checkpoint that was already handed out. That checkpoint settles them.
     pub async fn reject_before<'a>(
         &mut self,
         checkpoint: &mut Checkpoint,
@@ -381,7 +384,7 @@ struct Received {
     records: Meter,
     bytes: Meter,
     batches: Meter,
-    /// The part of this inlet in `records`: a sink behind memory has several.
+    /// The share of this inlet in `records`; a sink behind memory has several inlets.
     task: Meter,
 }
 

@@ -1,7 +1,8 @@
-//! Batches of a replay that are for a processor that is not in the consumer's chain.
+//! Strays: batches of a replay whose processor is not in the consumer's chain.
 //!
-//! If it was there when the replay began, a reload or a restart has removed it since, and no other consumer answers for these records: they
-//! leave by `NAME.rejected`. A pump has no such port: it fails, and the channel keeps them. Otherwise they are for another consumer.
+//! If the processor was in front of this consumer when the replay began, a reload or a restart has removed it since. No other
+//! consumer handles these records, so this one rejects them through `NAME.rejected`. A pump has no such port: it fails, and the
+//! channel keeps them. A batch for another consumer is ignored.
 
 use std::{
     future::ready as ready_with,
@@ -15,19 +16,19 @@ use crate::{
     channel::BoxFuture, delivery::Receipt, failure::Failure, outlet::Outlet, reject, replay,
 };
 
-/// Whether a batch is for another consumer than `node`.
+/// Whether a batch is meant for other consumers than `node`.
 #[inline]
 pub(super) fn is_for_another(batch: &Batch, node: &str) -> bool {
     replay::address(batch).is_some() && !replay::is_by_way_of(batch, node)
 }
 
-/// The stray that is on its way out, if there is one. No other batch is read before it has left.
+/// The stray that is being sent, if there is one. No other batch is read before that is done.
 #[derive(Default)]
 pub(super) struct Strays(Option<BoxFuture<'static, Result<Receipt, Failure>>>);
 
 impl Strays {
-    /// Rejects a batch at `node`, and returns how many of its records leave by `rejects`. [`Strays::poll`] sends them, or fails if that port
-    /// leads nowhere.
+    /// Rejects a batch at `node`, and returns the number of records that leave through `rejects`. [`Strays::poll`] sends them, or
+    /// fails if no node and no file takes that port's records.
     pub(super) fn reject(&mut self, batch: Batch, node: &str, rejects: &Outlet) -> u64 {
         let gone = replay::address(&batch).unwrap_or_default();
         let reason =
@@ -51,7 +52,7 @@ impl Strays {
         count
     }
 
-    /// Waits until the batch is on its way, and returns its receipt; `None` if there was no batch.
+    /// Waits until the batch is sent, and returns its receipt; `None` if there was no batch.
     #[inline]
     pub(super) fn poll(
         &mut self,
@@ -65,7 +66,7 @@ impl Strays {
         Poll::Ready(Ok(Some(receipt)))
     }
 
-    /// Whether no batch waits to leave. One that failed to leave stays until the consumer resumes.
+    /// Whether no batch waits to be sent. A batch that could not be sent stays until the consumer resumes.
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_none()
     }
@@ -88,7 +89,7 @@ mod tests {
         outlet::{Edge, Feed},
     };
 
-    /// Keeps the groups that it takes; takes none while it is full.
+    /// Keeps every group; takes none if it is full.
     #[derive(Clone, Default)]
     struct Port {
         taken: Arc<Mutex<Vec<Group>>>,

@@ -1,4 +1,4 @@
-//! Checkpoints: when they come, what they settle, and what a restart reads again.
+//! Checkpoints: when they are due, what they settle, and which batches a restart reads again.
 
 use std::{
     collections::VecDeque,
@@ -16,7 +16,7 @@ use crate::{
     replay,
 };
 
-/// A reader that delivers what it was given, then ends or waits; it notes what is committed.
+/// A reader that delivers prepared batches, then ends or waits. It notes committed positions.
 struct FakeReader {
     ready: VecDeque<Delivered>,
     ends: bool,

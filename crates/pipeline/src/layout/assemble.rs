@@ -17,8 +17,8 @@ use crate::{
     },
 };
 
-/// Builds the plan. `takers` has the consumers of all nodes, `chained` those of the endpoints. `queues` has the bytes of the memory queue
-/// in front of each entry, `inputs` the input options of each consumer.
+/// Builds the plan. `takers` has the consumers of all nodes, `chained` those of the endpoints. `queues` has the size of the memory
+/// queue in front of each entry, in bytes, and `inputs` the input options of each consumer.
 pub fn assemble(
     entries: &[Entry],
     built: Vec<Option<Built>>,
@@ -198,7 +198,7 @@ impl<'a> Wires<'a> {
         })
     }
 
-    /// The type and options of a node as a text, without its connections.
+    /// The type and options of a node as a text, without its connections. Equal texts mean that the nodes do the same.
     fn options(&self, at: usize) -> Arc<str> {
         let Entry {
             component, options, ..
@@ -208,7 +208,7 @@ impl<'a> Wires<'a> {
             options.take(connection);
         }
         let options = options.read::<serde_json::Value>();
-        // With an option that JSON cannot hold it differs from all others.
+        // Options that JSON cannot hold become the list of problems.
         let options = options.map_or_else(|problems| format!("{problems:?}"), |it| it.to_string());
         let file = match &self.built[at] {
             Some(Built::Processor(processor)) => processor.text_of_file(),
@@ -292,7 +292,7 @@ impl<'a> Wires<'a> {
         self.processors.iter().filter_map(plan).collect()
     }
 
-    /// All connections between nodes.
+    /// All connections between nodes, as the configuration has them.
     fn links(&self) -> Vec<Link> {
         let mut ports: Vec<_> = self.takers.iter().collect();
         ports.sort_unstable_by_key(|(port, _)| **port);
@@ -307,7 +307,7 @@ impl<'a> Wires<'a> {
         links.map(link).collect()
     }
 
-    /// The name of a port beside its node's.
+    /// The name of a port without its node's name.
     fn name(&self, node: usize, exit: Exit) -> Arc<str> {
         match (exit, &self.built[node]) {
             (Exit::Rejected, _) => "rejected".into(),

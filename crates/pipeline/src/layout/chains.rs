@@ -7,24 +7,24 @@ use std::collections::BTreeSet;
 use super::{Built, Port, Taker, Takers};
 use crate::tags::TagFilter;
 
-/// The graph of endpoints, and the chains between them.
+/// The graph of endpoints (sources, channels and sinks), and the chains between them.
 pub(super) struct Chained {
-    /// The consumers of the ports of endpoints, and of the ports for rejected records. Each knows the entry of its chain.
+    /// The consumers of the endpoints' ports, and of all ports for rejected records. Each has the number of the entry of its chain.
     pub(super) takers: Takers,
     /// For each node its chain; `None` for nodes without one.
     pub(super) chains: Vec<Option<ChainLayout>>,
 }
 
-/// The chain of one consumer, by the places of nodes in the list.
+/// The chain of one consumer. Nodes are given by their places in the list.
 pub(super) struct ChainLayout {
-    /// Its processors, each behind those that feed it.
+    /// Its processors, in an order in which each stands behind those that feed it.
     pub(super) nodes: Vec<usize>,
-    /// The ports that lead into it.
+    /// The ports of other nodes that lead into it.
     pub(super) entries: Vec<Port>,
 }
 
 impl ChainLayout {
-    /// The steps from `port` within the chain of `consumer`: its processors and the consumer itself.
+    /// The steps from `port` that belong to the chain of `consumer`: its processors, or the consumer itself.
     pub(super) fn steps<'a>(
         &'a self,
         port: Port,
@@ -67,7 +67,7 @@ pub(super) fn fold(takers: &Takers, built: &[Option<Built>]) -> Chained {
     chained
 }
 
-/// The processors that lead to a consumer, each behind those that feed it; otherwise in the order of the file.
+/// The processors that lead to a consumer, each behind those that feed it, and otherwise in the order of the file.
 fn upstream(consumer: usize, takers: &Takers, is_processor: &impl Fn(usize) -> bool) -> Vec<usize> {
     let feeders = |of: usize| -> BTreeSet<usize> {
         let feeds = |((node, exit), all): (&Port, &Vec<Taker>)| {
@@ -97,7 +97,7 @@ fn upstream(consumer: usize, takers: &Takers, is_processor: &impl Fn(usize) -> b
     ordered
 }
 
-/// The tags that the consumer takes from a port, where a single step leads on from it. With several steps each has its own filter.
+/// The tags that the consumer takes from a port, if a single step follows. With several steps, each has its own filter.
 fn common_tags(hops: &[&Taker]) -> Option<TagFilter> {
     match hops {
         [hop] => hop.tags.clone(),

@@ -98,7 +98,7 @@ pub fn check_tasks(
     }
 }
 
-/// The error for nodes whose records come back to them, with the way that they take.
+/// The error about nodes that receive their own records again; it shows the path that the records take.
 pub fn cycle(entries: &[Entry], inputs: &[Option<Inputs>], takers: &Takers) -> Option<Problem> {
     let way = (0..entries.len()).find_map(|at| way(at, at, takers))?;
     let (start, _) = *way.first()?;
@@ -112,7 +112,7 @@ pub fn cycle(entries: &[Entry], inputs: &[Option<Inputs>], takers: &Takers) -> O
     let problem = match &way[..] {
         [(_, Exit::Rejected)] => Problem::new(
             &own.place,
-            format!("what `{first}` rejects comes back to it"),
+            format!("records that `{first}` rejects come back to it"),
         )
         .help("take the rejected records with another sink"),
         _ => Problem::new(
@@ -127,8 +127,8 @@ pub fn cycle(entries: &[Entry], inputs: &[Option<Inputs>], takers: &Takers) -> O
     Some(problem)
 }
 
-/// Finds consumers that would wait for each other at a stop. A consumer stays open while records can be rejected into it, also by the
-/// processors in front of another consumer. A consumer that takes what the processors in front of it reject does not wait for itself.
+/// Finds consumers that would wait for each other at a stop. A consumer stays open while other nodes, or the processors in front of
+/// another consumer, can reject records into it. A consumer does not wait for the processors in front of itself.
 pub fn mutual(
     entries: &[Entry],
     inputs: &[Option<Inputs>],
@@ -191,8 +191,9 @@ fn way(from: usize, to: usize, takers: &Takers) -> Option<Vec<Port>> {
     None
 }
 
-/// Finds the outputs that no node takes: an error for a source, which would acknowledge records and drop them; a warning
-/// for a durable channel, which keeps them, and for a processor, which filters them. `ends` has the consumers of each endpoint.
+/// Finds outputs that no node takes. For a source this is an error, because it would acknowledge records and drop them. For a
+/// durable channel, which keeps them, and for a processor, which filters them, it is a warning. `ends` has the consumers of each
+/// endpoint.
 pub fn unused(
     entries: &[Entry],
     built: &[Option<Built>],
@@ -201,7 +202,7 @@ pub fn unused(
 ) -> Vec<Problem> {
     let is_sink = |entry: &Entry| matches!(entry.component.build, Build::Sink(_));
     if !entries.iter().any(is_sink) {
-        // Without any sink the configuration is incomplete: one error, not one for each source.
+        // Without any sink the configuration is incomplete. That is one error, not one for each source.
         return Vec::new();
     }
     let unused = |(at, entry): (usize, &Entry)| {
@@ -236,7 +237,7 @@ pub fn unused(
     entries.iter().enumerate().filter_map(unused).collect()
 }
 
-/// Warns about processors that are not repeatable and run in front of several consumers: each gets separate answers.
+/// Warns about processors that are not repeatable and run in front of several consumers: the consumers can get different records.
 pub fn unrepeatable(entries: &[Entry], built: &[Option<Built>], chained: &Chained) -> Vec<Problem> {
     let warning = |(at, entry): (usize, &Entry)| {
         let Some(Built::Processor(processor)) = &built[at] else {

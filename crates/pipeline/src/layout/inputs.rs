@@ -114,7 +114,7 @@ pub fn resolve(
     let names: Vec<(String, Port)> = (entries.iter().zip(built).enumerate())
         .flat_map(|(at, (entry, built))| ports(at, entry, built.as_ref()))
         .collect();
-    // The ports of a processor with errors are not known.
+    // The ports of a processor with errors are unknown.
     let wrong = entries
         .iter()
         .zip(built)
@@ -223,7 +223,7 @@ fn nothing_named(
     }
     let problem = Problem::new(place, format!("no node is called `{pattern}`"));
     match names::nearest(pattern, names.iter().map(|(name, _)| name.as_str())) {
-        Some(nearest) => problem.help(format!("is `{nearest}` meant?")),
+        Some(nearest) => problem.help(format!("did you mean `{nearest}`?")),
         None => problem,
     }
 }
@@ -240,7 +240,7 @@ fn matcher(pattern: &str) -> Option<GlobMatcher> {
     Some(glob.compile_matcher())
 }
 
-/// Dots separate the parts of a port's name as slashes separate those of a path.
+/// Swaps dots and slashes: dots separate the parts of a port's name as slashes separate those of a path.
 fn exchange(name: &str) -> String {
     name.replace('.', "/")
 }

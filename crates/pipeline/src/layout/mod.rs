@@ -81,7 +81,7 @@ struct Inputs {
     place: Place,
 }
 
-/// A way out of a node.
+/// Which of a node's ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 enum Exit {
     /// A port for records, by its number. All nodes but processors have only the first, `NAME`.
@@ -99,7 +99,7 @@ impl Exit {
     }
 }
 
-/// A port: the node's place in the list, and which of its ports it is.
+/// A port: the place of the node in the list, and which of its ports.
 type Port = (usize, Exit);
 
 /// A consumer of a port.
@@ -109,7 +109,7 @@ struct Taker {
     node: usize,
     /// The tags that it takes.
     tags: Option<TagFilter>,
-    /// The entry of its chain that the port leads to; 0 without a chain.
+    /// The number of the entry of its chain that the port leads to; 0 without a chain.
     entry: usize,
 }
 
@@ -161,7 +161,7 @@ pub fn lay_out(
     check_tasks(&entries, &built, &chained.takers, &inputs, &mut problems);
     let mut warnings = check_templates(&entries, &built, &takers, &mut problems);
     warnings.extend(built.iter().flatten().flat_map(Built::warnings));
-    // A node with an error may be the consumer of what seems unused.
+    // A node that has an error may be the one that takes these outputs.
     if problems.is_empty() && left_out.is_empty() {
         let unused = unused(&entries, &built, &takers, &chained.takers);
         let is_error = |problem: &Problem| problem.severity == Severity::Error;
@@ -195,7 +195,7 @@ fn is_memory(built: &[Option<Built>], at: usize) -> bool {
     matches!(&built[at], Some(Built::Channel(channel)) if channel.memory_bytes().is_some())
 }
 
-/// Replaces memory channels by direct edges: their inputs go straight to their consumers.
+/// Replaces memory channels by direct edges from their inputs to their consumers.
 fn pass_through_memory(takers: Takers, built: &[Option<Built>]) -> Takers {
     let expand = |taker: &Taker| -> Vec<Taker> {
         let (mut open, mut done, mut seen) = (vec![taker.clone()], Vec::new(), vec![]);
@@ -225,7 +225,7 @@ fn pass_through_memory(takers: Takers, built: &[Option<Built>]) -> Takers {
     ports.map(|(port, all)| (*port, straight(all))).collect()
 }
 
-/// Bytes of the queues in front of a sink: the size of the memory channels it names, otherwise the default.
+/// The size of the queue in front of a sink in bytes: that of the memory channels in its `inputs`, or the default.
 fn queue_of(
     sink: usize,
     inputs: &[Option<Inputs>],

@@ -1,6 +1,6 @@
 //! Checks the value names in templates: a name that no source sets would reject every record at run time.
 //!
-//! The JSON Schema of a component says which of its options are templates, so a new template option is checked without extra code in
+//! The JSON Schema of a component marks the options that are templates, so a new template option is checked without extra code in
 //! its sink. Each source declares its values ([`crate::node::Source::values`]).
 
 use std::collections::BTreeMap;
@@ -17,8 +17,7 @@ const ALWAYS: [&str; 3] = ["tag", "time", "record"];
 /// Characters that end a name in a template.
 const ENDS: [&str; 3] = ["}", "|", ":"];
 
-/// Finds templates that use values that no source of their path sets. The warnings are about values that only some of the
-/// sources set.
+/// Finds templates that use values that no source upstream sets. Warns about values that only some of the sources set.
 pub fn check_templates(
     entries: &[Entry],
     built: &[Option<Built>],
@@ -58,8 +57,8 @@ pub fn check_templates(
     warnings
 }
 
-/// The value that a wrong name most likely means: a misspelled one, one that the name extends (`hostname`), or one whose last
-/// part it is (`pod` of `kubernetes.pod`).
+/// The value that was most likely meant by a wrong name: a similar spelling, a value that the name extends (`host` for `hostname`),
+/// or a value whose last part is the name (`kubernetes.pod` for `pod`).
 pub fn nearest_value<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
     let is_part = |value: &&&str| {
         let last = value.rsplit('.').next();
@@ -71,12 +70,12 @@ pub fn nearest_value<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
 
 /// The sources whose records can reach a node.
 struct Upstream<'a> {
-    /// By name: the values each sets, and whether all its tags reach the node.
+    /// For each source by name: its values, and whether batches of all its tags reach the node.
     sources: BTreeMap<&'a str, (&'static [&'static str], bool)>,
 }
 
 impl<'a> Upstream<'a> {
-    /// `None` where this is not known: a source is wrong, or there is none.
+    /// `None` if the values are unknown: a source has an error, or no source leads to the node.
     fn of(
         node: usize,
         entries: &'a [Entry],
@@ -199,7 +198,7 @@ fn templates<'a>(
     }
 }
 
-/// A name in a template and its offset.
+/// The place of a name in a template.
 fn place_of(template: &Place, name: &str) -> Place {
     for end in ENDS {
         let mut place = template.within(&format!("{{{name}{end}"));

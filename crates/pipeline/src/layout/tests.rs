@@ -247,7 +247,7 @@ fn a_channel_may_read_one_other_channel_through_processors() {
 }
 
 #[test]
-fn a_circle_is_an_error_with_its_way() {
+fn a_cycle_is_an_error_that_shows_its_path() {
     let circle = "source in: {}
          processor a: { inputs: [in, c.again] }
          processor b: { inputs: a }
@@ -256,7 +256,7 @@ fn a_circle_is_an_error_with_its_way() {
     assert!(problem(circle).contains("records go round in a circle: `a` -> `b` -> `c` -> `a`"));
     let rejected =
         "source in: {}\n processor a: { inputs: [in, a.rejected] }\n sink out: { inputs: a }";
-    assert!(problem(rejected).contains("what `a` rejects comes back to it"));
+    assert!(problem(rejected).contains("records that `a` rejects come back to it"));
     let channels = "channel a: { inputs: b }\n channel b: { inputs: a }\n sink out: { inputs: a }";
     assert!(problem(channels).contains("records go round in a circle: `a` -> `b` -> `a`"));
 }

@@ -1,5 +1,5 @@
-//! Ages: how long something has waited, by a clock that never jumps. The age grows while its owner hangs, because it is computed when
-//! it is read.
+//! Ages: the time that something has waited, by a clock that never jumps. The age is computed when it is read, so it grows even
+//! while its owner hangs.
 
 use std::{
     sync::{
@@ -14,7 +14,7 @@ static START: LazyLock<Instant> = LazyLock::new(Instant::now);
 /// Nothing waits.
 const NOTHING: i64 = i64::MAX;
 
-/// One task's part of an age: since when something waits, in milliseconds from the start of the clock.
+/// When the thing that one task waits with began to wait, in milliseconds from the start of the clock.
 #[derive(Clone, Debug)]
 pub struct Since(Arc<AtomicI64>);
 
@@ -25,7 +25,7 @@ impl Default for Since {
 }
 
 impl Since {
-    /// Something has waited for this time by now; `None`: nothing waits.
+    /// Something has waited for `age`; `None`: nothing waits.
     pub fn set(&self, age: Option<Duration>) {
         let since = age.map_or(NOTHING, |age| milliseconds() - whole(age));
         self.0.store(since, Ordering::Relaxed);
@@ -38,7 +38,7 @@ fn milliseconds() -> i64 {
 }
 
 fn whole(time: Duration) -> i64 {
-    // Half of the range: a difference never overflows.
+    // At most half of the range, so that a difference never overflows.
     i64::try_from(time.as_millis()).map_or(i64::MAX / 2, |it| it.min(i64::MAX / 2))
 }
 

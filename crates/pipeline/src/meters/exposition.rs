@@ -1,6 +1,6 @@
 //! The texts of metrics: Prometheus' text format, OpenMetrics, and Graphite's plaintext, all from the same families.
 //!
-//! A family is built when a page is asked for; nothing on the line touches it.
+//! A family is built only when a page is requested, so the data path never touches it.
 
 use std::fmt::Write;
 
@@ -61,14 +61,14 @@ impl Family {
         }
     }
 
-    /// The same with one sample more.
+    /// Returns the family with one more sample.
     #[must_use]
     pub fn with(mut self, labels: Vec<(&'static str, String)>, number: Number) -> Self {
         self.samples.push(Sample { labels, number });
         self
     }
 
-    /// The end of the names of its samples.
+    /// The suffix of its samples' names.
     fn suffix(&self) -> &'static str {
         match self.kind {
             Kind::Counter => "_total",
@@ -95,7 +95,7 @@ pub fn prometheus(families: &[Family]) -> String {
     text
 }
 
-/// OpenMetrics, version 1.0.0. The unit is named where the name ends in it, as the format demands.
+/// OpenMetrics, version 1.0.0. A `UNIT` line appears only if the name ends in the unit, as the format demands.
 pub fn openmetrics(families: &[Family]) -> String {
     let mut text = String::new();
     for family in families {
@@ -180,9 +180,9 @@ fn escape(value: &str, text: &mut String) {
     }
 }
 
-/// Graphite's plaintext: `PREFIX.LABELS.METRIC NUMBER TIME` a line. The values of labels are parts of the path in their order; the
-/// first part of a name, such as `millstream_`, is left out, because the prefix takes its place. Of a histogram it has the count, the
-/// sum, and for each bound the count up to it.
+/// Graphite's plaintext, one `PREFIX.LABELS.METRIC NUMBER TIME` in each line. The values of the labels become parts of the path, in
+/// their order. The first part of a name, such as `millstream_`, is left out, because the prefix replaces it. A histogram yields
+/// its count, its sum, and for each bound the count up to it.
 pub fn graphite(families: &[Family], prefix: &str, seconds: i64) -> String {
     let mut text = String::new();
     for family in families {
@@ -232,8 +232,8 @@ fn buckets(text: &mut String, path: &str, reading: &Reading, seconds: i64) {
     push(text, path, ".sum", &reading.sum.as_secs_f64(), seconds);
 }
 
-/// Appends a part of a path: everything but ASCII letters, digits, `-` and `_` becomes `_`, so that a value never opens another
-/// level and no value from a peer forges a line. An empty value is `_`.
+/// Appends one part of a path. Every character except ASCII letters, digits, `-` and `_` becomes `_`, so that a value never opens
+/// another level and no value from a peer forges a line. An empty value is `_`.
 fn part(value: &str, path: &mut String) {
     if value.is_empty() {
         path.push('_');

@@ -8,8 +8,8 @@ use std::{
     time::Duration,
 };
 
-/// The upper bounds of the buckets; one more bucket holds everything above. From a batch in memory to a destination that answers
-/// after minutes.
+/// The upper bounds of the buckets; one more bucket holds everything above. They range from a batch in memory to a destination that
+/// answers after minutes.
 pub const BOUNDS: [Duration; 16] = [
     Duration::from_millis(1),
     Duration::from_millis(2),
@@ -31,7 +31,7 @@ pub const BOUNDS: [Duration; 16] = [
 
 const BUCKETS: usize = BOUNDS.len() + 1;
 
-/// Durations, counted by length. Clones share it.
+/// Counts durations by length. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct Histogram(Arc<Buckets>);
 
@@ -44,14 +44,14 @@ struct Buckets {
 /// The content of a histogram when it was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reading {
-    /// The number of durations in each bucket: up to the bound of the same index, and above the last one.
+    /// The number of durations in each bucket: up to the bound with the same index; the last bucket has those above all bounds.
     pub counts: [u64; BUCKETS],
-    /// All durations together.
+    /// The sum of all durations.
     pub sum: Duration,
 }
 
 impl Histogram {
-    /// Counts one duration. A bound belongs to its bucket.
+    /// Counts one duration. A duration equal to a bound belongs to that bound's bucket.
     pub fn observe(&self, duration: Duration) {
         let bucket = BOUNDS.partition_point(|bound| *bound < duration);
         self.0.counts[bucket].fetch_add(1, Ordering::Relaxed);
@@ -59,7 +59,7 @@ impl Histogram {
         self.0.nanoseconds.fetch_add(nanoseconds, Ordering::Relaxed);
     }
 
-    /// Everything that was counted.
+    /// Reads all counts.
     pub fn read(&self) -> Reading {
         let mut counts = [0; BUCKETS];
         for (count, bucket) in counts.iter_mut().zip(&self.0.counts) {
@@ -78,8 +78,8 @@ impl Reading {
         self.counts.iter().sum()
     }
 
-    /// The bound of the bucket that holds this share of all durations, for `status`; `None` if there are none, or if it is above all
-    /// bounds.
+    /// The bound of the bucket in which this share of all durations is reached, for `status`. `share` is from 0 to 1. `None` if
+    /// there are no durations, or if the answer is above all bounds.
     pub fn quantile(&self, share: f64) -> Option<Duration> {
         let rank = share * self.count() as f64;
         let mut sum = 0;

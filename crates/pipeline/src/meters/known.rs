@@ -1,4 +1,4 @@
-//! All metrics of Millstream, each with its kind, unit and help text. A test in the program's crate refuses a meter that is not here.
+//! All metrics of Millstream with kind, unit and help text. A test in the program's crate refuses a meter that is missing here.
 
 /// The kind of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -7,7 +7,7 @@ pub enum Kind {
     Counter,
     /// It goes up and down.
     Gauge,
-    /// Durations by length.
+    /// Counts durations by length.
     Histogram,
     /// Always 1; the labels are the information.
     Info,
@@ -22,7 +22,7 @@ pub enum Unit {
     Bytes,
     /// Seconds.
     Seconds,
-    /// The meter counts microseconds, and pages show seconds.
+    /// Pages show seconds; the meter counts microseconds.
     Microseconds,
 }
 
@@ -55,7 +55,7 @@ pub fn known(name: &str) -> Option<&'static Known> {
     KNOWN.iter().find(|known| known.name == name)
 }
 
-/// The help text of a meter that another program than Millstream's added.
+/// The help text of a meter that another program added.
 pub(crate) const FOREIGN: &str = "A meter of a component that is not part of Millstream.";
 
 const fn new(kind: Kind, unit: Unit, name: &'static str, help: &'static str) -> Known {
@@ -95,7 +95,7 @@ const fn info(name: &'static str, help: &'static str) -> Known {
     new(Kind::Info, Unit::None, name, help)
 }
 
-/// All of them: of the instance, of every node, of channels, of sources, of sinks.
+/// All metrics: of the instance, of every node, of channels, of sources, of sinks.
 #[rustfmt::skip]
 pub const KNOWN: &[Known] = &[
     info("build", "The version of Millstream."),

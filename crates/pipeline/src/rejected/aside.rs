@@ -1,4 +1,4 @@
-//! The files of a node that were set aside to be sent again.
+//! The files of a node that are set aside for a replay.
 
 use std::{
     io,
@@ -15,7 +15,7 @@ use super::{Store, streams::Streams};
 #[derive(Clone)]
 pub struct Aside(pub(super) Arc<Store>);
 
-/// The turn of one replay. It ends when this is dropped.
+/// The right to replay the files of a node. Dropping it ends the replay.
 pub(crate) struct Turn(Arc<Store>);
 
 impl Drop for Turn {
@@ -32,14 +32,14 @@ impl Aside {
         (!was_taken).then(|| Turn(self.0.clone()))
     }
 
-    /// Renames the files with records, so that nothing is appended to them; returns them and those of replays that have not ended, the
-    /// oldest first. Files with a part of a record stay.
+    /// Renames the files with records, so that nothing more is appended to them. Returns them and those left by unfinished replays,
+    /// the oldest first. Files that end with a part of a record stay.
     pub(crate) fn set_aside(&self) -> io::Result<Vec<PathBuf>> {
         self.streams(Streams::set_aside)
     }
 
-    /// Removes a file whose records are settled. `left` are records that could not be sent: they are kept as new ones. A file that ends with a part of a
-    /// record is only renamed.
+    /// Removes a file whose records are settled. The records `left` could not be sent and are kept as new ones. A file that ends
+    /// with a part of a record is renamed instead of removed.
     pub(crate) fn finish(&self, path: &Path, left: &[Vec<u8>], is_torn: bool) -> io::Result<()> {
         self.streams(|streams| streams.finish(path, left, is_torn))
     }

@@ -12,15 +12,15 @@ use millstream_wire::msgpack::skip;
 use super::EXTENSION;
 use crate::reject::Rejected;
 
-/// How many bytes of a file are read at a time.
+/// The bytes that are read of a file at a time.
 const READ_BYTES: usize = 1 << 20;
 
 /// A file of rejected records.
 pub struct RejectedFile {
     file: Arc<dyn File>,
-    /// How far it was read.
+    /// The offset up to which the file was read.
     at: u64,
-    /// Where reading ends, if the file does not end before.
+    /// The offset at which reading ends, if the file is not shorter.
     end: u64,
 }
 
@@ -53,13 +53,13 @@ impl RejectedFile {
         Self { end: bytes, ..self }
     }
 
-    /// How many bytes of the file were read.
+    /// The number of bytes of the file that were read.
     pub fn bytes_read(&self) -> u64 {
         self.at
     }
 
-    /// Passes all whole records to `each`, until that fails; then returns the number of bytes behind the last one: a part of
-    /// a record that a kill has left there, or that is just being written. `each` gets `None` for a value that is not a
+    /// Passes all whole records to `each` until that fails. Returns the number of bytes behind the last whole record: a part of a
+    /// record that a killed process left, or that another process is just writing. `each` receives `None` for a value that is not a
     /// rejected record.
     pub fn read<E: From<io::Error>>(
         &mut self,
@@ -69,7 +69,7 @@ impl RejectedFile {
             .map(|(_, partial)| partial)
     }
 
-    /// Passes all whole values to `each`; returns how many bytes they take and how many follow them.
+    /// Passes all whole values to `each`. Returns the number of their bytes, and of the bytes that follow them.
     pub(crate) fn values<E: From<io::Error>>(
         &mut self,
         mut each: impl FnMut(&[u8]) -> Result<(), E>,

@@ -4,7 +4,7 @@ use std::{collections::HashMap, path::Path, sync::Arc};
 
 use millstream_config::{RejectedLimits, Size};
 
-/// A share that is this full, in percent, makes the node unhealthy: there is still time to move files away.
+/// A share that is this full, in percent, makes the node unhealthy while there is still time to move files away.
 const NEARLY_FULL: u64 = 80;
 /// A node keeps files of at most this many peers; the records of further peers share the file of the node.
 const PEERS_MAX: usize = 1000;
@@ -14,7 +14,7 @@ const PEER_CHARS_MAX: usize = 64;
 /// The bytes that a node holds, by share.
 #[derive(Debug, Default)]
 pub(super) struct Usage {
-    /// By the name of a file without what follows the peer: `NODE` or `NODE.peer-PEER`.
+    /// By the file name up to and including the peer: `NODE` or `NODE.peer-PEER`.
     shares: HashMap<String, u64>,
 }
 
@@ -52,7 +52,7 @@ pub(super) struct Shares {
 /// A limit that would be exceeded.
 pub(super) struct Full<'a> {
     node: &'a str,
-    /// The share to take from: the largest one where the limit is that of the node.
+    /// The share whose oldest files may be removed: the largest one if the node's limit would be exceeded.
     pub(super) largest: String,
     /// The share that needs space.
     share: &'a str,
@@ -94,12 +94,12 @@ impl Shares {
         &self.node
     }
 
-    /// The share of a peer's records: how the name of their file begins.
+    /// The share of a peer's records, which is also the beginning of its file's name.
     pub(super) fn name(&self, peer: Option<&str>, usage: &Usage) -> String {
         let Some(peer) = peer else {
             return self.node.to_string();
         };
-        // Without dots, so that the parts of a name can be told apart.
+        // The name has no dots, because dots separate the parts of a file name.
         let plain = |c: char| match c.is_ascii_alphanumeric() || matches!(c, ':' | '-') {
             true => c,
             false => '_',
@@ -112,7 +112,7 @@ impl Shares {
         }
     }
 
-    /// The limit that `bytes` more in a share would exceed.
+    /// The limit that `bytes` more in a share would exceed, if there is one.
     pub(super) fn full<'a>(
         &'a self,
         share: &'a str,
@@ -138,7 +138,7 @@ impl Shares {
         })
     }
 
-    /// A share that is nearly full, its bytes and its limit.
+    /// The share that is nearly full, its bytes and its limit.
     pub(super) fn nearly_full<'a>(&'a self, usage: &'a Usage) -> Option<(&'a str, u64, Size)> {
         let is_near = |bytes: u64, limit: Size| bytes > limit.as_bytes() / 100 * NEARLY_FULL;
         if is_near(usage.total(), self.node_max) {

@@ -1,7 +1,7 @@
 //! The files of rejected records on the disk: appended to, synced, rotated, removed.
 //!
-//! They stay readable. A part of a record that a failed write left is truncated before the next one is written. A file that an
-//! earlier run left with a part of a record at its end is renamed as it is: nothing behind that part could be read.
+//! The files stay readable. A part of a record that a failed write left is truncated before the next record is written. A file that
+//! an earlier run left with a part of a record at its end is renamed unchanged: no record behind that part could be read.
 
 use std::{
     collections::HashMap,
@@ -23,13 +23,13 @@ pub(super) struct Streams {
     node: String,
     /// A file that has this many bytes is renamed, and the next record begins a new one.
     rotate_bytes: Option<u64>,
-    /// How long each file is with the records that this run has kept in it.
+    /// The length of each file including all records that this run has kept in it.
     ends: HashMap<PathBuf, u64>,
-    /// The directory was created, and its own name is durable.
+    /// Whether the directory exists and its own name is durable.
     has_directory: bool,
-    /// Names in the directory may not be durable: this run changed one, or an earlier run may have.
+    /// Whether a name in the directory may not be durable, because this run changed one or an earlier run may have.
     has_new_names: bool,
-    /// The time and the number in the last name that was given to a full or torn file.
+    /// The time and the number in the last name that a full or torn file received.
     last_aside: (u64, u64),
 }
 
@@ -38,7 +38,8 @@ struct Found {
     path: PathBuf,
     share: String,
     bytes: u64,
-    /// When it was renamed, in seconds, and its number within that second. The file that is written to is the youngest.
+    /// When the file was renamed, in seconds, and its number within that second. The file that is being written counts as the
+    /// youngest.
     age: (u64, u64),
 }
 
@@ -70,7 +71,7 @@ impl Streams {
         Ok(())
     }
 
-    /// The bytes that the node holds.
+    /// The bytes that the node holds, by share.
     pub(super) fn usage(&self) -> io::Result<Usage> {
         let mut usage = Usage::default();
         for file in self.files()? {
@@ -99,7 +100,7 @@ impl Streams {
                     share,
                     bytes: found.len,
                 }),
-                // An operator has just moved it away.
+                // An operator has just moved the file away.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => return Err(error),
             }
@@ -107,7 +108,7 @@ impl Streams {
         Ok(files)
     }
 
-    /// Removes the oldest file of a share that holds records; returns its path and its bytes.
+    /// Removes the oldest file of a share that has records; returns its path and its length in bytes.
     pub(super) fn remove_oldest(&mut self, share: &str) -> io::Result<Option<(PathBuf, u64)>> {
         let mut files = self.files()?;
         files.retain(|file| file.share == share && file.bytes > 0);
@@ -120,8 +121,7 @@ impl Streams {
         Ok(Some((oldest.path, oldest.bytes)))
     }
 
-    /// Appends records to the file of a share. They survive a power cut when this returns. If an earlier run left the file
-    /// torn, returns its path and the one that it has now.
+    /// Appends records to the file of a share and syncs it. If an earlier run left the file torn, returns its path and its new one.
     pub(super) fn append(
         &mut self,
         share: &str,
@@ -136,7 +136,7 @@ impl Streams {
         }
         let file = self.open(&path)?;
         let length = file.metadata()?.len;
-        // Shorter: an operator has moved the file away. Longer: a failed write left a part of a record.
+        // Shorter: an operator moved the file away. Longer: a failed write left a part of a record.
         let start = self.ends.get(&path).map_or(length, |end| length.min(*end));
         self.ends.insert(path.clone(), start);
         if length > start {
@@ -153,13 +153,13 @@ impl Streams {
                 .sum::<u64>();
         self.ends.insert(path.clone(), end);
         if self.rotate_bytes.is_some_and(|bytes| end >= bytes) {
-            // The records are kept. A rename that fails is repeated after the next ones.
+            // The records are kept already. If the rename fails, it is repeated after the next records.
             let _ = self.put_aside(&path, "old");
         }
         Ok(torn)
     }
 
-    /// Renames the files with whole records; returns them and those that were renamed before, the oldest first.
+    /// Renames the files with whole records. Returns them and those that were renamed earlier, the oldest first.
     pub(super) fn set_aside(&mut self) -> io::Result<Vec<PathBuf>> {
         let mut files = match self.files() {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
@@ -181,8 +181,8 @@ impl Streams {
         Ok(aside)
     }
 
-    /// Removes a file whose records were sent again, after those that were not are kept as new ones. With a part of a record at its end it is
-    /// renamed.
+    /// Removes a file whose records were sent again, after the records `left` are kept as new ones. A file that ends with a part of
+    /// a record is renamed instead.
     pub(super) fn finish(
         &mut self,
         path: &Path,
@@ -198,7 +198,7 @@ impl Streams {
             return self.put_aside(path, "torn").map(drop);
         }
         match self.disk.remove(path) {
-            // An operator has moved it away.
+            // An operator has moved the file away.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             removed => removed?,
         }
@@ -224,7 +224,7 @@ impl Streams {
         Ok(())
     }
 
-    /// Whether a file does not end with a whole record.
+    /// Whether a file ends with a part of a record.
     fn is_torn(&self, path: &Path) -> io::Result<bool> {
         let mut file = match RejectedFile::open_on(&*self.disk, path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
@@ -234,7 +234,7 @@ impl Streams {
         Ok(partial > 0)
     }
 
-    /// Gives a file a name that no other file has, and that says why and when.
+    /// Gives a file an unused name that has the reason and the time.
     fn put_aside(&mut self, path: &Path, why: &str) -> io::Result<PathBuf> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         let now = now.unwrap_or_default().as_secs();
@@ -259,7 +259,7 @@ impl Streams {
     }
 }
 
-/// When a file was renamed, from its name. A name that is not ours counts as the oldest.
+/// When a file was renamed, according to its name. An unknown name counts as the oldest.
 fn age(name: &str, share: &str) -> (u64, u64) {
     let middle = name
         .strip_prefix(share)

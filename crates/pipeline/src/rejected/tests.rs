@@ -144,7 +144,7 @@ fn a_full_share_of_a_node_or_peer_does_not_stop_others() {
             "other.msgpack"
         ]
     );
-    // If a batch of a group does not fit, nothing of the group is kept.
+    // If one batch of a group does not fit, no batch of the group is kept.
     fs::remove_file(directory.path().join("in.msgpack")).unwrap();
     let group = [body(None, &[3; 50]), body(one, &[1])];
     assert!(matches!(store.keep(&group), Err(Refused::Full(_))));
@@ -345,7 +345,7 @@ impl DurableState for Numbers {
 
 #[test]
 fn kept_records_survive_power_cuts_and_failing_disks() {
-    // The files have no checksums: other programs read them. So damage to them is not noticed.
+    // The files have no checksums, because other programs read them. So damage to them goes unnoticed.
     let trial = Trial::default();
     trial.crash_everywhere::<Numbers>();
     trial.fail_calls::<Numbers>();

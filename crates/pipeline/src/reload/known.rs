@@ -1,4 +1,4 @@
-//! The parts of a plan that a reload compares, and what it does with each node.
+//! Compares two plans for a reload: what each node does, and what the reload must do with it.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -20,7 +20,7 @@ struct Node {
     section: Section,
     options: Arc<str>,
     intake: Intake,
-    /// No other node can follow it while it runs.
+    /// Whether no other node can replace it while it runs.
     is_fixed: bool,
 }
 
@@ -30,16 +30,16 @@ pub(crate) enum Section {
     Source,
     Processor,
     Channel,
-    /// Also the pump of a channel.
+    /// A sink, or the pump of a channel.
     Sink,
 }
 
 /// How a node takes its records.
 #[derive(Clone, PartialEq)]
 enum Intake {
-    /// From the ways that lead to it.
+    /// From the outputs of other nodes.
     Ways,
-    /// A processor, with its tasks.
+    /// Only for a processor: its tasks.
     Tasks(Tasks),
     /// From a durable channel.
     Channel {
@@ -59,32 +59,32 @@ enum Intake {
 /// The action of a reload for a node of the new plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
-    /// It runs and stays as it is.
+    /// The node runs and stays as it is.
     Kept,
-    /// It runs with other options from now on.
+    /// The node runs, and gets other options.
     Replaced,
-    /// A sink takes its records from another place: it starts when the one that runs has ended.
+    /// The sink takes its records from another place. It starts once the running one has ended.
     Moved,
-    /// It does not run.
+    /// The node does not run yet.
     New,
 }
 
-/// A consumer of a durable channel that no longer reads it.
+/// A sink that no longer reads a durable channel.
 pub(crate) struct Leaver {
     pub(crate) sink: Arc<str>,
     pub(crate) channel: Arc<str>,
 }
 
-/// The difference between the plan that runs and a new one.
+/// The difference between the running plan and a new one.
 pub(crate) struct Difference {
     fates: BTreeMap<Arc<str>, Fate>,
-    /// The nodes that the new plan does not have.
+    /// The nodes that are missing from the new plan.
     pub(crate) removed: Vec<(Arc<str>, Section)>,
-    /// Those whose channel stays.
+    /// The sinks that stop reading a channel which stays.
     pub(crate) leavers: Vec<Leaver>,
-    /// The sinks that stop reading a channel which stays, also to read it again with other tags.
+    /// The same sinks, and those that will read the channel again with other tags.
     pub(crate) stopped: Vec<Arc<str>>,
-    /// The sources that the new plan replaces.
+    /// The sources that the new plan replaces by others of the same name.
     replaced: Vec<Arc<str>>,
 }
 
@@ -93,12 +93,12 @@ impl Difference {
         self.fates.get(name).copied().unwrap_or(Fate::New)
     }
 
-    /// Whether the new plan does not have the node.
+    /// Whether the node is missing from the new plan.
     pub(crate) fn removes(&self, name: &str) -> bool {
         self.removed.iter().any(|(node, _)| **node == *name)
     }
 
-    /// The sources that end, because the new plan replaces them or does not have them.
+    /// The sources that end: the new plan replaces or removes them.
     pub(crate) fn ending_sources(&self) -> Arc<[Arc<str>]> {
         let removed = self.removed.iter();
         let removed = removed.filter(|(_, section)| *section == Section::Source);
@@ -106,14 +106,14 @@ impl Difference {
         self.replaced.iter().chain(removed).cloned().collect()
     }
 
-    /// Whether the node is to be started.
+    /// Whether the node must be started.
     pub(crate) fn starts(&self, name: &str) -> bool {
         matches!(self.fate(name), Fate::New | Fate::Moved)
     }
 }
 
 impl Known {
-    /// Those of a plan. `in_front`: whether the processors of the sink with this index run in front of its memory.
+    /// The nodes of a plan. `in_front`: whether the processors of the sink with this index run in front of its memory.
     pub(crate) fn of(plan: &Plan, in_front: impl Fn(usize) -> bool) -> Self {
         let mut nodes = BTreeMap::new();
         let mut add = |name: &Arc<str>, section, options: &Arc<str>, intake, is_fixed| {
@@ -173,7 +173,8 @@ impl Known {
         Self(nodes)
     }
 
-    /// The actions that lead to `new`. A node that `has_ended` stays so unless it changes. Fails if only a restart can do it.
+    /// The actions of a reload from this plan to `new`. A node that has ended (`has_ended`) is started again only if it changes.
+    /// Fails if only a restart can make the change.
     pub(crate) fn difference(
         &self,
         new: &Self,
@@ -226,7 +227,7 @@ impl Known {
         })
     }
 
-    /// All nodes but pumps, from sources to sinks.
+    /// The names of all nodes except pumps, from sources to sinks.
     pub(crate) fn names(&self) -> Vec<&Arc<str>> {
         let nodes = self.0.iter().filter(|(name, _)| !is_pump(name));
         let mut nodes: Vec<_> = nodes.map(|(name, node)| (node.section, name)).collect();
@@ -245,7 +246,7 @@ impl Known {
     }
 }
 
-/// Whether it is the name of the pump of a channel: no node of a configuration has such a name.
+/// Whether this is the name of a channel's pump. Names in a configuration never contain a dot.
 pub(crate) fn is_pump(name: &str) -> bool {
     name.contains('.')
 }

@@ -1,5 +1,5 @@
-//! Lays the nodes of a plan beside those that run: opens channels, connects sinks, binds sources. Everything that can fail is done
-//! here, before anything changes.
+//! Prepares the nodes of a plan beside the running ones: opens channels, connects sinks, binds sources. All steps that can fail
+//! happen here, before anything changes.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -34,15 +34,15 @@ use crate::{
     unopened::Unopened,
 };
 
-/// The type of a pump in `status`.
+/// The type of a pump as `status` shows it.
 const PUMP: &str = "pump";
 
-/// The nodes that a plan adds, and those that follow others. Dropping it undoes everything.
+/// The prepared nodes of a plan: new ones, and those that replace others. Dropping this undoes everything.
 pub(super) struct Laid {
     pub(super) draft: Draft,
     /// Ports of nodes that do not run yet.
     pub(super) ports: Vec<Outlet>,
-    /// Keep all new channels and queues open until everything is connected.
+    /// Keeps all new channels and queues open until everything is connected.
     pub(super) feeds: Vec<Arc<Feed>>,
     pub(super) channels: Vec<(Arc<str>, ChannelState, Open)>,
     /// In the order in which they start.
@@ -63,7 +63,7 @@ pub(super) struct End {
     pub(super) fills: Vec<Arc<str>>,
 }
 
-/// Lays a plan.
+/// Prepares a plan.
 pub(super) struct Laying<'a> {
     pub(super) graph: &'a mut Graph,
     pub(super) starter: &'a Starter,
@@ -71,12 +71,13 @@ pub(super) struct Laying<'a> {
     pub(super) difference: &'a Difference,
     /// The channels that run.
     pub(super) running: &'a HashMap<Arc<str>, ChannelState>,
-    /// At the start of the process, nodes whose own state cannot be used are left out. Later nothing changes then.
+    /// Whether this is the start of the process. A start leaves out a node whose own state cannot be used; a reload fails
+    /// instead and changes nothing.
     pub(super) is_start: bool,
     pub(super) opened: Vec<(Arc<str>, ChannelState, Open)>,
     pub(super) feeds: HashMap<Arc<str>, Arc<Feed>>,
     pub(super) queues: Vec<Arc<Feed>>,
-    /// Readers of each new channel, in the order of its consumers.
+    /// The readers of each new channel, in the order of its consumers.
     pub(super) readers: HashMap<Arc<str>, VecDeque<Box<dyn Reader>>>,
     pub(super) joining: Joining,
     pub(super) sinks: Vec<LaidSink>,
@@ -84,29 +85,29 @@ pub(super) struct Laying<'a> {
     pub(super) failures: Vec<Failure>,
 }
 
-/// Whether the processors of a sink run in front of the memory before it.
+/// Whether the processors of a sink run in front of the sink's memory instead of behind it.
 pub(super) fn is_chain_in_front(
     plan: &SinkPlan,
     index: usize,
     processors: &[ProcessorPlan],
 ) -> bool {
-    // They make the key by which its records are dealt.
     let comes_back = |node: &ChainNode| {
         let mut routes = processors[node.index].rejects.iter();
         node.reports && routes.any(|route| route.to == Target::Sink(index))
     };
     let nodes = plan.chain.iter().flat_map(|chain| &chain.nodes);
-    // A reader that waits until its own full memory takes a record would wait forever.
+    // The key by which records are dealt may be a field that the processors set. And if a processor rejects into its own sink, its
+    // reader would wait forever for space in the memory that the same reader must empty.
     deals(plan) || nodes.into_iter().any(comes_back)
 }
 
-/// Whether the records of a sink are dealt to its lanes.
+/// Whether the option `partition` deals the records of a sink to its lanes.
 fn deals(plan: &SinkPlan) -> bool {
     matches!(&plan.input, Input::Memory { tasks, .. } if tasks.partition != Partition::Same)
 }
 
 impl Laying<'_> {
-    /// Lays everything that is new, moved or replaced.
+    /// Prepares all nodes that are new, moved or replaced.
     pub(super) fn lay(mut self, plan: &mut Plan) -> Result<Laid, Failure> {
         for channel in &plan.channels {
             if self.difference.starts(&channel.name) {
@@ -185,7 +186,7 @@ impl Laying<'_> {
         Ok(())
     }
 
-    /// Connects a new channel, and lays its pump if it reads another one.
+    /// Connects a new channel. If it reads another channel, prepares its pump.
     fn connect(&mut self, plan: &ChannelPlan, channels: &[ChannelPlan]) -> Result<(), Failure> {
         let reporter = self.graph.reporter(&plan.name);
         let Some(feed) = self.feeds.get(&plan.name).cloned() else {
@@ -232,7 +233,7 @@ impl Laying<'_> {
         Ok(())
     }
 
-    /// Where a consumer of a channel gets its reader.
+    /// How a consumer of a channel obtains its reader.
     fn supply(&mut self, consumer: &Arc<str>, channel: &ChannelPlan) -> Supply {
         let readers = self.readers.get_mut(&channel.name);
         if let Some(reader) = readers.and_then(VecDeque::pop_front) {
@@ -245,7 +246,7 @@ impl Laying<'_> {
         Supply::Channel(feed, found.unwrap_or_else(|| (&**consumer).into()))
     }
 
-    /// Lays a sink that is new or takes its records from another place than before.
+    /// Prepares a sink that is new or takes its records from another place than before.
     fn sink(
         &mut self,
         plan: &SinkPlan,
@@ -286,7 +287,8 @@ impl Laying<'_> {
         Ok(())
     }
 
-    /// Lays a sink over its supplies. Their readers run its chain, unless that is `in_front` of the memory.
+    /// Prepares a sink with one task for each of its supplies. Their readers run its chain, unless that is `in_front` of the
+    /// memory.
     fn lay_sink(
         &mut self,
         plan: &SinkPlan,
@@ -333,7 +335,7 @@ impl Laying<'_> {
         self.joining.sinks.push(sink);
     }
 
-    /// Binds a source that is new, or that follows another one. `channels` are those of the plan.
+    /// Binds a source that is new or replaces another one. `channels` are those of the plan.
     fn source(
         &mut self,
         mut plan: SourcePlan,
@@ -345,7 +347,7 @@ impl Laying<'_> {
         let named = (&plan.name, "source", plan.kind);
         let fills = filled(&plan.routes, channels);
         if let Some(why) = fills.iter().find_map(|channel| self.missing(channel)) {
-            // Without it the channel could not keep what it accepts.
+            // The channel that it sends to does not run and could not keep its records.
             self.leave_out(named, &why)?;
             return Ok(None);
         }
@@ -379,7 +381,7 @@ impl Laying<'_> {
         }))
     }
 
-    /// Continues without a channel that could not be opened. Nothing is accepted for it: nodes that reject into it wait.
+    /// Continues without a channel that could not be opened. It accepts nothing: nodes that reject into it wait.
     fn leave_out_channel(&mut self, plan: &ChannelPlan, failure: Failure) {
         let channel: Arc<dyn Channel> = Arc::new(Unopened::default());
         let open = Open::new(channel.clone(), Box::pin(async { Ok(()) }));
@@ -394,7 +396,7 @@ impl Laying<'_> {
         self.failures.push(failure);
     }
 
-    /// Continues without a node at the start of the process; fails later.
+    /// Leaves out a node if this is the start of the process; otherwise fails.
     fn leave_out(
         &mut self,
         named: (&Arc<str>, &'static str, &'static str),
@@ -407,7 +409,7 @@ impl Laying<'_> {
         Ok(())
     }
 
-    /// Records that a node does not run, with the reason.
+    /// Shows in `status` and in the log that a node does not run, and why.
     fn show_left_out(&mut self, named: (&Arc<str>, &'static str, &'static str), why: &str) {
         let (name, section, _) = named;
         self.graph.reporter(name).error(
@@ -417,7 +419,7 @@ impl Laying<'_> {
         self.node(named, vec![StateCell::failed(why)]);
     }
 
-    /// The reason why a node that needs this channel cannot run, if so.
+    /// The reason why a node that needs this channel cannot run; `None` if the channel runs.
     fn missing(&self, channel: &str) -> Option<String> {
         let why = self.state(channel)?.unusable.as_ref()?;
         Some(format!("the channel {channel} does not run: {why}"))

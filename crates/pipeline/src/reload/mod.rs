@@ -1,7 +1,7 @@
-//! Turns a pipeline to a plan: at the start, when nothing runs yet, and at each reload.
+//! Changes a pipeline to a new plan: at the start, when nothing runs yet, and at each reload.
 //!
-//! Everything that the plan adds is built beside what runs. If that fails, nothing has changed. Then ports and chains turn to it between two
-//! batches, so nothing is lost, repeated or overtaken, and only the nodes that differ stop.
+//! First, everything that the plan adds is built beside the running nodes. If that fails, nothing has changed. Then ports and
+//! chains switch to the new plan between two batches, so no batch is lost, repeated or overtaken. Only the nodes that differ stop.
 
 mod known;
 mod laying;
@@ -32,7 +32,7 @@ use crate::{
 use known::{Difference, Fate, Known, Section, is_pump};
 use laying::{End, Laid, Laying, is_chain_in_front};
 
-/// The longest wait for a removed channel to close that is in the configuration again.
+/// How long a reload waits for a removed channel to close, if the new configuration has a channel of that name again.
 const CLOSING: Duration = Duration::from_secs(5);
 
 /// Reloads a running pipeline.
@@ -45,20 +45,20 @@ pub struct Reloader {
     channels: HashMap<Arc<str>, ChannelState>,
     sources: HashMap<Arc<str>, Seated<Box<dyn Source>>>,
     sinks: HashMap<Arc<str>, Seated<Arc<dyn Sink>>>,
-    /// Nodes that are not in the plan any more, until they have ended.
+    /// Nodes that have left the plan and have not ended yet.
     leaving: Vec<(Arc<str>, Stop)>,
 }
 
-/// A durable channel that runs, or cannot.
+/// A durable channel: running, or unusable.
 struct ChannelState {
     id: Option<u128>,
-    /// Returns when it is closed.
+    /// Resolves when it is closed.
     ended: Stop,
-    /// The reason why it could not be opened, if so.
+    /// The reason why it could not be opened.
     unusable: Option<String>,
 }
 
-/// A node after a reload.
+/// The effect of a reload on a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
     /// Its name.
@@ -67,16 +67,16 @@ pub struct Change {
     pub outcome: Outcome,
 }
 
-/// The outcome of a reload for a node.
+/// How a reload changed a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The node was added.
     Added,
     /// The node has other options.
     Replaced,
-    /// The node was removed. A source or sink first ends what it has begun.
+    /// The node was removed. A source or sink first finishes the work that it has begun.
     Removed,
-    /// The channel or sink runs behind another chain, or the sink takes its records from another place.
+    /// The channel or sink has another chain in front of it, or the sink takes its records from another place.
     Reconnected,
     /// Nothing changed.
     Kept,
@@ -96,7 +96,7 @@ impl Outcome {
 }
 
 impl Reloader {
-    /// Nothing runs yet.
+    /// A reloader of a pipeline in which nothing runs yet.
     pub(crate) fn new(
         graph: Graph,
         starter: Starter,
@@ -116,7 +116,7 @@ impl Reloader {
         }
     }
 
-    /// Starts the nodes of a plan. Those whose own state cannot be used are left out; returns their failures.
+    /// Starts the nodes of a plan. Nodes whose own state cannot be used are left out; returns their failures.
     pub(crate) async fn start(&mut self, mut plan: Plan) -> Result<Vec<Failure>, Failure> {
         let new = self.known_of(&plan);
         let difference = self.difference(&new)?;
@@ -127,7 +127,7 @@ impl Reloader {
         Ok(failures)
     }
 
-    /// Turns to a plan. After a failure the pipeline runs as before.
+    /// Changes the pipeline to a plan. After a failure the pipeline runs as before.
     ///
     /// A sink that stops reading a channel must have settled everything in it, unless `forget` names the sink.
     pub async fn reload(
@@ -173,7 +173,7 @@ impl Reloader {
         self.known.difference(new, has_ended)
     }
 
-    /// Fails if a sink that leaves a channel has not settled everything there.
+    /// Fails if a sink would leave a channel in which it has not settled everything, unless `forget` names the sink.
     fn check_leavers(&self, difference: &Difference, forget: &[String]) -> Result<(), Failure> {
         let is_removed = |name: &&String| {
             let mut leavers = difference.leavers.iter();
@@ -199,7 +199,7 @@ impl Reloader {
         Ok(())
     }
 
-    /// Builds everything that a plan adds.
+    /// Prepares everything that a plan adds.
     fn lay(
         &mut self,
         plan: &mut Plan,
@@ -243,7 +243,7 @@ impl Reloader {
         Ok(laid)
     }
 
-    /// Turns to what was laid.
+    /// Switches to the prepared plan.
     async fn apply(
         &mut self,
         laid: Laid,
@@ -299,19 +299,19 @@ impl Reloader {
             let seated = self.starter.source(bound, before).await;
             self.sources.insert(name, seated);
         }
-        // From here on only the nodes keep what is behind them open.
+        // From here on, only nodes keep the channels behind them open.
         drop((ports, laid.ports, laid.feeds));
         self.show(plan, laid.ends, laid.nodes);
         Ok(())
     }
 
-    /// A new node begins after this: the end of the node of its name that runs, or that is ending.
+    /// The end that a new node waits for: that of the running node of the same name, or of one that is still ending.
     fn before(&self, name: &str, running: Option<Stop>) -> Option<Stop> {
         let leaving = self.leaving.iter().rfind(|(node, _)| **node == *name);
         running.or_else(|| leaving.map(|(_, ended)| ended.clone()))
     }
 
-    /// Lets the nodes end that are not in the plan any more.
+    /// Lets the nodes end that have left the plan.
     fn end_removed(&mut self, difference: &Difference, forget: &[String]) {
         for (name, section) in &difference.removed {
             match section {
@@ -328,7 +328,7 @@ impl Reloader {
                     }
                 }
                 Section::Sink => {
-                    // Behind memory, and behind a channel that was removed, it reads what is left.
+                    // A removed sink first reads everything left in its memory, or in a channel that was removed with it.
                     if let Some(Seated { seats, ended }) = self.sinks.remove(name) {
                         if forget.iter().any(|it| **it == **name) {
                             seats.iter().for_each(Seat::leave);
@@ -360,7 +360,7 @@ impl Reloader {
         }
     }
 
-    /// Forgets the nodes that have ended since they were removed.
+    /// Frees the removed nodes that have ended by now.
     fn forget_ended(&mut self, plan: &Plan) {
         let leaving = std::mem::take(&mut self.leaving).into_iter();
         let (ended, leaving): (Vec<_>, _) = leaving.partition(|(_, ended)| ended.is_over());
@@ -377,7 +377,7 @@ impl Reloader {
         }
     }
 
-    /// Waits until the channels are closed that were removed and are in the plan again: their directories are locked until then.
+    /// Waits until removed channels that the plan has again are closed, because their directories are locked until then.
     async fn closed(&self, plan: &Plan, difference: &Difference) -> Result<(), Failure> {
         let new = plan.channels.iter().map(|it| &it.name);
         let is_new = |name: &Arc<str>| difference.fate(name) == Fate::New;
@@ -395,12 +395,12 @@ impl Reloader {
         Ok(())
     }
 
-    /// A replay of what a node has rejected, or why there can be none.
+    /// Prepares a replay of the records that a node rejected; the error is the reason why there can be none.
     pub fn replay(&mut self, node: &str) -> Result<Replay, String> {
         self.graph.replay(&node.into(), self.known.inputs())
     }
 
-    /// Asks a durable channel to forget a consumer that no sink reads for; `None` if no such channel runs.
+    /// Asks a durable channel to forget a consumer that no sink reads for. `None` if no channel of this name runs.
     pub fn forget_consumer(
         &self,
         channel: &str,
@@ -409,8 +409,9 @@ impl Reloader {
         self.graph.forget_consumer(channel, consumer)
     }
 
-    /// Asks a durable channel to move a consumer past everything up to a position, and restarts its sink, which may have taken some of that;
-    /// `None` if no channel of that id runs under the name. The answer has the number of records that the consumer had not settled.
+    /// Asks a durable channel to move a consumer past everything up to a position, and restarts its sink, which may already have
+    /// taken some of those records. The answer has the number of records that the consumer had not settled. `None` if no channel
+    /// with this name and id runs.
     pub fn skip(
         &self,
         channel: (&str, u128),
@@ -495,7 +496,7 @@ impl Reloader {
     }
 }
 
-/// The result for each node of the plan `known`, and for those that were removed.
+/// The changes of all nodes of the plan `known`, and of those that were removed.
 fn changes(known: &Known, difference: &Difference, reconnected: &[Arc<str>]) -> Vec<Change> {
     let present = known.names().into_iter().map(|name| {
         let outcome = match difference.fate(name) {

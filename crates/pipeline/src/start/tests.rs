@@ -32,7 +32,7 @@ struct Begun {
     lane: usize,
 }
 
-/// A source or sink that says when it begins. A source ends at its stop, a sink with its inlet.
+/// A source or sink that reports when it begins. A source ends at its stop, a sink with its inlet.
 #[derive(Clone)]
 struct Told {
     begun: mpsc::Sender<Begun>,
@@ -97,7 +97,7 @@ impl Sink for Told {
     }
 }
 
-/// The reader of a channel without batches, which has ended or not.
+/// The reader of a channel without batches. It is at its end, or waits forever.
 struct Empty {
     has_ended: bool,
     _held: Arc<()>,

@@ -53,7 +53,7 @@ impl Script {
         self.0.lock().unwrap().1.len()
     }
 
-    /// The milliseconds between one run and the next.
+    /// The milliseconds between the starts of consecutive runs.
     fn waits(&self) -> Vec<u128> {
         let (_, begun) = &*self.0.lock().unwrap();
         let pairs = begun.windows(2);
@@ -185,7 +185,7 @@ fn retry() -> (Retry, Reporter, Stopper) {
     (retry, reporter, stopper)
 }
 
-/// The milliseconds that a failed run is followed by.
+/// The back-off after a failed run, in milliseconds.
 async fn wait_after(retry: &mut Retry, failure: Failure) -> u128 {
     let begun = Clock::now();
     assert!(
@@ -288,7 +288,7 @@ async fn after_a_stop_a_source_that_fails_and_a_sink_behind_a_durable_channel_do
     assert_eq!((end, state), (Ok(()), NodeState::Ended));
     let (end, state) = supervise_sink(&fails(), Some(7), &stopper).await;
     assert_eq!((end, state), (Ok(()), NodeState::Ended));
-    // Behind memory it has batches that are nowhere else.
+    // Behind memory, the sink's batches exist nowhere else.
     let script = Script::new([Ends::Failing(later()), Ends::Panicking, Ends::Well]);
     let (end, state) = supervise_sink(&script, None, &stopper).await;
     assert_eq!((end, state), (Ok(()), NodeState::Ended));
@@ -300,7 +300,7 @@ async fn a_replaced_sink_is_followed_by_the_next_one_on_the_same_inlet() {
     let (stopper, _) = stop();
     let (seat, first) = Seat::<Arc<dyn Sink>>::new(&stopper);
     let (mut inlet, context) = input(None, first);
-    // The first one does not end, and the second one at the call.
+    // The first sink does not end; the second one ends when it is called.
     let (stays, takes) = (Arc::new(Waits(false)), Arc::new(Waits(true)));
     let replace = async {
         seat.replace(takes);

@@ -4,8 +4,8 @@ use millstream_wire::msgpack::{write_array_len, write_uint};
 
 use super::protocol::{Answers, Format, records_of};
 
-/// Reads the output of a program as it arrives in pieces of at most `step` bytes, up to the first answer that cannot be used. Returns the
-/// records of all answers before it as packed entries, the number of the answers, and whether all of them can be used.
+/// Reads the output of a program, which arrives in pieces of at most `step` bytes, up to the first unusable answer. Returns the
+/// records of all earlier answers as packed entries, the number of these answers, and whether all answers are usable.
 ///
 /// # Panics
 /// If an answer has other bytes than those of the output.

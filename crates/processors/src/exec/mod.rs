@@ -2,8 +2,9 @@
 //!
 //! `read -> decode -> send -> keep -> read back -> [process] -> encode -> write -> settle`
 //!
-//! Each task has a program. However that behaves, each record is answered, rejected with a reason, or the run of the path fails and
-//! continues at its last checkpoint. It waits for the program, so its chain must not run on a data thread ([`Processor::blocking`]).
+//! Each task has a program. Regardless of the program's behaviour, each record is answered, rejected with a reason, or the run
+//! fails and restarts at its last checkpoint. A task waits for its program, so its chain must not run on a data thread
+//! ([`Processor::blocking`]).
 
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
@@ -78,14 +79,14 @@ fn answers_max() -> Size {
     ANSWERS_MAX
 }
 
-/// The tasks of a processor share this.
+/// The part that all tasks of a processor share.
 struct Shared {
     launch: Launch,
     format: Format,
     timeout: Period,
     answers_max: Size,
     reporter: Reporter,
-    /// The program has given a usable answer since Millstream was started.
+    /// Whether the program has given a usable answer since Millstream started.
     is_proven: AtomicBool,
 }
 

@@ -1,7 +1,8 @@
 //! A running program behind three pipes that never block.
 //!
-//! Records go to its standard input and answers come from its standard output, both at once, so that no full pipe stops the other one. Its
-//! standard error is read along, and only its end is kept. It is in a process group, which is killed as a whole.
+//! Records go to the program's standard input and answers come from its standard output, both at once, so that no full pipe blocks
+//! the other one. Its standard error is read as well, and only the end is kept. The program has a separate process group, which is
+//! killed as a whole.
 
 use std::{
     collections::BTreeMap,
@@ -25,15 +26,15 @@ use rustix::{
     process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid},
 };
 
-/// Bytes that are read at once; the size of a pipe.
+/// Bytes that are read at once: the size of a pipe.
 const READ_BYTES: usize = 64 << 10;
-/// The end of standard error that is kept.
+/// The bytes of standard error that are kept.
 const WORDS_BYTES: usize = 512;
-/// The most characters of it in a message.
+/// The most characters of standard error that a message shows.
 const WORDS_SHOWN: usize = 200;
-/// The longest wait for a program to end after its standard input was closed, before it is killed.
+/// The longest wait for a program to end after its standard input was closed. Then it is killed.
 const GRACE: Duration = Duration::from_millis(50);
-/// The longest wait for the end of a killed program. One that hangs in the kernel is awaited by a thread.
+/// The longest wait for a killed program. If it hangs in the kernel, a separate thread waits for it.
 const REAP: Duration = Duration::from_millis(100);
 const STEP: Duration = Duration::from_millis(1);
 
@@ -46,22 +47,22 @@ pub(super) struct Launch {
     pub(super) environment: BTreeMap<String, String>,
 }
 
-/// Why a program cannot go on.
+/// Why a program cannot continue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Cause {
     /// It ended, or closed its standard output.
     Closed,
     /// It ended, or closed its standard input.
     StoppedReading,
-    /// It gave no answer in time.
+    /// It gave no answer in this time.
     Silent(Period),
-    /// Its output is not an answer.
+    /// Its output is not an answer; the text says why.
     Nonsense(String),
     /// It gave more answers than it got records.
     Surplus,
     /// It answered before it had read the record.
     Early,
-    /// The answers to a batch are too large.
+    /// The answers to a batch exceed this size.
     Large(Size),
     /// A pipe failed.
     Pipe(Errno),
@@ -70,18 +71,18 @@ pub(super) enum Cause {
 /// A program that has failed.
 #[derive(Debug)]
 pub(super) struct Fault {
-    /// The cause in words, behind the name of the program.
+    /// The cause, as the end of a sentence that begins with the name of the program.
     pub(super) why: String,
-    /// It has not read a byte since its last answer: the failure has nothing to do with the records that it was sent.
+    /// Whether it has not read a byte since its last answer. Then the records that it was sent did not cause the failure.
     pub(super) is_unread: bool,
 }
 
-/// Its state while it has no record to answer.
+/// The state of a program that has no record to answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Rest {
     /// It waits.
     Ready,
-    /// It has written something.
+    /// It has written unexpected output.
     Talks,
     /// It has ended or closed its standard output.
     Ended,
@@ -89,23 +90,23 @@ pub(super) enum Rest {
 
 /// A running program. It is killed when this is dropped.
 pub(super) struct Program {
-    /// `None` when it has been reaped.
+    /// `None` once it has been reaped.
     child: Option<Child>,
-    /// `None` while it is being ended.
+    /// `None` once it was closed to end the program.
     input: Option<ChildStdin>,
     output: ChildStdout,
-    /// `None` when the program has closed it.
+    /// `None` once the program has closed it.
     errors: Option<ChildStderr>,
     /// The end of its standard error.
     words: Vec<u8>,
-    /// Bytes that it was sent since its last answer.
+    /// Bytes sent to it since its last answer.
     sent: u64,
     /// Whether it has answered since its start.
     has_answered: bool,
 }
 
 impl Launch {
-    /// Fails if there is no such program, or if it may not be executed.
+    /// Fails if the program does not exist or may not be executed.
     pub(super) fn check(&self) -> io::Result<()> {
         let name = Path::new(self.name());
         if name.components().count() > 1 {
@@ -187,7 +188,7 @@ impl Program {
         self.send(bytes)
     }
 
-    /// Reads what is there.
+    /// Reads the output that is available.
     fn read_answers(&self, answers: &mut Vec<u8>) -> Result<(), Cause> {
         answers.reserve(READ_BYTES);
         match read(&self.output, spare_capacity(answers)) {
@@ -197,7 +198,7 @@ impl Program {
         }
     }
 
-    /// Reads what is there of its standard error and keeps the end.
+    /// Reads the standard error that is available and keeps its end. Returns whether there may be more.
     fn read_errors(&mut self) -> bool {
         let Some(errors) = &self.errors else {
             return false;
@@ -254,13 +255,13 @@ impl Program {
         self.has_answered
     }
 
-    /// Bytes that it was sent and has not read.
+    /// Bytes sent to it that it has not read yet.
     pub(super) fn unread(&self) -> u64 {
         let input = self.input.as_ref();
         input.map_or(0, |input| ioctl_fionread(input).unwrap_or(0))
     }
 
-    /// Its state when all records are answered, after this time or as soon as it writes something.
+    /// Its state when all records are answered. Waits for `wait`, or until it writes something.
     pub(super) fn rest(&mut self, wait: Duration) -> Rest {
         self.read_errors();
         let mut polled = [PollFd::new(&self.output, PollFlags::IN)];
@@ -273,7 +274,7 @@ impl Program {
         }
     }
 
-    /// Takes the last line that it wrote on standard error, if there is a new one.
+    /// Takes the last line of its standard error, if there is a new one.
     pub(super) fn take_words(&mut self) -> Option<String> {
         let text = String::from_utf8_lossy(&self.words);
         let line = text.lines().map(str::trim).rfind(|line| !line.is_empty())?;
@@ -294,7 +295,7 @@ impl Program {
         let is_unread = !is_answer && self.unread() >= self.sent;
         let is_new = is_unread && !self.has_answered;
         let ended = matches!(cause, Cause::Closed | Cause::StoppedReading) && self.has_ended(GRACE);
-        // A program that writes faster than this reads has no last words.
+        // A program that writes faster than this loop reads must not keep it running.
         let read_until = Instant::now() + GRACE;
         while self.read_errors() && Instant::now() < read_until {}
         let status = self.kill();
@@ -312,7 +313,7 @@ impl Program {
         Fault { why, is_unread }
     }
 
-    /// Whether it ends within this time. It is not reaped.
+    /// Waits until it has ended, for at most `limit`. Does not reap it.
     fn has_ended(&self, limit: Duration) -> bool {
         let Some(child) = &self.child else {
             return true;
@@ -331,7 +332,7 @@ impl Program {
     /// Kills its process group and reaps it.
     fn kill(&mut self) -> Option<ExitStatus> {
         let mut child = self.child.take()?;
-        // Before it is reaped: until then its number belongs to no other process.
+        // Killed before it is reaped: until then no other process can have its id.
         let _ = kill_process_group(Pid::from_child(&child), Signal::KILL);
         let until = Instant::now() + REAP;
         while Instant::now() < until {
@@ -350,7 +351,7 @@ impl Program {
 impl Drop for Program {
     fn drop(&mut self) {
         if self.child.is_some() {
-            // The end of its input lets it end in order.
+            // Closing its input lets it end in order.
             self.input = None;
             self.has_ended(GRACE);
             self.kill();

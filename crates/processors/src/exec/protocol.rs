@@ -1,4 +1,4 @@
-//! The protocol of `exec`: records as the program gets them, and its answers.
+//! The protocol of `exec`: the form of records for the program, and of its answers.
 //!
 //! ```text
 //! json      one line each: {"message":"text"}
@@ -30,7 +30,7 @@ pub(super) enum Format {
 const SHOWN_BYTES: usize = 60;
 
 impl Format {
-    /// Appends a record, which ends where its bytes end, as the program gets it.
+    /// Appends a record in this format. The record ends where its bytes end.
     pub(super) fn write(
         self,
         record: Record<'_>,
@@ -60,26 +60,26 @@ impl Format {
     }
 }
 
-/// A line as the record that it is.
+/// Writes a line as the map that it stands for, `{"message": LINE}`.
 fn write_line(line: &[u8], to: &mut Vec<u8>) {
     write_map_len(to, 1);
     write_str(to, MESSAGE.as_bytes());
     write_str(to, line);
 }
 
-/// The output of a program, divided into answers. Each byte is examined once, however it arrives.
+/// Divides the output of a program into answers. Each byte is examined once, regardless of how it arrives.
 #[derive(Debug)]
 pub(super) struct Answers {
     format: Format,
-    /// The output; more is appended to it.
+    /// The output so far; the caller appends to it.
     pub(super) buffer: Vec<u8>,
     /// The beginning of the next answer.
     at: usize,
-    /// Up to here, no end of an answer was found.
+    /// The offset up to which no end of an answer was found.
     scanned: usize,
-    /// MessagePack values that are owed to the next answer.
+    /// MessagePack values that the next answer still needs.
     open: u64,
-    /// An answer in JSON as MessagePack.
+    /// The current JSON answer as MessagePack.
     value: Vec<u8>,
 }
 
@@ -95,7 +95,7 @@ impl Answers {
         }
     }
 
-    /// The next complete answer as a MessagePack value. The error says what is wrong with it.
+    /// The next complete answer as a MessagePack value; `None` if there is none yet. The error says what is wrong with an answer.
     pub(super) fn next(&mut self) -> Result<Option<&[u8]>, String> {
         match self.format {
             Format::Json => self.next_line(),
@@ -147,19 +147,19 @@ impl Answers {
         }
     }
 
-    /// Bytes that no answer has used yet.
+    /// The number of bytes that belong to no answer yet.
     pub(super) fn pending(&self) -> usize {
         self.buffer.len() - self.at
     }
 
-    /// Forgets the answers that were returned.
+    /// Removes the answers that were returned.
     pub(super) fn release(&mut self) {
         self.buffer.drain(..self.at);
         self.scanned -= self.at;
         self.at = 0;
     }
 
-    /// Forgets everything, and returns memory above `bytes_max` to the system.
+    /// Clears everything, and frees memory above `bytes_max`.
     pub(super) fn reset(&mut self, bytes_max: usize) {
         self.buffer.clear();
         (self.at, self.scanned, self.open) = (0, 0, 1);
@@ -169,7 +169,7 @@ impl Answers {
     }
 }
 
-/// The beginning of an answer for a message.
+/// The beginning of an answer, to show in a message.
 fn shown(answer: &[u8]) -> String {
     let start = answer.get(..SHOWN_BYTES).unwrap_or(answer);
     let text = String::from_utf8_lossy(start);

@@ -1,4 +1,4 @@
-//! The answers to a batch until all of them are there: only then is it certain which answer belongs to which record.
+//! Holds the answers to a batch until all have arrived: only then is it certain which answer belongs to which record.
 
 use std::{convert::Infallible, ops::Range};
 
@@ -28,7 +28,7 @@ pub(super) struct Staged {
 struct Counts {
     /// Entries in the body.
     entries: u32,
-    /// Records that became nothing.
+    /// Records that were dropped.
     dropped: u32,
 }
 
@@ -46,7 +46,7 @@ impl From<String> for Cause {
 }
 
 impl Staged {
-    /// Adds the answer to a record. After an error part of it was added.
+    /// Adds the answer to a record. After an error a part of it may have been added.
     pub(super) fn add(
         &mut self,
         batch: &Batch,
@@ -57,7 +57,7 @@ impl Staged {
     ) -> Result<(), Cause> {
         self.head.clear();
         match timed.record {
-            // The time, and the metadata of newer Fluent Bits.
+            // A packed record keeps its time, and the metadata of newer Fluent Bits.
             Record::Packed(rest) => {
                 let end = batch.body.len() - rest.len();
                 let head = batch.body.get(range.start..end);
@@ -92,7 +92,7 @@ impl Staged {
         self.rejected.push((range, why));
     }
 
-    /// The state now.
+    /// The present state.
     pub(super) fn mark(&self) -> Mark {
         Mark {
             length: self.body.len(),
@@ -100,20 +100,20 @@ impl Staged {
         }
     }
 
-    /// Forgets the answers since `mark`; rejected records stay rejected.
+    /// Removes the answers since `mark`. Rejected records stay rejected.
     pub(super) fn back_to(&mut self, mark: Mark) {
         self.body.truncate(mark.length);
         self.counts = mark.counts;
     }
 
-    /// Forgets everything.
+    /// Removes everything.
     pub(super) fn clear(&mut self) {
         self.body.clear();
         self.counts = Counts::default();
         self.rejected.clear();
     }
 
-    /// Moves everything to the output of the batch, and returns memory above `bytes_max` to the system.
+    /// Moves all answers to the output of the batch, and frees memory above `bytes_max`.
     pub(super) fn send(&mut self, batch: &Batch, out: &mut Out<'_>, bytes_max: usize) {
         let (body, counts) = (&mut self.body, self.counts);
         if counts.entries > 0 {

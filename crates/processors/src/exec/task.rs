@@ -1,8 +1,8 @@
 //! The work of `exec`: sends the records of a batch to the program and takes its answers.
 //!
-//! Normally records are sent as fast as the program reads them, and an answer belongs to the record with its number. If something goes
-//! wrong, it is not certain which record it was and whether earlier answers belong to their records: an answer may have been left out. So
-//! the batch is sent again from its beginning, to a new program and one record at a time. A failure then belongs to one record.
+//! Normally records are sent as fast as the program reads them, and the n-th answer belongs to the n-th record. After a failure it
+//! is unknown which record caused it, and whether earlier answers belong to their records, because the program may have left out an
+//! answer. So a new program gets the batch again, one record at a time. A failure then belongs to one record.
 
 use std::{
     io, iter,
@@ -23,16 +23,16 @@ use super::{
     window::{Event, Outgoing, Window},
 };
 
-/// Buffers that are kept between batches.
+/// The most bytes of the buffers that are kept between batches.
 const KEPT_BYTES: usize = 1 << 20;
-/// After this many failures on one record, sent alone, it is rejected. There was one more before, in the batch.
+/// A record is rejected after this many failures on it alone. (The batch failed once before that.)
 const TRIES: u32 = 2;
-/// Programs in a row that end before they read a record, until the run fails.
+/// If this many programs in a row end before they read a record, the run fails.
 const UNREAD_MAX: u32 = 3;
-/// Records in a row that a program fails on, without ever having answered one, until the run fails.
+/// If a program that never answered fails on this many records in a row, the run fails.
 const UNPROVEN_MAX: u32 = 3;
-/// The wait for surplus output after the last answer: four times the mean time of an answer, within these bounds. A program that writes one
-/// answer too many writes the last one about then.
+/// Bounds of the wait for surplus output after the last answer. The wait is four times the mean time of an answer: a program that
+/// writes one answer too many writes it within about that time.
 const SETTLE_MIN: Duration = Duration::from_micros(200);
 const SETTLE_MAX: Duration = Duration::from_millis(20);
 /// The wait before a program is started again. It doubles until a program answers.
@@ -49,7 +49,7 @@ pub(super) struct Executing {
     outgoing: Outgoing,
 }
 
-/// The history of programs that failed.
+/// The failures of recent programs.
 #[derive(Debug)]
 struct Restart {
     /// The wait before the next start; 0 before the first one.
@@ -66,7 +66,7 @@ fn unable(launch: &Launch, error: &io::Error) -> Failure {
 }
 
 impl Executing {
-    /// A task whose program is started with the first record. Fails if there is no such program.
+    /// A task that starts its program with the first record. Fails if the program does not exist.
     pub(super) fn new(shared: Arc<Shared>) -> Result<Self, Failure> {
         let launch = &shared.launch;
         launch.check().map_err(|error| unable(launch, &error))?;
@@ -83,11 +83,10 @@ impl Executing {
         })
     }
 
-    /// Sends all records one after the other, without waiting for answers. If something goes wrong, nothing is staged, and the cause is
-    /// returned.
+    /// Sends all records without waiting for answers. After a failure no answer is staged, and the cause is returned.
     fn all_at_once(&mut self, batch: &Batch) -> Result<Option<Cause>, Failure> {
         self.make_ready()?;
-        // The answer to a single record belongs to it.
+        // With a single record, an answer can belong to no other one.
         let Err(cause) = self.run(batch, records(batch), batch.count > 1) else {
             return Ok(None);
         };
@@ -96,7 +95,7 @@ impl Executing {
         Ok(Some(cause))
     }
 
-    /// Sends each record when the one before is answered. `settles`: waits for surplus output after each answer.
+    /// Sends each record once the previous one is answered. `settles`: waits for surplus output after each answer.
     fn one_by_one(&mut self, batch: &Batch, settles: bool) -> Result<(), Failure> {
         let (mut failed, mut unproven) = (0, String::new());
         for (range, timed) in records(batch) {
@@ -124,7 +123,7 @@ impl Executing {
         }
     }
 
-    /// Fails if the program has never answered a record: then the program is at fault, and not the records.
+    /// Fails if the program has never answered a record: then the program is at fault, and records must not be rejected.
     fn check_proven(&self, why: &str) -> Result<(), Failure> {
         if self.shared.is_proven.load(Ordering::Relaxed) {
             return Ok(());
@@ -192,14 +191,14 @@ impl Executing {
         if answers.pending() > 0 || program.rest(settle) == Rest::Talks {
             return Err(Cause::Surplus);
         }
-        // A program that reads single bytes may leave the newline.
+        // A program that reads single bytes may leave the newline unread.
         match program.unread() {
             0 | 1 => Ok(()),
             _ => Err(Cause::Early),
         }
     }
 
-    /// Starts the program if it does not run, or if the one that runs cannot be used.
+    /// Starts the program if it does not run or can no longer be used.
     fn make_ready(&mut self) -> Result<(), Failure> {
         let cause = match self
             .program
@@ -232,7 +231,7 @@ impl Executing {
         Ok(())
     }
 
-    /// Ends the program because of a failure.
+    /// Ends the program after a failure.
     fn fail(&mut self, cause: &Cause) -> Result<Fault, Failure> {
         let Shared {
             launch, reporter, ..

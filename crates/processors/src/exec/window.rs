@@ -1,4 +1,4 @@
-//! The records between the program and its answers: which of them are sent, and which are answered.
+//! The records of a batch that the program works on: sent, waiting to be sent, or waiting for an answer.
 
 use std::{ops::Range, time::Duration};
 
@@ -12,7 +12,7 @@ use super::{
     staged::Staged,
 };
 
-/// Encoded records that wait for the program, beside one record of any size.
+/// The most encoded bytes that wait for the program, in addition to one record of any size.
 const AHEAD_BYTES: usize = 64 << 10;
 
 /// A record of the batch, with its range in the body.
@@ -22,7 +22,7 @@ pub(super) type Event<'a> = (Range<usize>, TimedRecord<'a>);
 #[derive(Debug, Default)]
 pub(super) struct Outgoing {
     bytes: Vec<u8>,
-    /// The part that was sent.
+    /// The number of bytes that were sent.
     sent: usize,
     scratch: Vec<u8>,
 }
@@ -34,16 +34,16 @@ pub(super) struct Window<'a, I> {
     next: Option<Event<'a>>,
     unsent: I,
     unanswered: I,
-    /// Records that are encoded and not answered.
+    /// The number of records that are encoded and not answered.
     open: usize,
-    /// Records that are answered.
+    /// The number of records that are answered.
     answered: u32,
-    /// The next record has no form in the format, for this reason. It waits until the records before it are answered.
+    /// Why the next record cannot be encoded in the format. It is rejected when all records before it are answered.
     unfit: Option<String>,
 }
 
 impl Outgoing {
-    /// The bytes that are to be sent.
+    /// The bytes to send.
     pub(super) fn unsent(&self) -> &[u8] {
         self.bytes.get(self.sent..).unwrap_or_default()
     }
@@ -51,14 +51,14 @@ impl Outgoing {
     /// Notes that bytes were sent.
     pub(super) fn advance(&mut self, bytes: usize) {
         self.sent += bytes;
-        // Each byte moves at most once.
+        // Amortized, each byte is moved at most once.
         if self.sent * 2 >= self.bytes.len() {
             self.bytes.drain(..self.sent);
             self.sent = 0;
         }
     }
 
-    /// Forgets everything, and returns memory above `bytes_max` to the system.
+    /// Clears everything, and frees memory above `bytes_max`.
     pub(super) fn reset(&mut self, bytes_max: usize) {
         self.bytes.clear();
         self.sent = 0;
@@ -82,7 +82,7 @@ impl<'a, I: Iterator<Item = Event<'a>> + Clone> Window<'a, I> {
         }
     }
 
-    /// Stages the answers that have arrived. False if there were none.
+    /// Stages the answers that have arrived. Returns false if there were none.
     pub(super) fn stage(
         &mut self,
         answers: &mut Answers,
@@ -100,7 +100,7 @@ impl<'a, I: Iterator<Item = Event<'a>> + Clone> Window<'a, I> {
         Ok(self.open < before)
     }
 
-    /// Encodes the next records. One without a form in the format is rejected.
+    /// Encodes the next records, and rejects a record that cannot be encoded in the format.
     pub(super) fn encode(
         &mut self,
         format: Format,
@@ -135,7 +135,7 @@ impl<'a, I: Iterator<Item = Event<'a>> + Clone> Window<'a, I> {
         Ok(())
     }
 
-    /// The mean time of an answer, if all answers took this time.
+    /// The mean time per answer, if all answers so far took `elapsed`.
     pub(super) fn pace(&self, elapsed: Duration) -> Duration {
         elapsed / self.answered.max(1)
     }
@@ -146,7 +146,7 @@ impl<'a, I: Iterator<Item = Event<'a>> + Clone> Window<'a, I> {
     }
 }
 
-/// A record without what follows it in the body.
+/// A record, without the rest of the body that follows it.
 fn exact<'a>(batch: &Batch, range: &Range<usize>, timed: TimedRecord<'a>) -> Record<'a> {
     match timed.record {
         Record::Packed(rest) => {

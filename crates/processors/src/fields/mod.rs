@@ -120,12 +120,12 @@ struct Editing {
     retag: Option<Retag>,
 }
 
-/// The new tags of records.
+/// Computes the new tags of records.
 struct Retag {
     renderer: Renderer,
     /// The tag of the current record.
     text: Vec<u8>,
-    /// The head of the record before.
+    /// The head of the previous record.
     head: Option<Head>,
     /// A buffer for changed records, reused because memory that is touched for the first time is slow.
     body: Vec<u8>,

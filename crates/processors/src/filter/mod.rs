@@ -2,7 +2,8 @@
 //!
 //! `read -> decode -> send -> keep -> read back -> [process] -> encode -> write -> settle`
 //!
-//! The smallest processor, and the one to copy for a new one. Adjacent records that match are passed on as one range, without a copy.
+//! This is the smallest processor, and a good one to copy for a new processor. Adjacent records that match are passed on as one
+//! range, without a copy.
 
 use std::sync::Arc;
 
@@ -38,7 +39,7 @@ struct Config {
     /// as `'length!(.tags) > 3'`. All other records are filtered.
     #[serde(rename = "where")]
     condition: Where,
-    /// Time zone of times that name none, in a condition in VRL. Default: the top-level `timezone`.
+    /// Time zone of times without a zone, in a condition in VRL. Default: the top-level `timezone`.
     timezone: Option<String>,
 }
 

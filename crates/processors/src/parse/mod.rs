@@ -92,7 +92,7 @@ impl Task for Parsing {
                 }
                 (Err(_), OnError::Keep, Encoding::Lines) => {
                     out.fail(1);
-                    // An entry, so that it stays in one batch with its neighbours.
+                    // The line becomes an entry, so that it stays in one batch with its neighbours.
                     let _ = out.append(MAIN, None, |buffer| {
                         write_entry(buffer, batch.received, line);
                         Ok::<_, Fault>(1)

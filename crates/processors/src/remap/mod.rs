@@ -2,8 +2,8 @@
 //!
 //! `read -> decode -> send -> keep -> read back -> [process] -> encode -> write -> settle`
 //!
-//! The language is in the crate `vrl`. Adjacent records that a program leaves alone are passed on as one range; the entries of the others
-//! are written where they stay.
+//! The language is in the crate `vrl`. Adjacent records that a program does not change are passed on as one range. The entries of
+//! all others are written straight to their place in the output.
 
 use std::{ops::Range, sync::Arc};
 
@@ -43,7 +43,7 @@ struct Config {
     /// Handling of a record on which the program fails: `reject` (it leaves by the port `NAME.rejected`) or `keep` (it is passed on
     /// unchanged, and counted). Default: `reject`.
     on_error: OnError,
-    /// Time zone of times that name none, such as `Europe/Berlin`. Default: the top-level `timezone`.
+    /// Time zone of times without a zone, such as `Europe/Berlin`. Default: the top-level `timezone`.
     timezone: Option<String>,
 }
 
@@ -131,15 +131,15 @@ impl Processor for Remapper {
 struct Remapping {
     remap: Remap,
     on_error: OnError,
-    /// The head of the records written last, if it is not that of the batch.
+    /// The head of the last record that was written; `None` if it was the head of the batch.
     head: Option<(Moved, Head)>,
-    /// The entries of one record, until it is known where they go.
+    /// The entries of one record, until their place in the output is known.
     entries: Vec<u8>,
-    /// Whether what leaves under the head of the batch is packed, so that a line must become an entry to stay in its place.
+    /// Whether records with the head of the batch leave packed. If so, a line must become an entry to stay in its place.
     is_packed: bool,
 }
 
-/// A record of the batch and what the program made of it. New entries are in [`Remapping::entries`].
+/// A record of the batch and the result of the program. New entries are in [`Remapping::entries`].
 struct Ran {
     record: Range<usize>,
     outcome: Outcome,
@@ -176,7 +176,7 @@ impl Task for Remapping {
 }
 
 impl Remapping {
-    /// Runs the program on the record at an offset; `None` at the end of the batch.
+    /// Runs the program on the record at the offset `start`; `None` at the end of the batch.
     fn run(&mut self, batch: &Batch, start: usize) -> Option<Ran> {
         if start >= batch.len() {
             return None;
@@ -189,7 +189,7 @@ impl Remapping {
         })
     }
 
-    /// Makes the head of the record on which the program ran last, unless it is that of the record before.
+    /// Makes the head for the last run of the program, unless the previous record has the same.
     fn turn(&mut self, batch: &Batch) -> Result<(), &'static str> {
         let moved = self.remap.moved();
         if moved == self.head.as_ref().map(|(moved, _)| moved) {
@@ -202,8 +202,8 @@ impl Remapping {
         Ok(())
     }
 
-    /// Writes `self.entries` and the entries of the records behind them, from the offset `end` of the batch, as long as they have the
-    /// same head. Returns the first record that is different.
+    /// Writes `self.entries`, and then the entries of the following records (from the offset `end` of the batch) for as long as
+    /// they have the same head. Returns the first record that differs.
     fn write(
         &mut self,
         batch: &Batch,
@@ -243,7 +243,7 @@ impl Remapping {
         different
     }
 
-    /// Passes a record on with the bytes that it has.
+    /// Passes a record on with its original bytes.
     fn pass(&mut self, batch: &Batch, out: &mut Out<'_>, record: Range<usize>) {
         let head = self.head.as_ref().map(|(_, head)| head);
         let is_line = batch.encoding == Encoding::Lines;
@@ -276,7 +276,7 @@ impl Remapping {
     }
 }
 
-/// The head of a batch with what a program set.
+/// The head of a batch, with the values that a program set.
 fn head(batch: &Batch, moved: &Moved) -> Result<Head, &'static str> {
     let tag = match &moved.tag {
         Some(tag) if tag.is_empty() || tag.len() > TAG_BYTES_MAX => {
@@ -301,7 +301,7 @@ fn head(batch: &Batch, moved: &Moved) -> Result<Head, &'static str> {
     Ok(Head { tag, values })
 }
 
-/// The name of the value that `%host` is.
+/// The name of the value behind `%host`.
 const HOST: &str = "host";
 
 #[cfg(test)]

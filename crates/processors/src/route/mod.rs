@@ -42,7 +42,7 @@ struct Config {
     /// Routes by name, each with its condition: `{ errors: { where: { .level: [error, fatal] } } }`. The first one that matches takes the
     /// record, in the order of the file; it leaves by the port `NAME.ROUTE`. A record that matches none leaves by `NAME.rest`.
     routes: std::collections::BTreeMap<String, Route>,
-    /// Time zone of times that name none, in conditions in VRL. Default: the top-level `timezone`.
+    /// Time zone of times without a zone, in conditions in VRL. Default: the top-level `timezone`.
     timezone: Option<String>,
 }
 

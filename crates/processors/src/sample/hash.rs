@@ -1,29 +1,29 @@
-//! The hash that decides about records: the same on every machine and in every version, because a replay after an upgrade must decide
-//! as before.
+//! The hash that decides about records. It is the same on every machine and in every version, because a replay after an upgrade
+//! must decide as before.
 //!
-//! Two words of eight bytes each are multiplied to 128 bits and folded, as in wyhash and foldhash. It is no protection against a sender that chooses
-//! its records: such a sender can choose which of them are kept.
+//! Words of eight bytes are multiplied in pairs to 128 bits and folded, as in wyhash and foldhash. The hash does not protect
+//! against a sender that chooses its records: such a sender can choose which of them are kept.
 
 /// Odd numbers without a pattern: digits of pi.
 const START: u64 = 0x243f_6a88_85a3_08d3;
 const FACTOR: u64 = 0x1319_8a2e_0370_7345;
 
-/// A hash that grows piece by piece.
+/// A hash to which input is added piece by piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Hash(u64);
 
 impl Hash {
-    /// The hash of nothing.
+    /// The hash of no input.
     pub(super) fn new() -> Self {
         Self(START)
     }
 
-    /// With these bytes and their number, so that `ab` and `c` differ from `a` and `bc`.
+    /// Adds bytes and their number, so that `ab` and `c` differ from `a` and `bc`.
     #[inline]
     pub(super) fn bytes(self, bytes: &[u8]) -> Self {
         let start = self.number(bytes.len() as u64);
         let (blocks, rest) = bytes.as_chunks::<32>();
-        // Two chains of products, which the processor computes at the same time.
+        // Two independent chains of products, which the CPU computes at the same time.
         let (mut one, mut other) = (start.0, start.0 ^ FACTOR);
         for block in blocks {
             let [a, b, c, d] = words(block);
@@ -42,13 +42,13 @@ impl Hash {
         Self(fold(hash.0 ^ a, FACTOR ^ b) ^ fold(hash.0 ^ c, START ^ d).rotate_left(32))
     }
 
-    /// With this number.
+    /// Adds a number.
     #[inline]
     pub(super) fn number(self, number: u64) -> Self {
         Self(fold(self.0 ^ number, FACTOR))
     }
 
-    /// A number of 64 bits that are evenly distributed.
+    /// A 64-bit number that is evenly distributed.
     #[inline]
     pub(super) fn finish(self) -> u64 {
         fold(self.0 ^ START, FACTOR)
@@ -66,7 +66,7 @@ fn words(block: &[u8; 32]) -> [u64; 4] {
     all
 }
 
-/// The halves of the product. An operand of 0 would lose the other one, so the first one is mixed in again.
+/// The two halves of the product, combined. A factor of 0 would erase the other one, so the first factor is mixed in again.
 #[inline]
 fn fold(a: u64, b: u64) -> u64 {
     let product = u128::from(a) * u128::from(b);

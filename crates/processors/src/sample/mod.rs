@@ -2,8 +2,8 @@
 //!
 //! `read -> decode -> send -> keep -> read back -> [process] -> encode -> write -> settle`
 //!
-//! A hash of the record, or of its key, decides. So the decision depends neither on a counter, which a replay would start anew, nor on the
-//! bounds of batches. Adjacent records that are kept are passed on as one range, without a copy.
+//! A hash of the record, or of its key, decides. So the decision depends neither on a counter, which a replay would restart, nor on
+//! the boundaries of batches. Adjacent records that are kept are passed on as one range, without a copy.
 
 mod hash;
 
@@ -55,7 +55,7 @@ struct Config {
     /// Condition of the records that are sampled, such as `{ .level: [debug, info] }`, or a text in VRL. All others are kept. Default: all are sampled.
     #[serde(rename = "where")]
     condition: Option<Where>,
-    /// Time zone of strftime fields in `key`, and of times that name none in a condition in VRL. Default: the top-level `timezone`.
+    /// Time zone of strftime fields in `key`, and of times without a zone in a condition in VRL. Default: the top-level `timezone`.
     timezone: Option<String>,
 }
 
@@ -142,9 +142,10 @@ impl Processor for Sample {
 /// Decides by hashes.
 #[derive(Clone, Debug)]
 struct Sampler {
-    /// The highest hash that is kept.
+    /// The highest hash of a record that is kept.
     highest: u64,
-    /// The start of hashes of records. It differs from node to node, so that a sample of a sample is smaller than the first.
+    /// The start of the hashes of records. It differs from node to node, so that a second sampling node keeps only a part of what
+    /// the first one kept.
     seed: Hash,
 }
 
@@ -207,7 +208,7 @@ impl Sampler {
         hash.finish() <= self.highest
     }
 
-    /// Decides by the key, which is the same in every node and on every machine.
+    /// Decides by the key. The decision is the same in every node and on every machine.
     fn keeps_key(
         &self,
         key: &mut Renderer,
@@ -222,7 +223,7 @@ impl Sampler {
 }
 
 impl Hash {
-    /// With the bytes and the time of a record.
+    /// Adds the bytes and the time of a record.
     #[inline]
     fn record(self, batch: &Batch, range: &Range<usize>, timed: TimedRecord<'_>) -> Self {
         let bytes = &batch.body[range.clone()];

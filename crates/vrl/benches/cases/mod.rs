@@ -1,4 +1,4 @@
-//! Programs with the records that they run on, and a watch: shared with the bench of the processor `remap`.
+//! Programs with the records that they run on, and a stopwatch. The bench of the processor `remap` shares them.
 
 use std::{sync::Arc, time::Instant};
 
@@ -11,7 +11,7 @@ use millstream_wire::{
 pub const RECORDS: usize = 1000;
 const LAPS: usize = 30;
 
-/// The name of a program, its text, and the record that it runs on as JSON.
+/// The name of a program, its text, and as JSON the record that it runs on.
 pub const CASES: [(&str, &str, &str); 3] = [
     (
         "3 of 20 fields",
@@ -60,7 +60,7 @@ pub fn fastest(mut lap: impl FnMut()) -> f64 {
     RECORDS as f64 / laps.min().unwrap_or_default().as_secs_f64() / 1e3
 }
 
-/// The cases that the command line names by a part of their names; all of them if it names none.
+/// The cases whose names contain one of the words of the command line; without words, all cases.
 pub fn chosen() -> impl Iterator<Item = (&'static str, &'static str, &'static str)> {
     let words: Vec<String> = std::env::args()
         .skip(1)

@@ -1,8 +1,8 @@
-//! Functions whose originals take stack or memory without a limit, so that one record could end the process.
+//! Functions whose originals use unlimited stack or memory, so that one record could end the process.
 //!
-//! Decompression and dynamic paths are done here, with limits. Parsers that recurse on the depth of a text keep their
-//! originals behind a check of that depth. The check reads the argument before the original does, so the argument must
-//! be a path or a variable: reading those twice changes nothing.
+//! Decompression and dynamic paths are implemented here, with limits. Parsers that recurse on the depth of a text remain, behind a
+//! check of that depth. The check evaluates the argument before the original does, so the argument must be a path or a variable:
+//! evaluating those twice changes nothing.
 
 use std::io::Read;
 
@@ -20,9 +20,9 @@ use vrl::{
 
 use crate::DEPTH_MAX;
 
-/// The most bytes that a text may decompress to: the largest record.
+/// The most bytes that a value may decompress to: the size of the largest record.
 const DECODED_MAX: usize = 64 << 20;
-/// The largest index of an array that `set` creates.
+/// The largest index of an array that `set` may create.
 const INDEX_MAX: i64 = 65_535;
 
 fn text(arguments: &[Option<Value>]) -> Result<&Bytes, ExpressionError> {
@@ -72,7 +72,7 @@ pub(super) fn decode_snappy(arguments: &[Option<Value>], _: &mut Context<'_>) ->
         .map_err(|_| "unable to decode value with Snappy decoder".into())
 }
 
-/// `set(value, path, data)` with bounded indexes and a bounded length of the path.
+/// `set(value, path, data)`, with limits on indexes and on the length of the path.
 pub(super) fn set(arguments: &[Option<Value>], _: &mut Context<'_>) -> Resolved {
     let [Some(value), Some(Value::Array(path)), Some(data)] = arguments else {
         return Err("the path must be an array".into());
@@ -103,8 +103,8 @@ fn segment(value: &Value) -> Result<OwnedSegment, ExpressionError> {
     }
 }
 
-/// `unflatten(value, separator, recursive)`: `{"a.b": 1}` becomes `{"a": {"b": 1}}`. A value whose key is also the
-/// beginning of others is dropped, as in the original.
+/// `unflatten(value, separator, recursive)`: `{"a.b": 1}` becomes `{"a": {"b": 1}}`. If a key is also the beginning of other keys,
+/// its value is dropped, as in the original.
 pub(super) fn unflatten(arguments: &[Option<Value>], _: &mut Context<'_>) -> Resolved {
     let [Some(Value::Object(map)), separator, recursive] = arguments else {
         return Err("the value must be an object".into());
@@ -160,7 +160,7 @@ fn grouped(
     Ok(out)
 }
 
-/// A check before the original works.
+/// Checks the argument of a function before the original runs. False: the text nests too deep.
 pub(super) type Check = fn(&[u8]) -> bool;
 
 /// The check of a function, if it has one.
@@ -172,7 +172,7 @@ pub(super) fn check_of(name: &str) -> Option<Check> {
     }
 }
 
-/// The original behind its check; `None` if its argument is neither a path nor a variable nor a literal.
+/// The original behind its check; `None` if its argument is not a path, a variable or a literal.
 pub(super) fn guard(
     inner: Box<dyn Expression>,
     arguments: &ArgumentList,

@@ -1,4 +1,5 @@
-//! The functions of the language: the pure ones of the crate, those that are made repeatable or bounded, and refusals.
+//! The functions of the language: the pure ones of the crate, those that are made repeatable or bounded here, and those that are
+//! refused.
 
 mod bounded;
 mod refused;
@@ -20,16 +21,16 @@ use vrl::{
     stdlib,
 };
 
-/// The calls in a program that its plan must know.
+/// Facts about the calls in a program, for its plan.
 #[derive(Debug, Default)]
 pub(crate) struct Calls {
-    /// It calls `unnest`, which reads the root without naming it.
+    /// Whether it calls `unnest`, which reads the root without naming it.
     pub unnests: AtomicBool,
-    /// It draws random values.
+    /// Whether it draws random values.
     pub draws: AtomicBool,
 }
 
-/// All functions that a program may name. `calls` are those of the program that is compiled with them.
+/// All functions that a program may name. `calls` receives the facts about the program that is compiled with them.
 pub(crate) fn all(calls: &Arc<Calls>) -> Vec<Box<dyn Function>> {
     let mut all: Vec<Box<dyn Function>> = stdlib::all()
         .into_iter()
@@ -63,20 +64,20 @@ fn treat(original: Box<dyn Function>, calls: &Arc<Calls>) -> Box<dyn Function> {
     })
 }
 
-/// The treatment of a function of the crate.
+/// How a function of the crate is changed.
 #[derive(Debug)]
 enum Treatment {
-    /// It is compiled as it is, and noted.
+    /// Not changed; the call is noted.
     Unnest(Arc<Calls>),
     /// Its checks and types stay, and its work is replaced.
     Replace(&'static replaced::Replacement, Arc<Calls>),
-    /// Its argument is checked before it works.
+    /// Its argument is checked before it runs.
     Guard(bounded::Check),
-    /// It is refused.
+    /// It is refused, for this reason.
     Refuse(&'static str),
 }
 
-/// A function of the crate, treated differently.
+/// A function of the crate with its change.
 #[derive(Debug)]
 struct Treated {
     original: Box<dyn Function>,

@@ -20,7 +20,7 @@ const TABLES: &str = "there are no enrichment tables; use the processor `exec` f
 const SECRETS: &str =
     "there are no secrets of an event; use ${NAME} or ${file:PATH} in the configuration";
 const CRYPTO: &str = "it is not built in; use redact with the redactor `sha2` or `sha3` for masking, or the processor `exec`";
-/// Of functions whose argument is read twice.
+/// The reason for functions whose argument would be evaluated twice.
 pub(super) const GUARDED: &str = "its value must be a path or a variable here, because its depth is checked first; assign the value to a variable";
 const FILES: &str = "a program must not read files; use the processor `exec`";
 const VECTOR: &str = "it exists in Vector only, and has no effect here";
@@ -54,7 +54,7 @@ pub(super) struct Absent {
     parameters: &'static [Parameter],
 }
 
-/// Any value under this name.
+/// An optional parameter that takes any value.
 const fn any(name: &'static str) -> Parameter {
     Parameter::optional(name, kind::ANY, "")
 }
@@ -96,7 +96,7 @@ const PROTO: &[Parameter] = &[
     any("allow_lossy_string_coercion"),
 ];
 
-/// Functions of Vector, and of the crate with features that are off here.
+/// Functions of Vector, and functions of the crate whose features are off here.
 pub(super) const ABSENT: &[Absent] = &[
     absent("get_env_var", ENVIRONMENT, &[any("name")]),
     absent(
@@ -231,7 +231,7 @@ impl std::fmt::Display for Refusal {
 impl std::error::Error for Refusal {}
 
 impl DiagnosticMessage for Refusal {
-    /// Not a code of the language.
+    /// It is no error code of the language.
     fn code(&self) -> usize {
         0
     }

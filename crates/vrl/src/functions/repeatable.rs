@@ -1,8 +1,8 @@
-//! Functions of time and chance, made repeatable: a record that is read again gives the same values.
+//! Functions of time and chance, made repeatable: a record that is read again gets the same values.
 //!
-//! `now()` is the receive time of the batch, which a durable channel keeps. Random values are SHA-256 over that time, the
-//! tag, the event time and the bytes of the record, its place among the records that were received with it, and the number
-//! of values drawn before. So equal records have different values.
+//! `now()` is the receive time of the batch, which a durable channel keeps. A random value is a SHA-256 hash of that time, the tag,
+//! the event time and the bytes of the record, its place among the records that were received together, and the number of values
+//! drawn before. So even equal records have different values.
 
 use bytes::Bytes;
 use vrl::{
@@ -35,7 +35,7 @@ fn draw_u64(context: &mut Context<'_>) -> Result<u64, ExpressionError> {
     Ok(u64::from_be_bytes([a, b, c, d, e, f, g, h]))
 }
 
-/// Functions run on records only.
+/// The error of a function that is called without a record, which does not happen.
 fn no_record() -> ExpressionError {
     "there is no record".into()
 }
@@ -52,7 +52,7 @@ pub(super) fn random_int(arguments: &[Option<Value>], context: &mut Context<'_>)
         return Err("max must be greater than min".into());
     }
     let span = u128::from(min.abs_diff(max));
-    // The high half of the product is a number below `span`, each as likely as the others but for 2^-64.
+    // The high half of the product is a number below `span`. All numbers are equally likely, except for a bias of 2^-64.
     let offset = (u128::from(draw_u64(context)?) * span) >> 64;
     let value = i128::from(min) + i128::try_from(offset).unwrap_or(0);
     Ok(Value::Integer(i64::try_from(value).unwrap_or(min)))
@@ -94,7 +94,7 @@ pub(super) fn uuid_v4(_: &[Option<Value>], context: &mut Context<'_>) -> Resolve
     Ok(uuid(u128::from_be_bytes(*bytes), 4))
 }
 
-/// 48 bits of milliseconds since 1970, then random bits.
+/// A time in milliseconds since 1970 in 48 bits, followed by random bits.
 pub(super) fn uuid_v7(arguments: &[Option<Value>], context: &mut Context<'_>) -> Resolved {
     let time = match arguments.first() {
         Some(Some(time)) => time.clone(),

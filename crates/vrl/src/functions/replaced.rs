@@ -1,4 +1,4 @@
-//! Functions whose work is replaced, while the checks and types of the originals stay.
+//! Functions that work differently here, with the checks and types of the originals.
 
 use vrl::{
     compiler::{
@@ -18,7 +18,7 @@ use super::{
 /// The most arguments that a replaced function has.
 const ARGUMENTS_MAX: usize = 3;
 
-/// How a function works here.
+/// A function's work in this program.
 #[derive(Debug)]
 pub(super) struct Replacement {
     name: &'static str,
@@ -118,7 +118,7 @@ impl Replacement {
         self.name.starts_with("random_") || self.name.starts_with("uuid_")
     }
 
-    /// `inner` is the original, for its types.
+    /// A call whose work is replaced. `inner` is the original, which still determines the types.
     pub(super) fn expression(
         &'static self,
         inner: Box<dyn Expression>,

@@ -78,7 +78,7 @@ fn examples_do_the_same_by_projection_and_with_the_full_tree() {
     let mut compiled = 0;
     let mut refused = Vec::new();
     for function in functions::all(&Arc::default()) {
-        // Random values come from the record alone in one of the two.
+        // Only in one of the two do random values depend on the record alone.
         let name = function.identifier();
         if name.starts_with("random_") || name.starts_with("uuid_v") {
             continue;

@@ -1,4 +1,4 @@
-// The page: what stands where, which view is open, and the colours. Each second a status arrives and is written into it.
+// The page: its views, which of them is open, and the colours. A status arrives each second and updates the page.
 
 import { $, badge, byteRate, bytes, count, h, mark, percent, put, rate, seconds, stateOf } from "./dom.js";
 import { follow, setToken } from "./feed.js";
@@ -176,7 +176,7 @@ function theme(chosen) {
   try {
     localStorage.setItem("millstream-theme", chosen);
   } catch {
-    // Storage is off: it holds until the page is loaded again.
+    // Without storage the choice lasts until the page is loaded again.
   }
 }
 $("theme").addEventListener("click", () => {
@@ -186,7 +186,7 @@ $("theme").addEventListener("click", () => {
 });
 theme(document.documentElement.dataset.theme ?? "auto");
 
-/* What arrives. */
+/* Events from the server. */
 
 function write() {
   if (!first) performance.mark("first-graph");

@@ -22,7 +22,7 @@ const FIGURES = {
 
 const of = (row, figure) => median(row.runs.map(figure));
 
-/** The slowest variant of a row: a row is as good as that. */
+/** The slowest variant of a row, by which the row is judged. */
 function slowest(row, figure) {
   const variants = new Map();
   for (const run of row.runs) variants.set(run.variant, [...(variants.get(run.variant) ?? []), figure(run)]);

@@ -24,7 +24,7 @@ export function svg(tag, attributes = {}, ...children) {
 
 export const $ = (id) => document.getElementById(id);
 
-/** Sets a text only if it differs, so that nothing is laid out again for nothing. */
+/** Sets a text only if it differs, to avoid a needless layout. */
 export function put(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
@@ -36,7 +36,7 @@ export function mark(element, name, value) {
   } else if (element.getAttribute(name) !== String(value)) element.setAttribute(name, String(value));
 }
 
-/** Three digits that matter: 0, 0.25, 3.1, 42, 812. */
+/** At most three significant digits: 0, 0.25, 3.1, 42, 812. */
 function digits(number) {
   const size = Math.abs(number);
   if (size >= 100 || Number.isInteger(number)) return Math.round(number).toString();

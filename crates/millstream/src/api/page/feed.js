@@ -1,11 +1,11 @@
-// What the server says: the stream of events, and single answers. A token, where one is needed, goes into each request.
+// Data from the server: the stream of events, and single answers. Each request has the token, if one is needed.
 
 const TOKEN = "millstream-token";
 /** Waits between two attempts, in milliseconds. */
 const WAITS = [500, 1000, 2000, 5000];
-/** Between two questions where no stream is to be had. */
+/** Milliseconds between two polls while no stream is available. */
 const POLL = 5000;
-/** A stream that says nothing for this long is dead: it sends something every second. */
+/** A stream that is silent for this long is dead, because it normally sends an event every second. */
 const SILENT = 10000;
 
 function stored() {
@@ -24,7 +24,7 @@ export function setToken(text) {
   try {
     sessionStorage.setItem(TOKEN, text);
   } catch {
-    // Storage is off: it holds until the page is loaded again.
+    // Without storage the token lasts until the page is loaded again.
   }
 }
 
@@ -35,14 +35,14 @@ export function ask(path, options = {}) {
   return fetch(path, { ...options, headers, credentials: "same-origin", cache: "no-store" });
 }
 
-/** An answer as JSON; an error says what the server said. */
+/** An answer as JSON; an error has the server's text. */
 export async function askJson(path, options) {
   const answer = await ask(path, options);
   if (!answer.ok) throw await failure(answer);
   return answer.json();
 }
 
-/** What went wrong, with `status`. */
+/** The error of an answer, with its `status`. */
 export async function failure(answer) {
   let text = (await answer.text()).trim();
   if (answer.headers.get("content-type")?.includes("json")) {
@@ -74,7 +74,7 @@ export async function lines(answer, each) {
   }
 }
 
-/** Follows `/events` for ever. `on.status` gets each status, `on.state` how the page is connected. A hidden page lets go of its stream. */
+/** Follows `/events` for ever. `on.status` gets each status, `on.state` the state of the connection. A hidden page closes its stream. */
 export function follow(on) {
   let failures = 0;
   let stop = null;

@@ -24,7 +24,7 @@ export function edgesOf(status) {
   });
 }
 
-/** What the edges say beside their rate: `bad` if the consumer fails, `warn` if records wait in front of it. Through processors it leads back. */
+/** The marks of edges besides their rate: `bad` if the consumer fails, `warn` if records wait in front of it. Through processors the mark leads back to the channel or source. */
 export function pressure(nodes, edges) {
   const level = new Map(nodes.map((node) => [node.name, stateOf(node).level]));
   const isProcessor = new Set(nodes.filter((node) => node.section === "processor").map((node) => node.name));

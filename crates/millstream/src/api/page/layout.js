@@ -1,10 +1,10 @@
-// A layered layout: sources at the start, sinks at the end, few crossings, edges around nodes. It knows nothing of the page.
+// A layered layout: sources at the start, sinks at the end, few crossings, edges around nodes. It does not depend on the page.
 
 /** The layer of each node: behind all that feed it, with at most `most` in a layer; without such a limit sinks are at the end. Edges that close a circle are returned, and count no more. */
 function layers(nodes, edges, most) {
   const out = new Map(nodes.map((node) => [node.name, []]));
   for (const edge of edges) out.get(edge.source)?.push(edge);
-  // Rejected records come last: they are what leads back.
+  // Rejected records come last, because only they lead back.
   for (const list of out.values()) list.sort((a, b) => a.rejected - b.rejected);
   const state = new Map();
   const order = [];

@@ -1,4 +1,4 @@
-//! The dashboard: one page with its scripts and styles, which are in the binary. It loads nothing from elsewhere.
+//! The dashboard: one page with its scripts and styles, all in the binary. It loads nothing from other origins.
 
 use std::{
     hash::{DefaultHasher, Hasher},
@@ -12,7 +12,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 
-/// The answer to `GET /` without a browser.
+/// The answer to `GET /` for clients that are not browsers.
 const LIST: &str = "\
 /health
 /ready
@@ -31,7 +31,7 @@ POST /rejected/NODE/replay
 POST /channels/NAME/forget
 ";
 
-/// Only what this origin serves is loaded, run or asked; nothing stands in a frame of another page.
+/// The page may load, run and request only files of this origin, and no other page may show it in a frame.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
     base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'";
 
@@ -71,7 +71,7 @@ const fn asset(name: &'static str, kind: &'static str, content: &'static str) ->
     }
 }
 
-/// Changes when one of the files does, so that a browser keeps them until then.
+/// Changes whenever one of the files changes, so that browsers can cache them until then.
 static VERSION: LazyLock<String> = LazyLock::new(|| {
     let mut hasher = DefaultHasher::new();
     for asset in &ASSETS {
@@ -80,7 +80,7 @@ static VERSION: LazyLock<String> = LazyLock::new(|| {
     format!("\"{:016x}\"", hasher.finish())
 });
 
-/// `GET /`: the page for a browser, otherwise a list of what there is.
+/// `GET /`: the page for a browser, otherwise a list of paths.
 pub async fn root(headers: HeaderMap) -> Response {
     let accepts = headers.get_all(header::ACCEPT).iter();
     let mut accepts = accepts.filter_map(|value| value.to_str().ok());
@@ -114,7 +114,8 @@ fn answer(asset: &Asset, headers: &HeaderMap) -> Response {
     (head, asset.content).into_response()
 }
 
-/// Protects every answer against pages of other origins: a browser neither guesses its type, nor shows it in a frame, nor gives it to them.
+/// Protects every answer against pages of other origins: browsers must not guess its type, show it in a frame, or let other origins
+/// read it.
 pub async fn protect(request: Request, next: Next) -> Response {
     let mut response = next.run(request).await;
     let cross_origin = HeaderName::from_static("cross-origin-resource-policy");
@@ -138,7 +139,7 @@ pub async fn protect(request: Request, next: Next) -> Response {
 mod tests {
     use super::*;
 
-    /// The page and all its files are loaded before the first graph is drawn.
+    /// The page and all its files must be loaded before the first graph is drawn.
     const BYTES_MAX: usize = 200_000;
 
     #[test]
@@ -160,7 +161,7 @@ mod tests {
             }
             let elsewhere = text.replace("http://www.w3.org/2000/svg", "");
             assert!(!elsewhere.contains("://"), "{}", asset.name);
-            // The policy refuses them.
+            // The policy forbids inline scripts and styles.
             for inline in ["<style", "style=\"", " onclick=", "innerHTML", "eval("] {
                 assert!(!text.contains(inline), "{}: {inline}", asset.name);
             }

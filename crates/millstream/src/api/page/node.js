@@ -1,4 +1,4 @@
-// One node: its state, the charts of its last hour, its tables, what it promises, its options, a live sample, what it rejected.
+// One node: its state, the charts of its last hour, its tables, its promises, its options, a live sample, its rejected records.
 
 import { badge, byteRate, bytes, clock, count, h, percent, put, rate, seconds } from "./dom.js";
 import { chart } from "./chart.js";
@@ -56,7 +56,7 @@ function skew(rows) {
   return mean > 0 && rows.length > 1 ? `; the largest has ${count(Math.max(...rows.map((row) => row.value)) / mean)} times the mean` : "";
 }
 
-/** The panel of a node in `element`. `close` is called when it should go. */
+/** The panel of a node in `element`. `close` is called when the panel should close. */
 export function panel(element, close) {
   let open = null;
 

@@ -1,4 +1,4 @@
-// Records: a live sample of what passes a node, and what was rejected, with replay. Both are answers of the server, shown as text.
+// Records: a live sample of the records that pass a node, and rejected records, with replay. Both are answers of the server, shown as text.
 
 import { bytes, clock, count, h, plural, put } from "./dom.js";
 import { ask, askJson, failure, lines } from "./feed.js";

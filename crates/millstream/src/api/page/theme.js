@@ -4,5 +4,5 @@ try {
   const chosen = localStorage.getItem("millstream-theme");
   if (chosen === "light" || chosen === "dark") document.documentElement.dataset.theme = chosen;
 } catch {
-  // Storage is off: the system's colours hold.
+  // Without storage the system's colours apply.
 }

@@ -43,7 +43,7 @@ impl Cat {
             match seen? {
                 Seen::Frame(frame) if tags.takes(frame.batch.tag.as_str()) => {
                     match records.write(&frame.batch) {
-                        // The reader has closed its end.
+                        // The reader of the output has closed it.
                         Err(error) if error.kind() == ErrorKind::BrokenPipe => break,
                         written => written.map_err(trouble)?,
                     }

@@ -14,7 +14,7 @@ use crate::{exit, page};
 /// To keep those records, run `skip --to end` for it first. The channel must not be in use, unless `--running` asks its instance to do it
 /// now.
 ///
-/// The channel remembers which sinks read it after its last start. To forget one of those needs `--force`, or one start
+/// The channel remembers which sinks read it after its last start. To forget one of those, use `--force`, or start once
 /// without the sink in the configuration. A sink that returns afterwards begins at the oldest batch that is still there.
 #[derive(Args)]
 pub struct Forget {
@@ -60,7 +60,7 @@ impl Forget {
             }
         })?;
         Ok(page::print(&format!(
-            "{consumer} is forgotten: what only it has not settled goes at the next start\n"
+            "{consumer} is forgotten: the next start drops the records that only it has not settled\n"
         )))
     }
 }
@@ -77,7 +77,7 @@ impl Forget {
         match client.post(&path) {
             Ok(answer) => match answer["why"].as_str() {
                 None => page::print(&format!(
-                    "{consumer} is forgotten: what only it has not settled is dropped\n"
+                    "{consumer} is forgotten: records that only it has not settled are dropped\n"
                 )),
                 Some(why) => page::complain(why, exit::FAILED),
             },

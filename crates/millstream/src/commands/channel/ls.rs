@@ -52,7 +52,7 @@ fn segments(directory: &Directory) -> String {
 }
 
 fn consumers(directory: &Directory) -> Result<String, Trouble> {
-    // One pass over the backlog of the slowest consumer serves all.
+    // One pass over the backlog of the slowest consumer counts for all consumers.
     let cursors: Vec<Position> = directory
         .consumers
         .iter()
@@ -89,7 +89,7 @@ fn consumers(directory: &Directory) -> Result<String, Trouble> {
     Ok(columns(0, &rows, &[1, 2, 3, 4]))
 }
 
-/// A time to the second.
+/// A time in whole seconds.
 fn time(time: Time) -> String {
     match Timestamp::from_second(time.seconds()) {
         Ok(stamp) if time.0 > 0 => stamp.to_string(),

@@ -63,7 +63,7 @@ impl Channel {
     }
 }
 
-/// The reason why a command cannot continue.
+/// The message of a command that cannot continue.
 struct Trouble(String);
 
 impl From<Error> for Trouble {
@@ -88,13 +88,13 @@ struct Instance {
 }
 
 impl Instance {
-    /// A client of it, or the exit code of the complaint.
+    /// A client of the instance. On failure prints why, and returns the exit code.
     fn client(&self) -> Result<Client, u8> {
         self.remote.client(&self.config)
     }
 }
 
-/// A name in a URL.
+/// A name, encoded for a URL.
 fn coded(name: &str) -> String {
     name.chars().map(page::coded).collect()
 }
@@ -107,7 +107,7 @@ struct At {
 }
 
 impl At {
-    /// Opens it for inspection. If there is no channel, the error names those nearby.
+    /// Opens the directory for inspection. If it is no channel, the error names channels nearby.
     fn open(&self) -> Result<Directory, Trouble> {
         match Directory::open(&HostDisk, &self.path) {
             Err(error @ Error::NoChannel(_)) => {
@@ -122,7 +122,7 @@ impl At {
     }
 }
 
-/// The channels of the data directory that contains `path` or almost has its name.
+/// The channels nearby: those in the data directory that `path` belongs to, if `path` is a part of it or misspelt.
 fn channels_near(path: &Path) -> Vec<String> {
     let above = path.parent().filter(|above| !above.as_os_str().is_empty());
     let above = above.unwrap_or(Path::new("."));

@@ -1,32 +1,32 @@
-//! Reads a log and counts, for `ls` and `verify`.
+//! Reads a log and counts its contents, for `ls` and `verify`.
 
 use millstream_channels::disk::log::inspect::{Damage, Directory, Seen, Span};
 use millstream_record::Position;
 
 use super::Trouble;
 
-/// The contents of a log behind a position.
+/// The contents of a log after a position.
 #[derive(Default)]
 pub struct Account {
-    /// Frames.
+    /// The number of batches (frames).
     pub batches: u64,
-    /// Records in them.
+    /// The number of records in them.
     pub records: u64,
-    /// Bytes of their bodies.
+    /// The bytes of their bodies.
     pub bytes: u64,
     /// The first and the last position.
     pub span: Option<(Position, Position)>,
     /// Damage between them.
     pub damage: Vec<Damage>,
-    /// Bytes of a torn tail.
+    /// The bytes of a torn tail.
     pub torn_bytes: u64,
-    /// Closed in order.
+    /// Whether the channel was closed in order.
     pub clean: bool,
     /// The positions of the batches.
     pub positions: Span,
 }
 
-/// Reads the log behind `after`. `also` gets each batch: position, records and bytes.
+/// Reads the log after `after`. `also` receives each batch: its position, records and bytes.
 pub fn account(
     directory: &Directory,
     after: Position,

@@ -22,8 +22,8 @@ use crate::{
 
 /// Move a consumer past records that it cannot deliver, writing them to a file first.
 ///
-/// The channel must not be in use, unless `--running` asks its instance to move the consumer. The instance then restarts the sink; what the
-/// sink has in flight is in the file and may be delivered as well.
+/// The channel must not be in use, unless `--running` asks its instance to move the consumer. The instance then restarts the sink.
+/// Records that the sink has in flight are in the file, and may be delivered, too.
 #[derive(Args)]
 pub struct Skip {
     #[command(flatten)]
@@ -53,7 +53,7 @@ impl Skip {
         let directory = self.at.open()?;
         let consumer = &self.consumer;
         if !self.running {
-            // A move to the beginning changes nothing, and fails now if the channel is in use or has no such consumer.
+            // A move to the beginning changes nothing. It fails now if the channel is in use or has no such consumer.
             self.move_to(Position::default())?;
         }
         directory.check_consumer(consumer)?;
@@ -76,7 +76,7 @@ impl Skip {
             return Ok(page::print(&text));
         }
         let (records, last) = self.save(&directory, cursor, to.unwrap_or_default())?;
-        // The skipped records are synced; only now the cursor moves.
+        // The cursor moves only now, because the file is synced.
         let (records, file) = (grouped(records), self.output.display());
         Ok(page::print(&match client {
             None => format!(
@@ -84,7 +84,7 @@ impl Skip {
                 grouped(self.move_to(last)?)
             ),
             Some(client) => format!(
-                "{consumer} begins again behind {last}: it skipped {} of the {records} records in {file}\n",
+                "{consumer} restarts after {last}: it skipped {} of the {records} records in {file}\n",
                 grouped(self.ask(&client, &directory, last)?)
             ),
         }))

@@ -52,7 +52,7 @@ impl Verify {
         if found.torn_bytes > 0 {
             let torn = bytes(found.torn_bytes);
             out.push_str(&format!(
-                "{torn} behind the end were never kept, and do not count\n"
+                "{torn} behind the last record were never kept and are not counted\n"
             ));
         }
         for damage in &found.damage {

@@ -10,9 +10,9 @@ use millstream_record::Time;
 use super::{Which, ended};
 use crate::page::{self, columns, grouped};
 
-/// The most distinct reasons that are counted separately: a reason may name a place in a record, so there can be very many.
+/// The most reasons that are counted separately. A reason may name a place in a record, so there can be very many.
 const REASONS_MAX: usize = 1000;
-/// The name of all other reasons.
+/// The row of all other reasons.
 const OTHERS: &str = "(other reasons)";
 /// The most characters of a reason that are shown.
 const REASON_CHARS: usize = 200;
@@ -24,7 +24,7 @@ pub struct Ls {
     which: Which,
 }
 
-/// Records of one node with one reason.
+/// The records of one node with one reason.
 struct Row {
     records: u64,
     first: Time,
@@ -81,7 +81,7 @@ fn table(rows: BTreeMap<(String, String), Row>) -> String {
     columns(0, &cells, &[1])
 }
 
-/// A time to the second.
+/// A time in whole seconds.
 fn second(time: Time) -> String {
     Timestamp::from_second(time.seconds()).map_or(String::new(), |time| time.to_string())
 }

@@ -64,7 +64,7 @@ struct Which {
     /// Configuration files and directories of the instance; only `data_dir` is taken from them.
     #[arg(default_value = "/etc/millstream")]
     config: Vec<PathBuf>,
-    /// The `data_dir`, instead of what the configuration says.
+    /// The `data_dir`, instead of the configured one.
     #[arg(long, value_name = "DIRECTORY")]
     data_dir: Option<PathBuf>,
     /// Only records that this node rejected; can be repeated.
@@ -73,7 +73,7 @@ struct Which {
 }
 
 impl Which {
-    /// The directory of the records. Prints an error if it is not known; the error value is the exit code.
+    /// The directory of the records. On failure prints why, and returns the exit code.
     fn place(&self) -> Result<PathBuf, u8> {
         let data_dir = match &self.data_dir {
             Some(data_dir) => data_dir.clone(),
@@ -96,7 +96,7 @@ impl Which {
     ) -> io::Result<()> {
         for path in RejectedFile::all(place)? {
             let mut file = match RejectedFile::open(&path) {
-                // Moved away after the directory was listed.
+                // An operator moved the file away after the directory was listed.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 file => file?,
             };
@@ -129,11 +129,11 @@ impl Which {
     }
 }
 
-/// Prints what failed; returns the exit code.
+/// Prints a failure; returns the exit code.
 fn ended(place: &Path, done: io::Result<()>) -> u8 {
     match done {
         Ok(()) => exit::DRAINED,
-        // The reader of the output has seen enough.
+        // The reader of the output has closed it.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => exit::DRAINED,
         Err(error) => {
             let text = format!("cannot show the records in {}: {error}", place.display());

@@ -12,7 +12,7 @@ use crate::{
     page::{self, count, grouped},
 };
 
-/// How often the instance is asked how far it is.
+/// The interval at which the progress is polled.
 const ASK_EVERY: Duration = Duration::from_secs(1);
 
 /// Make the running instance send rejected records of a node to its input again.
@@ -43,7 +43,7 @@ impl Replay {
         }
     }
 
-    /// The answer of the instance after the end.
+    /// Waits for the end of the replay; returns the last answer of the instance.
     fn ended(&self, client: &Client) -> Result<Value, String> {
         let node: String = self.node.chars().map(page::coded).collect();
         let path = format!("/rejected/{node}/replay");

@@ -58,7 +58,7 @@ fn interval(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// A status and when it was asked for.
+/// A status, and when it was requested.
 #[derive(Clone)]
 struct Shot {
     status: Value,
@@ -111,7 +111,7 @@ impl Top {
                 let asking = Asking::new(client, self.interval);
                 watch(&mut screen, asking, first).await
             });
-            // Without waiting for an instance that does not answer.
+            // Does not wait for a request to an instance that does not answer.
             runtime.shutdown_background();
             ended
         });
@@ -125,7 +125,7 @@ impl Top {
     }
 }
 
-/// Lines without their marks. No text of a node can begin another line.
+/// The lines without their marks. Text from a node cannot start a new line.
 fn plain(lines: &[String]) -> String {
     let line = |line: &String| format!("{}\n", visible(line.trim_start_matches(['\t', '\x07'])));
     lines.iter().map(line).collect()
@@ -139,7 +139,7 @@ fn view<'a>(before: &'a Shot, now: &'a Shot) -> View<'a> {
     }
 }
 
-/// Asks an instance for its status, again and again.
+/// Polls an instance for its status.
 struct Asking {
     client: Client,
     ticks: Interval,
@@ -157,7 +157,7 @@ impl Asking {
         }
     }
 
-    /// The next answer. Cancel safe, so that keys need not wait for it: an answer that is on its way is not lost.
+    /// The next answer. Cancel safe: a request in flight is kept, so that a key can interrupt the wait.
     async fn next(&mut self) -> Result<Shot, String> {
         let answer = match &mut self.answer {
             Some(answer) => answer,

@@ -1,4 +1,4 @@
-//! The terminal: its other screen, its keys, its size. Dropping it restores everything.
+//! The terminal: its alternate screen, its keys, its size. Dropping it restores everything.
 
 use std::io::{self, Read, Write, stdin, stdout};
 
@@ -28,7 +28,7 @@ pub enum Key {
 
 /// The terminal while it shows the table.
 pub struct Screen {
-    /// The modes that it had before.
+    /// The modes of the terminal before.
     before: Termios,
     keys: mpsc::Receiver<Key>,
     resize: Signal,
@@ -37,7 +37,7 @@ pub struct Screen {
 }
 
 impl Screen {
-    /// Turns to the other screen, hides the cursor and reads keys as they come.
+    /// Switches to the alternate screen, hides the cursor, and reads each key at once.
     pub fn open() -> io::Result<Self> {
         let before = tcgetattr(stdin())?;
         let mut modes = before.clone();
@@ -67,7 +67,8 @@ impl Screen {
         })
     }
 
-    /// Shows lines, each cut at the width. A line that begins with a bell is a trouble, and one that begins with a tab a heading.
+    /// Shows lines, cut at the width of the terminal. A line that begins with a bell is an error, one that begins with a tab is a
+    /// heading.
     pub fn draw(&mut self, lines: &[String], size: Size) -> io::Result<()> {
         let mut out = String::from("\x1b[H");
         for (at, line) in lines.iter().take(size.rows).enumerate() {
@@ -94,7 +95,7 @@ impl Screen {
         terminal.flush()
     }
 
-    /// The next key; a signal that ends the program counts as one, and so does a new size of the terminal.
+    /// The next key. A signal that ends the program counts as a key, and so does a change of the size.
     pub async fn key(&mut self) -> Key {
         tokio::select! {
             key = self.keys.recv() => key.unwrap_or(Key::End),
@@ -105,12 +106,12 @@ impl Screen {
     }
 }
 
-/// Reads keys on a thread, which ends with the program.
+/// Reads keys on a thread that ends with the program.
 fn keys() -> mpsc::Receiver<Key> {
     let (sender, keys) = mpsc::channel(16);
     std::thread::spawn(move || {
         let mut bytes = [0; 16];
-        // In this mode a read returns what is there.
+        // In this mode a read returns as soon as there is a byte.
         while let Ok(count) = stdin().read(&mut bytes) {
             let mut rest = &bytes[..count];
             loop {
@@ -131,14 +132,14 @@ fn keys() -> mpsc::Receiver<Key> {
 impl Drop for Screen {
     fn drop(&mut self) {
         let mut out = stdout();
-        // A terminal that has gone needs nothing.
+        // If the terminal is gone, nothing needs to be restored.
         let _ = out.write_all(b"\x1b[?25h\x1b[?1049l");
         let _ = out.flush();
         let _ = tcsetattr(stdin(), OptionalActions::Now, &self.before);
     }
 }
 
-/// The key that sends the first of these bytes, and the bytes behind it: keys that follow each other fast are read together.
+/// The key at the beginning of `bytes`, and the remaining bytes. Several keys may arrive in one read.
 fn key(bytes: &[u8]) -> (Key, &[u8]) {
     match bytes {
         [] => (Key::End, bytes),
@@ -146,7 +147,7 @@ fn key(bytes: &[u8]) -> (Key, &[u8]) {
         [b'k', rest @ ..] | [0x1b, b'[' | b'O', b'A', rest @ ..] => (Key::Up, rest),
         [b'j', rest @ ..] | [0x1b, b'[' | b'O', b'B', rest @ ..] => (Key::Down, rest),
         [0x1b, b'[' | b'O', rest @ ..] => {
-            // A letter or `~` ends it.
+            // An escape sequence ends with a letter or `~`.
             let end = rest.iter().position(|byte| (0x40..0x7f).contains(byte));
             (Key::Other, end.map_or(&[][..], |end| &rest[end + 1..]))
         }

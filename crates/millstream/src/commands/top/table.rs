@@ -1,4 +1,4 @@
-//! The table of `millstream top`, made of two answers of `/status`.
+//! The table of `millstream top`, computed from two answers of `/status`.
 
 use std::time::Duration;
 
@@ -16,12 +16,12 @@ pub struct Size {
 }
 
 impl Size {
-    /// Of a terminal that does not tell.
+    /// The size of a terminal that does not report one.
     pub const SMALL: Self = Self {
         columns: 80,
         rows: 24,
     };
-    /// Of a file.
+    /// The size if the output is a file.
     pub const UNBOUNDED: Self = Self {
         columns: usize::MAX,
         rows: usize::MAX,
@@ -38,15 +38,15 @@ pub struct View<'a> {
     pub time: Duration,
 }
 
-/// The columns. The first three hold text.
+/// The titles of the columns.
 const HEADS: [&str; 9] = [
     "NODE", "TYPE", "STATE", "REC/S", "BYTES/S", "WAITING", "FULL", "LAG", "ERRORS",
 ];
-/// The columns that hold text.
+/// The number of columns that hold text; they come first.
 const TEXTS: usize = 3;
-/// The columns that a narrow terminal does without, first the type, then the state's neighbours.
+/// The columns that are left out in a narrow terminal, in this order: TYPE, FULL, BYTES/S.
 const NARROW: [usize; 3] = [1, 6, 4];
-/// The widest name that a narrow terminal shows.
+/// The shortest width to which names are cut in a narrow terminal.
 const NAME_MIN: usize = 12;
 
 impl View<'_> {
@@ -55,7 +55,8 @@ impl View<'_> {
         self.now["nodes"].as_array().map_or(0, Vec::len)
     }
 
-    /// The lines. The first `scrolled` nodes are left out. A line that begins with a tab is a heading, with a bell a trouble.
+    /// The lines, without the first `scrolled` nodes. A line that begins with a tab is a heading, one that begins with a bell is an
+    /// error.
     pub fn lines(&self, size: Size, scrolled: usize) -> Vec<String> {
         let mut lines = vec![self.head(), String::new()];
         let nodes = self.nodes();
@@ -64,7 +65,7 @@ impl View<'_> {
         let mut table = aligned(&rows, size.columns).into_iter();
         lines.extend(table.next().map(|head| format!("\t{head}")));
         let troubles = troubles(&nodes);
-        // Half of the screen is for nodes at least.
+        // At least half of the screen is for nodes.
         let most = size.rows.saturating_sub(lines.len());
         let told = troubles.len().min(most / 2);
         let gap = usize::from(told > 0);
@@ -153,7 +154,7 @@ impl View<'_> {
         ]
     }
 
-    /// The gain of a meter in a second.
+    /// The increase of a meter per second.
     fn rate(&self, node: &Value, meter: &str) -> Option<u64> {
         let now = node["meters"][meter].as_u64()?;
         let mut old = self.before["nodes"].as_array()?.iter();
@@ -164,7 +165,7 @@ impl View<'_> {
     }
 }
 
-/// Why nodes do not work.
+/// The reasons why nodes do not work.
 fn troubles(nodes: &[&Value]) -> Vec<String> {
     let failing = nodes.iter().filter(|node| !node["why"].is_null());
     let line = |node: &&Value| {
@@ -174,7 +175,8 @@ fn troubles(nodes: &[&Value]) -> Vec<String> {
     failing.map(line).collect()
 }
 
-/// Rows with aligned columns that fit into `columns`, as far as names of twelve characters and numbers allow.
+/// Rows with aligned columns that fit into `columns` if possible. Names are not cut below [`NAME_MIN`] characters, and numbers
+/// never.
 fn aligned(rows: &[[String; 9]], columns: usize) -> Vec<String> {
     let wide = |at: usize| rows.iter().map(|row| width(&row[at])).max().unwrap_or(0);
     let mut widths: Vec<usize> = (0..HEADS.len()).map(wide).collect();

@@ -69,7 +69,7 @@ fn a_wrong_command_line_is_64_and_help_is_0() {
     ] {
         assert_eq!(code(&millstream(right)), 0, "{right:?}");
     }
-    assert!(errors(&millstream(&["components", "fiel"])).contains("is `file` meant?"));
+    assert!(errors(&millstream(&["components", "fiel"])).contains("did you mean `file`?"));
 }
 
 #[test]
@@ -187,7 +187,7 @@ fn unusable_settings_are_reported_at_their_place() {
     for part in [
         "c.yaml:1:11: error: no time zone is called `Mars/Olympus`",
         "c.yaml:2:7: error: a host's name",
-        "nothing is for them",
+        "no setting admits them",
         "`nowhere` is no address and port",
     ] {
         assert!(text.contains(part), "no `{part}` in {text}");

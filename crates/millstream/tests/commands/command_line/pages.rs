@@ -163,7 +163,7 @@ fn the_pages_are_listed_and_shown() {
     assert!(tags.contains("also none: `web.**`\n"), "{tags}");
     let near = millstream(&["components", "template"]);
     assert!(
-        errors(&near).contains("is `templates` meant?"),
+        errors(&near).contains("did you mean `templates`?"),
         "{}",
         errors(&near)
     );

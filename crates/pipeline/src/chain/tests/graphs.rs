@@ -206,13 +206,13 @@ fn interpret(nodes: &[Drawn], entry: &[Hop], record: Plain, ends: &mut Vec<Plain
         let Applied { work, salt } = node.applied;
         let mut all = std::mem::take(&mut waiting[at]);
         all.sort_by(|a, b| a.0.cmp(&b.0));
-        // A node gets together what one record became under one tag.
+        // A node receives all records that one record became under one tag together.
         for together in all.chunk_by(|a, b| (&a.0, a.2) == (&b.0, b.2)) {
             let made: Vec<_> = together
                 .iter()
                 .flat_map(|record| apply(work, salt, record))
                 .collect();
-            // Ports with the same next steps are one.
+            // Ports with the same next steps count as one.
             let joined = |port: &Vec<Hop>| node.ports.iter().position(|other| other == port);
             for (port, hops) in node.ports.iter().enumerate() {
                 let left = made.iter();

@@ -192,7 +192,7 @@ impl Channel for Held {
     }
 }
 
-/// The surroundings of one processor, and the channel that its rejected records go to.
+/// The context of one processor, and the channel that its rejected records go to.
 fn contexts(meters: &Meters) -> (Vec<NodeContext>, Arc<Held>) {
     let held = Arc::new(Held::default());
     let edge = Edge::to(Feed::new(held.clone()));
@@ -235,7 +235,7 @@ fn a_batch_passes_through_all_processors_in_order_and_along_the_tags() {
     let mut chain = maker(plan, contexts.to_vec()).make().unwrap();
     let mut feed = |entry, batch: Batch| now(chain.feed(entry, &batch)).unwrap();
     let fed = feed(0, batch("t", "a1\nb\na2\n"));
-    // The ways meet at the consumer: the records are in order again.
+    // The branches meet at the consumer, where the records are put back in order.
     let expected = [("t", "a1\nb\na2\n".to_owned(), 3)];
     assert_eq!(texts(&fed.batches), expected);
     let fed = feed(0, batch("no.t", "b\n"));
@@ -246,7 +246,7 @@ fn a_batch_passes_through_all_processors_in_order_and_along_the_tags() {
     assert_eq!(meters.value("first", "records_filtered"), 1);
 }
 
-/// The result of work that has nothing to wait for.
+/// The result of work that never waits.
 fn now<T>(work: impl Future<Output = T>) -> T {
     match std::pin::pin!(work).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(result) => result,
@@ -407,7 +407,7 @@ fn a_group_is_kept_when_its_output_and_its_rejected_records_are() {
 }
 
 #[test]
-fn a_group_of_which_nothing_is_left_is_settled_and_one_that_fails_is_not() {
+fn a_group_whose_records_are_all_filtered_is_settled_and_one_that_fails_is_not() {
     let (channel, held, _) = chained(None);
     let receipt = put(&channel, vec![batch("t", "-\n")]);
     assert_eq!(receipt.try_outcome(), Some(Ok(())));
@@ -459,7 +459,7 @@ fn a_chunk_that_several_tasks_process_has_one_range() {
     let channel = behind(&held, plan, contexts);
     let (first, second) = ("a\n".repeat(40_000), "b\n".repeat(30_000));
     let mut input = batch("t", &(first + &second));
-    // The second one is sent again: the channel has to find it.
+    // The second chunk is sent again, and the channel must recognize it.
     input.origins = vec![
         chunk(1, 0, 80_000, 40_000),
         chunk(2, 80_000, 110_000, 15_000),
@@ -646,7 +646,7 @@ fn groups_that_wait_for_a_thread_are_kept_in_the_order_in_which_they_were_put() 
     );
 }
 
-/// A plan that passes on everything; the tag of its node tells it from others.
+/// A plan that passes on all records. Its processor distinguishes it from other plans.
 fn passing() -> Arc<ChainPlan> {
     let mut plan = Arc::into_inner(simple()).unwrap();
     plan.nodes[0].processor = Arc::new(Divide);
@@ -668,8 +668,8 @@ fn position(seq: u64) -> Position {
 }
 
 #[test]
-fn a_reload_turns_the_reader_to_the_new_chain_and_positions_of_the_old_one_keep_theirs() {
-    // The first chain filters every second line, the second passes on all, the last one is none.
+fn a_reload_gives_the_reader_a_new_chain_and_earlier_positions_keep_the_old_one() {
+    // The first chain filters every second line, the second passes on all lines, and then there is no chain.
     let all = vec![batch("t", "a\n-\n"); 6];
     let reader = FakeReader { all, next: 0 };
     let (first, _) = contexts(&Meters::default());
@@ -689,7 +689,7 @@ fn a_reload_turns_the_reader_to_the_new_chain_and_positions_of_the_old_one_keep_
     reader.resume(Some(position(1))).unwrap();
     let again: Vec<_> = (0..4).map(|_| read_count(&mut reader)).collect();
     assert_eq!(again, [(2, 1), (3, 2), (4, 2), (5, 2)]);
-    // Nothing before the third position can be read again.
+    // Positions before the third one cannot be read again.
     assert_eq!(Arc::strong_count(&old), 2);
     reader.commit(position(2)).unwrap();
     assert_eq!(Arc::strong_count(&old), 1);
@@ -742,7 +742,7 @@ fn a_batch_that_is_sent_again_passes_the_chain_of_its_processor_or_its_sink_or_n
     let seen: Vec<_> = counts
         .map(|Delivered { batch, .. }| (batch.count, replay::address(&batch).map(str::to_owned)))
         .collect();
-    // The inlet decides about the last one.
+    // The inlet decides what to do with the last one.
     assert_eq!(seen, [(1, None), (2, None), (2, Some("gone".to_owned()))]);
 }
 
