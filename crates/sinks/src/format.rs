@@ -8,6 +8,7 @@ use millstream_wire::{
     json::InvalidUtf8,
     record::FieldPath,
     template::Template,
+    zone,
 };
 use schemars::{JsonSchema, Schema};
 use serde::{Deserialize, de::DeserializeOwned};
@@ -84,9 +85,9 @@ impl Formatting {
         let at = |option: &str, message: String| place.problem_at(option, message);
         let zone = match &read.timezone {
             None => TimeZone::UTC,
-            Some(name) => TimeZone::get(name).map_err(|_| {
+            Some(name) => zone::find(name).ok_or_else(|| {
                 let problem = at("timezone", format!("there is no time zone `{name}`"));
-                vec![problem.help("a name of the IANA database, such as `Europe/Berlin` or `UTC`")]
+                vec![problem.help(zone::HELP)]
             })?,
         };
         let formatting = Self {

@@ -66,6 +66,13 @@ impl Side {
 const FEW: usize = 8;
 
 impl OneOf {
+    /// A text between slashes that is no path.
+    pub(super) fn slashed(&self) -> Option<String> {
+        let is_slashed = |text: &&Box<[u8]>| matches!(&***text, [b'/', inner @ .., b'/'] if !inner.is_empty() && !inner.contains(&b'/'));
+        let text = self.texts.iter().find(is_slashed)?;
+        Some(String::from_utf8_lossy(text).into_owned())
+    }
+
     pub(super) fn new(constants: impl IntoIterator<Item = Constant>) -> Self {
         let (mut texts, mut numbers) = (Vec::new(), Vec::new());
         let mut one_of = Self::default();
