@@ -42,7 +42,7 @@ struct FormatOptions {
     /// `escape` (`\xff` for each invalid byte). Default: `base64` for json, without a mark; unchanged bytes for ltsv, csv, raw
     /// and template.
     invalid_utf8: Option<InvalidUtf8>,
-    /// Time zone of strftime fields in templates, such as `Europe/Berlin`. Default: the top-level `timezone` (`UTC`).
+    /// Time zone of strftime fields in templates, such as `Europe/Berlin` or `+09:00`. Default: the top-level `timezone` (`UTC`).
     timezone: Option<String>,
 }
 

@@ -3,7 +3,7 @@
 
 use std::fmt::Write;
 
-use super::{Edge, Explained, Kind, Port, text::port_name};
+use super::{Edge, Explained, Kind, Port};
 use crate::page::width;
 
 /// The blocks, in the direction of the flow.
@@ -26,7 +26,7 @@ pub fn render(explained: &Explained) -> String {
         let left = given(explained, at);
         let left = left.iter().map(|edge| {
             let kind = explained.nodes[edge.from].type_;
-            with_tags(format!("{} ({kind})", port_name(explained, edge)), edge)
+            with_tags(format!("{} ({kind})", explained.port_name(edge)), edge)
         });
         let left: Vec<_> = left.collect();
         block(&left, &label(explained, at, None), &right(explained, at))

@@ -289,6 +289,16 @@ impl Explained {
         None
     }
 
+    /// The name of the port that an edge leaves by, as it is written in `inputs`.
+    pub fn port_name(&self, edge: &Edge) -> String {
+        let name = &self.nodes[edge.from].name;
+        match &edge.port {
+            Port::Records => name.clone(),
+            Port::Route(route) => format!("{name}.{route}"),
+            Port::Rejected => format!("{name}.rejected"),
+        }
+    }
+
     /// Names of nodes.
     pub fn names(&self, nodes: &[usize]) -> Vec<&str> {
         nodes.iter().map(|at| &*self.nodes[*at].name).collect()

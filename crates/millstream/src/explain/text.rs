@@ -47,7 +47,7 @@ fn processors(explained: &Explained) -> String {
         let node = &explained.nodes[processor.node];
         let inputs = explained.edges.iter();
         let inputs = inputs.filter(|edge| edge.to == processor.node);
-        let mut names: Vec<String> = inputs.map(|edge| port_name(explained, edge)).collect();
+        let mut names: Vec<String> = inputs.map(|edge| explained.port_name(edge)).collect();
         names.dedup();
         let consumers = &processor.consumers;
         let mut text = format!(
@@ -92,16 +92,6 @@ fn once(explained: &Explained, processor: &Processor) -> String {
             let name = &explained.nodes[channel].name;
             format!("In front of {name}, or with a disk channel behind it, it would run once")
         }
-    }
-}
-
-/// The name of the port that an edge leaves by, as it is written in `inputs`.
-pub fn port_name(explained: &Explained, edge: &super::Edge) -> String {
-    let name = &explained.nodes[edge.from].name;
-    match &edge.port {
-        Port::Records => name.clone(),
-        Port::Route(route) => format!("{name}.{route}"),
-        Port::Rejected => format!("{name}.rejected"),
     }
 }
 

@@ -158,7 +158,7 @@ fn every_header_draws_the_same_line() {
         let headers = file
             .text
             .lines()
-            .map_while(|line| line.strip_prefix("//! `"));
+            .filter_map(|line| line.strip_prefix("//! `"));
         for header in headers.filter(|header| header.contains("decode -> ")) {
             let line = header.trim_end_matches('`').replace(['[', ']'], "");
             let is_alike = [whole, before, behind_a_channel].contains(&&*line)

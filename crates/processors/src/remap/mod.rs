@@ -43,7 +43,7 @@ struct Config {
     /// Handling of a record on which the program fails: `reject` (it leaves by the port `NAME.rejected`) or `keep` (it is passed on
     /// unchanged, and counted). Default: `reject`.
     on_error: OnError,
-    /// Time zone of times without a zone, such as `Europe/Berlin`. Default: the top-level `timezone`.
+    /// Time zone of times without a zone, such as `Europe/Berlin` or `+09:00`. Default: the top-level `timezone`.
     timezone: Option<String>,
 }
 

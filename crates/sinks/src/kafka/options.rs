@@ -56,7 +56,7 @@ pub(super) struct Config {
     /// Template that `format: template` writes for each record.
     #[serde(default)]
     pub(super) template: Option<Template>,
-    /// Time zone of strftime fields in templates, such as `Europe/Berlin`. Default: the top-level `timezone` (`UTC`).
+    /// Time zone of strftime fields in templates, such as `Europe/Berlin` or `+09:00`. Default: the top-level `timezone` (`UTC`).
     #[serde(default)]
     pub(super) timezone: Option<String>,
     /// Compression of record batches.
