@@ -68,8 +68,11 @@ const FEW: usize = 8;
 impl OneOf {
     /// A text between slashes that is no path.
     pub(super) fn slashed(&self) -> Option<String> {
-        let is_slashed = |text: &&Box<[u8]>| matches!(&***text, [b'/', inner @ .., b'/'] if !inner.is_empty() && !inner.contains(&b'/'));
-        let text = self.texts.iter().find(is_slashed)?;
+        let is_slashed = |text: &[u8]| match text {
+            [b'/', inner @ .., b'/'] => !inner.is_empty() && !inner.contains(&b'/'),
+            _ => false,
+        };
+        let text = self.texts.iter().find(|text| is_slashed(text))?;
         Some(String::from_utf8_lossy(text).into_owned())
     }
 
