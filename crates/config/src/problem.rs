@@ -1,6 +1,6 @@
 //! Problems of a configuration and how they are printed: the place, the line with a caret, and what to do.
 //!
-//! A [`Problem`] is an error or a warning. [`Problems`] sorts them by place and prints all of them:
+//! A [`Problem`] is an error, a warning or a note. [`Problems`] sorts them by place and prints all of them:
 //!
 //! ```text
 //! line.yaml:4:1: error: unknown setting `outputs`
@@ -23,6 +23,8 @@ pub enum Severity {
     Error,
     /// The configuration can be used, but may not do what was meant.
     Warning,
+    /// The configuration can be used and does what it says. There is something to know about it.
+    Note,
 }
 
 /// A problem: what is wrong, where, and what to do about it.
@@ -65,6 +67,15 @@ impl Problem {
         }
     }
 
+    /// A note at a place.
+    #[must_use]
+    pub fn note(place: &Place, message: impl Into<String>) -> Self {
+        Self {
+            severity: Severity::Note,
+            ..Self::new(place, message)
+        }
+    }
+
     /// Adds a related place.
     #[must_use]
     pub fn also(mut self, place: &Place, why: impl Into<String>) -> Self {
@@ -83,6 +94,7 @@ impl Problem {
         let (word, paint) = match self.severity {
             Severity::Error => ("error", RED),
             Severity::Warning => ("warning", YELLOW),
+            Severity::Note => ("note", PLAIN),
         };
         let paint = if colour { paint } else { PLAIN };
         let bold = if colour { BOLD } else { PLAIN };

@@ -34,7 +34,7 @@ pub struct Settings {
     pub threads: Option<NonZeroU16>,
     /// Value of `host` for records that are written on this machine. Empty: the machine's name.
     pub host: String,
-    /// Time zone of strftime fields and of times without a zone, such as `Europe/Berlin`. Every node can override it.
+    /// Time zone of strftime fields and of times without a zone, such as `Europe/Berlin` or `+09:00`. Every node can override it.
     pub timezone: String,
     /// Log of the program, written to stderr.
     pub log: Log,

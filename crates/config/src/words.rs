@@ -82,7 +82,11 @@ const TRANSLATED: &[(&str, &str)] = &[
     ("remap", "lua vrl"),
     ("dedupe", "dedup"),
     // options
+    ("program", "source"),
     ("inputs", "source sources from"),
+    ("pattern", "expression regexp regex"),
+    ("field", "key_name parse_field"),
+    ("as", "format"),
     ("given", "input inputs"),
     ("expect", "output outputs"),
     ("from", "insert_at"),
@@ -126,6 +130,36 @@ const TRANSLATED: &[(&str, &str)] = &[
     ("octets", "octet_counting"),
     ("block", "drop_newest"),
     ("skip", "drop_oldest drop_oldest_chunk"),
+];
+
+/// Words of other programs for which one word is not enough: ours, theirs, and what to write.
+const PHRASES: &[(&str, &str, &str)] = &[
+    ("time", "time_key", "write `time: { field: NAME }`"),
+    (
+        "time",
+        "time_format",
+        "write `time: { format: '%Y-%m-%d %H:%M:%S' }`",
+    ),
+    (
+        "time",
+        "keep_time_key",
+        "write `time: { keep: true }`, beside `field` and `format`",
+    ),
+    (
+        "keep",
+        "reserve_data",
+        "nothing to set: the other fields stay; `keep: true` keeps the parsed field too",
+    ),
+    (
+        "keep",
+        "remove_key_name_field",
+        "nothing to set: the parsed field is removed, unless `keep: true` is set",
+    ),
+    (
+        "regex",
+        "grok",
+        "use `as: regex`, and write the `pattern` with named groups: `%{WORD:level}` is `(?<level>\\w+)`",
+    ),
 ];
 
 /// Words that are reserved for a later version, each with its kind and the place where it will be used.
@@ -199,6 +233,12 @@ pub fn unknown(what: Word, word: &str, place: &Place, candidates: &[&str]) -> Pr
     if what == Word::Top && word == "tests" {
         let help = "cases stand beside the processor that they test, as its option `tests`";
         return problem.help(help);
+    }
+    let phrase = PHRASES
+        .iter()
+        .find(|(ours, theirs, _)| *theirs == word && candidates.contains(ours));
+    if let Some((_, _, help)) = phrase {
+        return problem.help(*help);
     }
     if let Some(ours) = translate(word, |ours| candidates.contains(&ours)) {
         return problem.help(format!("it is called `{ours}` here"));
@@ -283,4 +323,44 @@ pub(crate) fn quote(text: &str) -> String {
         shown.push('…');
     }
     format!("`{shown}`")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn help(what: Word, word: &str, candidates: &[&str]) -> String {
+        let source = crate::Source::new("t.yaml", "a: b", 0);
+        let place = Place::of_bytes(&source, 0..1);
+        let problem = unknown(what, word, &place, candidates);
+        problem.help.unwrap_or_default()
+    }
+
+    #[test]
+    fn words_of_other_programs_lead_to_the_options_of_processors() {
+        let parse = ["inputs", "field", "as", "pattern", "time", "keep"];
+        for (word, expected) in [
+            ("expression", "`pattern`"),
+            ("key_name", "`field`"),
+            ("format", "`as`"),
+            ("time_key", "time: { field: NAME }"),
+            ("time_format", "time: { format:"),
+            ("keep_time_key", "time: { keep: true }"),
+            ("reserve_data", "the other fields stay"),
+        ] {
+            let help = help(Word::Option, word, &parse);
+            assert!(help.contains(expected), "{word}: {help}");
+        }
+        let remap = ["inputs", "tags", "program", "file"];
+        let found = help(Word::Option, "source", &remap);
+        assert_eq!(found, "it is called `program` here");
+        let sink = ["inputs", "path"];
+        let found = help(Word::Option, "source", &sink);
+        assert_eq!(found, "it is called `inputs` here");
+        let found = help(Word::Choice, "grok", &["json", "regex"]);
+        assert!(
+            found.contains("as: regex") && found.contains("pattern"),
+            "{found}"
+        );
+    }
 }

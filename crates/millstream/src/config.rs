@@ -8,7 +8,6 @@ use std::{
     time::Duration,
 };
 
-use jiff::tz::TimeZone;
 use millstream_channels::memory::SIZE_MAX;
 use millstream_config::{
     Api, Entry, Environment, Key, Node, Period, Problem, Problems, Section, Settings, Severity,
@@ -19,6 +18,7 @@ use millstream_pipeline::{
     layout::{self, Laid},
     plan::{Plan, RunSettings},
 };
+use millstream_wire::zone;
 
 use crate::{
     cases::{self, Case},
@@ -41,6 +41,8 @@ pub struct Loaded {
     pub cases: Vec<Case>,
     /// Warnings: things that work but are probably mistakes.
     pub warnings: Problems,
+    /// Notes: things that work and could cost less.
+    pub notes: Problems,
 }
 
 /// Loads and checks files and directories. Returns all errors at once.
@@ -58,7 +60,7 @@ pub fn read(paths: &[PathBuf]) -> Result<Loaded, Problems> {
         None => None,
     };
     let zone = loaded.tree.root.entry(TIMEZONE);
-    let zone = zone.filter(|_| TimeZone::get(&sections.settings.timezone).is_ok());
+    let zone = zone.filter(|_| zone::find(&sections.settings.timezone).is_some());
     let api_is_chosen = loaded.tree.root.find("api.listen").is_some();
     if !problems.iter().any(is_error) {
         problems.extend(empty_sections(&loaded.tree));
@@ -81,7 +83,11 @@ pub fn read(paths: &[PathBuf]) -> Result<Loaded, Problems> {
         problems.extend(cases.iter().flat_map(|case| case.problems(&laid.plan)));
     }
     match laid {
-        Ok(Laid { plan, warnings }) if !problems.iter().any(is_error) => {
+        Ok(Laid {
+            plan,
+            warnings,
+            notes,
+        }) if !problems.iter().any(is_error) => {
             problems.extend(warnings);
             Ok(Loaded {
                 plan,
@@ -91,6 +97,7 @@ pub fn read(paths: &[PathBuf]) -> Result<Loaded, Problems> {
                 api_tls,
                 cases,
                 warnings: Problems(problems),
+                notes: Problems(notes),
             })
         }
         Ok(_) => Err(Problems(problems)),
@@ -147,10 +154,9 @@ fn empty_sections(tree: &Tree) -> Vec<Problem> {
 fn wrong_settings(settings: &Settings, tree: &Tree) -> Vec<Problem> {
     let mut problems = Vec::new();
     let at = |path: &str, message: String| tree.root.problem_at(path, message);
-    if TimeZone::get(&settings.timezone).is_err() {
+    if zone::find(&settings.timezone).is_none() {
         let message = format!("no time zone is called `{}`", settings.timezone);
-        let help = "a name of the IANA database, such as `Europe/Berlin` or `UTC`";
-        problems.push(at("timezone", message).help(help));
+        problems.push(at("timezone", message).help(zone::HELP));
     }
     if settings
         .host

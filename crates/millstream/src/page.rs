@@ -23,11 +23,16 @@ static LINE_WIDTH: OnceLock<usize> = OnceLock::new();
 
 /// Adapts the line length to the terminal, if stdout is one.
 pub fn fit_terminal() {
-    let size = rustix::termios::tcgetwinsize(std::io::stdout());
-    if let Ok(columns @ 1..) = size.map(|size| usize::from(size.ws_col)) {
+    if let Some(columns) = terminal_columns() {
         let width = columns.clamp(*WIDTHS.start(), *WIDTHS.end());
         LINE_WIDTH.get_or_init(|| width);
     }
+}
+
+/// The width of the terminal, if stdout is one.
+pub fn terminal_columns() -> Option<usize> {
+    let size = rustix::termios::tcgetwinsize(std::io::stdout()).ok()?;
+    (size.ws_col > 0).then_some(size.ws_col.into())
 }
 
 /// The line length in characters.

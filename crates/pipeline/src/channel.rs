@@ -1,6 +1,6 @@
 //! The contract of a channel: what it accepts from outlets and what its readers give to inlets.
 //!
-//! `read -> decode -> send -> [keep] -> [read back] -> encode -> write -> settle`
+//! `read -> decode -> send -> [keep] -> [read back] -> process -> encode -> write -> settle`
 
 use std::{
     any::Any,

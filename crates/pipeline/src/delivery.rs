@@ -1,6 +1,6 @@
 //! Receipts: the one answer that travels back along the graph, *kept* or *settled*.
 //!
-//! `read -> decode -> send -> keep -> read back -> encode -> write -> [settle]`
+//! `read -> decode -> send -> keep -> read back -> process -> encode -> write -> [settle]`
 //!
 //! Everything that one batch of a source becomes carries a [`Token`]; the source holds the [`Receipt`]. When the last token is
 //! settled, the receipt is good: a durable channel has kept the batch, or every sink is done with it. A token that is dropped

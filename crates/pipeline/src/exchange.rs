@@ -1,6 +1,6 @@
 //! Deals batches to the lanes of a sink: the options `parallelism` and `partition` of a sink behind memory.
 //!
-//! `read -> decode -> send -> [keep] -> read back -> encode -> write -> settle`
+//! `read -> decode -> send -> [keep] -> read back -> process -> encode -> write -> settle`
 //!
 //! Each producer puts its records directly into the lanes that they are for. Nothing goes through a hub, and a full lane makes its
 //! producers wait.

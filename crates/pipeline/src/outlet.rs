@@ -1,6 +1,6 @@
 //! A port of a node: batches leave the node here and enter the channels behind it.
 //!
-//! `read -> decode -> [send] -> keep -> read back -> encode -> write -> settle`
+//! `read -> decode -> [send] -> keep -> read back -> process -> encode -> write -> settle`
 //!
 //! Back-pressure starts here: `send` returns when every consumer has room, and the source that reads a socket or a file waits for
 //! it. Each batch reaches every consumer whose `tags` take it; a batch that no consumer takes is counted and settled.

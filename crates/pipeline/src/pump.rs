@@ -1,6 +1,6 @@
 //! Moves batches from one durable channel into another one.
 //!
-//! `read -> decode -> send -> keep -> [read back] -> process -> [keep] -> read back -> encode -> write -> settle`
+//! `read -> decode -> send -> keep -> [read back] -> process -> [keep] -> read back -> process -> encode -> write -> settle`
 //!
 //! A pump reads the first channel as a sink does, with a cursor and the chain of the second channel. All batches that one position
 //! became form one group, and the position is their origin. So the second channel keeps all of them or none, and knows up to which

@@ -32,17 +32,18 @@ impl Conditions {
         conditions: impl IntoIterator<Item = (String, &'a Where)>,
     ) -> Result<Self, Vec<Problem>> {
         let (mut parts, mut problems, mut warnings) = (Vec::new(), Vec::new(), Vec::new());
-        zone::find(options, "timezone", timezone).map_err(|problem| vec![problem])?;
-        let compiler = Options {
-            timezone: timezone.unwrap_or(zone::DEFAULT).to_owned(),
-        };
+        let timezone = zone::of_programs(options, timezone).map_err(|problem| vec![problem])?;
+        let compiler = Options { timezone };
         let mut maps: Vec<&Condition> = Vec::new();
         let mut end = 0;
         for (index, (path, condition)) in conditions.into_iter().enumerate() {
             end = index + 1;
             match condition {
                 Where::Map(map) => match check(map) {
-                    Ok(()) => maps.push(map),
+                    Ok(()) => {
+                        warnings.extend(slashed(map, options.find(&path).unwrap_or(options)));
+                        maps.push(map);
+                    }
                     Err(why) => problems.push(options.problem_at(&path, why)),
                 },
                 Where::Program(text) => {
@@ -88,6 +89,15 @@ fn joined(end: usize, maps: &mut Vec<&Condition>) -> Option<Part> {
     let part = matcher.filter(|_| !maps.is_empty());
     maps.clear();
     part.map(|matcher| Part::Maps(first, matcher))
+}
+
+/// The warning about a text between slashes.
+fn slashed(map: &Condition, option: &Node) -> Option<Problem> {
+    let text = map.slashed()?;
+    let message = format!("`{text}` is compared as a text, with its slashes");
+    let inner = text.trim_matches('/');
+    let help = format!("for a regular expression, write `{{ regex: '{inner}' }}`");
+    Some(Problem::warning(&option.place, message).help(help))
 }
 
 /// Why a map cannot be meant, or cannot be compiled.

@@ -1,6 +1,8 @@
 //! The processors: one directory each, and one line each in the list below.
 
 mod condition;
+#[cfg(test)]
+mod contributing;
 mod exec;
 mod fields;
 mod filter;

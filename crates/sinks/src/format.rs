@@ -8,6 +8,7 @@ use millstream_wire::{
     json::InvalidUtf8,
     record::FieldPath,
     template::Template,
+    zone,
 };
 use schemars::{JsonSchema, Schema};
 use serde::{Deserialize, de::DeserializeOwned};
@@ -41,7 +42,7 @@ struct FormatOptions {
     /// `escape` (`\xff` for each invalid byte). Default: `base64` for json, without a mark; unchanged bytes for ltsv, csv, raw
     /// and template.
     invalid_utf8: Option<InvalidUtf8>,
-    /// Time zone of strftime fields in templates, such as `Europe/Berlin`. Default: the top-level `timezone` (`UTC`).
+    /// Time zone of strftime fields in templates, such as `Europe/Berlin` or `+09:00`. Default: the top-level `timezone` (`UTC`).
     timezone: Option<String>,
 }
 
@@ -84,9 +85,9 @@ impl Formatting {
         let at = |option: &str, message: String| place.problem_at(option, message);
         let zone = match &read.timezone {
             None => TimeZone::UTC,
-            Some(name) => TimeZone::get(name).map_err(|_| {
+            Some(name) => zone::find(name).ok_or_else(|| {
                 let problem = at("timezone", format!("there is no time zone `{name}`"));
-                vec![problem.help("a name of the IANA database, such as `Europe/Berlin` or `UTC`")]
+                vec![problem.help(zone::HELP)]
             })?,
         };
         let formatting = Self {

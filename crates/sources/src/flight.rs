@@ -1,7 +1,7 @@
 //! The batches of one flow (a file, a generator) that are in flight: sent and not settled. They are in order, and their number
 //! is bounded.
 //!
-//! `read -> decode -> [send] -> keep -> read back -> encode -> write -> settle`
+//! `read -> decode -> [send] -> keep -> read back -> process -> encode -> write -> settle`
 
 use std::{collections::VecDeque, ops::Range};
 

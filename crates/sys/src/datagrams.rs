@@ -1,6 +1,6 @@
 //! Receives many datagrams with one system call, and counts those that the kernel dropped.
 //!
-//! `[read] -> decode -> send -> keep -> take -> process -> encode -> write -> settle`
+//! `[read] -> decode -> send -> keep -> read back -> process -> encode -> write -> settle`
 //!
 //! std and rustix receive one datagram per call; `recvmmsg` receives all that have arrived. It also returns the senders'
 //! addresses and, after [`count_drops`], the number of datagrams that found the socket's buffer full (`SO_RXQ_OVFL`).

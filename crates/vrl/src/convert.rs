@@ -33,7 +33,7 @@ fn convert(program: &str, one: vrl::diagnostic::Diagnostic) -> Diagnostic {
     let first = one.labels().iter().find(|label| label.primary);
     let first = first.or_else(|| one.labels().first());
     let span = first.map_or(0..0, |label| label.span.range());
-    let mut message = one.message().to_owned();
+    let mut message = plain(one.message()).to_owned();
     let says_more = |label: &&Label| !label.message.is_empty() && label.message != message;
     if let Some(label) = first.filter(says_more) {
         message = format!("{message}: {}", label.message);
@@ -55,6 +55,20 @@ fn convert(program: &str, one: vrl::diagnostic::Diagnostic) -> Diagnostic {
         message: one_line(&message),
         help: (!help.is_empty()).then(|| one_line(&help.join("; "))),
         rendered: Formatter::new(program, vec![one]).to_string(),
+    }
+}
+
+/// A message without the heads that the compiler puts before the message of a function.
+fn plain(message: &str) -> &str {
+    let Some(inner) = message.strip_prefix("function compilation error: ") else {
+        return message;
+    };
+    let code = inner
+        .strip_prefix("error[E")
+        .and_then(|rest| rest.split_once("] "));
+    match code {
+        Some((code, text)) if code.bytes().all(|byte| byte.is_ascii_digit()) => text,
+        _ => inner,
     }
 }
 
@@ -81,6 +95,14 @@ fn one_line(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_message_of_a_function_has_no_code() {
+        let message = "function compilation error: error[E610] the pattern is wrong";
+        assert_eq!(plain(message), "the pattern is wrong");
+        assert_eq!(plain("function compilation error: x"), "x");
+        assert_eq!(plain("undefined variable"), "undefined variable");
+    }
 
     #[test]
     fn spans_are_characters_of_the_text() {

@@ -1,7 +1,7 @@
 //! Codecs between bytes and batches: the forward protocol, syslog, JSON, OTLP, Avro, compression. No I/O, no clock, no
 //! async.
 //!
-//! On the line: read -> [decode] -> send -> keep -> take -> process -> [encode] -> write -> settle.
+//! On the line: read -> [decode] -> send -> keep -> read back -> process -> [encode] -> write -> settle.
 
 pub mod avro;
 pub mod compression;
@@ -26,3 +26,4 @@ mod room;
 pub mod split;
 pub mod syslog;
 pub mod template;
+pub mod zone;

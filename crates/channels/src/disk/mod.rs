@@ -1,6 +1,6 @@
 //! The channel `disk`: a durable segment log of our own.
 //!
-//! `read -> decode -> send -> [keep] -> [read back] -> encode -> write -> settle`
+//! `read -> decode -> send -> [keep] -> [read back] -> process -> encode -> write -> settle`
 //!
 //! `log` is the log itself, without threads or a clock. writer.rs drives it on its own thread, behind a queue that is bounded in
 //! bytes, and settles the tokens of kept groups. reader.rs is a consumer's view of it. README.md says what the channel promises.

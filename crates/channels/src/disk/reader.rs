@@ -1,6 +1,6 @@
 //! A reader of the log as a reader of the pipeline.
 //!
-//! `read -> decode -> send -> keep -> [read back] -> encode -> write -> settle`
+//! `read -> decode -> send -> keep -> [read back] -> process -> encode -> write -> settle`
 
 use std::{
     sync::Arc,

@@ -1,6 +1,6 @@
 //! The writer's thread: takes groups from the queue, keeps them with one commit, and settles their tokens.
 //!
-//! `read -> decode -> send -> [keep] -> read back -> encode -> write -> settle`
+//! `read -> decode -> send -> [keep] -> read back -> process -> encode -> write -> settle`
 //!
 //! While it writes and syncs, the next commit gathers in the queue. Under load, commits are large and groups share the cost of a
 //! sync; on an idle stream no group is delayed. A token is settled when its group is kept, and never before.

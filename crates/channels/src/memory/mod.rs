@@ -1,6 +1,6 @@
 //! The channel `memory`: a short queue per data thread, on every edge that names no other channel.
 //!
-//! `read -> decode -> send -> [keep] -> [read back] -> encode -> write -> settle`
+//! `read -> decode -> send -> [keep] -> [read back] -> process -> encode -> write -> settle`
 //!
 //! It keeps nothing: a group is settled when its consumer has settled it. Queues are short (4 MiB), so that a batch is still
 //! in the CPU's cache when the consumer gets it; producers wait for room. There is one lane per data thread, so a batch stays

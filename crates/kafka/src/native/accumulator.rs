@@ -1,6 +1,6 @@
 //! Holds the accepted records without an outcome, in batches by partition. The sink's thread appends, the producer's thread sends.
 //!
-//! `read -> decode -> send -> keep -> take -> process -> [encode] -> write -> settle`
+//! `read -> decode -> send -> keep -> read back -> process -> [encode] -> write -> settle`
 //!
 //! A record is in one batch or one staging list until it is acknowledged or reported as failed. The batches of a partition are sent
 //! in order and one at a time: so a rejected batch leaves no gap in the sequence numbers, and a batch without an answer is retried

@@ -1,6 +1,6 @@
 //! A batch of records in the format of brokers: Kafka's record batch, version 2 of the message format.
 //!
-//! `read -> decode -> send -> keep -> take -> process -> [encode] -> write -> settle`
+//! `read -> decode -> send -> keep -> read back -> process -> [encode] -> write -> settle`
 //!
 //! Source: "Message Format" in the documentation of Apache Kafka, `DefaultRecordBatch.java`. A head of 61 bytes is
 //! followed by the records, each with its length in front. Times and offsets are relative to the first record; integers

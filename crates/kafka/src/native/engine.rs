@@ -1,6 +1,6 @@
 //! The producer's own thread: sends what is ready, handles the answers, and looks up what sending needs.
 //!
-//! `read -> decode -> send -> keep -> take -> process -> encode -> [write] -> settle`
+//! `read -> decode -> send -> keep -> read back -> process -> encode -> [write] -> settle`
 //!
 //! [`Engine::dispatch`] starts all possible work whenever something has changed. Everything that waits for a broker is
 //! a separate task. Batches are sealed here, so that checksums and compression do not delay the sink's thread.

@@ -1,7 +1,7 @@
 //! Our own producer, behind [`Producer`]. It builds record batches from the sink's buffers; the only work per record is
 //! one copy.
 //!
-//! `read -> decode -> send -> keep -> take -> process -> [encode] -> [write] -> settle`
+//! `read -> decode -> send -> keep -> read back -> process -> [encode] -> [write] -> settle`
 //!
 //! - [`accumulator`] holds the records that were accepted: `partitions`, `batch` (the broker's format), `partitioner`,
 //!   `compress`.

@@ -1,6 +1,6 @@
 //! Topics, partitions and batches: the parts of an [`Accumulator`](super::accumulator::Accumulator).
 //!
-//! `read -> decode -> send -> keep -> take -> process -> [encode] -> write -> settle`
+//! `read -> decode -> send -> keep -> read back -> process -> [encode] -> write -> settle`
 
 use std::{collections::VecDeque, sync::Arc, time::Instant};
 

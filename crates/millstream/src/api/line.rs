@@ -2,17 +2,15 @@
 
 use serde_json::Value;
 
+use super::order::in_flow;
+
 /// The line: the overall health, then each node with its state and records, in the direction of the flow.
 pub fn of(status: &Value) -> String {
-    let none = Vec::new();
-    let mut nodes: Vec<&Value> = status["nodes"].as_array().unwrap_or(&none).iter().collect();
-    let order = ["source", "processor", "channel", "sink"];
-    nodes.sort_by_key(|node| order.iter().position(|section| node["section"] == *section));
     let health = match status["healthy"] {
         Value::Bool(true) => "healthy",
         _ => "unhealthy",
     };
-    let nodes: Vec<String> = nodes.into_iter().map(words).collect();
+    let nodes: Vec<String> = in_flow(status).into_iter().map(words).collect();
     let up = &status["uptime_seconds"];
     format!("status: {health}, up {up} s; {}", nodes.join("; "))
 }

@@ -18,6 +18,7 @@ mod host;
 mod line;
 mod metrics;
 mod openapi;
+mod order;
 mod page;
 mod process;
 mod query;
@@ -70,6 +71,7 @@ use history::History;
 use transport::Tls;
 
 pub use line::of as line;
+pub use order::in_flow;
 
 pub use graphite::Pusher;
 

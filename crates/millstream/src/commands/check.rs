@@ -11,7 +11,7 @@ use millstream_sys::disk::{Disk, HostDisk};
 
 use crate::{config, exit, page};
 
-/// Check a configuration: every error and warning at once, with its place. Starts nothing.
+/// Check a configuration: every error, warning and note at once, with its place. Starts nothing.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -37,6 +37,7 @@ impl Check {
         match config::read(&self.config) {
             Ok(loaded) => {
                 config::show(&loaded.warnings);
+                config::show(&loaded.notes);
                 let plan = &loaded.plan;
                 let processors = match plan.processors.len() {
                     0 => String::new(),

@@ -26,8 +26,10 @@ Examples:
 
 The columns: IN and OUT count records since the start, without those that are read again after a failure and those that are
 rejected; PENDING are records that are not kept or settled yet; REJECTED could not be decoded or were refused permanently.
-Below, for a disk channel: its size on the disk, the backlog of its slowest consumer, and the age of the oldest such record
-(at most); for a tail: the files that are furthest behind.
+A narrow terminal has fewer columns; what is left out and not 0 is in the lines below.
+Below, for a processor: filtered are records that it left out on purpose, failed are those that it could not process and passed
+on, busy is the time that it worked. For a disk channel: its size on the disk, the backlog of its slowest consumer, and the
+age of the oldest such record (at most). For a tail: the files that are furthest behind.
 
 A node that is `blocked` waits for room, one that is `retrying` cannot reach or use its destination, one that is `losing` skips
 records or misses some. /health answers 503 once a node has been blocked or retrying for 10 s.
@@ -69,7 +71,8 @@ impl Status {
                 code(&now)
             }
             Ok((before, Some(now))) => {
-                page::print(&table(&before, &now));
+                let most = page::terminal_columns().unwrap_or(usize::MAX);
+                page::print(&table(&before, &now, most));
                 code(&now)
             }
             Err(text) => page::complain(&text, exit::FAILED),
@@ -87,7 +90,7 @@ fn code(status: &Value) -> u8 {
 }
 
 /// The page: a line about the process, a table of nodes, and the reasons of failing nodes.
-fn table(before: &Value, now: &Value) -> String {
+fn table(before: &Value, now: &Value, columns_max: usize) -> String {
     let memory = &now["memory"];
     let mut out = format!(
         "millstream {}, process {}, up {}, memory {} of {}\n\n",
@@ -97,24 +100,19 @@ fn table(before: &Value, now: &Value) -> String {
         page::bytes(number(&memory["used_bytes"])),
         page::bytes(number(&memory["max_bytes"])),
     );
-    let heads = [
-        "NODE", "TYPE", "STATE", "IN", "IN/S", "OUT", "OUT/S", "PENDING", "REJECTED",
-    ];
-    let mut rows = vec![heads.map(str::to_owned).to_vec()];
+    let nodes = api::in_flow(now);
     let none = Vec::new();
-    // The sections in the direction of the flow.
-    let order = ["source", "channel", "sink"];
-    let mut nodes: Vec<&Value> = now["nodes"].as_array().unwrap_or(&none).iter().collect();
-    nodes.sort_by_key(|node| order.iter().position(|section| node["section"] == *section));
     let old = before["nodes"].as_array().unwrap_or(&none);
-    for node in &nodes {
+    let mut rows = vec![HEADS.map(str::to_owned).to_vec()];
+    rows.extend(nodes.iter().map(|node| {
         let earlier = old.iter().find(|old| old["name"] == node["name"]);
-        rows.push(row(node, earlier));
-    }
-    out.push_str(&columns(0, &rows, &[3, 4, 5, 6, 7, 8]));
+        row(node, earlier)
+    }));
+    let hidden = narrow(&mut rows, columns_max);
+    out.push_str(&columns(0, &rows, &Vec::from_iter(TEXTS..rows[0].len())));
     let more = nodes
         .iter()
-        .map(|node| vec![text(&node["name"]).to_owned(), more(node)]);
+        .map(|node| vec![text(&node["name"]).to_owned(), more(node, &hidden)]);
     let more: Vec<_> = more.filter(|row| !row[1].is_empty()).collect();
     if !more.is_empty() {
         out.push('\n');
@@ -151,14 +149,22 @@ fn table(before: &Value, now: &Value) -> String {
     out
 }
 
+/// The titles of the columns.
+const HEADS: [&str; 9] = [
+    "NODE", "TYPE", "STATE", "IN", "IN/S", "OUT", "OUT/S", "PENDING", "REJECTED",
+];
+/// The number of columns that hold text; they come first.
+const TEXTS: usize = 3;
+/// The columns that are left out in a narrow terminal: first those of these without a number, then TYPE, then these.
+const NARROW: [&str; 2] = ["REJECTED", "PENDING"];
+
 /// Meters that have a column, or that repeat one.
-const IN_COLUMNS: [&str; 8] = [
+const IN_COLUMNS: [&str; 7] = [
     "records_received",
     "records_settled",
     "records_delivered",
     "records_sent",
-    "pending_records",
-    "records_rejected",
+    "batches_received",
     "bytes_rejected",
     "bytes_sent",
 ];
@@ -175,11 +181,12 @@ const OF_CHANNELS: [&str; 4] = [
 fn row(node: &Value, earlier: Option<&Value>) -> Vec<String> {
     let meters = &node["meters"];
     let of = |name: &str| meters[name].as_u64();
-    // The output of a source is what it sent; the output of a sink is what it delivered.
+    // The output of a source or a processor is what it sent; the output of a sink is what it delivered.
     let (into, out) = match text(&node["section"]) {
         "source" => (None, Some("records_sent")),
+        "processor" => (Some("records_received"), Some("records_sent")),
         "sink" => (Some("records_received"), Some("records_delivered")),
-        _ => (None, None),
+        _ => (Some("records_received"), None),
     };
     let count = |name: Option<&str>| name.and_then(&of).map_or(String::new(), page::grouped);
     let rate = |name: Option<&str>| {
@@ -203,18 +210,51 @@ fn row(node: &Value, earlier: Option<&Value>) -> Vec<String> {
     ]
 }
 
-/// The meters of a node that have no column and are not 0.
-fn more(node: &Value) -> String {
+/// Leaves out columns until the table is as narrow as the terminal; returns their titles.
+fn narrow(rows: &mut [Vec<String>], columns_max: usize) -> Vec<String> {
+    let mut hidden = Vec::new();
+    let is_empty = |at: usize| rows[1..].iter().all(|row| matches!(&*row[at], "" | "0"));
+    let place = |head: &str| HEADS.iter().position(|it| *it == head);
+    let empty = NARROW
+        .into_iter()
+        .filter(|head| place(head).is_some_and(is_empty));
+    let order: Vec<_> = empty.chain(["TYPE"]).chain(NARROW).collect();
+    for head in order {
+        let width = |at: usize| rows.iter().map(|row| page::width(&row[at])).max();
+        let widths = (0..rows[0].len()).filter_map(width);
+        if widths.map(|width| width + 2).sum::<usize>() <= columns_max.saturating_add(2) {
+            break;
+        }
+        if let Some(at) = rows[0].iter().position(|it| it == head) {
+            hidden.push(head.to_owned());
+            for row in rows.iter_mut() {
+                row.remove(at);
+            }
+        }
+    }
+    hidden
+}
+
+/// The meters of a node that are not 0 and have no column, or a hidden one.
+fn more(node: &Value, hidden: &[String]) -> String {
     let meters = node["meters"].as_object().into_iter().flatten();
     let is_channel = text(&node["section"]) == "channel";
+    let is_hidden = |head: &str| hidden.iter().any(|it| it == head);
     let told = meters.filter(|(name, value)| {
-        let name = name.as_str();
-        let shown = IN_COLUMNS.contains(&name) || is_channel && OF_CHANNELS.contains(&name);
+        let shown = match name.as_str() {
+            "pending_records" => !is_hidden("PENDING"),
+            "records_rejected" => !is_hidden("REJECTED"),
+            name => IN_COLUMNS.contains(&name) || is_channel && OF_CHANNELS.contains(&name),
+        };
         !shown && value.as_u64().is_some_and(|n| n > 0)
     });
-    let words = told.map(|(name, value)| match name.contains("bytes") {
-        true => format!("{name}={}", page::bytes(number(value))),
-        false => format!("{name}={}", number(value)),
+    let words = told.map(|(name, value)| match name.strip_suffix("_microseconds") {
+        Some(name) => {
+            let time = Duration::from_micros(number(value));
+            format!("{name}={}", page::period(time))
+        }
+        None if name.contains("bytes") => format!("{name}={}", page::bytes(number(value))),
+        None => format!("{name}={}", number(value)),
     });
     words.collect::<Vec<_>>().join(" ")
 }
@@ -276,4 +316,78 @@ fn text(value: &Value) -> &str {
 
 fn number(value: &Value) -> u64 {
     value.as_u64().unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// A graph with a processor; `sent` are the records that each node passed on.
+    fn status(sent: u64) -> Value {
+        json!({
+            "version": "1.0.0", "pid": 7, "uptime_seconds": 60, "time": 1,
+            "memory": { "used_bytes": 1024, "max_bytes": 4096 },
+            "nodes": [
+                { "name": "archive", "section": "sink", "type": "file", "state": "running", "meters": {
+                    "records_received": sent, "records_delivered": sent, "pending_records": 0 } },
+                { "name": "only_errors", "section": "processor", "type": "filter", "state": "running", "meters": {
+                    "records_received": sent + 12, "records_sent": sent, "records_filtered": 9, "records_failed": 1,
+                    "records_rejected": 2, "bytes_received": 2048, "busy_microseconds": 1_500_000 } },
+                { "name": "fleet", "section": "source", "type": "forward", "state": "running", "meters": {
+                    "records_sent": sent + 12, "pending_records": 0 } },
+            ],
+            "edges": [{ "from": "fleet", "to": "only_errors" }, { "from": "only_errors", "to": "archive" }],
+        })
+    }
+
+    fn row_of<'a>(page: &'a str, name: &str) -> Vec<&'a str> {
+        let row = page.lines().find(|line| line.starts_with(name));
+        row.unwrap_or_default().split_whitespace().collect()
+    }
+
+    #[test]
+    fn processors_have_records_and_rates_and_stand_in_the_flow() {
+        let page = table(&status(100), &status(130), usize::MAX);
+        let at = |text: &str| page.find(text).expect("it is on the page");
+        assert!(at("fleet") < at("only_errors") && at("only_errors") < at("archive"));
+        let row = row_of(&page, "only_errors");
+        let expected = [
+            "only_errors",
+            "filter",
+            "running",
+            "142",
+            "30",
+            "130",
+            "30",
+            "2",
+        ];
+        assert_eq!(row, expected, "{page}");
+        for detail in ["records_filtered=9", "records_failed=1", "busy=1s500ms"] {
+            assert!(page.contains(detail), "{detail}: {page}");
+        }
+        assert!(
+            !page.contains("records_rejected="),
+            "it has a column: {page}"
+        );
+    }
+
+    #[test]
+    fn a_narrow_terminal_has_fewer_columns_and_all_numbers() {
+        let page = table(&status(1_000_000_000), &status(1_000_500_000), 80);
+        assert!(
+            page.lines().skip(2).take(4).all(|line| line.len() <= 80),
+            "{page}"
+        );
+        let heads = page.lines().nth(2).expect("the header");
+        let heads: Vec<_> = heads.split_whitespace().collect();
+        let most = ["NODE", "STATE", "IN", "IN/S", "OUT", "OUT/S", "REJECTED"];
+        assert_eq!(heads, most, "{page}");
+        let page = table(&status(1_000_000_000), &status(1_000_500_000), 70);
+        let heads = page.lines().nth(2).expect("the header");
+        let heads: Vec<_> = heads.split_whitespace().collect();
+        assert_eq!(heads, most[..6], "{page}");
+        assert!(page.contains("records_rejected=2"), "{page}");
+    }
 }

@@ -1,8 +1,9 @@
 //! The meaning of a plan, for `millstream explain`: the graph, the promise of each path, and which nodes wait for which.
 //!
-//! The model is here; `text`, `mermaid` and `dot` render it.
+//! The model is here; `text` (with `drawing`), `mermaid` and `dot` render it.
 
 pub mod dot;
+mod drawing;
 pub mod mermaid;
 mod model;
 #[cfg(test)]

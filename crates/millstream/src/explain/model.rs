@@ -92,6 +92,8 @@ pub struct Processor {
     pub node: usize,
     /// The channels and sinks that run a copy of it, by their places.
     pub consumers: Vec<usize>,
+    /// The names of its ports.
+    pub ports: Vec<String>,
     /// Its number of tasks in front of each consumer, and how records are dealt to them; `None` if it has no threads.
     pub tasks: Option<String>,
     /// Why a replay could yield different records; `None` if it cannot.
@@ -204,6 +206,9 @@ impl Explained {
             Some(Processor {
                 node: self.place(&processor.name)?,
                 consumers: consumers.filter_map(|name| self.place(name)).collect(),
+                ports: (processor.processor.ports().iter())
+                    .map(|port| port.to_string())
+                    .collect(),
                 tasks: tasks(processor),
                 not_repeatable: processor.processor.repeatable().err(),
             })
@@ -265,18 +270,38 @@ impl Explained {
         given.map(|edge| edge.from).collect()
     }
 
+    /// The durable channel whose records a processor gets, if other processors only are between them.
+    pub fn channel_before(&self, processor: usize) -> Option<usize> {
+        let (mut open, mut seen) = (vec![processor], vec![]);
+        while let Some(at) = open.pop() {
+            let edges = self.edges.iter();
+            for edge in edges.filter(|edge| edge.to == at && edge.port != Port::Rejected) {
+                match self.nodes[edge.from].kind {
+                    Kind::Channel => return Some(edge.from),
+                    Kind::Processor if !seen.contains(&edge.from) => {
+                        seen.push(edge.from);
+                        open.push(edge.from);
+                    }
+                    Kind::Processor | Kind::Source | Kind::Sink => {}
+                }
+            }
+        }
+        None
+    }
+
+    /// The name of the port that an edge leaves by, as it is written in `inputs`.
+    pub fn port_name(&self, edge: &Edge) -> String {
+        let name = &self.nodes[edge.from].name;
+        match &edge.port {
+            Port::Records => name.clone(),
+            Port::Route(route) => format!("{name}.{route}"),
+            Port::Rejected => format!("{name}.rejected"),
+        }
+    }
+
     /// Names of nodes.
     pub fn names(&self, nodes: &[usize]) -> Vec<&str> {
         nodes.iter().map(|at| &*self.nodes[*at].name).collect()
-    }
-
-    /// The tags that a node takes from another.
-    pub fn tags(&self, from: usize, to: usize) -> Option<&str> {
-        let edge = self
-            .ends
-            .iter()
-            .find(|edge| edge.from == from && edge.to == to && edge.port == Port::Records)?;
-        edge.tags.as_deref()
     }
 }
 

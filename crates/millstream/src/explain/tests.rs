@@ -9,9 +9,10 @@ use millstream_pipeline::{
         Source as SourceNode, SourceContext,
     },
     plan::{
-        ChannelInput, ChannelPlan, Input, Link, Plan, Route, RunSettings, SinkPlan, SourcePlan,
-        Target,
+        ChannelInput, ChannelPlan, Input, Link, Plan, ProcessorPlan, Route, RunSettings, SinkPlan,
+        SourcePlan, Target,
     },
+    processor::{Processor, Task},
     promise::{Guarantee, Promise},
     tags::TagFilter,
 };
@@ -63,6 +64,18 @@ impl ChannelConfig for Fake {
     }
 }
 
+/// A processor with these ports.
+struct Ports(&'static [&'static str]);
+
+impl Processor for Ports {
+    fn ports(&self) -> Vec<Arc<str>> {
+        self.0.iter().map(|port| (*port).into()).collect()
+    }
+    fn task(&self) -> Result<Box<dyn Task>, Failure> {
+        Err(Failure::us("never started"))
+    }
+}
+
 fn to(to: Target) -> Vec<Route> {
     vec![Route {
         to,
@@ -94,13 +107,16 @@ fn sink(name: &str, guarantee: Guarantee, input: Input) -> SinkPlan {
     }
 }
 
-fn links() -> Vec<Link> {
-    let link = |from: &str, port: &str, to: &str, tags: Option<TagFilter>| Link {
+fn link(from: &str, port: &str, to: &str, tags: Option<TagFilter>) -> Link {
+    Link {
         from: from.into(),
         port: port.into(),
         to: to.into(),
         tags,
-    };
+    }
+}
+
+fn links() -> Vec<Link> {
     vec![
         link("fleet", "", "buffer", None),
         link("fleet", "rejected", "end", None),
@@ -158,6 +174,42 @@ fn plan() -> Plan {
     }
 }
 
+/// The same with processors: `json` in front of the channel, `levels` with three ports behind it, and `mask` in front of two sinks.
+fn plan_with_processors() -> Plan {
+    let processor = |name: &str, kind, ports, consumers: &[&str]| ProcessorPlan {
+        name: name.into(),
+        kind,
+        processor: Arc::new(Ports(ports)),
+        options: "".into(),
+        tasks: Default::default(),
+        consumers: consumers.iter().map(|name| (*name).into()).collect(),
+        rejects: Vec::new(),
+    };
+    let mut plan = plan();
+    plan.processors = vec![
+        processor("json", "parse", &[""], &["buffer"]),
+        processor("mask", "remap", &[""], &["archive", "next"]),
+        processor(
+            "levels",
+            "route",
+            &["errors", "slow", "rest"],
+            &["archive", "next"],
+        ),
+    ];
+    let ends = ["web", "buffer"];
+    plan.links.retain(|link| !ends.contains(&&*link.from));
+    plan.links.extend([
+        link("web", "", "json", None),
+        link("json", "", "buffer", None),
+        link("buffer", "", "mask", None),
+        link("mask", "", "levels", None),
+        link("levels", "errors", "archive", None),
+        link("levels", "errors", "next", tags()),
+        link("levels", "rest", "archive", None),
+    ]);
+    plan
+}
+
 #[test]
 fn a_path_leads_through_a_channel_behind_a_channel() {
     let mut plan = plan();
@@ -208,7 +260,7 @@ fn a_path_holds_what_its_weakest_part_holds() {
 
 #[test]
 fn the_page_says_what_an_operator_needs_at_night() {
-    let page = text::render(&Explained::new(&plan()));
+    let page = text::render(&Explained::new(&plan_with_processors()));
     let expected = include_str!("testdata/page.txt");
     if std::env::var_os("UPDATE").is_some() {
         let here = std::env::var("CARGO_MANIFEST_DIR").unwrap();

@@ -5,8 +5,8 @@ use std::{fmt::Write, time::Duration};
 use millstream_config::WhenRejectedFull;
 use millstream_pipeline::promise::{Guarantee, Promise};
 
-use super::{Explained, Kind, Port, Source};
-use crate::page::{bytes, columns, count, list, paragraph, period, width};
+use super::{Explained, Kind, Port, Source, drawing, model::Processor};
+use crate::page::{bytes, columns, count, list, paragraph, period};
 
 /// The whole page.
 pub fn render(explained: &Explained) -> String {
@@ -30,7 +30,7 @@ pub fn render(explained: &Explained) -> String {
             let _ = write!(out, "\n{title}\n\n{body}");
         }
     };
-    section("THE GRAPH", drawing(explained));
+    section("THE GRAPH", drawing::render(explained));
     section("PROCESSORS", processors(explained));
     section("WHAT IS PROMISED", promises(explained));
     section("WHY, AND ON WHICH CONDITIONS", conditions(explained));
@@ -40,33 +40,6 @@ pub fn render(explained: &Explained) -> String {
     out
 }
 
-/// A drawing of every channel with its neighbours, and one of every source that feeds sinks directly.
-fn drawing(explained: &Explained) -> String {
-    let mut blocks = Vec::new();
-    for keeps in &explained.keeps {
-        let feeders = explained.feeders(keeps.node);
-        let feeders = feeders.iter().map(|from| {
-            let tags = explained.tags(*from, keeps.node);
-            label(explained, *from, tags)
-        });
-        blocks.push(block(
-            &feeders.collect::<Vec<_>>(),
-            &label(explained, keeps.node, None),
-            &takers(explained, keeps.node, &explained.consumers(keeps.node)),
-        ));
-    }
-    for source in &explained.sources {
-        if source.kept_by.is_empty() || !source.settled_by.is_empty() {
-            blocks.push(block(
-                &[],
-                &label(explained, source.node, None),
-                &takers(explained, source.node, &source.settled_by),
-            ));
-        }
-    }
-    blocks.join("\n")
-}
-
 /// Where each processor runs, and how to make it run only once.
 fn processors(explained: &Explained) -> String {
     let mut rows = Vec::new();
@@ -74,7 +47,7 @@ fn processors(explained: &Explained) -> String {
         let node = &explained.nodes[processor.node];
         let inputs = explained.edges.iter();
         let inputs = inputs.filter(|edge| edge.to == processor.node);
-        let mut names: Vec<String> = inputs.map(|edge| port_name(explained, edge)).collect();
+        let mut names: Vec<String> = inputs.map(|edge| explained.port_name(edge)).collect();
         names.dedup();
         let consumers = &processor.consumers;
         let mut text = format!(
@@ -86,9 +59,8 @@ fn processors(explained: &Explained) -> String {
             1 => format!("runs in front of {}", explained.names(consumers)[0]),
             times => {
                 let names = list(&explained.names(consumers));
-                format!(
-                    "runs {times} times: in front of each of {names}. A disk channel behind it would let it run once"
-                )
+                let once = once(explained, processor);
+                format!("runs {times} times: in front of each of {names}. {once}")
             }
         };
         if let Some(tasks) = &processor.tasks {
@@ -108,74 +80,19 @@ fn processors(explained: &Explained) -> String {
     columns(2, &rows, &[])
 }
 
-fn port_name(explained: &Explained, edge: &super::Edge) -> String {
-    let name = &explained.nodes[edge.from].name;
-    match &edge.port {
-        Port::Records => name.clone(),
-        Port::Route(route) => format!("{name}.{route}"),
-        Port::Rejected => format!("{name}.rejected"),
+/// How a processor that runs in front of several consumers would run once.
+fn once(explained: &Explained, processor: &Processor) -> String {
+    if processor.ports.len() > 1 {
+        return "To choose records once, let `fields` set a `tag` in front of a disk channel, and choose by `tags` behind it"
+            .to_owned();
     }
-}
-
-fn label(explained: &Explained, node: usize, tags: Option<&str>) -> String {
-    let node = &explained.nodes[node];
-    match tags {
-        None => format!("{} ({})", node.name, node.type_),
-        Some(tags) => format!("{} ({}), tags {tags}", node.name, node.type_),
-    }
-}
-
-fn takers(explained: &Explained, from: usize, takers: &[usize]) -> Vec<String> {
-    if takers.is_empty() {
-        let then = match explained.nodes[from].kind {
-            Kind::Channel => "no node: it fills up, then its sources wait",
-            _ => "no node: counted and dropped",
-        };
-        return vec![then.to_owned()];
-    }
-    let label = |to: &usize| label(explained, *to, explained.tags(from, *to));
-    takers.iter().map(label).collect()
-}
-
-/// Names on the left, the middle on the first line, names on the right, and lines between them.
-fn block(left: &[String], middle: &str, right: &[String]) -> String {
-    let left_width = left.iter().map(|name| width(name)).max().unwrap_or(0);
-    let (lines, mut out) = (left.len().max(right.len()).max(1), String::new());
-    for at in 0..lines {
-        let mut line = String::from("  ");
-        if !left.is_empty() {
-            match left.get(at) {
-                Some(name) => {
-                    line.push_str(&format!("{name} "));
-                    line.push_str(&"─".repeat(left_width - width(name)));
-                }
-                None => line.push_str(&" ".repeat(left_width + 1)),
-            }
-            line.push_str(match (at, left.len()) {
-                (0, 1) => "───▶ ",
-                (0, _) => "─┬─▶ ",
-                (at, count) if at + 1 < count => "─┤   ",
-                (at, count) if at + 1 == count => "─┘   ",
-                _ => "     ",
-            });
+    match explained.channel_before(processor.node) {
+        None => "With a disk channel behind it, it would run once".to_owned(),
+        Some(channel) => {
+            let name = &explained.nodes[channel].name;
+            format!("In front of {name}, or with a disk channel behind it, it would run once")
         }
-        let middle_width = width(middle);
-        match at {
-            0 => line.push_str(middle),
-            _ => line.push_str(&" ".repeat(middle_width)),
-        }
-        if let Some(name) = right.get(at) {
-            line.push_str(match (at, right.len()) {
-                (0, 1) => " ───▶ ",
-                (0, _) => " ─┬─▶ ",
-                (at, count) if at + 1 < count => "  ├─▶ ",
-                _ => "  └─▶ ",
-            });
-            line.push_str(name);
-        }
-        let _ = writeln!(out, "{}", line.trim_end());
     }
-    out
 }
 
 /// One line for every path.

@@ -736,7 +736,7 @@ sinks:
             );
             let log = fs::read_to_string(here.join("log")).unwrap();
             assert!(
-                log.contains("are lost: their senders wait for no answer"),
+                log.contains("are lost: their senders cannot send them again"),
                 "{log}"
             );
             continue;

@@ -111,7 +111,7 @@ fn every_page_of_the_cookbook_passes_check_and_its_cases_and_yields_its_output()
             assert_eq!(done.status.code(), Some(0), "{name}: {out}{errors}");
             match arguments {
                 ["test"] => assert!(out.contains("ok      millstream.yaml:"), "{name}: {out}"),
-                ["check"] => assert_eq!(errors, "", "{name}"),
+                ["check"] => assert!(!errors.contains("warning: "), "{name}: {errors}"),
                 _ => {}
             }
         }

@@ -50,7 +50,7 @@ fn no_file_or_directory_has_an_empty_name() {
 #[test]
 fn every_component_is_one_whole_directory() {
     let mut found = 0;
-    for kind in ["sources", "channels", "sinks"] {
+    for kind in ["sources", "channels", "processors", "sinks"] {
         for entry in fs::read_dir(root().join("crates").join(kind).join("src")).unwrap() {
             let directory = entry.unwrap().path();
             let Ok(code) = fs::read_to_string(directory.join("mod.rs")) else {
@@ -60,6 +60,8 @@ fn every_component_is_one_whole_directory() {
                 continue;
             }
             found += 1;
+            let has_tests = directory.join("tests.rs").exists() || directory.join("tests").is_dir();
+            assert!(has_tests, "{} has no tests", directory.display());
             assert!(
                 directory.join("example.yaml").exists(),
                 "{} has no example.yaml",
@@ -82,7 +84,7 @@ fn every_component_is_one_whole_directory() {
         }
     }
     assert!(
-        found >= 4,
+        found >= 20,
         "only {found} components found: is this test looking in the right place?"
     );
 }

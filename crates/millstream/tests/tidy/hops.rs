@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, fs};
 
-use crate::tree::root;
+use crate::tree::{files, root};
 
 /// Limits on the whole line: files, and lines of functions.
 const FILES_MAX: usize = 27;
@@ -145,4 +145,34 @@ fn the_length_of_a_function_is_found_by_its_type_and_name() {
     assert_eq!(length(text, "One::run"), Some(3));
     assert_eq!(length(text, "run"), Some(1));
     assert_eq!(length(text, "One::stop"), None);
+}
+
+#[test]
+fn every_header_draws_the_same_line() {
+    let whole =
+        "read -> decode -> send -> keep -> read back -> process -> encode -> write -> settle";
+    let before = "read -> decode -> send -> process -> keep -> read back -> process -> encode -> write -> settle";
+    let behind_a_channel = "read -> decode -> send -> keep -> read back -> process -> keep -> read back -> process -> encode -> write -> settle";
+    let mut found = 0;
+    for file in files(&[".rs"]) {
+        let headers = file
+            .text
+            .lines()
+            .filter_map(|line| line.strip_prefix("//! `"));
+        for header in headers.filter(|header| header.contains("decode -> ")) {
+            let line = header.trim_end_matches('`').replace(['[', ']'], "");
+            let is_alike = [whole, before, behind_a_channel].contains(&&*line)
+                || line == "read -> decode -> send -> keep";
+            assert!(
+                is_alike,
+                "{}: `{line}` is not the line of ARCHITECTURE.md",
+                file.path
+            );
+            found += 1;
+        }
+    }
+    assert!(
+        found >= 50,
+        "only {found} headers found: is this test looking in the right place?"
+    );
 }

@@ -1,6 +1,6 @@
 //! The chain in front of a durable channel: runs where a source puts its batches.
 //!
-//! `read -> decode -> send -> [process] -> keep -> read back -> encode -> write -> settle`
+//! `read -> decode -> send -> [process] -> keep -> read back -> process -> encode -> write -> settle`
 //!
 //! A group of a source stays one group: the channel keeps all of its output, or nothing. Each part of a batch with its own origin
 //! passes through the chain alone, so the channel knows the output of each chunk and of each range of a file. Output of the same

@@ -1,6 +1,6 @@
 //! The input of a consumer: hands out its batches and makes its checkpoints.
 //!
-//! `read -> decode -> send -> keep -> [read back] -> encode -> write -> [settle]`
+//! `read -> decode -> send -> keep -> [read back] -> process -> encode -> write -> [settle]`
 //!
 //! A consumer receives batches and, between them, checkpoints. At a checkpoint it makes durable everything that earlier batches
 //! became, and then settles the checkpoint. A checkpoint comes after a number of bytes or a time, and at once when a peer waits for

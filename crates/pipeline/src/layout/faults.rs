@@ -99,13 +99,28 @@ pub fn check_tasks(
 }
 
 /// The error about nodes that receive their own records again; it shows the path that the records take.
-pub fn cycle(entries: &[Entry], inputs: &[Option<Inputs>], takers: &Takers) -> Option<Problem> {
+pub fn cycle(
+    entries: &[Entry],
+    built: &[Option<Built>],
+    inputs: &[Option<Inputs>],
+    takers: &Takers,
+) -> Option<Problem> {
     let way = (0..entries.len()).find_map(|at| way(at, at, takers))?;
     let (start, _) = *way.first()?;
     let own = inputs[start].as_ref()?;
-    let name = |(node, exit): &Port| match exit.is_rejected() {
-        true => format!("`{}.rejected`", entries[*node].name),
-        false => format!("`{}`", entries[*node].name),
+    let name = |(node, exit): &Port| {
+        let name = &entries[*node].name;
+        match (exit, &built[*node]) {
+            (Exit::Rejected, _) => format!("`{name}.rejected`"),
+            (Exit::Records(number), Some(Built::Processor(processor))) => {
+                let ports = processor.ports();
+                match ports.get(*number).filter(|port| !port.is_empty()) {
+                    Some(port) => format!("`{name}.{port}`"),
+                    None => format!("`{name}`"),
+                }
+            }
+            _ => format!("`{name}`"),
+        }
     };
     let names: Vec<_> = way.iter().map(name).collect();
     let first = &entries[start].name;
@@ -237,13 +252,18 @@ pub fn unused(
     entries.iter().enumerate().filter_map(unused).collect()
 }
 
-/// Warns about processors that are not repeatable and run in front of several consumers: the consumers can get different records.
-pub fn unrepeatable(entries: &[Entry], built: &[Option<Built>], chained: &Chained) -> Vec<Problem> {
-    let warning = |(at, entry): (usize, &Entry)| {
+/// Finds processors that run in front of several consumers. A note says how such a processor runs once. A warning concerns one that
+/// is not repeatable: its consumers can get different records.
+pub fn repeated(
+    entries: &[Entry],
+    built: &[Option<Built>],
+    takers: &Takers,
+    chained: &Chained,
+) -> Vec<Problem> {
+    let found = |(at, entry): (usize, &Entry)| {
         let Some(Built::Processor(processor)) = &built[at] else {
             return None;
         };
-        let why = processor.repeatable().err()?;
         let has_it = |chain: &Option<ChainLayout>| {
             let chain = chain.as_ref();
             chain.is_some_and(|chain| chain.nodes.contains(&at))
@@ -254,18 +274,53 @@ pub fn unrepeatable(entries: &[Entry], built: &[Option<Built>], chained: &Chaine
         if names.len() < 2 {
             return None;
         }
-        let message = format!(
-            "`{}` runs in front of each of {}, and they can get different records: {why}",
-            entry.name,
-            names.join(", ")
-        );
-        let help = format!(
-            "put a disk channel behind `{}`, and let them take from that",
-            entry.name
-        );
-        Some(Problem::warning(&entry.place, message).help(help))
+        let (name, place, all) = (&entry.name, &entry.place, names.join(", "));
+        let behind = format!("put a disk channel behind `{name}`, and let them take from that");
+        if let Err(why) = processor.repeatable() {
+            let message = format!(
+                "`{name}` runs in front of each of {all}, and they can get different records: {why}"
+            );
+            return Some(Problem::warning(place, message).help(behind));
+        }
+        let times = names.len();
+        let message = format!("`{name}` runs {times} times: in front of each of {all}");
+        let channel = channels_before(at, entries, takers);
+        let help = match channel.first() {
+            // A channel has one output, so it would join the ports again.
+            _ if processor.ports().len() > 1 => format!(
+                "to choose records once, let a processor `fields` set a `tag` in front of a disk channel, and choose by `tags` \
+                 behind it instead of by the ports of `{name}`"
+            ),
+            None => format!("to run it once, {behind}"),
+            Some(channel) => {
+                let channel = &entries[*channel].name;
+                format!("to run it once, put it in front of `{channel}`; or {behind}")
+            }
+        };
+        Some(Problem::note(place, message).help(help))
     };
-    entries.iter().enumerate().filter_map(warning).collect()
+    entries.iter().enumerate().filter_map(found).collect()
+}
+
+/// The durable channels whose records reach a processor through processors only.
+fn channels_before(processor: usize, entries: &[Entry], takers: &Takers) -> Vec<usize> {
+    let (mut open, mut seen, mut found) = (vec![processor], vec![], Vec::new());
+    while let Some(at) = open.pop() {
+        for ((from, exit), all) in takers {
+            let leads_here = all.iter().any(|taker| taker.node == at);
+            if !leads_here || exit.is_rejected() || seen.contains(from) {
+                continue;
+            }
+            seen.push(*from);
+            match entries[*from].component.build {
+                Build::Channel(_) => found.push(*from),
+                Build::Processor(_) => open.push(*from),
+                Build::Source(_) | Build::Sink(_) => {}
+            }
+        }
+    }
+    found.sort_unstable();
+    found
 }
 
 /// The warning about ports of a processor that no node takes.

@@ -61,7 +61,11 @@ pub fn take_inputs(
                 None
             }
         });
-    let behind = take_behind(options, problems);
+    let behind = match entry.component.build {
+        // An option that is taken is offered in messages about unknown ones, and a processor has no use for this one.
+        Build::Processor(_) if options.entry("behind").is_none() => None,
+        _ => take_behind(options, problems),
+    };
     let (tasks, tasks_place) = match entry.component.build {
         Build::Processor(_) | Build::Sink(_) => Tasks::take(options, problems),
         Build::Source(_) | Build::Channel(_) => Default::default(),

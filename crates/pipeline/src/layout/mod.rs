@@ -26,7 +26,7 @@ pub use templates::nearest_value;
 use self::{
     assemble::assemble,
     chains::fold,
-    faults::{check_graph, check_tasks, cycle, mutual, unrepeatable, unused},
+    faults::{check_graph, check_tasks, cycle, mutual, repeated, unused},
     inputs::{resolve, take_inputs},
     templates::check_templates,
 };
@@ -50,6 +50,8 @@ pub struct Laid {
     pub plan: Plan,
     /// Warnings: things that work but are probably mistakes.
     pub warnings: Vec<Problem>,
+    /// Notes: things that work and could cost less.
+    pub notes: Vec<Problem>,
 }
 
 /// The node that a component built.
@@ -146,7 +148,7 @@ pub fn lay_out(
     }
     let takers = resolve(&entries, &built, &inputs, left_out, &mut problems);
     let takers = pass_through_memory(takers, &built);
-    if let Some(problem) = cycle(&entries, &inputs, &takers) {
+    if let Some(problem) = cycle(&entries, &built, &inputs, &takers) {
         problems.push(problem);
         return Err(problems);
     }
@@ -161,6 +163,7 @@ pub fn lay_out(
     check_tasks(&entries, &built, &chained.takers, &inputs, &mut problems);
     let mut warnings = check_templates(&entries, &built, &takers, &mut problems);
     warnings.extend(built.iter().flatten().flat_map(Built::warnings));
+    let mut notes = Vec::new();
     // A node that has an error may be the one that takes these outputs.
     if problems.is_empty() && left_out.is_empty() {
         let unused = unused(&entries, &built, &takers, &chained.takers);
@@ -168,7 +171,11 @@ pub fn lay_out(
         let (errors, unused): (Vec<_>, Vec<_>) = unused.into_iter().partition(is_error);
         problems = errors;
         warnings.extend(unused);
-        warnings.extend(unrepeatable(&entries, &built, &chained));
+        let repeated = repeated(&entries, &built, &takers, &chained);
+        let is_note = |problem: &Problem| problem.severity == Severity::Note;
+        let (more, repeated): (Vec<_>, Vec<_>) = repeated.into_iter().partition(is_note);
+        notes = more;
+        warnings.extend(repeated);
     }
     if !problems.is_empty() {
         problems.extend(warnings);
@@ -179,6 +186,7 @@ pub fn lay_out(
             &entries, built, &takers, &chained, &queues, &inputs, settings,
         ),
         warnings,
+        notes,
     })
 }
 

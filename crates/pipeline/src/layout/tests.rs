@@ -253,12 +253,53 @@ fn a_cycle_is_an_error_that_shows_its_path() {
          processor b: { inputs: a }
          processor c: { inputs: b, ports: [again, done] }
          sink out: { inputs: c.done }";
-    assert!(problem(circle).contains("records go round in a circle: `a` -> `b` -> `c` -> `a`"));
+    assert!(
+        problem(circle).contains("records go round in a circle: `a` -> `b` -> `c.again` -> `a`")
+    );
     let rejected =
         "source in: {}\n processor a: { inputs: [in, a.rejected] }\n sink out: { inputs: a }";
     assert!(problem(rejected).contains("records that `a` rejects come back to it"));
     let channels = "channel a: { inputs: b }\n channel b: { inputs: a }\n sink out: { inputs: a }";
     assert!(problem(channels).contains("records go round in a circle: `a` -> `b` -> `a`"));
+}
+
+#[test]
+fn a_note_says_how_often_a_processor_runs_and_how_it_runs_once() {
+    let notes = |text: &str| -> Vec<String> {
+        let laid = laid(text).ok().unwrap();
+        assert!(laid.warnings.is_empty());
+        let text = |note: Problem| format!("{}; {}", note.message, note.help.unwrap());
+        laid.notes.into_iter().map(text).collect()
+    };
+    let behind = "source in: {}
+         channel buffer: { inputs: in }
+         processor first: { inputs: buffer }
+         processor p: { inputs: first }
+         sink one: { inputs: p }
+         sink two: { inputs: p }";
+    let found = notes(behind);
+    assert_eq!(found.len(), 2);
+    let expected = "`p` runs 2 times: in front of each of `one`, `two`; to run it once, put it in front of `buffer`; \
+                    or put a disk channel behind `p`, and let them take from that";
+    assert_eq!(found[1], expected);
+    let in_memory = "source in: {}
+         processor p: { inputs: in }
+         sink one: { inputs: p }
+         sink two: { inputs: p }";
+    let expected = "`p` runs 2 times: in front of each of `one`, `two`; to run it once, put a disk channel behind `p`, \
+                    and let them take from that";
+    assert_eq!(notes(in_memory), [expected]);
+    let route = "source in: {}
+         processor p: { inputs: in, ports: [a, b] }
+         sink one: { inputs: p.a }
+         sink two: { inputs: p.b }";
+    let found = notes(route);
+    assert!(
+        found[0].contains("let a processor `fields` set a `tag`"),
+        "{found:?}"
+    );
+    let once = in_memory.replace("two: { inputs: p }", "two: { inputs: in }");
+    assert!(notes(&once).is_empty());
 }
 
 #[test]

@@ -34,3 +34,20 @@ fn a_condition_that_cannot_be_meant_is_refused() {
         assert!(found.contains(word), "{options}: {found}");
     }
 }
+
+#[test]
+fn a_text_between_slashes_is_warned_of() {
+    let warnings = |options: &str| {
+        let options = crate::rig::options(options);
+        let built = build("filter", &options).unwrap();
+        let warnings = built.warnings().to_vec();
+        let help = |problem: Problem| problem.help.unwrap_or_default();
+        warnings.into_iter().map(help).collect::<Vec<_>>()
+    };
+    let found = warnings("where: { .level: /err/ }");
+    assert_eq!(
+        found,
+        ["for a regular expression, write `{ regex: 'err' }`"]
+    );
+    assert!(warnings("where: { .path: [/, /api/v1/, err] }").is_empty());
+}

@@ -39,6 +39,11 @@ struct Parse {
 }
 
 fn build(_name: &str, options: &Node) -> Checked<Arc<dyn Processor>> {
+    if let Some(field) = options.find("time").and_then(Node::as_text) {
+        let problem = options.problem_at("time", "`time` wants a map");
+        let help = format!("write `time: {{ field: \"{field}\" }}`");
+        return Err(vec![problem.help(help)]);
+    }
     let parse: ParseOptions = options.read()?;
     let in_time = parse.time.as_ref().and_then(|time| time.timezone.as_ref());
     let (path, name) = match in_time {

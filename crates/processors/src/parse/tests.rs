@@ -58,3 +58,30 @@ fn unusable_options_are_refused() {
         assert!(found.contains(word), "{options}: {found}");
     }
 }
+
+#[test]
+fn the_name_of_a_field_as_the_time_is_answered_with_what_to_write() {
+    let options = crate::rig::options("as: json\ntime: \"@timestamp\"\n");
+    let problem = build("parse", &options).map(drop).unwrap_err().remove(0);
+    let help = problem.help.unwrap_or_default();
+    assert_eq!(help, r#"write `time: { field: "@timestamp" }`"#);
+    assert_eq!(problem.place.line, 2);
+}
+
+#[test]
+fn an_offset_is_a_time_zone_and_an_unknown_name_in_a_time_is_a_reason() {
+    let options = r#"{"as": "json", "timezone": "+09:00", "time": {"format": "%F %T"}}"#;
+    let mut rig = Rig::new(&COMPONENT, options);
+    let made = rig.run(&lines("t", "{\"time\":\"2026-11-23 09:00:00\"}\n"));
+    assert_eq!(made.counts.failed, 0);
+    let options = r#"{"as": "json", "time": {"format": "%F %T %Z"}, "on_error": "reject"}"#;
+    let mut rig = Rig::new(&COMPONENT, options);
+    let made = rig.run(&lines("t", "{\"time\":\"2026-11-23 09:00:00 XYZ\"}\n"));
+    let rejected = made.rejected.unwrap();
+    let rejected = Rejected::read(&rejected.body).unwrap();
+    assert!(
+        rejected.reason.contains("unknown name"),
+        "{}",
+        rejected.reason
+    );
+}

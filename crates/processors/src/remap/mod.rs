@@ -43,7 +43,7 @@ struct Config {
     /// Handling of a record on which the program fails: `reject` (it leaves by the port `NAME.rejected`) or `keep` (it is passed on
     /// unchanged, and counted). Default: `reject`.
     on_error: OnError,
-    /// Time zone of times without a zone, such as `Europe/Berlin`. Default: the top-level `timezone`.
+    /// Time zone of times without a zone, such as `Europe/Berlin` or `+09:00`. Default: the top-level `timezone`.
     timezone: Option<String>,
 }
 
@@ -69,12 +69,10 @@ struct Remapper {
 fn build(_name: &str, options: &Node) -> Checked<Arc<dyn Processor>> {
     let config: Config = options.read()?;
     let timezone = config.timezone.as_deref();
-    zone::find(options, "timezone", timezone).map_err(|problem| vec![problem])?;
+    let timezone = zone::of_programs(options, timezone).map_err(|problem| vec![problem])?;
     let script = script(&config, options).map_err(|problem| vec![problem])?;
     let text = config.file.as_ref().map(|_| script.text().to_owned());
-    let (program, warnings) = script.program(&Options {
-        timezone: timezone.unwrap_or(zone::DEFAULT).to_owned(),
-    })?;
+    let (program, warnings) = script.program(&Options { timezone })?;
     Ok(Arc::new(Remapper {
         program,
         warnings,

@@ -1,6 +1,6 @@
 //! The sink `discard`: counts records and drops them.
 //!
-//! `read -> decode -> send -> keep -> read back -> encode -> [write] -> settle`
+//! `read -> decode -> send -> keep -> read back -> process -> encode -> [write] -> settle`
 //!
 //! The smallest sink, and the one to copy for a new one (CONTRIBUTING.md). Promise: every batch that it reads is settled. It counts with the
 //! meters that every sink has: records and bytes received, records settled.

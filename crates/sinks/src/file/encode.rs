@@ -1,6 +1,6 @@
 //! Turns batches into pieces: finds the file of each record and encodes its bytes.
 //!
-//! `read back -> [encode] -> write -> settle`
+//! `read back -> process -> [encode] -> write -> settle`
 //!
 //! A path that all records of a batch have in common is rendered once; otherwise neighbours with the same path go together.
 //! Lines that are written as they came in are shared, not copied. A record is never split between two files. A record that

@@ -1,6 +1,6 @@
 //! The sink `file`: records into files, exactly once behind a disk channel.
 //!
-//! `read -> decode -> send -> keep -> read back -> [encode] -> [write] -> [settle]`
+//! `read -> decode -> send -> keep -> read back -> process -> [encode] -> [write] -> [settle]`
 //!
 //! Where to look: `run` takes and settles, `encode` decides which bytes go into which file, `pending` holds them, `writer`
 //! writes and commits (`patient` retries behind memory), `files` opens and closes, `rotate` and `naming` rename, `ledger`

@@ -1,6 +1,6 @@
 //! Decides when pending records are written, and retries failed writes.
 //!
-//! `read back -> encode -> [write] -> settle`
+//! `read back -> process -> encode -> [write] -> settle`
 //!
 //! Pending records are written when nothing more is ready, so an idle stream has no extra latency; a busy one is written in large
 //! pieces. Behind a durable channel a failure ends the run; the next run recovers and rereads all records that were not committed.

@@ -1,6 +1,6 @@
 //! Pending records: encoded and not yet written. Each piece is bound for one file.
 //!
-//! `read back -> [encode] -> write -> settle`
+//! `read back -> process -> [encode] -> write -> settle`
 //!
 //! All files share one buffer for encoded text; lines that are written as they came in are shared with their batch instead of
 //! copied. The pieces of a file are linked, so that thousands of files need neither a buffer each nor a sort. Pieces do not

@@ -1,6 +1,6 @@
 //! The main loop of the file sink: takes batches, writes them, and settles them at checkpoints.
 //!
-//! `keep -> [read back] -> encode -> write -> [settle]`
+//! `keep -> [read back] -> process -> encode -> write -> [settle]`
 
 use std::{
     future::{Future, poll_fn},

@@ -1,6 +1,6 @@
 //! Writes pending records into files, and commits what was written.
 //!
-//! `read back -> encode -> [write] -> [settle]`
+//! `read back -> process -> encode -> [write] -> [settle]`
 //!
 //! The order of a commit (docs/delivery.md): write all pending records, fdatasync every file that has grown, sync the directories
 //! in which names have changed, then append {position, lengths} to the journal in one step. A file enters the journal before its

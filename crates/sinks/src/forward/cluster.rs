@@ -1,6 +1,6 @@
 //! The servers of a lane: one link each, the choice of a server for each chunk, and servers that join and leave.
 //!
-//! `read -> decode -> send -> keep -> take -> process -> encode -> [write] -> settle`
+//! `read -> decode -> send -> keep -> read back -> process -> encode -> [write] -> settle`
 //!
 //! It promises that a chunk is with exactly one link or at the hub. When a server leaves the list, chunks that were not begun go to
 //! the others at once. Chunks that it may have wait for its ack; with `failover: resend` they go elsewhere if its connection

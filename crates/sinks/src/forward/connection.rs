@@ -1,6 +1,6 @@
 //! One connection: chunks out, acks in, at the same time.
 //!
-//! `read -> decode -> send -> keep -> take -> process -> encode -> [write] -> settle`
+//! `read -> decode -> send -> keep -> read back -> process -> encode -> [write] -> settle`
 //!
 //! Payloads go from the batch's body to the socket by vectored writes, without a copy in this process. The connection promises
 //! that an ack counts only for a chunk that is wholly written here, and that any other answer ends the connection: after one

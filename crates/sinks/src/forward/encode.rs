@@ -1,6 +1,6 @@
 //! Encodes batches as chunks: splits large ones, converts records where the peer needs it, compresses, writes head and options.
 //!
-//! `read -> decode -> send -> keep -> take -> process -> [encode] -> write -> settle`
+//! `read -> decode -> send -> keep -> read back -> process -> [encode] -> write -> settle`
 //!
 //! A packed batch travels unchanged: its body becomes the payload, uncopied and undecoded. Lines travel as lines between two
 //! Millstreams and become `[time, {"message": line}]` for all others. Only `add`, `time: integer` and dropped metadata make it

@@ -1,6 +1,6 @@
 //! Which server may have which chunk, across restarts (`failover: wait` behind a durable channel).
 //!
-//! `read -> decode -> send -> keep -> take -> process -> encode -> [write] -> settle`
+//! `read -> decode -> send -> keep -> read back -> process -> encode -> [write] -> settle`
 //!
 //! ```text
 //! leases      a journal (crate `state`); its records are

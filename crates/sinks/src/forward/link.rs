@@ -1,6 +1,6 @@
 //! The task of one server: connects, sends, and reconnects with back-off after a failure.
 //!
-//! `read -> decode -> send -> keep -> take -> process -> encode -> [write] -> settle`
+//! `read -> decode -> send -> keep -> read back -> process -> encode -> [write] -> settle`
 //!
 //! ```text
 //! asleep -> connecting -> up -> (closed while idle) -> connecting

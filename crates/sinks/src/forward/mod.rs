@@ -1,6 +1,6 @@
 //! The sink `forward`: Fluentd's forward protocol to Fluentd, Fluent Bit and Millstream.
 //!
-//! `read -> decode -> send -> keep -> take -> process -> encode -> [write] -> settle`
+//! `read -> decode -> send -> keep -> read back -> process -> encode -> [write] -> settle`
 //!
 //! ```text
 //! inlet -> relay -> encode -> chunk -> (choice) -> link -> window -> connection -> server

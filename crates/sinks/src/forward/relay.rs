@@ -1,6 +1,6 @@
 //! From the inlet to the servers: encodes batches, deals out chunks, and settles checkpoints in order.
 //!
-//! `read -> decode -> send -> keep -> [take] -> process -> [encode] -> write -> [settle]`
+//! `read -> decode -> send -> keep -> [read back] -> process -> [encode] -> write -> [settle]`
 //!
 //! One task per lane. It takes a batch only when every chunk before it has a server, so back-pressure begins when all windows are
 //! full or no server is available. It promises that a checkpoint is settled only when every chunk before it is acked or rejected.

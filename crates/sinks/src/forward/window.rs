@@ -1,6 +1,6 @@
 //! The chunks that one server was given, in sending order: written, partly written, not begun.
 //!
-//! `read -> decode -> send -> keep -> take -> process -> encode -> [write] -> settle`
+//! `read -> decode -> send -> keep -> read back -> process -> encode -> [write] -> settle`
 //!
 //! ```text
 //! | written, ack awaited | partly written | not begun |

@@ -1,6 +1,6 @@
 //! The sink `hdfs`: records into files of HDFS, exactly once behind a disk channel, without Java.
 //!
-//! `read -> decode -> send -> keep -> read back -> encode -> [write] -> settle`
+//! `read -> decode -> send -> keep -> read back -> process -> encode -> [write] -> settle`
 //!
 //! Where to look: `publish` (beside this directory) does the work of all sinks that publish by manifest. Here are its destination
 //! (`store`) and the client (`client`).

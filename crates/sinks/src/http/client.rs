@@ -1,6 +1,6 @@
 //! Connections to the server: made when needed, kept for the next request, dropped when they fail.
 //!
-//! `read -> decode -> send -> keep -> take -> process -> encode -> [write] -> settle`
+//! `read -> decode -> send -> keep -> read back -> process -> encode -> [write] -> settle`
 //!
 //! HTTP/1.1 by `hyper`, one request at a time on each connection. It promises that it reads a bounded part of an answer, and that a
 //! request is resent at once if the server had closed the kept connection.

@@ -1,6 +1,6 @@
 //! Sends one request until the server has accepted or refused every item of it.
 //!
-//! `read -> decode -> send -> keep -> take -> process -> encode -> [write] -> settle`
+//! `read -> decode -> send -> keep -> read back -> process -> encode -> [write] -> settle`
 //!
 //! ```text
 //! request -> accepted

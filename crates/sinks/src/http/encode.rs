@@ -1,6 +1,6 @@
 //! Encodes batches as the items of requests.
 //!
-//! `read -> decode -> send -> keep -> take -> process -> [encode] -> write -> settle`
+//! `read -> decode -> send -> keep -> read back -> process -> [encode] -> write -> settle`
 
 use std::{io::Write as _, ops::Range};
 

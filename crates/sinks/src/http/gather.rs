@@ -1,6 +1,6 @@
 //! Gathers items into requests, one per target, until the request is full.
 //!
-//! `read -> decode -> send -> keep -> take -> process -> [encode] -> write -> settle`
+//! `read -> decode -> send -> keep -> read back -> process -> [encode] -> write -> settle`
 //!
 //! It promises that the same batches in the same order make the same requests, if [`Gathering::leave`] is called at the same
 //! places.

@@ -1,6 +1,6 @@
 //! The sink `http`: records in requests, as JSON, text, OTLP or `_bulk`.
 //!
-//! `read -> decode -> send -> keep -> take -> process -> encode -> [write] -> settle`
+//! `read -> decode -> send -> keep -> read back -> process -> encode -> [write] -> settle`
 //!
 //! ```text
 //! inlet -> relay -> encode -> gather -> request -> delivery -> client -> server

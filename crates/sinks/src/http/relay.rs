@@ -1,6 +1,6 @@
 //! From the inlet to the server: makes requests, keeps some in flight, settles in order.
 //!
-//! `read -> decode -> send -> keep -> [take] -> process -> [encode] -> write -> [settle]`
+//! `read -> decode -> send -> keep -> [read back] -> process -> [encode] -> write -> [settle]`
 //!
 //! One task per lane; each request in flight is a task. It takes a batch only when every request before it is in flight, so
 //! back-pressure begins at `in_flight` requests. It promises that a checkpoint is settled only when every request before it is

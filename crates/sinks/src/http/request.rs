@@ -1,6 +1,6 @@
 //! One request: its items, and its body.
 //!
-//! `read -> decode -> send -> keep -> take -> process -> [encode] -> write -> settle`
+//! `read -> decode -> send -> keep -> read back -> process -> [encode] -> write -> settle`
 //!
 //! ```text
 //! text      the encoded items, one after the other

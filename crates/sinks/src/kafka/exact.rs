@@ -1,6 +1,6 @@
 //! Behind a disk channel: transactions, each with the position that it reaches.
 //!
-//! `read -> decode -> send -> keep -> take -> process -> encode -> [write] -> settle`
+//! `read -> decode -> send -> keep -> read back -> process -> encode -> [write] -> settle`
 //!
 //! ```text
 //! session: check the owner of the position -> init (ends what a predecessor left open) -> read the position, check again

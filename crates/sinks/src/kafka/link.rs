@@ -1,6 +1,6 @@
 //! Wraps a producer for both modes: hands over records, waits until none is in flight, reports complaints of the client.
 //!
-//! `read -> decode -> send -> keep -> take -> process -> encode -> [write] -> settle`
+//! `read -> decode -> send -> keep -> read back -> process -> encode -> [write] -> settle`
 //!
 //! Everything here blocks: it runs on the sink's own thread. It stops waiting when the process stops.
 

@@ -1,6 +1,6 @@
 //! The sink `kafka`: records to topics, exactly once behind a disk channel.
 //!
-//! `read -> decode -> send -> keep -> take -> process -> encode -> [write] -> settle`
+//! `read -> decode -> send -> keep -> read back -> process -> encode -> [write] -> settle`
 //!
 //! - `shape`: batches to Kafka records (`topics`, `connect`).
 //! - `exact`: behind a disk channel, in transactions with the position (`session`, `position`, `ownership`, `given_up`).

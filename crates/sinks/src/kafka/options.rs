@@ -8,6 +8,7 @@ use millstream_wire::{
     json::InvalidUtf8,
     record::FieldPath,
     template::{Depends, Template},
+    zone,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -55,7 +56,7 @@ pub(super) struct Config {
     /// Template that `format: template` writes for each record.
     #[serde(default)]
     pub(super) template: Option<Template>,
-    /// Time zone of strftime fields in templates, such as `Europe/Berlin`. Default: the top-level `timezone` (`UTC`).
+    /// Time zone of strftime fields in templates, such as `Europe/Berlin` or `+09:00`. Default: the top-level `timezone` (`UTC`).
     #[serde(default)]
     pub(super) timezone: Option<String>,
     /// Compression of record batches.
@@ -178,7 +179,7 @@ impl Config {
                 format!("`{position}` is not a topic name: {fault}"),
             );
         }
-        if self.zone().is_err() {
+        if self.zone().is_none() {
             let name = self.timezone.as_deref().unwrap_or_default();
             at("timezone", format!("there is no time zone `{name}`"));
         }
@@ -204,10 +205,10 @@ impl Config {
     }
 
     /// The time zone of templates.
-    pub(super) fn zone(&self) -> Result<TimeZone, jiff::Error> {
+    pub(super) fn zone(&self) -> Option<TimeZone> {
         self.timezone
             .as_deref()
-            .map_or(Ok(TimeZone::UTC), TimeZone::get)
+            .map_or(Some(TimeZone::UTC), zone::find)
     }
 
     /// The encoder's options; for `connect`, which has its own encoder, those of json.

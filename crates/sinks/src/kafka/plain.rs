@@ -1,6 +1,6 @@
 //! Behind memory: an idempotent producer without transactions. A checkpoint is settled when everything before it is acknowledged.
 //!
-//! `read -> decode -> send -> keep -> take -> process -> encode -> [write] -> settle`
+//! `read -> decode -> send -> keep -> read back -> process -> encode -> [write] -> settle`
 //!
 //! Memory cannot be reread, so batches are held until the checkpoint behind them is settled. Failed records are encoded and sent
 //! again, unless brokers refuse them permanently. The client retries temporary failures on its own. So a failure here means that

@@ -1,6 +1,6 @@
 //! One session behind a disk channel: the life of one producer.
 //!
-//! `read -> decode -> send -> keep -> take -> process -> encode -> [write] -> settle`
+//! `read -> decode -> send -> keep -> read back -> process -> encode -> [write] -> settle`
 //!
 //! It promises that readers see nothing of a transaction before [`Session::commit`] has succeeded. Refused records are held until
 //! the checkpoint, so that a repeated transaction does not reject them again.

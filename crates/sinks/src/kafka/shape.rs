@@ -1,6 +1,6 @@
 //! Shapes batches into Kafka records: topic, key, headers, value and time of each.
 //!
-//! `read -> decode -> send -> keep -> take -> process -> [encode] -> write -> settle`
+//! `read -> decode -> send -> keep -> read back -> process -> [encode] -> write -> settle`
 //!
 //! It promises that every record of the batch is either shaped or refused, in order, and that the same batch always becomes the
 //! same records. It allocates nothing per record: all buffers are reused.

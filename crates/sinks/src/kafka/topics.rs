@@ -1,6 +1,6 @@
 //! Finds the topic of each record, and remembers the limits of topics.
 //!
-//! `read -> decode -> send -> keep -> take -> process -> [encode] -> write -> settle`
+//! `read -> decode -> send -> keep -> read back -> process -> [encode] -> write -> settle`
 
 use std::collections::HashMap;
 

@@ -1,6 +1,6 @@
 //! Finds out which records brokers refuse permanently.
 //!
-//! `read -> decode -> send -> keep -> take -> process -> encode -> [write] -> settle`
+//! `read -> decode -> send -> keep -> read back -> process -> encode -> [write] -> settle`
 //!
 //! A broker refuses a whole batch for one bad record (no key in a compacted topic, a time too far ahead). Kafka since 2.4 names the
 //! bad records. If a broker does not, everything is sent again, each record in a separate batch, so that a refused batch is one bad

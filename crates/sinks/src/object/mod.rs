@@ -1,6 +1,6 @@
 //! The sink `object`: records as objects of S3, Google Cloud Storage or Azure, or as files of a local directory.
 //!
-//! `read -> decode -> send -> keep -> read back -> encode -> [write] -> settle`
+//! `read -> decode -> send -> keep -> read back -> process -> encode -> [write] -> settle`
 //!
 //! Where to look: `crate::publish` does the work; `options` is the configuration, `cloud` a bucket as the destination, `local` a
 //! directory, `connect` creates the client, `trouble` turns errors into advice, and `probe` serves `check --connect`.

@@ -1,6 +1,6 @@
 //! `format: avro_event`: Avro files as outputs. One packer builds the blocks of all of them.
 //!
-//! `read back -> [encode] -> write -> settle`
+//! `read back -> process -> [encode] -> write -> settle`
 //!
 //! The sync marker between blocks follows from the output's name, and thus from sink, channel and position.
 

@@ -1,6 +1,6 @@
 //! The content of outputs: the traits of formats, and the text formats.
 //!
-//! `read back -> [encode] -> write -> settle`
+//! `read back -> process -> [encode] -> write -> settle`
 //!
 //! One [`Encode`] for a sink, one [`Body`] for each output. Compressed text is a gzip member or zstd frame for each piece, as in
 //! the sink `file`: one compressor then serves all outputs.

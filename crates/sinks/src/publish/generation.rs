@@ -1,6 +1,6 @@
 //! A generation: the outputs since the last manifest.
 //!
-//! `read back -> encode -> [write] -> settle`
+//! `read back -> process -> encode -> [write] -> settle`
 //!
 //! Names follow from the position of the first batch, so a replay creates the same names and no other generation does. Memory is
 //! bounded. Three kinds of output are finished early and wait for the manifest: a full one, the least recently used one if too many

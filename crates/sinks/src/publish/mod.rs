@@ -1,6 +1,6 @@
 //! Publishing by manifest: what `object` and `hdfs` share.
 //!
-//! `read -> decode -> send -> keep -> read back -> [encode] -> [write] -> [settle]`
+//! `read -> decode -> send -> keep -> read back -> process -> [encode] -> [write] -> [settle]`
 //!
 //! Where to look: `run` reads batches and settles them, `route` chooses the directory of each record, `encode` has the formats,
 //! `generation` holds the open outputs, `store` is the destination, `manifest` and `chain` are the commit, `recover` is the

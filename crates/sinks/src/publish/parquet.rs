@@ -1,6 +1,6 @@
 //! Parquet: outputs that query engines read by column.
 //!
-//! `read back -> [encode] -> write -> settle`
+//! `read back -> process -> [encode] -> write -> settle`
 //!
 //! ```text
 //! time   INT64, TIMESTAMP(nanoseconds, UTC)   the event time

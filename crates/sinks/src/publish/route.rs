@@ -1,6 +1,6 @@
 //! Splits a batch into runs: neighboring records that go to the same directory.
 //!
-//! `read back -> [encode] -> write -> settle`
+//! `read back -> process -> [encode] -> write -> settle`
 //!
 //! A directory that all records of a batch share is rendered once. A run is short, so that the encoded text of a large batch
 //! is never in memory as a whole and an output does not exceed its size limit by much.

@@ -1,6 +1,6 @@
 //! The run of a publishing sink: reads batches, writes outputs, and settles them when they are published.
 //!
-//! `[read back] -> encode -> write -> [settle]`
+//! `[read back] -> process -> encode -> write -> [settle]`
 //!
 //! Checkpoints are collected until a manifest is due. Then the sink finishes all outputs, creates the manifest, publishes its
 //! outputs and settles the checkpoints. A failure ends the run: the next one recovers and, behind a durable channel, reads the

@@ -1,6 +1,6 @@
 //! One task of a sink that sends: takes batches, tracks what is in flight, and settles checkpoints in order.
 //!
-//! `read -> decode -> send -> keep -> [take] -> process -> encode -> write -> [settle]`
+//! `read -> decode -> send -> keep -> [read back] -> process -> encode -> write -> [settle]`
 
 use std::{future::pending, time::Duration};
 

@@ -1,6 +1,6 @@
 //! The sink `stdout`: records to the standard output of the process.
 //!
-//! `read -> decode -> send -> keep -> read back -> encode -> [write] -> settle`
+//! `read -> decode -> send -> keep -> read back -> process -> encode -> [write] -> settle`
 //!
 //! It runs on its own thread, because the reader of the output may be slow. It writes at once when no more input is ready, so an
 //! idle stream has no added latency. Promise: a batch is settled only after the system has accepted all of it, and a reader that

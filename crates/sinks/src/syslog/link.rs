@@ -1,6 +1,6 @@
 //! The connection to the server: a TCP, TLS or unix stream, or datagrams.
 //!
-//! `read -> decode -> send -> keep -> take -> process -> encode -> [write] -> settle`
+//! `read -> decode -> send -> keep -> read back -> process -> encode -> [write] -> settle`
 
 use std::{
     future::poll_fn,

@@ -1,6 +1,6 @@
 //! Encodes batches as framed messages in one buffer, and maps each message to its record.
 //!
-//! `read -> decode -> send -> keep -> take -> process -> [encode] -> write -> settle`
+//! `read -> decode -> send -> keep -> read back -> process -> [encode] -> write -> settle`
 //!
 //! ```text
 //! octets      118 <13>1 2026-11-21T...Z web-1 app 77 - - textNEXT

@@ -1,6 +1,6 @@
 //! The sink `syslog`: messages of RFC 5424 or RFC 3164 over TCP, TLS, UDP and unix sockets.
 //!
-//! `read -> decode -> send -> keep -> take -> process -> encode -> [write] -> settle`
+//! `read -> decode -> send -> keep -> read back -> process -> encode -> [write] -> settle`
 //!
 //! ```text
 //! inlet -> relay -> messages -> link -> server

@@ -1,6 +1,6 @@
 //! From the inlet to the server: makes messages, writes them, connects again, settles.
 //!
-//! `read -> decode -> send -> keep -> [take] -> process -> encode -> [write] -> [settle]`
+//! `read -> decode -> send -> keep -> [read back] -> process -> encode -> [write] -> [settle]`
 //!
 //! One task per lane, one connection. Messages leave when `batch` is full, when nothing more is ready, and before each checkpoint.
 //! It promises that a checkpoint is settled only when every message before it was taken by the system or rejected.

@@ -1,6 +1,6 @@
 //! The source `flume`: events from the Avro sinks and RPC clients of Flume agents.
 //!
-//! `[read] -> [decode] -> [send] -> keep -> take -> process -> encode -> write -> settle`
+//! `[read] -> [decode] -> [send] -> keep -> read back -> process -> encode -> write -> settle`
 //!
 //! A call is answered with OK once everything in it is kept (durable channel) or settled (memory), in the order of the calls. A
 //! call that cannot be decoded, or that is cut off by the end of the connection, leaves no records. While the next channel is

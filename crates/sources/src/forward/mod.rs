@@ -1,6 +1,6 @@
 //! The source `forward`: receives from Fluentd, Fluent Bit, their client libraries and other Millstreams.
 //!
-//! `[read] -> [decode] -> [send] -> keep -> read back -> encode -> write -> settle`
+//! `[read] -> [decode] -> [send] -> keep -> read back -> process -> encode -> write -> settle`
 //!
 //! Where to look: `connection` runs a connection and decodes its frames from its `input`; `frames` turns them into batches,
 //! which `outgoing` sends and acks.

@@ -1,6 +1,6 @@
 //! Makes records that need a look at every line: joined lines, and text in other encodings than UTF-8.
 //!
-//! `[read] -> decode -> send -> keep -> take -> process -> encode -> write -> settle`
+//! `[read] -> decode -> send -> keep -> read back -> process -> encode -> write -> settle`
 //!
 //! The caller passes the text from a position between two records on. The framer returns how many bytes became complete
 //! records. The caller passes the text behind these bytes again, once there is more of it. So no position within a record is

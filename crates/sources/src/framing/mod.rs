@@ -1,7 +1,7 @@
 //! Where records end in a stream of bytes: the options `framing`, `line_max`, `too_long` and `encoding` of sources that read
 //! text.
 //!
-//! `[read] -> decode -> send -> keep -> take -> process -> encode -> write -> settle`
+//! `[read] -> decode -> send -> keep -> read back -> process -> encode -> write -> settle`
 //!
 //! Joining lines is part of framing, so a position never points into a record. Plain lines are found without looking at each of
 //! them (`plain.rs`); the caller decides what to do with a line that is too long. All other records are made line by line

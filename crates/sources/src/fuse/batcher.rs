@@ -1,6 +1,6 @@
 //! Makes batches of the records of one open file.
 //!
-//! `read -> [decode] -> send -> keep -> take -> process -> encode -> write -> settle`
+//! `read -> [decode] -> send -> keep -> read back -> process -> encode -> write -> settle`
 
 use std::{ops::Range, sync::Arc};
 

@@ -1,6 +1,6 @@
 //! Ships the files that were written below the mount point while nothing was mounted, and removes them.
 //!
-//! `[read] -> [decode] -> [send] -> keep -> take -> process -> encode -> write -> settle`
+//! `[read] -> [decode] -> [send] -> keep -> read back -> process -> encode -> write -> settle`
 //!
 //! A program may have opened such a file before the mount and still write to it. So a file is followed until no process has it
 //! open for writing. It is removed when all of it is kept, or behind memory: settled. A durable channel remembers how far a

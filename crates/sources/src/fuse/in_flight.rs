@@ -1,6 +1,6 @@
 //! The batches of one open file that were sent to memory and are not settled yet.
 //!
-//! `read -> decode -> [send] -> keep -> take -> process -> encode -> write -> settle`
+//! `read -> decode -> [send] -> keep -> read back -> process -> encode -> write -> settle`
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -1,6 +1,6 @@
 //! The source `fuse`: a mounted directory. It ships the lines that programs write to its files.
 //!
-//! `[read] -> [decode] -> [send] -> keep -> take -> process -> encode -> write -> settle`
+//! `[read] -> [decode] -> [send] -> keep -> read back -> process -> encode -> write -> settle`
 //!
 //! - Serving: `mount.rs` mounts, `run.rs` starts and stops, `session.rs` reads requests and answers them on each data thread,
 //!   `namespace.rs` answers requests about names, `mounted.rs` requests about open files.

@@ -1,6 +1,6 @@
 //! The state that all sessions of a mount share, and the requests about open files.
 //!
-//! `read -> [decode] -> [send] -> keep -> take -> process -> encode -> write -> settle`
+//! `read -> [decode] -> [send] -> keep -> read back -> process -> encode -> write -> settle`
 
 use std::sync::Arc;
 

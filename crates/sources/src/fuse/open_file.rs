@@ -1,6 +1,6 @@
 //! An open file: sends the bytes written through it, syncs it, and sends its end when it is closed.
 //!
-//! `read -> decode -> [send] -> keep -> take -> process -> encode -> write -> settle`
+//! `read -> decode -> [send] -> keep -> read back -> process -> encode -> write -> settle`
 //!
 //! Behind a durable channel a `write` is answered when its whole lines are kept and its unfinished one is in the journal: both
 //! survive SIGKILL. Behind memory it is answered when the next hop has room for it. `fsync` syncs the channel and the journal,

@@ -1,6 +1,6 @@
 //! Sends joined lines as a record once nothing was written for the rule's `wait`.
 //!
-//! `[read] -> [decode] -> [send] -> keep -> take -> process -> encode -> write -> settle`
+//! `[read] -> [decode] -> [send] -> keep -> read back -> process -> encode -> write -> settle`
 //!
 //! One task checks all open files periodically, so a write needs no timer. It takes the turn of a file before it sends: writes
 //! to the file wait meanwhile, and a file with a write in flight is skipped. So unfinished bytes are never sent twice, and

@@ -1,6 +1,6 @@
 //! A session: one data thread's share of a mount. Reads requests from the device and answers them.
 //!
-//! `[read] -> decode -> send -> keep -> take -> process -> encode -> write -> settle`
+//! `[read] -> decode -> send -> keep -> read back -> process -> encode -> write -> settle`
 //!
 //! A request is read into a pooled buffer behind some headroom, so that an unfinished line can be put in front of the data.
 //! Large writes leave in that buffer and are never copied. A request may have to wait, for a full channel or a sync. It then

@@ -1,6 +1,6 @@
 //! The stream of one open file: turns written bytes into parcels, in order.
 //!
-//! `read -> [decode] -> send -> keep -> take -> process -> encode -> write -> settle`
+//! `read -> [decode] -> send -> keep -> read back -> process -> encode -> write -> settle`
 //!
 //! A stream keeps the rule, tag and path with which its file was opened, even if the file is renamed. It never waits:
 //! `open_file.rs` sends the parcels. Unfinished bytes of earlier writes stay in the stream until their parcel was handed over

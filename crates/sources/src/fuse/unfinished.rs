@@ -1,6 +1,6 @@
 //! Unfinished lines: the bytes behind the last whole record of each open file.
 //!
-//! `read -> decode -> [send] -> keep -> take -> process -> encode -> write -> settle`
+//! `read -> decode -> [send] -> keep -> read back -> process -> encode -> write -> settle`
 //!
 //! The bytes are in the stream's cutter. This module limits the memory that all of them take, and tracks which of them are in
 //! the journal, so that a crash loses no bytes that a `write` has acknowledged.

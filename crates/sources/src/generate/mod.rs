@@ -1,6 +1,6 @@
 //! The source `generate`: numbered records at a fixed rate or as fast as possible, and an end record with their number.
 //!
-//! `[read] -> decode -> send -> keep -> take -> process -> encode -> write -> settle`
+//! `[read] -> decode -> send -> keep -> read back -> process -> encode -> write -> settle`
 //!
 //! Its records are those of millbench (`record.rs`), so `millbench verify` finds what was lost or duplicated. To a durable
 //! channel, the source is a file: all records have the same length, and record `n` is at `n` times that length. Like `tail`, a

@@ -1,6 +1,6 @@
 //! The source `http`: JSON lines by `POST`, and OpenTelemetry logs by OTLP/HTTP.
 //!
-//! `[read] -> [decode] -> [send] -> keep -> take -> process -> encode -> write -> settle`
+//! `[read] -> [decode] -> [send] -> keep -> read back -> process -> encode -> write -> settle`
 //!
 //! 200 means that every record of the request was kept (durable channel) or settled (memory), or left by the port `rejected`
 //! and is named in the answer. After any other status the sender must keep the request. A disk channel stores a request that is

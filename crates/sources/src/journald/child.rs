@@ -1,6 +1,6 @@
 //! The child process `journalctl -o export`, and a thread that makes records from its output.
 //!
-//! `[read] -> [decode] -> send -> keep -> take -> process -> encode -> write -> settle`
+//! `[read] -> [decode] -> send -> keep -> read back -> process -> encode -> write -> settle`
 //!
 //! A separate thread, because reading a pipe blocks. A short queue leads to the data thread. While it is full, the child waits.
 

@@ -1,6 +1,6 @@
 //! The source `journald`: the entries of systemd's journal, read through `journalctl`.
 //!
-//! `[read] -> [decode] -> send -> keep -> take -> process -> encode -> write -> settle`
+//! `[read] -> [decode] -> send -> keep -> read back -> process -> encode -> write -> settle`
 //!
 //! - `child.rs`: runs `journalctl -o export` and makes records of its output, on a separate thread.
 //! - `run.rs`: sends the records, and restarts the child when it ends.

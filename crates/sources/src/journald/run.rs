@@ -1,6 +1,6 @@
 //! Follows the journal: sends the entries that the child writes, stores the place, and restarts the child when it ends.
 //!
-//! `read -> decode -> [send] -> keep -> take -> process -> encode -> write -> settle`
+//! `read -> decode -> [send] -> keep -> read back -> process -> encode -> write -> settle`
 
 use std::{sync::Arc, time::Duration};
 

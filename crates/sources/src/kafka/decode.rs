@@ -1,6 +1,6 @@
 //! Turns a Kafka record into an entry `[time, record]`.
 //!
-//! `read -> [decode] -> send -> keep -> take -> process -> encode -> write -> settle`
+//! `read -> [decode] -> send -> keep -> read back -> process -> encode -> write -> settle`
 
 use millstream_kafka::Incoming;
 use millstream_record::Time;

@@ -1,6 +1,6 @@
 //! Gathers records in one buffer. Consecutive records of one partition become a batch.
 //!
-//! `read -> [decode] -> send -> keep -> take -> process -> encode -> write -> settle`
+//! `read -> [decode] -> send -> keep -> read back -> process -> encode -> write -> settle`
 
 use std::{collections::HashMap, ops::Range, sync::Arc};
 

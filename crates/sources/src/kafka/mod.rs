@@ -1,6 +1,6 @@
 //! The source `kafka`: records of topics, in a group or from fixed partitions.
 //!
-//! `[read] -> [decode] -> [send] -> keep -> take -> process -> encode -> write -> settle`
+//! `[read] -> [decode] -> [send] -> keep -> read back -> process -> encode -> write -> settle`
 //!
 //! ```text
 //! own thread:  consumer -> gather (one buffer, a batch per partition) -> piece

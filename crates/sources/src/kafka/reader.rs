@@ -1,6 +1,6 @@
 //! The reading thread. It owns the consumer, and may block.
 //!
-//! `[read] -> decode -> send -> keep -> take -> process -> encode -> write -> settle`
+//! `[read] -> decode -> send -> keep -> read back -> process -> encode -> write -> settle`
 
 use std::{
     collections::{HashMap, VecDeque},

@@ -1,6 +1,6 @@
 //! The source `stdin`: lines from the standard input, until it ends.
 //!
-//! `[read] -> decode -> send -> keep -> take -> process -> encode -> write -> settle`
+//! `[read] -> decode -> send -> keep -> read back -> process -> encode -> write -> settle`
 //!
 //! A separate thread reads, because reading a pipe or a terminal blocks. A short queue leads to the data thread. Lines that
 //! were read but not kept are lost in a crash: the input cannot be read again.

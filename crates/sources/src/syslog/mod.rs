@@ -1,6 +1,6 @@
 //! The source `syslog`: receives from rsyslog, syslog-ng, `logger`, libraries and network devices.
 //!
-//! `[read] -> [decode] -> [send] -> keep -> take -> process -> encode -> write -> settle`
+//! `[read] -> [decode] -> [send] -> keep -> read back -> process -> encode -> write -> settle`
 //!
 //! Every message that was read becomes a record, whatever its form, even a last one without its end. A RELP message is answered
 //! only when it is kept (durable channel) or settled (memory). While the next channel is full, nothing is read, and nothing is
@@ -80,12 +80,12 @@ impl Syslog {
         let tag = Tagging::of(config.tag.as_deref(), PEER_VALUES, options);
         let tag = tag.map_err(|problem| problems.push(problem));
         let zone = match &*config.timezone {
-            "local" => Ok(TimeZone::system()),
-            name => TimeZone::get(name),
+            "local" => Some(TimeZone::system()),
+            name => millstream_wire::zone::find(name),
         };
-        let zone = zone.map_err(|_| {
+        let zone = zone.ok_or_else(|| {
             let text = format!(
-                "`{}` is not a time zone: use a name such as Europe/Berlin, UTC or local",
+                "`{}` is not a time zone: use a name such as Europe/Berlin, UTC or local, or an offset such as +09:00",
                 config.timezone
             );
             problems.push(options.problem_at("timezone", text));

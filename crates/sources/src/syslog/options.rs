@@ -33,7 +33,7 @@ pub(super) struct Config {
     /// Treatment of lines without a syslog header.
     #[serde(default)]
     pub(super) unparsed: Unparsed,
-    /// Time zone of timestamps without one (RFC 3164): a name such as `Europe/Berlin`, or `local` for the zone of this machine.
+    /// Time zone of timestamps without one (RFC 3164): a name such as `Europe/Berlin`, an offset such as `+09:00`, or `local` for the zone of this machine.
     /// Default: the top-level `timezone`.
     #[serde(default = "timezone")]
     pub(super) timezone: String,

@@ -1,6 +1,6 @@
 //! Finds where records end in the bytes behind the position.
 //!
-//! `read -> [decode] -> send -> keep -> take -> process -> encode -> write -> settle`
+//! `read -> [decode] -> send -> keep -> read back -> process -> encode -> write -> settle`
 //!
 //! Plain lines are found without looking at each of them. Joined records and text in other encodings are made line by line by a
 //! [`Framer`]. In both cases, text without a whole record is passed in again once there is more of it, so the position never

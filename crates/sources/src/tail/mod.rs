@@ -1,6 +1,6 @@
 //! The source `tail`: follows growing files through rotation, restart and truncation.
 //!
-//! `[read] -> decode -> send -> keep -> take -> process -> encode -> write -> settle`
+//! `[read] -> decode -> send -> keep -> read back -> process -> encode -> write -> settle`
 //!
 //! - `run.rs` finds files and gives each a reader. `scan.rs` walks through the directories, `watch.rs` reports changes,
 //!   `admission.rs` decides which files are read and from where (`begin.rs`), `store.rs` decides when positions are written.

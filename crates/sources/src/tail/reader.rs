@@ -1,6 +1,6 @@
 //! The reader of one file: turns bytes on the disk into batches, in order, until it stops or the file is gone.
 //!
-//! `[read] -> decode -> send -> keep -> take -> process -> encode -> write -> settle`
+//! `[read] -> decode -> send -> keep -> read back -> process -> encode -> write -> settle`
 //!
 //! Bytes are read into a pooled buffer that the batch then owns. A partial record at the end of a read is read again with the
 //! next batch. Every read begins a little before the position and compares those bytes with the position's mark. So a file that

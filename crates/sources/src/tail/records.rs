@@ -1,6 +1,6 @@
 //! Turns the bytes of one file into batches, and tracks how far those were sent and settled.
 //!
-//! `read -> [decode] -> [send] -> keep -> take -> process -> encode -> write -> settle`
+//! `read -> [decode] -> [send] -> keep -> read back -> process -> encode -> write -> settle`
 //!
 //! Each batch moves the position behind its records. A position never points into a record, except between the pieces of a
 //! long line that is split.

@@ -1,6 +1,6 @@
 //! Sends the batches of one file, and rejects records.
 //!
-//! `read -> decode -> [send] -> keep -> take -> process -> encode -> write -> settle`
+//! `read -> decode -> [send] -> keep -> read back -> process -> encode -> write -> settle`
 //!
 //! Each batch has an origin: its file and the range of bytes. By the origin a durable channel recognizes batches that it
 //! already has.

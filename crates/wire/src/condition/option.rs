@@ -81,6 +81,11 @@ impl Condition {
         reads
     }
 
+    /// A text between slashes that a field must be equal to. It was probably meant as a regular expression.
+    pub fn slashed(&self) -> Option<String> {
+        self.tree.slashed()
+    }
+
     /// A reason why it cannot be meant: it has no test, so it is the same for every record.
     pub fn problem(&self) -> Option<&'static str> {
         self.tree.problem()
@@ -98,6 +103,15 @@ impl Tree {
             Self::Not(tree) => tree.each_test(note),
             Self::Test(subject, _) => note(subject),
             Self::Tag(_) => note(&Subject::Tag),
+        }
+    }
+
+    fn slashed(&self) -> Option<String> {
+        match self {
+            Self::All(trees) | Self::Any(trees) => trees.iter().find_map(Self::slashed),
+            Self::Not(tree) => tree.slashed(),
+            Self::Test(_, Test::OneOf(constants)) => constants.slashed(),
+            Self::Test(..) | Self::Tag(_) => None,
         }
     }
 

@@ -66,6 +66,16 @@ impl Side {
 const FEW: usize = 8;
 
 impl OneOf {
+    /// A text between slashes that is no path.
+    pub(super) fn slashed(&self) -> Option<String> {
+        let is_slashed = |text: &[u8]| match text {
+            [b'/', inner @ .., b'/'] => !inner.is_empty() && !inner.contains(&b'/'),
+            _ => false,
+        };
+        let text = self.texts.iter().find(|text| is_slashed(text))?;
+        Some(String::from_utf8_lossy(text).into_owned())
+    }
+
     pub(super) fn new(constants: impl IntoIterator<Item = Constant>) -> Self {
         let (mut texts, mut numbers) = (Vec::new(), Vec::new());
         let mut one_of = Self::default();

@@ -1,6 +1,6 @@
 //! OpenTelemetry's logs (OTLP 1.x, `ExportLogsServiceRequest`) in protobuf and in JSON, as records.
 //!
-//! On the line: read -> [decode] -> send -> keep -> take -> [encode] -> write. [`Logs`] reads requests, [`Encoder`] and
+//! On the line: read -> [decode] -> send -> keep -> read back -> process -> [encode] -> write. [`Logs`] reads requests, [`Encoder`] and
 //! [`write_request`] write them.
 //!
 //! ```text

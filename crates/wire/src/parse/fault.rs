@@ -25,6 +25,11 @@ pub enum Fault {
     /// The field of `time` does not hold a time of its format.
     #[error("the time does not have the format of `time`")]
     Time,
+    /// The time has the name of a zone that is in no table.
+    #[error(
+        "the time has a time zone with an unknown name: names such as EST, CET and JST are known, and those of `timezone`"
+    )]
+    Zone,
     /// The bytes are not an entry of the packed encoding, which no valid batch contains.
     #[error("the record is not valid MessagePack")]
     Malformed,

@@ -149,21 +149,21 @@ impl Fields<'_> {
     /// Reads the event time from the text. Returns whether the field is left out.
     fn takes_time(&mut self, text: &[u8]) -> Result<bool, Fault> {
         let read = self.stamps.text(text, self.now);
-        self.took(read)
+        self.took(text, read)
     }
 
     fn takes_value(&mut self, value: &[u8]) -> Result<bool, Fault> {
         let read = self.stamps.value(value, self.now);
-        self.took(read)
+        self.took(value, read)
     }
 
-    fn took(&mut self, read: Option<Time>) -> Result<bool, Fault> {
+    fn took(&mut self, text: &[u8], read: Option<Time>) -> Result<bool, Fault> {
         match read {
             Some(time) => {
                 self.time = Some(time);
                 Ok(!self.stamps.keep)
             }
-            None if self.stamps.required => Err(Fault::Time),
+            None if self.stamps.required => Err(self.stamps.fault(text, self.now)),
             None => Ok(false),
         }
     }

@@ -1,6 +1,6 @@
 //! Reads a text field of a record (JSON, logfmt, access logs, ...) and makes fields of it.
 //!
-//! `read -> decode -> send -> keep -> take -> [process] -> encode -> write -> settle`
+//! `read -> decode -> send -> keep -> read back -> [process] -> encode -> write -> settle`
 //!
 //! ```text
 //! {"message": "level=info ms=12", "host": "web-1"}      as: logfmt

@@ -54,7 +54,7 @@ pub struct TimeOptions {
     /// of seconds or milliseconds since 1970 after 1973), or `none` (the field is not a time). Default: `auto`, and the time
     /// of access logs for apache and nginx.
     pub format: Option<String>,
-    /// Time zone of times in this field without a zone, such as `Europe/Berlin`. Default: `timezone` of the node.
+    /// Time zone of times in this field without a zone, such as `Europe/Berlin` or `+09:00`. Default: `timezone` of the node.
     pub timezone: Option<String>,
     /// Whether the field stays in the record. Default: `false`.
     pub keep: bool,
@@ -85,7 +85,7 @@ pub struct ParseOptions {
     /// is given, a field that does not hold such a time is an error of the record. A record without the field keeps its time.
     #[serde(default)]
     pub time: Option<TimeOptions>,
-    /// Time zone of times without a zone, such as `Europe/Berlin`. Default: the top-level `timezone`.
+    /// Time zone of times without a zone, such as `Europe/Berlin` or `+09:00`. Default: the top-level `timezone`.
     #[serde(default)]
     pub timezone: Option<String>,
     /// Field that gets the parsed fields as a map, such as `.http`. Default: they become fields of the record.

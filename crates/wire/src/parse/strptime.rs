@@ -7,17 +7,22 @@
 //! %Y %y %m %b %B %h %d %e      year, month (number or English name), day
 //! %H %k %I %l %p %P %M %S      hour (of 24 or 12, with AM or PM), minute, second (60 is the next minute)
 //! %L %N %f %3N ...             digits of a fraction, any number of them
-//! %z %:z %Z                    Z, UTC, GMT, +hh:mm, +hhmm, +hh; other names mean the configured zone
+//! %z %:z %Z                    Z, UTC, GMT, +hh:mm, +hhmm, +hh, or a name (EST, CET, JST, ...): a name of the configured zone
+//!                              means that zone, others are those of `zone`, and an unknown one is an error
 //! %s %Q                        seconds, milliseconds since 1970
 //! %F %T %D %R                  %Y-%m-%d, %H:%M:%S, %m/%d/%y, %H:%M
 //! %a %A %j %%                  a day of the week (not checked), a day of the year (not used), %
 //! ```
 
 use jiff::{
+    Timestamp,
     civil::DateTime,
     tz::{Offset, TimeZone},
 };
 use millstream_record::Time;
+
+use super::Fault;
+use crate::zone::named;
 
 /// A piece of a format.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,7 +74,7 @@ pub(super) struct Read {
 
 /// The parts of a time that were read.
 #[derive(Default)]
-struct Parts {
+struct Parts<'t> {
     year: Option<i64>,
     month: i64,
     day: i64,
@@ -80,6 +85,8 @@ struct Parts {
     nanos: u32,
     fraction: (usize, usize),
     offset: Option<i64>,
+    /// The name of a zone.
+    zone: Option<&'t [u8]>,
     since_1970: Option<i64>,
 }
 
@@ -159,7 +166,10 @@ impl Strptime {
 
     /// The time in `text`, which must match as a whole. A time without a zone is in `zone`. A date without a year gets the year
     /// that brings it closest to `now`.
-    pub(super) fn read(&self, text: &[u8], zone: &TimeZone, now: Time) -> Option<Read> {
+    ///
+    /// # Errors
+    /// [`Fault::Time`] or [`Fault::Zone`].
+    pub(super) fn read(&self, text: &[u8], zone: &TimeZone, now: Time) -> Result<Read, Fault> {
         let mut parts = Parts {
             month: 1,
             day: 1,
@@ -167,13 +177,18 @@ impl Strptime {
         };
         let mut rest = text;
         for item in &self.items {
-            rest = parts.take(item, rest, text.len())?;
+            rest = parts.take(item, rest, text.len()).ok_or(Fault::Time)?;
         }
         if !rest.is_empty() {
-            return None;
+            return Err(Fault::Time);
         }
-        Some(Read {
-            seconds: parts.seconds(zone, now)?,
+        let is_unknown = |name: &[u8]| named(name).is_none();
+        let fault = match parts.zone.is_some_and(is_unknown) {
+            true => Fault::Zone,
+            false => Fault::Time,
+        };
+        Ok(Read {
+            seconds: parts.seconds(zone, now).ok_or(fault)?,
             nanos: parts.nanos,
             fraction: parts.fraction,
         })
@@ -222,9 +237,9 @@ fn directive(characters: &mut std::str::Chars<'_>, items: &mut Vec<Item>) -> Res
     Ok(())
 }
 
-impl Parts {
+impl<'t> Parts<'t> {
     /// Reads one piece at the start of `text`; returns the text after it. `whole` is the length of the complete text.
-    fn take<'t>(&mut self, item: &Item, text: &'t [u8], whole: usize) -> Option<&'t [u8]> {
+    fn take(&mut self, item: &Item, text: &'t [u8], whole: usize) -> Option<&'t [u8]> {
         let number = |place: &mut i64, digits: usize| {
             let text = text.trim_ascii_start();
             let (value, rest) = number(text, digits)?;
@@ -290,14 +305,14 @@ impl Parts {
         }
     }
 
-    fn fraction<'t>(&mut self, digits: &'t [u8], whole: usize) -> Option<&'t [u8]> {
+    fn fraction(&mut self, digits: &'t [u8], whole: usize) -> Option<&'t [u8]> {
         let (nanos, rest) = nanos(digits)?;
         self.nanos = nanos;
         self.fraction = (whole - digits.len(), whole - rest.len());
         Some(rest)
     }
 
-    fn zone<'t>(&mut self, text: &'t [u8]) -> Option<&'t [u8]> {
+    fn zone(&mut self, text: &'t [u8]) -> Option<&'t [u8]> {
         let text = text.trim_ascii_start();
         match text {
             [b'Z' | b'z', rest @ ..]
@@ -314,8 +329,11 @@ impl Parts {
                 self.offset = Some(if *sign == b'-' { -seconds } else { seconds });
                 Some(rest)
             }
-            // The same name means different zones in different places, so it is skipped.
-            [b'A'..=b'Z', ..] => Some(text.trim_start_letters()),
+            [b'A'..=b'Z', ..] => {
+                let rest = text.trim_start_letters();
+                self.zone = text.get(..text.len() - rest.len());
+                Some(rest)
+            }
             _ => None,
         }
     }
@@ -356,16 +374,33 @@ impl Parts {
             small(self.second - leap)?,
             0,
         );
-        let stamp = match self.offset {
-            Some(offset) => {
-                let offset = Offset::from_seconds(i32::try_from(offset).ok()?).ok()?;
-                offset.to_timestamp(civil.ok()?)
-            }
+        let civil = civil.ok()?;
+        let at = |offset: i64| {
+            let offset = Offset::from_seconds(i32::try_from(offset).ok()?).ok()?;
+            Some(offset.to_timestamp(civil))
+        };
+        let stamp = match (self.offset, self.zone) {
+            (Some(offset), _) => at(offset)?,
+            (None, Some(name)) => match in_own_zone(civil, zone, name) {
+                Some(stamp) => Ok(stamp),
+                None => at(named(name)?)?,
+            },
             // If clocks are set back and the time occurs twice, the earlier one.
-            None => zone.to_ambiguous_timestamp(civil.ok()?).compatible(),
+            (None, None) => zone.to_ambiguous_timestamp(civil).compatible(),
         };
         Some(stamp.ok()?.as_second() + leap)
     }
+}
+
+/// The time in `zone`, if `zone` itself uses this name at that time: `CST` is another zone in Shanghai than in Chicago.
+fn in_own_zone(civil: DateTime, zone: &TimeZone, name: &[u8]) -> Option<Timestamp> {
+    let is_named = |stamp: &Timestamp| {
+        let info = zone.to_offset_info(*stamp);
+        info.abbreviation().as_bytes().eq_ignore_ascii_case(name)
+    };
+    let ambiguous = zone.to_ambiguous_timestamp(civil);
+    let both = [ambiguous.earlier(), ambiguous.later()];
+    both.into_iter().flatten().find(is_named)
 }
 
 trait Letters {

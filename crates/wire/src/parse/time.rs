@@ -4,7 +4,7 @@ use jiff::tz::TimeZone;
 use millstream_record::Time;
 
 use super::{
-    OptionError, TextFormat, TimeOptions,
+    Fault, OptionError, TextFormat, TimeOptions,
     kind::plain_float,
     strptime::{HALF_YEAR, Read, Strptime, nanos},
 };
@@ -57,7 +57,7 @@ impl Stamps {
                 let formats = vec![Strptime::iso8601(), strftime(ACCESS)?, strftime(BRACKETED)?];
                 (formats, Unit::Auto)
             }
-            Some("iso8601" | "rfc3339") => (vec![Strptime::iso8601()], Unit::None),
+            Some("iso8601" | "%iso8601" | "rfc3339") => (vec![Strptime::iso8601()], Unit::None),
             Some("unix" | "%s") => (Vec::new(), Unit::Of(1_000_000_000)),
             Some("unix_ms") => (Vec::new(), Unit::Of(1_000_000)),
             Some("unix_us") => (Vec::new(), Unit::Of(1_000)),
@@ -82,6 +82,19 @@ impl Stamps {
         formats
             .find_map(|format| format.read(text, zone, now))
             .or_else(|| self.digits(text))
+    }
+
+    /// Why a MessagePack value or a text holds no time.
+    pub(super) fn fault(&self, text: &[u8], now: Time) -> Fault {
+        let text = Reader::new(text).bytes().unwrap_or(text);
+        let faults = self
+            .formats
+            .iter()
+            .map(|it| it.format.read(text, &self.zone, now));
+        match faults.into_iter().any(|read| read == Err(Fault::Zone)) {
+            true => Fault::Zone,
+            false => Fault::Time,
+        }
     }
 
     /// The time that a MessagePack value holds.
@@ -203,7 +216,7 @@ impl Remembered {
             seconds,
             nanos,
             fraction: (start, end),
-        } = self.format.read(text, zone, now)?;
+        } = self.format.read(text, zone, now).ok()?;
         if self.format.repeats
             && text.len() <= TEXT_BYTES_MAX
             && let Some(slot) = self.slots.get_mut(self.next)
@@ -318,6 +331,28 @@ mod tests {
             "2026-11-23 12:03:24 CET",
             "2026-11-23T11:03:24Z",
         ),
+        (
+            "%F %T %Z",
+            "2026-11-23 12:03:24 EST",
+            "2026-11-23T17:03:24Z",
+        ),
+        (
+            "%F %T %Z",
+            "2026-11-23 12:03:24 JST",
+            "2026-11-23T03:03:24Z",
+        ),
+        // Both of these exist in Berlin: the clocks go back.
+        (
+            "%F %T %Z",
+            "2026-10-25 02:30:00 CEST",
+            "2026-10-25T00:30:00Z",
+        ),
+        (
+            "%F %T %Z",
+            "2026-10-25 02:30:00 CET",
+            "2026-10-25T01:30:00Z",
+        ),
+        ("%iso8601", "2026-11-23T12:03:24Z", "2026-11-23T12:03:24Z"),
         ("%FT%TZ", "2016-12-31T23:59:60Z", "2016-12-31T23:00:00Z"),
         ("%s.%L", "1795435404.5", "2026-11-23T12:03:24.5Z"),
         (
@@ -367,6 +402,7 @@ mod tests {
     fn other_texts_are_not_times() {
         for (format, text) in [
             ("%Y-%m-%d", "2026-02-30"),
+            ("%F %T %Z", "2026-11-23 12:03:24 XYZ"),
             ("%Y-%m-%d", "2026-02-3x"),
             ("%F %T", "2026-11-23 12:03:24 "),
             ("%F %T", "2026-11-23 25:03:24"),
@@ -387,6 +423,18 @@ mod tests {
         for format in ["%Q%", "%H:%M", "%x %F", "text", ""] {
             assert!(Strptime::compile(format).is_err(), "{format}");
         }
+    }
+
+    #[test]
+    fn a_name_of_the_configured_zone_means_that_zone() {
+        let mut shanghai = stamps("%F %T %Z", "Asia/Shanghai");
+        let text = b"2026-11-23 12:03:24 CST";
+        let found = |time: Option<Time>| crate::rfc3339::timestamp(time.unwrap()).to_string();
+        assert_eq!(found(shanghai.text(text, NOW)), "2026-11-23T04:03:24Z");
+        let mut chicago = stamps("%F %T %Z", "UTC");
+        assert_eq!(found(chicago.text(text, NOW)), "2026-11-23T18:03:24Z");
+        assert_eq!(chicago.fault(b"2026-11-23 12:03:24 XYZ", NOW), Fault::Zone);
+        assert_eq!(chicago.fault(b"yesterday", NOW), Fault::Time);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! RELP as rsyslog's omrelp uses it: frames, the rules of a session, answers.
 //!
-//! `read -> [decode] -> send -> keep -> take -> process -> encode -> write -> settle`
+//! `read -> [decode] -> send -> keep -> read back -> process -> encode -> write -> settle`
 //!
 //! Each frame is returned once, complete or in parts, in the order of the numbers. A violation of the protocol is
 //! reported and ends the session. The caller decides when to answer: `rsp` only once a message is kept. Numbers begin at 1

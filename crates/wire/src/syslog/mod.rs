@@ -1,7 +1,7 @@
 //! Syslog as it is sent: RFC 3164 and the variants of devices, RFC 5424 with structured data, both framings of RFC
 //! 6587.
 //!
-//! `read -> [decode] -> send -> keep -> take -> process -> [encode] -> write -> settle`
+//! `read -> [decode] -> send -> keep -> read back -> process -> [encode] -> write -> settle`
 //!
 //! Messages become records of the packed encoding, appended to the body of a batch in one pass. The bytes of a message's text
 //! never change. A message that cannot be parsed becomes a record with the whole line as `message`. A record does not depend on

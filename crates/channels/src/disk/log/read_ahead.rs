@@ -1,6 +1,6 @@
 //! Reads frames from segments, several with each read.
 //!
-//! `read -> decode -> send -> keep -> [read back] -> encode -> write -> settle`
+//! `read -> decode -> send -> keep -> [read back] -> process -> encode -> write -> settle`
 //!
 //! Every frame is checked. A misfit is damage, and reading continues at the next frame that fits.
 

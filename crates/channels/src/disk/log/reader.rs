@@ -1,6 +1,6 @@
 //! The reader: one consumer of a disk channel, named after its sink.
 //!
-//! `read -> decode -> send -> keep -> [read back] -> encode -> write -> settle`
+//! `read -> decode -> send -> keep -> [read back] -> process -> encode -> write -> settle`
 //!
 //! It sees what is kept, in order: from the batches in memory while it follows closely, otherwise from the disk. The
 //! position that its sink has settled is committed to the cursor. A new consumer begins at the oldest frame.

@@ -1,6 +1,6 @@
 //! Writing the newest segment: frames, the sync, the end mark.
 //!
-//! `read -> decode -> send -> [keep] -> read back -> encode -> write -> settle`
+//! `read -> decode -> send -> [keep] -> read back -> process -> encode -> write -> settle`
 
 use std::{
     io::{self, IoSlice},

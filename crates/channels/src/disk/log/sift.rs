@@ -1,6 +1,6 @@
 //! Sifting: removes from a group the records that the channel already holds.
 //!
-//! `read -> decode -> send -> [keep] -> read back -> encode -> write -> settle`
+//! `read -> decode -> send -> [keep] -> read back -> process -> encode -> write -> settle`
 //!
 //! A sender that lost an acknowledgement sends a chunk again, and a source that restarts reads a file from before the
 //! point up to which the channel holds it. Such repeats are cut out of the batch before it is staged.

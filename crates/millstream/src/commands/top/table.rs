@@ -4,7 +4,10 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::page::{bytes, grouped, period, width};
+use crate::{
+    api::in_flow,
+    page::{bytes, grouped, period, width},
+};
 
 /// The size of a terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,11 +108,7 @@ impl View<'_> {
 
     /// The nodes in the direction of the flow.
     fn nodes(&self) -> Vec<&Value> {
-        let nodes = self.now["nodes"].as_array().into_iter().flatten();
-        let mut nodes: Vec<_> = nodes.collect();
-        let order = ["source", "processor", "channel", "sink"];
-        nodes.sort_by_key(|node| order.iter().position(|section| node["section"] == *section));
-        nodes
+        in_flow(self.now)
     }
 
     fn row(&self, node: &Value) -> [String; 9] {

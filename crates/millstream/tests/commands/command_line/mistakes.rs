@@ -137,6 +137,34 @@ fn a_processor_among_sources_or_sinks_is_sent_to_its_section() {
 }
 
 #[test]
+fn a_processor_that_runs_twice_is_noted_and_words_of_other_programs_are_translated() {
+    let directory = tempfile::tempdir().unwrap();
+    let graph = |processor: &str| {
+        format!(
+            "sources: {{ a: {{ type: stdin }} }}\nprocessors: {{ p: {{ inputs: [a], {processor} }} }}\n\
+             sinks: {{ one: {{ type: stdout, inputs: [p] }}, two: {{ type: discard, inputs: [p] }} }}\n"
+        )
+    };
+    let (code, said) = check(directory.path(), &graph("type: parse, as: json"));
+    assert_eq!(code, 0, "{said}");
+    let note = "note: `p` runs 2 times: in front of each of `one`, `two`";
+    assert!(said.contains(note), "{said}");
+    let help = "help: to run it once, put a disk channel behind `p`";
+    assert!(said.contains(help), "{said}");
+    for (processor, part) in [
+        ("type: remap, source: .a = 1", "called `program` here"),
+        ("type: parse, as: json, behin: 1", "possible here: `field`"),
+        ("type: parse, as: json, time: ts", "time: { field: \"ts\" }"),
+        ("type: parse, as: grok", "use `as: regex`"),
+    ] {
+        let (code, said) = check(directory.path(), &graph(processor));
+        assert_eq!(code, 78, "{processor}: {said}");
+        assert!(said.contains(part), "no `{part}` in {said}");
+        assert!(!said.contains("`behind`"), "{said}");
+    }
+}
+
+#[test]
 fn the_address_that_a_listen_error_names_passes_check() {
     let directory = tempfile::tempdir().unwrap();
     let config = |kind: &str, listen: &str| {

@@ -76,7 +76,8 @@ fn every_configuration_in_the_pages_passes_check() {
                 .output()
                 .unwrap();
             assert_eq!(code(&checked), 0, "{name}: {}{yaml}", errors(&checked));
-            assert_eq!(errors(&checked), "", "{name}: {yaml}");
+            let said = errors(&checked);
+            assert!(!said.contains(": warning: "), "{name}: {said}{yaml}");
         }
     }
 }

@@ -1,6 +1,6 @@
 //! `format: connect`: the values that kafka-connect-fluentd passes to Connect, in the JSON of Connect's JsonConverter.
 //!
-//! `read -> decode -> send -> keep -> take -> process -> [encode] -> write -> settle`
+//! `read -> decode -> send -> keep -> read back -> process -> [encode] -> write -> settle`
 //!
 //! ```text
 //! schemas   value {"schema":{"type":"struct","fields":[..sorted by name..],"optional":false,"name":TOPIC},"payload":{..}}

@@ -1,6 +1,6 @@
 //! Joins lines: a record is all lines from one that matches up to the next (framing `multiline`).
 //!
-//! `read -> [decode] -> send -> keep -> take -> process -> encode -> write -> settle`
+//! `read -> [decode] -> send -> keep -> read back -> process -> encode -> write -> settle`
 //!
 //! The unfinished bytes are the whole lines of a record, each with its newline, and a partial line. A record may arrive in many
 //! small writes, so each write looks only at its own bytes and the line that it continues. The `Framer` of other sources would

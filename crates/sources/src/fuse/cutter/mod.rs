@@ -1,6 +1,6 @@
 //! Cuts written bytes into records, and holds the unfinished bytes behind the last whole one.
 //!
-//! `read -> [decode] -> send -> keep -> take -> process -> encode -> write -> settle`
+//! `read -> [decode] -> send -> keep -> read back -> process -> encode -> write -> settle`
 //!
 //! Each open file has its own cutter, so lines of several writers never mix. Whole lines stay in the buffer that they were read
 //! into: an unfinished line of earlier writes is copied right in front of them. Cutting does not change the cutter. The

@@ -1,0 +1,128 @@
+//! Time zones by name or offset: the option `timezone`, and names of zones in times.
+
+use jiff::tz::{Offset, TimeZone};
+
+/// The values of the option `timezone`, for help texts.
+pub const HELP: &str =
+    "a name of the IANA database, such as `Europe/Berlin` or `UTC`, or an offset such as `+09:00`";
+
+/// The time zone of an option: a name of the IANA database, or an offset such as `+09:00`, `+0900` or `-03`.
+pub fn find(name: &str) -> Option<TimeZone> {
+    match name.as_bytes() {
+        [b'+' | b'-', ..] => offset(name).map(TimeZone::fixed),
+        _ => TimeZone::get(name).ok(),
+    }
+}
+
+fn offset(text: &str) -> Option<Offset> {
+    let (sign, digits) = match text.split_at_checked(1)? {
+        ("-", digits) => (-1, digits),
+        (_, digits) => (1, digits),
+    };
+    let (hours, minutes) = match digits.split_once(':') {
+        Some(pair) => pair,
+        None if digits.len() == 2 => (digits, "00"),
+        None => digits.split_at_checked(2)?,
+    };
+    let number = |text: &str| {
+        let is_pair = text.len() == 2 && text.bytes().all(|byte| byte.is_ascii_digit());
+        is_pair.then(|| text.parse::<i32>().ok()).flatten()
+    };
+    let (hours, minutes) = (number(hours)?, number(minutes)?);
+    if hours > 14 || minutes > 59 {
+        return None;
+    }
+    Offset::from_seconds(sign * (hours * 3600 + minutes * 60)).ok()
+}
+
+/// Names of zones in times, in minutes east of Greenwich: those of RFC 822, and others that mean one zone only or that the programs
+/// of this field read in the same way.
+const NAMES: &[(&str, i16)] = &[
+    ("UT", 0),
+    ("UTC", 0),
+    ("GMT", 0),
+    ("Z", 0),
+    ("EST", -300),
+    ("EDT", -240),
+    ("CST", -360),
+    ("CDT", -300),
+    ("MST", -420),
+    ("MDT", -360),
+    ("PST", -480),
+    ("PDT", -420),
+    ("AKST", -540),
+    ("AKDT", -480),
+    ("HST", -600),
+    ("NST", -210),
+    ("NDT", -150),
+    ("BRT", -180),
+    ("WET", 0),
+    ("WEST", 60),
+    ("BST", 60),
+    ("CET", 60),
+    ("CEST", 120),
+    ("MET", 60),
+    ("MEST", 120),
+    ("EET", 120),
+    ("EEST", 180),
+    ("MSK", 180),
+    ("SAST", 120),
+    ("JST", 540),
+    ("KST", 540),
+    ("HKT", 480),
+    ("SGT", 480),
+    ("AWST", 480),
+    ("ACST", 570),
+    ("ACDT", 630),
+    ("AEST", 600),
+    ("AEDT", 660),
+    ("NZST", 720),
+    ("NZDT", 780),
+];
+
+/// The offset of a name in a time, in seconds east of Greenwich.
+pub(crate) fn named(name: &[u8]) -> Option<i64> {
+    let known = NAMES
+        .iter()
+        .find(|(known, _)| known.as_bytes().eq_ignore_ascii_case(name));
+    known.map(|(_, minutes)| i64::from(*minutes) * 60)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_zone_is_a_name_or_an_offset() {
+        let seconds = |name| {
+            let zone = find(name)?;
+            Some(zone.to_offset(jiff::Timestamp::UNIX_EPOCH).seconds())
+        };
+        for (name, expected) in [
+            ("UTC", Some(0)),
+            ("Asia/Tokyo", Some(32_400)),
+            ("+09:00", Some(32_400)),
+            ("+0530", Some(19_800)),
+            ("-03", Some(-10_800)),
+            ("-03:30", Some(-12_600)),
+            ("+9", None),
+            ("+09:", None),
+            ("+09:60", None),
+            ("+15:00", None),
+            ("+09:00:00", None),
+            ("+0९", None),
+            ("9", None),
+            ("Mars", None),
+            ("", None),
+        ] {
+            assert_eq!(seconds(name), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn names_of_zones_have_offsets() {
+        assert_eq!(named(b"EST"), Some(-18_000));
+        assert_eq!(named(b"jst"), Some(32_400));
+        assert_eq!(named(b"XYZ"), None);
+    }
+}
