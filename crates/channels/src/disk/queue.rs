@@ -2,11 +2,13 @@
 
 use std::{
     collections::VecDeque,
+    future::poll_fn,
+    pin::{Pin, pin},
     sync::{
         Arc, Condvar, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
-    task::Wake,
+    task::{Context, Poll, Wake},
     time::Duration,
 };
 
@@ -15,7 +17,7 @@ use millstream_pipeline::{
     delivery::Token,
 };
 use millstream_record::Position;
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::{AcquireError, Semaphore, SemaphorePermit, oneshot};
 
 use super::{log::Skipped, options::Config};
 
@@ -99,18 +101,50 @@ impl Queue {
 
     /// Adds a group; waits for room in the queue. After the writer has stopped, the group is dropped, which fails its receipt.
     pub(super) async fn put(&self, group: Group) {
-        // A group that is larger than the queue takes all of it.
-        let bytes = memory_bytes(&group).min(self.room_bytes.load(Ordering::Relaxed));
-        let permits = u32::try_from(bytes).unwrap_or(u32::MAX);
-        let Ok(room) = self.room.acquire_many(permits).await else {
+        let Some(bytes) = self.take_room(memory_bytes(&group)).await else {
             return;
         };
-        room.forget();
         let mut waiting = self.lock();
         if waiting.ended.is_none() {
             waiting.entries.push_back((Entry::Group(group), bytes));
             self.ready.notify_one();
         }
+    }
+
+    /// Waits for room for a group, and returns the bytes taken; `None` after the writer has stopped. A group that is larger than the
+    /// queue takes all of it.
+    async fn take_room(&self, group_bytes: usize) -> Option<usize> {
+        loop {
+            let bytes = group_bytes.min(self.room_bytes.load(Ordering::Relaxed));
+            let permits = u32::try_from(bytes).unwrap_or(u32::MAX);
+            if let Some(taken) = self.acquire(permits).await {
+                return taken.ok().map(|()| bytes);
+            }
+        }
+    }
+
+    /// Waits for permits. Returns `None` if the queue is smaller by now, because it would never have them.
+    async fn acquire(&self, permits: u32) -> Option<Result<(), AcquireError>> {
+        let mut acquire = pin!(self.room.acquire_many(permits));
+        let first = poll_fn(|cx| Poll::Ready(self.poll_if_fits(permits, acquire.as_mut(), cx)));
+        let taken = match first.await? {
+            Poll::Ready(taken) => taken,
+            Poll::Pending => acquire.await,
+        };
+        Some(taken.map(SemaphorePermit::forget))
+    }
+
+    /// Polls for permits unless the queue is too small for them. [`Queue::resize`] holds the same lock. Later it cannot take the
+    /// permits: free ones belong to the first producer that waits.
+    fn poll_if_fits<F: Future>(
+        &self,
+        permits: u32,
+        acquire: Pin<&mut F>,
+        context: &mut Context<'_>,
+    ) -> Option<Poll<F::Output>> {
+        let _waiting = self.lock();
+        let fits = permits as usize <= self.room_bytes.load(Ordering::Relaxed);
+        fits.then(|| acquire.poll(context))
     }
 
     pub(super) fn note(&self, note: Note) {
@@ -151,6 +185,7 @@ impl Queue {
 
     /// Changes the size of the queue. It shrinks at most by the room that is free now.
     pub(super) fn resize(&self, bytes_max: usize) {
+        let _waiting = self.lock();
         let (old, new) = (
             self.room_bytes.load(Ordering::Relaxed),
             room_bytes(bytes_max),
@@ -276,5 +311,23 @@ impl Wake for Queue {
     fn wake(self: Arc<Self>) {
         self.lock().poked = true;
         self.ready.notify_one();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use millstream_testkit::block_on;
+
+    use super::*;
+
+    /// A resize between the size check and the wait must not leave a producer that waits for permits that never exist.
+    #[test]
+    fn a_producer_does_not_wait_for_more_room_than_the_queue_has_after_a_resize() {
+        let queue = Queue::new(1_000);
+        queue.resize(10);
+        assert!(block_on(queue.acquire(1_000)).is_none());
+        assert_eq!(block_on(queue.take_room(1_000)), Some(10));
+        queue.room.close();
+        assert_eq!(block_on(queue.take_room(1)), None);
     }
 }

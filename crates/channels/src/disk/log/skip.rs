@@ -59,30 +59,25 @@ impl std::ops::Sub for Skipped {
     }
 }
 
-/// Moves a consumer past the oldest segment that it has not settled. Returns false if that is the newest segment.
+/// Moves a consumer past the oldest segment that it has not settled. Returns false if that is the newest segment. Moves the cursor
+/// first: if that fails, the consumer has not moved, and no segment that the cursor still needs can be released.
 pub(super) fn skip_segment(
     index: &Index,
     directory: &LogDirectory,
     name: &str,
 ) -> Result<bool, Error> {
-    let mut published = index.lock();
-    let Some(position) = published.consumers.get(name).map(|each| each.position) else {
+    let published = index.lock();
+    let Some(consumer) = published.consumers.get(name) else {
         return Ok(false);
     };
-    let place = published.segments.below(position);
+    let place = published.segments.below(consumer.position);
     let (Some(to), Some(segment)) = (
         published.segments.last_position(place),
         published.segments.get(place).cloned(),
     ) else {
         return Ok(false);
     };
-    let Some(consumer) = published.consumers.get_mut(name) else {
-        return Ok(false);
-    };
-    consumer.position = to;
-    consumer.skipped_to = to;
-    let after = position.max(consumer.reader_at.unwrap_or_default());
-    let (tags, cursor) = (consumer.tags.clone(), Arc::clone(&consumer.cursor));
+    let cursor = Arc::clone(&consumer.cursor);
     drop(published);
 
     let mut cursor = cursor.lock().unwrap_or_else(PoisonError::into_inner);
@@ -90,6 +85,19 @@ pub(super) fn skip_segment(
         cursor.pass_on(to)?;
     }
     drop(cursor);
+
+    let mut published = index.lock();
+    let Some(consumer) = published.consumers.get_mut(name) else {
+        return Ok(false);
+    };
+    // The reader may have handed out more batches since; it counts those.
+    let after = consumer
+        .position
+        .max(consumer.reader_at.unwrap_or_default());
+    consumer.position = consumer.position.max(to);
+    consumer.skipped_to = consumer.skipped_to.max(to);
+    let tags = consumer.tags.clone();
+    drop(published);
 
     let skipped = count(&segment, directory.channel, (after, to), tags.as_ref());
     if let Some(consumer) = index.lock().consumers.get_mut(name) {

@@ -501,6 +501,22 @@ fn a_consumer_moves_past_records_durably_or_not_at_all() {
     assert_eq!(next_number(&mut sink), Some(30));
 }
 
+#[test]
+fn a_segment_is_skipped_durably_or_not_at_all() {
+    let disk = SimulatedDisk::new(1);
+    let mut log = open(&disk);
+    let mut sink = reader(&log, SKIP);
+    keep(&mut log, 0..60).unwrap();
+    let position = |log: &Log| log.index.lock().consumers.get("sink").unwrap().position;
+    let before = position(&log);
+    disk.fail(Call::Write, 1, 28);
+    super::skip::skip_segment(&log.index, &log.directory, "sink").unwrap_err();
+    assert_eq!(position(&log), before, "the cursor on disk did not move");
+    assert_eq!(next_number(&mut sink), Some(0));
+    assert!(super::skip::skip_segment(&log.index, &log.directory, "sink").unwrap());
+    assert!(position(&log) > before);
+}
+
 /// A sink that stops in the middle of a segment has unsettled batches, and its reader has read ahead.
 #[test]
 fn batches_that_a_sink_holds_are_skipped_only_if_it_gives_them_back() {
