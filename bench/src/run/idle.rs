@@ -40,7 +40,8 @@ const MESSAGES: usize = 250;
 const PAUSE: Duration = Duration::from_millis(20);
 /// The pause between two reloads.
 const RELOAD_PAUSE: Duration = Duration::from_millis(50);
-/// The limit of the median in seconds: two wake-ups on each side, on a busy machine. Any timer in a pipeline would take longer.
+/// The limit of the median in seconds. It allows two wake-ups in the client and two in the server, on a busy machine. A pipeline
+/// that waited for a timer would exceed it.
 const LATENCY_MAX: f64 = 1e-3;
 
 const SILENT: &str = "300 silent connections, 10 s";
@@ -48,7 +49,7 @@ const IDLE_FILES: &str = "10,000 idle files, 30 s";
 const ACKED: &str = "one message, then its ack";
 const PROCESSED: &str = "the same through three processors";
 const RELOADED: &str = "the same, processors replaced 20 times a second";
-const BARE: &str = "bare answer (millbench flow)";
+const BARE: &str = "ack of millbench flow, without millstream";
 
 /// Runs the scenario.
 pub fn run(bench: &Bench) -> Result<Vec<Row>, Failure> {
@@ -93,7 +94,7 @@ fn silent(bench: &Bench) -> Result<Run, Failure> {
     run
 }
 
-/// Measures a server that has no work for this time, then stops it.
+/// Measures an idle server for `time`, then stops it.
 pub fn at_rest(server: Server, time: Duration) -> Result<Run, Failure> {
     let (before, started) = (server.usage()?, Instant::now());
     thread::sleep(time);
@@ -108,7 +109,7 @@ pub fn at_rest(server: Server, time: Duration) -> Result<Run, Failure> {
     })
 }
 
-/// Measures with ten thousand files in a hundred directories. Each has one line, which is read first.
+/// Measures with ten thousand files in a hundred directories. Each file has one line. The measurement begins after all lines are read.
 fn files(bench: &Bench) -> Result<Run, Failure> {
     let logs = bench.work.join("idle-files");
     for number in 0..FILE_COUNT {

@@ -55,13 +55,13 @@ struct Cluster {
     /// The committed records, in order.
     kept: Vec<Kept>,
     positions: BTreeMap<(String, String), String>,
-    /// The producer that may write; every `init` raises it.
+    /// The epoch of the producer that may write. Every `init` increments it.
     epoch: u64,
-    /// Calls of `commit` that fail before the commit.
+    /// Errors for the next commits, returned before anything is committed.
     commit_faults: Faults,
-    /// Calls of `commit` that fail after the commit.
+    /// Errors for the next commits, returned after the commit.
     commit_doubts: Faults,
-    /// Records that fail with this error after they were accepted.
+    /// Errors for the next accepted records, one each.
     record_faults: Faults,
     on_fault: Option<OnFault>,
     on_inits: VecDeque<OnInit>,
@@ -121,8 +121,9 @@ impl Broker {
         self.state().on_inits.push_back(Box::new(act));
     }
 
-    /// Rejects batches with such values permanently: `named` as Kafka does (the bad records are reported), otherwise as
-    /// older brokers do. Records passed in one call are a batch, up to `batch.num.messages`.
+    /// Permanently rejects batches that contain a value for which `bad` is true. With `named`, the error tells which records
+    /// are bad, as current Kafka does; without it the whole batch fails, as with older brokers. Records passed in one call are a
+    /// batch, up to `batch.num.messages`.
     pub fn refuse(&self, named: bool, bad: fn(&[u8]) -> bool) {
         self.state().verdict = Some(Verdict { bad, named });
     }
@@ -205,7 +206,7 @@ struct Writer {
 }
 
 impl Writer {
-    /// The broker's judgement of each record because of its content, and that of its batch.
+    /// For each record, the error that its value or another value in its batch causes; `None` if the broker accepts it.
     fn judge(&self, verdict: &Verdict, outgoing: &Outgoing, from: usize) -> Vec<Option<Kind>> {
         let records = outgoing.records.get(from..).unwrap_or_default();
         let mut said = Vec::new();
@@ -362,7 +363,7 @@ impl Producer for Writer {
         let failed = self.waiting.drain(..).map(|(number, kept)| Failed {
             number,
             topic: kept.topic,
-            error: Error::new(Kind::Again, "it was taken back"),
+            error: Error::new(Kind::Again, "the record was purged before it was sent"),
         });
         self.failed.extend(failed);
     }

@@ -277,7 +277,8 @@ impl Graph {
         for processor in &plan.processors {
             let rejects = self.outlet(&processor.name, true);
             let meters = ProcessorMeters::new(&self.meters.of(&processor.name));
-            contexts.push(NodeContext::new(Some(rejects), meters));
+            let reporter = self.reporter(&processor.name);
+            contexts.push(NodeContext::new(Some(rejects), meters, &reporter));
         }
         let channels = plan.channels.iter();
         let channels = channels.map(|channel| (&channel.name, &channel.chain));

@@ -17,6 +17,7 @@ mod zone;
 
 #[cfg(feature = "fuzzing")]
 pub use exec::fuzzing;
+pub use exec::kill_all as kill_programs;
 use millstream_pipeline::node::Component;
 
 /// All processors.

@@ -13,7 +13,8 @@
 //!  malloc would begin it ^  ^ 2048 bytes behind the start of a page
 //! ```
 //!
-//! It does not handle sources that begin elsewhere in a page; where that is known, see [`crate::disk::read_at`].
+//! It does not help if the source of a copy begins in the middle of a page. Callers that know the source's offset choose the
+//! destination themselves, such as [`crate::disk::read_at`].
 
 use std::{
     alloc::{GlobalAlloc, Layout, System},
@@ -27,9 +28,10 @@ pub(crate) const PAGE_BYTES: usize = 4096;
 pub(crate) const SLOW_DISTANCES: Range<u64> = 1..16;
 /// The offset in a page at which a large buffer begins.
 const PLACE_IN_PAGE: usize = PAGE_BYTES / 2;
-/// The smallest large buffer. The extra page costs it an eighth, and the time of a read of this size is mostly the copy.
+/// The smallest large buffer. For this size the extra page adds an eighth of memory, and copying dominates the time of a read, so the
+/// alignment pays.
 const LARGE_BYTES: usize = 32 << 10;
-/// The size of the pointer to the start of the block, which is in front of each buffer.
+/// The size of the head in front of each buffer: a pointer to the start of its block.
 const HEAD_BYTES: usize = size_of::<usize>();
 /// The difference in size between a block and its buffer.
 const ROOM_BYTES: usize = PAGE_BYTES + HEAD_BYTES;
@@ -125,8 +127,8 @@ unsafe impl GlobalAlloc for MidPage {
     unsafe fn realloc(&self, buffer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         // SAFETY: the caller guarantees that `size` with this alignment is a valid layout.
         let larger = unsafe { Layout::from_size_align_unchecked(size, layout.align()) };
-        // SAFETY: as in `alloc` and `dealloc`. The bytes of the old buffer and of the new one, whichever is smaller, are inside the
-        // moved block at both places. The two may overlap, which `copy` allows.
+        // SAFETY: as in `alloc` and `dealloc`. `copy` moves the smaller of the old and the new size. Source and
+        // destination are both inside the moved block. They may overlap, which `copy` allows.
         unsafe {
             match (block(layout), block(larger)) {
                 (None, None) => System.realloc(buffer, layout, size),

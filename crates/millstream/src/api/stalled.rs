@@ -66,6 +66,10 @@ impl Marks {
         let values = Values::new(meters);
         self.0
             .retain(|name, _| nodes.iter().any(|node| node.name == *name));
+        // A processor that fails or does not answer stops the channels and sinks behind it, and says so.
+        let is_processor = |node: &&NodeStatus| node.section == "processor";
+        let mut processors = nodes.iter().filter(is_processor);
+        let is_explained = processors.any(|node| !node.reporter.conditions().is_empty());
         for node in nodes {
             let wait = match node.section {
                 "sink" => values.at_sink(node),
@@ -81,13 +85,20 @@ impl Marks {
                 since: now,
                 condition: node.reporter.condition("stalled"),
             });
-            mark.note(&wait, node, limit, now);
+            mark.note(&wait, node, is_explained, (limit, now));
         }
     }
 }
 
 impl Mark {
-    fn note(&mut self, wait: &Wait, node: &NodeStatus, limit: Duration, now: Instant) {
+    /// Raises the condition if nothing has moved for the limit. `is_explained`: another node reports why nothing moves.
+    fn note(
+        &mut self,
+        wait: &Wait,
+        node: &NodeStatus,
+        is_explained: bool,
+        (limit, now): (Duration, Instant),
+    ) {
         if self.progress != wait.progress {
             self.progress.clone_from(&wait.progress);
             self.since = now;
@@ -96,7 +107,8 @@ impl Mark {
         }
         let limit = limit + wait.patience;
         // A node that reports a fault has already explained it.
-        let is_known = self.condition.holds() || !node.reporter.conditions().is_empty();
+        let is_known =
+            is_explained || self.condition.holds() || !node.reporter.conditions().is_empty();
         if !is_known && now.duration_since(self.since) >= limit {
             let text = format_args!(
                 "{}, and nothing has moved for {} s although no fault is reported: look at its destination, and at the disk",

@@ -11,6 +11,7 @@ use millstream_pipeline::{
     meters::Meters,
     running::Running,
 };
+use millstream_processors::kill_programs;
 use rustix::process::{Resource, getrlimit, setrlimit};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -79,6 +80,7 @@ impl Run {
             Ok(runtime) => {
                 let (code, end) = runtime.block_on(self.run(loaded, &upgrade));
                 drop(runtime);
+                kill_programs();
                 match end {
                     Some(Asked::Upgrade) => upgrade.execute(),
                     Some(Asked::Stop) | None => code,

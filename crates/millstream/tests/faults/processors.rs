@@ -329,3 +329,36 @@ fn a_program_that_does_not_answer_holds_no_other_connection_of_its_thread() {
     let text = fs::read_to_string(directory.path().join("out.log")).unwrap();
     assert_eq!(text.lines().count(), 1 + 2 * 99);
 }
+
+#[test]
+fn a_program_that_hangs_is_named_in_the_status_and_does_not_outlive_millstream() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = directory.path().display();
+    let (port, api) = (free_port(), free_port());
+    let config = format!(
+        "data_dir: {place}/data\napi: {{ listen: \"127.0.0.1:{api}\" }}\n\
+         sources:\n  in: {{ type: forward, listen: \"tcp://127.0.0.1:{port}\" }}\n\
+         processors:\n\
+         \x20 asked: {{ type: exec, inputs: [in], timeout: 10m,\n\
+         \x20   command: [sh, -c, \"echo $$ > {place}/id; exec sleep 10000\"] }}\n\
+         channels:\n  kept: {{ type: disk, inputs: [asked] }}\n\
+         sinks:\n  out: {{ type: discard, inputs: [kept] }}\n"
+    );
+    let program = Program::start_with(directory.path(), &config, &["--drain", "1s"]).listens(port);
+    let mut sender = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    sender.write_all(&message(0)).unwrap();
+    wait_until("the status names the processor", || {
+        let mut request = TcpStream::connect(("127.0.0.1", api)).unwrap();
+        let line =
+            format!("GET /status HTTP/1.1\r\nhost: 127.0.0.1:{api}\r\nconnection: close\r\n\r\n");
+        request.write_all(line.as_bytes()).unwrap();
+        let mut answer = String::new();
+        request.read_to_string(&mut answer).unwrap();
+        answer.contains("no answer to a batch for 5 s")
+    });
+    let id = fs::read_to_string(directory.path().join("id")).unwrap();
+    let running = Path::new("/proc").join(id.trim());
+    assert!(running.exists());
+    assert_eq!(program.stop(), Some(1), "a record was left");
+    wait_until("the program is gone", || !running.exists());
+}

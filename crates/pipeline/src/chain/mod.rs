@@ -15,10 +15,11 @@ mod task;
 mod tests;
 mod workers;
 
-use std::{borrow::Cow, sync::Arc};
+use std::{borrow::Cow, pin::pin, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use millstream_record::{Batch, Pool};
+use tokio::time::timeout;
 
 pub(crate) use maker::ChainMaker;
 pub(crate) use put::ChainChannel;
@@ -30,6 +31,7 @@ use self::{
     workers::Workers,
 };
 use crate::{
+    condition::{Condition, Trouble},
     failure::Failure,
     meters::{Meter, NodeMeters},
     outlet::Outlet,
@@ -37,8 +39,12 @@ use crate::{
     partition::Dealer,
     plan::{ChainNode, ChainPlan, ChainPort, Hop, Step},
     replay,
+    report::Reporter,
     taps::{self, Point},
 };
+
+/// The time after which a batch on the threads of a processor counts as waiting for it.
+const SLOW: Duration = Duration::from_secs(5);
 
 /// A chain with its tasks. One thread uses it at a time.
 pub(crate) struct Chain {
@@ -66,20 +72,30 @@ pub(crate) struct NodeContext {
     /// Its port for rejected records; `None` if the chain of another consumer reports them.
     pub(crate) rejects: Option<Outlet>,
     pub(crate) meters: ProcessorMeters,
+    reporter: Reporter,
+    /// Raised while the processor fails or does not answer. The chains of a consumer share it, because a failure ends a chain.
+    trouble: Arc<Condition>,
 }
 
 impl NodeContext {
     /// The context of a processor.
-    pub(crate) fn new(rejects: Option<Outlet>, meters: ProcessorMeters) -> Self {
-        Self { rejects, meters }
+    pub(crate) fn new(
+        rejects: Option<Outlet>,
+        meters: ProcessorMeters,
+        reporter: &Reporter,
+    ) -> Self {
+        Self {
+            rejects,
+            meters,
+            reporter: reporter.clone(),
+            trouble: Arc::new(reporter.condition("processor")),
+        }
     }
 
-    /// The context in a chain that reports rejected records, or leaves that to another chain.
+    /// The context in the chains of one consumer. They report rejected records, or leave that to another consumer.
     pub(crate) fn reporting(&self, reports: bool) -> Self {
-        Self {
-            rejects: self.rejects.clone().filter(|_| reports),
-            meters: self.meters.clone(),
-        }
+        let rejects = self.rejects.clone().filter(|_| reports);
+        Self::new(rejects, self.meters.clone(), &self.reporter)
     }
 }
 
@@ -271,13 +287,31 @@ impl Node {
 
     /// Processes a batch; returns the output of its parts in order.
     async fn process(&mut self, piece: &Piece, is_whole: bool) -> Result<Vec<Made>, Failure> {
+        let trouble = &self.context.trouble;
         let made = match &mut self.work {
-            Work::Here(task) => vec![task.process(piece, &self.uses)?],
+            Work::Here(task) => task.process(piece, &self.uses).map(|made| vec![made]),
             Work::Workers(workers, dealer) => {
-                let uses = &self.uses;
-                workers.process(dealer, piece, uses, is_whole).await?
+                let mut made = pin!(workers.process(dealer, piece, &self.uses, is_whole));
+                match timeout(SLOW, made.as_mut()).await {
+                    Ok(made) => made,
+                    Err(_) => {
+                        trouble.raise(Trouble::Blocked, format_args!(
+                            "no answer to a batch for {} s: if a program hangs, it is ended after `timeout`",
+                            SLOW.as_secs()
+                        ));
+                        made.await
+                    }
+                }
             }
         };
+        let made = match made {
+            Ok(made) => made,
+            Err(failure) => {
+                trouble.raise(Trouble::Retrying, &failure.message);
+                return Err(failure);
+            }
+        };
+        trouble.clear();
         if self.context.rejects.is_some() {
             self.context.meters.count(&piece.batch, &made);
         }

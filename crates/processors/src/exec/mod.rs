@@ -30,6 +30,7 @@ use millstream_pipeline::{
 use schemars::JsonSchema;
 use serde::Deserialize;
 
+pub use self::program::kill_all;
 use self::{program::Launch, protocol::Format, task::Executing};
 
 /// The entry in the list of processors.

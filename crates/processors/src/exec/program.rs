@@ -13,6 +13,7 @@ use std::{
     os::unix::process::CommandExt,
     path::{Path, PathBuf},
     process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, ExitStatus, Stdio},
+    sync::{Mutex, MutexGuard, PoisonError},
     thread::{self, sleep},
     time::{Duration, Instant},
 };
@@ -37,6 +38,20 @@ const GRACE: Duration = Duration::from_millis(50);
 /// The longest wait for a killed program. If it hangs in the kernel, a separate thread waits for it.
 const REAP: Duration = Duration::from_millis(100);
 const STEP: Duration = Duration::from_millis(1);
+
+/// The process groups of all running programs.
+static GROUPS: Mutex<Vec<Pid>> = Mutex::new(Vec::new());
+
+fn groups() -> MutexGuard<'static, Vec<Pid>> {
+    GROUPS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Kills all running programs. For the end of the process: a task that waits for a program that hangs never drops it.
+pub fn kill_all() {
+    for group in std::mem::take(&mut *groups()) {
+        let _ = kill_process_group(group, Signal::KILL);
+    }
+}
 
 /// A command as the configuration has it.
 #[derive(Clone, Debug)]
@@ -138,6 +153,7 @@ impl Launch {
             command.current_dir(directory);
         }
         let mut child = command.spawn()?;
+        groups().push(Pid::from_child(&child));
         let output = child.stdout.take().ok_or_else(missing)?;
         let program = Program {
             input: child.stdin.take(),
@@ -332,8 +348,10 @@ impl Program {
     /// Kills its process group and reaps it.
     fn kill(&mut self) -> Option<ExitStatus> {
         let mut child = self.child.take()?;
-        // Killed before it is reaped: until then no other process can have its id.
-        let _ = kill_process_group(Pid::from_child(&child), Signal::KILL);
+        // Killed and forgotten before it is reaped: until then no other process can have its id.
+        let group = Pid::from_child(&child);
+        let _ = kill_process_group(group, Signal::KILL);
+        groups().retain(|other| *other != group);
         let until = Instant::now() + REAP;
         while Instant::now() < until {
             match child.try_wait() {

@@ -38,7 +38,7 @@ pub(super) struct Config {
     /// Compression of bodies.
     #[serde(default)]
     pub(super) compression: Compression,
-    /// TLS options beyond `https://`: a name of the top-level `tls`, or a block.
+    /// TLS options, if `https://` alone is not enough: the name of an entry in the top-level `tls`, or a block of options.
     #[serde(default)]
     pub(super) tls: Tls,
     /// Size of a request, and the time its first record waits for more. Behind a disk channel with `idempotency_key` no request
@@ -52,7 +52,7 @@ pub(super) struct Config {
     #[serde(default = "again")]
     pub(super) again: Vec<u16>,
     /// Whether each request has a header `Idempotency-Key` that is the same for every resend, behind a disk channel even after
-    /// a restart. Default: `true`, with `bulk` `false`.
+    /// a restart. Default: `true`; `false` with `framing: bulk`.
     #[serde(default)]
     pub(super) idempotency_key: Option<bool>,
     /// How a server that fails is retried, unless its `Retry-After` names a longer time.

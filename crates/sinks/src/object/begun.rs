@@ -1,19 +1,19 @@
-//! The multipart uploads that this sink began and has not published, on this machine.
+//! A local journal of the multipart uploads that this sink has begun and not yet published.
 //!
 //! ```text
 //! SINK/uploads     a `millstream_state::Journal`: "+ID PATH" for an upload that was begun, "-ID" for one that was published
 //! ```
 //! Version 1 was a text with a line `ID PATH` for each upload.
 //!
-//! The next start aborts these uploads. A lost note costs space in the store and nothing more, so appended records are not
-//! synced, and a journal that cannot be read counts as empty.
+//! The next start aborts these uploads. A lost entry only leaves an unfinished upload in the object store. So appended entries
+//! are not synced, and an unreadable journal counts as empty.
 
 use std::{collections::HashSet, io, path::PathBuf, sync::Arc};
 
 use millstream_state::{Error, Format, Journal, JournalFormat, Recovered};
 use millstream_sys::disk::{Disk, HostDisk};
 
-/// 100,000 uploads fit into such a file.
+/// The format of the journal, with room for about 100,000 uploads.
 const FORMAT: JournalFormat = JournalFormat {
     format: Format {
         magic: b"MILLUPLD",
@@ -57,7 +57,7 @@ impl Begun {
 
     /// The uploads that were begun and not published.
     pub(super) fn all(&mut self) -> Uploads {
-        // A journal that cannot be read is a lost note.
+        // An unreadable journal counts as empty.
         let opened = self.open();
         opened.map_or_else(|_| Vec::new(), |(_, uploads)| uploads.clone())
     }
@@ -140,7 +140,7 @@ fn replace(journal: &mut Journal, uploads: &Uploads) -> Result<(), Error> {
     journal.replace(records)
 }
 
-/// The sum of the records of a journal.
+/// Replays the records of a journal: returns the uploads that were begun and not published.
 fn uploads(recovered: &Recovered) -> Uploads {
     let mut uploads = Uploads::new();
     for record in &recovered.records {

@@ -28,7 +28,8 @@ const ACCESS_MODE: u32 = 3;
 const TRUNCATE: u32 = 0o1_000;
 /// O_DSYNC, which O_SYNC includes: each write returns when it is durable.
 const DSYNC: u32 = 0o10_000;
-/// With direct I/O the kernel sends each write as it is made: its end is known, and the writer gets its error.
+/// With direct I/O the kernel passes on each write at once and undivided. So the boundaries of writes are known, and a writer gets
+/// the error of its own write.
 const OPENED: u32 = open_flag::DIRECT_IO | open_flag::NO_FLUSH;
 
 /// The state that the sessions of one mount share.
@@ -52,7 +53,7 @@ pub(super) struct Write {
     pub flags: u32,
 }
 
-/// A write that has left the session's buffer.
+/// A write between [`Mounted::begin_write`] and [`Mounted::finish_write`]. It no longer borrows the session's buffer.
 pub(super) struct BegunWrite {
     file: Arc<OpenFile>,
     write: Write,
@@ -82,7 +83,8 @@ impl Mounted {
                 return None;
             }
             Operation::Interrupt { unique } if self.waiting.interrupt(unique) => return None,
-            // The request does not wait yet, or has ended. If it still waits, the kernel sends the interrupt again.
+            // The interrupted request is not waiting yet or has ended. On EAGAIN the kernel repeats the interrupt if that request is
+            // unanswered.
             Operation::Interrupt { .. } => Err(Errno::AGAIN),
             Operation::Open { flags } => self.open(header.node, flags),
             Operation::Create { name, mode, flags } => self.create(header, name, mode, flags),
@@ -135,8 +137,8 @@ impl Mounted {
         Ok(BegunWrite { file, write, stage })
     }
 
-    /// The second part of WRITE: sends the records; returns the number of bytes that were accepted. A write that is given up
-    /// while it waits loses no unfinished bytes of other writes.
+    /// The second part of WRITE: sends the records; returns the number of bytes that were accepted. Cancelling a
+    /// waiting write discards no bytes of other writes.
     pub(super) async fn finish_write(&self, begun: BegunWrite) -> Result<u32, Errno> {
         let BegunWrite { file, write, stage } = begun;
         let when_full = self.shipper.options.when_full;
@@ -233,9 +235,9 @@ impl Mounted {
         self.names.tree().close(file.node());
         if file.finish().await.is_err() {
             let text = if self.shipper.durable {
-                "the end of a closed file could not be kept; the next start sends it"
+                "the last bytes of a closed file cannot be passed on now; they are sent after the next start"
             } else {
-                "the end of a closed file was dropped before it was settled"
+                "the last bytes of a closed file are lost: they were dropped before a sink had settled them"
             };
             self.shipper.context.reporter.error("close", text);
         }

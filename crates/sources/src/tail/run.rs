@@ -45,9 +45,9 @@ const SCAN_SHARE: u32 = 20;
 const BIRTH_STEP: Duration = Duration::from_millis(20);
 /// The interval at which a compressed file is checked while it waits for its original.
 const DEFERRED_WAIT: Duration = Duration::from_secs(1);
-/// Scans that are due only by time take at most a thousandth of a core ...
+/// Periodic scans, without a notification, take at most a thousandth of a core.
 const IDLE_SHARE: u32 = 1000;
-/// ... but happen at least once in this many times `rescan`.
+/// The longest pause between periodic scans, as a multiple of `rescan`. It takes precedence over [`IDLE_SHARE`].
 const SELDOM_MAX: u32 = 6;
 
 /// A run of the source.
@@ -159,7 +159,8 @@ impl Run {
         outcome
     }
 
-    /// Writes the positions. A restart behind a durable channel works without them, except for the marks.
+    /// Writes the positions. In front of a durable channel, a restart takes the positions from the channel and needs only the marks
+    /// from here, which reveal files that were truncated in the meantime.
     async fn store(&mut self) {
         if !self.store.begin(&self.common.signal) {
             return;
@@ -378,7 +379,7 @@ fn update(tracked: &Tracked, found: &FoundFile) {
     }
 }
 
-/// Returns when a scan may find something new. Never returns without notifications.
+/// Waits until a scan may find something new. Returns false if the watch failed. Without a watch it waits forever.
 async fn changed(watch: &mut Option<Watch>) -> bool {
     match watch {
         Some(watch) => watch.changed().await.is_ok(),

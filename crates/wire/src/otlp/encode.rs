@@ -3,8 +3,8 @@
 //! Hop: read decode send keep take [encode] write settle.
 //!
 //! The fields that the decoder writes (see [`super`]) become the OTLP fields from which they were read. Every other field
-//! becomes an attribute of the same name. A field `severity` or `level` with a name that syslog or loggers use also sets the
-//! severity, unless the record has another one. A record without `resources` gets those of the caller. The time is the event
+//! becomes an attribute of the same name. If a field `severity` or `level` holds a name of a severity as syslog and loggers use
+//! them, it also sets the severity, unless the record has a severity field of OTLP. A record without `resources` gets those of the caller. The time is the event
 //! time. `observed_time_unix_nano` is the record's, otherwise the receive time.
 //!
 //! An integer above the signed 64-bit range becomes text; text that is not UTF-8 becomes bytes. Nothing recurses, and nothing

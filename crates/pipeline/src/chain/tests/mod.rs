@@ -198,7 +198,11 @@ fn contexts(meters: &Meters) -> (Vec<NodeContext>, Arc<Held>) {
     let edge = Edge::to(Feed::new(held.clone()));
     let of = meters.of("first");
     let rejects = Outlet::new(vec![edge], &of, true);
-    let context = NodeContext::new(Some(rejects), ProcessorMeters::new(&of));
+    let context = NodeContext::new(
+        Some(rejects),
+        ProcessorMeters::new(&of),
+        &Reporter::new("p"),
+    );
     (vec![context], held)
 }
 
