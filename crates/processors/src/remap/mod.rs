@@ -137,6 +137,28 @@ struct Remapping {
     is_packed: bool,
 }
 
+/// A program may make this many times the bytes of a record, or [`FREE_BYTES`] if that is more. The limit depends on the record
+/// alone, so a replay rejects the same records.
+const GROWTH_MAX: usize = 32;
+const FREE_BYTES: usize = 1 << 20;
+/// The most bytes that a program may make of a record, unless the record itself is about as large.
+const RECORD_BYTES_MAX: usize = 64 << 20;
+/// The largest buffer that a task holds between two batches.
+const KEPT_BYTES: usize = 1 << 20;
+
+/// The result of a program that made `written` bytes of a record of `bytes` bytes, which is a failure beyond the limits.
+fn bounded(outcome: Outcome, bytes: usize, written: usize) -> Outcome {
+    let largest = RECORD_BYTES_MAX.max(bytes + FREE_BYTES);
+    let limit = bytes.saturating_mul(GROWTH_MAX).max(FREE_BYTES);
+    let limit = limit.min(largest);
+    match outcome {
+        Outcome::Written(_) if written > limit => Outcome::Failed(format!(
+            "the program makes {written} bytes of its {bytes}; the limit is {limit}"
+        )),
+        outcome => outcome,
+    }
+}
+
 /// A record of the batch and the result of the program. New entries are in [`Remapping::entries`].
 struct Ran {
     record: Range<usize>,
@@ -169,6 +191,8 @@ impl Task for Remapping {
             };
         }
         self.remap.end();
+        self.entries.clear();
+        self.entries.shrink_to(KEPT_BYTES);
         Ok(())
     }
 }
@@ -181,10 +205,9 @@ impl Remapping {
         }
         self.entries.clear();
         let outcome = self.remap.run(start, &mut self.entries);
-        Some(Ran {
-            record: start..self.remap.next(),
-            outcome,
-        })
+        let record = start..self.remap.next();
+        let outcome = bounded(outcome, record.len(), self.entries.len());
+        Some(Ran { record, outcome })
     }
 
     /// Makes the head for the last run of the program, unless the previous record has the same.
@@ -222,6 +245,7 @@ impl Remapping {
                 let before = buffer.len();
                 let outcome = remap.run(end, buffer);
                 let record = end..remap.next();
+                let outcome = bounded(outcome, record.len(), buffer.len() - before);
                 match outcome {
                     Outcome::Written(more @ 1..) if remap.moved() == moved => {
                         count = count.saturating_add(more);
@@ -229,7 +253,9 @@ impl Remapping {
                     }
                     outcome => {
                         entries.clear();
-                        entries.extend_from_slice(&buffer[before..]);
+                        if matches!(outcome, Outcome::Written(_)) {
+                            entries.extend_from_slice(&buffer[before..]);
+                        }
                         buffer.truncate(before);
                         different = Some(Ran { record, outcome });
                         break;

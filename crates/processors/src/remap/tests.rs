@@ -161,7 +161,7 @@ fn tag_host_and_time_can_be_set() {
     );
     assert_eq!(made.lines("").len(), 4);
     let made = rig.run(&lines("t", "a\nb\n"));
-    assert_eq!(made.lines(""), [r#"{"message":"a"}"#, r#"{"message":"b"}"#]);
+    assert_eq!(made.lines(""), ["a", "b"]);
 
     let mut rig = self::rig(
         "%time = parse_timestamp!(\"2026-01-01\", \"%Y-%m-%d\") ",
@@ -394,4 +394,36 @@ fn the_functions_that_the_manual_calls_refused_are_refused() {
         refused += 1;
     }
     assert_eq!(refused, 33);
+}
+
+#[test]
+fn a_record_grows_within_limits_and_its_neighbours_pass() {
+    let large = "x".repeat(3 << 20);
+    let program = "if strlen(string!(.message)) > 9 { . = [., ., ., ., ., ., ., ., ., ., ., ., ., ., ., ., ., ., ., ., ., .] }";
+    let mut made = rig(program, "").run(&lines("t", &format!("a\n{large}\nb\n")));
+    assert_eq!(made.lines(""), ["a", "b"]);
+    assert_eq!(made.rejected.take().unwrap().count, 1);
+    let made = rig(program, "on_error: keep").run(&lines("t", &format!("a\n{large}\nb\n")));
+    assert_eq!((made.counts.sent, made.counts.failed), (3, 1));
+}
+
+#[test]
+fn a_record_of_40_kb_becomes_at_most_32_times_as_large() {
+    let line = format!("{}\n", "x".repeat(40_000));
+    for (copies, expected) in [(".,".repeat(30), (30, 0)), (".,".repeat(40), (0, 1))] {
+        let made = rig(&format!(". = [{copies}]"), "").run(&lines("t", &line));
+        assert_eq!((made.counts.sent, made.counts.rejected), expected);
+    }
+}
+
+#[test]
+fn a_record_of_64_mib_and_one_that_nests_100_000_levels_pass() {
+    let large = "x".repeat(60 << 20);
+    let made = rig(".n = 1", "").run(&lines("t", &format!("{large}\n")));
+    assert_eq!(made.counts.sent, 1);
+    let mut body = b"\x92\x01\x82\xa1n\x01\xa1d".to_vec();
+    body.extend(std::iter::repeat_n(0x91, 100_000));
+    body.push(0xc0);
+    let made = rig(".n = 2", "").run(&crate::rig::entries(body, 1));
+    assert_eq!((made.counts.sent, made.counts.rejected), (1, 0));
 }

@@ -4,7 +4,7 @@
 //! check of that depth. The check evaluates the argument before the original does, so the argument must be a path or a variable:
 //! evaluating those twice changes nothing.
 
-use std::io::Read;
+use std::{io::Read, ops::Range};
 
 use bytes::Bytes;
 use flate2::read::{MultiGzDecoder, ZlibDecoder};
@@ -15,12 +15,13 @@ use vrl::{
         state::{TypeInfo, TypeState},
     },
     path::{OwnedSegment, OwnedValuePath},
+    prelude::VrlValueConvert,
     value::{KeyString, ObjectMap, Value},
 };
 
 use crate::DEPTH_MAX;
 
-/// The most bytes that a value may decompress to: the size of the largest record.
+/// The most bytes of a decompressed value, and of a text with replacements: the size of the largest record.
 const DECODED_MAX: usize = 64 << 20;
 /// The largest index of an array that `set` may create.
 const INDEX_MAX: i64 = 65_535;
@@ -70,6 +71,91 @@ pub(super) fn decode_snappy(arguments: &[Option<Value>], _: &mut Context<'_>) ->
     decoded
         .map(|bytes| Value::Bytes(bytes.into()))
         .map_err(|_| "unable to decode value with Snappy decoder".into())
+}
+
+/// `replace(value, pattern, with, count)`, with a limit on the result.
+pub(super) fn replace(arguments: &[Option<Value>], _: &mut Context<'_>) -> Resolved {
+    let [Some(value), Some(pattern), Some(with), count] = arguments else {
+        return Err("an argument of `replace` is missing".into());
+    };
+    let (text, with) = (value.try_bytes_utf8_lossy()?, with.try_bytes_utf8_lossy()?);
+    let count = count.clone().map_or(Ok(-1), VrlValueConvert::try_integer)?;
+    // Below 0: all matches.
+    let most = usize::try_from(count).unwrap_or(usize::MAX);
+    let mut replaced = Replaced::new(&text);
+    match pattern {
+        Value::Regex(regex) if with.contains('$') => {
+            // Each reference stands for at most the whole match.
+            let references = with.bytes().filter(|byte| *byte == b'$').count();
+            for captures in regex.captures_iter(&text).take(most) {
+                let whole = captures.get_match();
+                if references.saturating_mul(whole.len()) > DECODED_MAX {
+                    return Err(too_large());
+                }
+                replaced.put(whole.range(), |out| captures.expand(&with, out))?;
+            }
+        }
+        Value::Regex(regex) => {
+            for found in regex.find_iter(&text).take(most) {
+                replaced.put(found.range(), |out| out.push_str(&with))?;
+            }
+        }
+        pattern => {
+            let pattern = pattern.try_bytes_utf8_lossy()?;
+            for (start, found) in text.match_indices(&*pattern).take(most) {
+                replaced.put(start..start + found.len(), |out| out.push_str(&with))?;
+            }
+        }
+    }
+    replaced.finish()
+}
+
+/// A text of which parts are replaced.
+struct Replaced<'a> {
+    text: &'a str,
+    /// The end of the last part.
+    at: usize,
+    out: String,
+}
+
+impl<'a> Replaced<'a> {
+    fn new(text: &'a str) -> Self {
+        Self {
+            text,
+            at: 0,
+            out: String::with_capacity(text.len()),
+        }
+    }
+
+    /// Replaces a part behind the last one with what `write` appends.
+    fn put(
+        &mut self,
+        part: Range<usize>,
+        write: impl FnOnce(&mut String),
+    ) -> Result<(), ExpressionError> {
+        self.out
+            .push_str(self.text.get(self.at..part.start).unwrap_or_default());
+        write(&mut self.out);
+        self.at = part.end;
+        match self.out.len() > DECODED_MAX {
+            true => Err(too_large()),
+            false => Ok(()),
+        }
+    }
+
+    fn finish(mut self) -> Resolved {
+        let rest = self.text.get(self.at..).unwrap_or_default();
+        // A text without matches stays, whatever its size.
+        if self.at > 0 && self.out.len() + rest.len() > DECODED_MAX {
+            return Err(too_large());
+        }
+        self.out.push_str(rest);
+        Ok(self.out.into())
+    }
+}
+
+fn too_large() -> ExpressionError {
+    format!("the result has more than {DECODED_MAX} bytes").into()
 }
 
 /// `set(value, path, data)`, with limits on indexes and on the length of the path.

@@ -16,7 +16,7 @@ use super::{
 };
 
 /// The most arguments that a replaced function has.
-const ARGUMENTS_MAX: usize = 3;
+const ARGUMENTS_MAX: usize = 4;
 
 /// A function's work in this program.
 #[derive(Debug)]
@@ -104,6 +104,11 @@ const ALL: &[Replacement] = &[
         name: "unflatten",
         arguments: &["value", "separator", "recursive"],
         work: bounded::unflatten,
+    },
+    Replacement {
+        name: "replace",
+        arguments: &["value", "pattern", "with", "count"],
+        work: bounded::replace,
     },
 ];
 

@@ -569,11 +569,13 @@ fn several_batches_are_on_the_threads_and_positions_stay_in_order() {
     let (contexts, _) = contexts(&Meters::default());
     let mut reader = through(reader, plan, contexts);
     let mut ends = Vec::new();
-    while let Some(delivered) = block_on(poll_fn(|context| reader.poll_next(context))).unwrap() {
-        if delivered.last {
-            ends.push(delivered.position.unwrap().seq);
+    block_on(async {
+        while let Some(delivered) = poll_fn(|context| reader.poll_next(context)).await.unwrap() {
+            if delivered.last {
+                ends.push(delivered.position.unwrap().seq);
+            }
         }
-    }
+    });
     assert_eq!(ends, (1..=200).collect::<Vec<_>>());
 }
 
@@ -587,14 +589,16 @@ fn a_panic_on_a_thread_stops_the_reader_until_it_resumes_and_the_task_is_replace
     let (contexts, _) = contexts(&Meters::default());
     let reader = FakeReader { all, next: 0 };
     let mut reader = through(reader, plan, contexts);
-    let mut next = || block_on(poll_fn(|context| reader.poll_next(context)));
-    // The batch before the panic is delivered, although the next one was on the thread already.
-    let before = next().unwrap().unwrap();
-    assert_eq!(before.position.unwrap().seq, 1);
-    assert!(next().unwrap_err().message.contains("a line with x"));
-    reader.resume(Some(Position { epoch: 1, seq: 2 })).unwrap();
-    let delivered = block_on(poll_fn(|context| reader.poll_next(context))).unwrap();
-    assert_eq!(delivered.unwrap().position.unwrap().seq, 3);
+    block_on(async {
+        // The batch before the panic is delivered, although the next one was on the thread already.
+        let before = poll_fn(|context| reader.poll_next(context)).await;
+        assert_eq!(before.unwrap().unwrap().position.unwrap().seq, 1);
+        let failed = poll_fn(|context| reader.poll_next(context)).await;
+        assert!(failed.unwrap_err().message.contains("a line with x"));
+        reader.resume(Some(Position { epoch: 1, seq: 2 })).unwrap();
+        let delivered = poll_fn(|context| reader.poll_next(context)).await;
+        assert_eq!(delivered.unwrap().unwrap().position.unwrap().seq, 3);
+    });
 }
 
 /// [`ByFirst`] on a thread.
