@@ -28,8 +28,8 @@ const ACCESS_MODE: u32 = 3;
 const TRUNCATE: u32 = 0o1_000;
 /// O_DSYNC, which O_SYNC includes: each write returns when it is durable.
 const DSYNC: u32 = 0o10_000;
-/// With direct I/O the kernel passes on each write at once and undivided. So the boundaries of writes are known, and a writer gets
-/// the error of its own write.
+/// With direct I/O the kernel passes on each write at once and undivided. So the boundaries of writes are known, and the
+/// error of a write goes to its writer.
 const OPENED: u32 = open_flag::DIRECT_IO | open_flag::NO_FLUSH;
 
 /// The state that the sessions of one mount share.
