@@ -121,7 +121,7 @@ fn a_record_on_which_it_fails_is_rejected_with_the_reason_or_kept_in_its_place()
     );
     assert_eq!((made.counts.failed, made.counts.sent), (1, 3));
     let made = rig(program, "on_error: keep").run(&lines("t", "a\nb\n"));
-    assert_eq!(made.lines(""), ["a", "b"]);
+    assert_eq!(made.lines(""), [r#"{"message":"a"}"#, r#"{"message":"b"}"#]);
 }
 
 /// The tags, the hosts and the records of what leaves.
