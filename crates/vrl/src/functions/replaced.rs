@@ -155,7 +155,8 @@ impl Expression for Repeatable {
                 None => None,
             };
         }
-        (self.work)(&values, context)
+        let values = values.get(..self.arguments.len()).unwrap_or_default();
+        (self.work)(values, context)
     }
 
     fn type_info(&self, state: &TypeState) -> TypeInfo {

@@ -47,22 +47,22 @@ fn decompression_bombs_are_errors() {
 #[test]
 fn replacements_are_those_of_the_language_and_bounded() {
     for (program, expected) in [
-        (r#".v = replace(.v, "b", "x")"#, "axxa a"),
-        (r#".v = replace(.v, "b", "x", 1)"#, "axba a"),
-        (r#".v = replace(.v, "b", "x", 0)"#, "abba a"),
-        (r#".v = replace(.v, "", "-")"#, "-a-b-b-a- -a-"),
-        (r#".v = replace(.v, r'b+', "x")"#, "axa a"),
-        (r#".v = replace(.v, r'(a)(b*)', "$2$1")"#, "bbaa a"),
-        (r#".v = replace(.v, r'(a)', "$1$1", 1)"#, "aabba a"),
+        (r#".v = replace!(.v, "b", "x")"#, "axxa a"),
+        (r#".v = replace!(.v, "b", "x", 1)"#, "axba a"),
+        (r#".v = replace!(.v, "b", "x", 0)"#, "abba a"),
+        (r#".v = replace!(.v, "", "-")"#, "-a-b-b-a- -a-"),
+        (r#".v = replace!(.v, r'b+', "x")"#, "axa a"),
+        (r#".v = replace!(.v, r'(a)(b*)', "$2$1")"#, "bbaa a"),
+        (r#".v = replace!(.v, r'(a)', "$1$1", 1)"#, "aabba a"),
     ] {
         let found = changed(program, r#"{"v":"abba a"}"#).unwrap();
         assert_eq!(found, format!(r#"{{"v":"{expected}"}}"#), "{program}");
     }
     let long = b"x".repeat(40_000);
     for program in [
-        r#".v = replace(.v, "x", string!(.v))"#,
-        r#".v = replace(.v, r'x', string!(.v))"#,
-        r#"w = replace(.v, "x", "$0"); .v = replace(.v, r'x+', w)"#,
+        r#".v = replace!(.v, "x", string!(.v))"#,
+        r#".v = replace!(.v, r'x', string!(.v))"#,
+        r#"w = replace!(.v, "x", "$0"); .v = replace!(.v, r'x+', w)"#,
     ] {
         let why = failure(program, &long);
         assert!(why.contains("more than 67108864 bytes"), "{program}: {why}");
