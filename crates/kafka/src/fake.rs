@@ -69,6 +69,11 @@ struct Cluster {
     /// The broker does not answer: records stay in flight.
     away: bool,
     record_max: Option<usize>,
+    /// Questions for a record limit that fail before they are answered.
+    limit_faults: Faults,
+    /// Whether questions for committed offsets fail, and how often they were asked.
+    offsets_away: bool,
+    offsets_asked: usize,
     producers: Vec<ProducerOptions>,
     offsets: BTreeMap<Partition, u64>,
     rebalances: VecDeque<Polled>,
@@ -109,6 +114,22 @@ impl Broker {
     pub fn fail_record(&self, kind: Kind) {
         let error = Error::new(kind, "the test wants it");
         self.state().record_faults.push_back(error);
+    }
+
+    /// The next question for the record limit of a topic fails with this error.
+    pub fn fail_limit(&self, kind: Kind) {
+        let error = Error::new(kind, "the test wants it");
+        self.state().limit_faults.push_back(error);
+    }
+
+    /// Refuses all questions for committed offsets at once.
+    pub fn refuse_offsets(&self) {
+        self.state().offsets_away = true;
+    }
+
+    /// How often consumers asked for committed offsets.
+    pub fn offsets_asked(&self) -> usize {
+        self.state().offsets_asked
     }
 
     /// Runs `act` right after the next failed commit or record.
@@ -369,7 +390,11 @@ impl Producer for Writer {
     }
 
     fn record_max(&mut self, _: &str, _: Duration) -> Result<usize, Error> {
-        let max = self.broker.state().record_max;
+        let mut state = self.broker.state();
+        if let Some(fault) = state.limit_faults.pop_front() {
+            return Err(fault);
+        }
+        let max = state.record_max;
         max.ok_or_else(|| Error::new(Kind::Refused, "no limit"))
     }
 

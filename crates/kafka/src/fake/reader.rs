@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, thread, time::Duration};
 
 use super::{Broker, Kept};
-use crate::{Consumer, Error, Incoming, Partition, Polled, Taken, Topics};
+use crate::{Consumer, Error, Incoming, Kind, Partition, Polled, Taken, Topics};
 
 /// Topics have one partition each, number 0.
 pub(super) struct Reader {
@@ -63,7 +63,11 @@ impl Consumer for Reader {
         partitions: &[Partition],
         _: Duration,
     ) -> Result<Vec<Option<u64>>, Error> {
-        let state = self.broker.state();
+        let mut state = self.broker.state();
+        state.offsets_asked += 1;
+        if state.offsets_away {
+            return Err(Error::new(Kind::Again, "the broker is away"));
+        }
         let offsets = partitions.iter();
         Ok(offsets
             .map(|partition| state.offsets.get(partition).copied())

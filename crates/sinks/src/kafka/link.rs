@@ -193,7 +193,8 @@ impl Link {
         }
     }
 
-    /// Calls `act` in slices until it returns anything but a temporary error, `patience` is over, or the process stops.
+    /// Calls `act` in slices until it returns anything but a temporary error, `patience` is over, or the process stops. Behind memory a
+    /// stop does not end it, because the remaining records must still be written.
     pub(super) fn patiently<T>(
         &mut self,
         patience: Duration,
@@ -206,7 +207,7 @@ impl Link {
             self.listen();
             match answer {
                 Err(error) if error.kind == Kind::Again && Instant::now() < until => {
-                    if self.context.stop.is_stopped() {
+                    if self.durable && self.context.stop.is_stopped() {
                         return Err(Halt::Stopped);
                     }
                 }

@@ -41,7 +41,7 @@ const REVOKE_WAIT: Duration = Duration::from_secs(30);
 const LOOK_AGAIN: Duration = Duration::from_secs(30);
 /// The interval at which the progress of the data thread is checked.
 const STEP: Duration = Duration::from_millis(5);
-/// Pause before a retry.
+/// The longest pause before a retry. The first one is [`STEP`], and each further one is twice as long.
 const RETRY: Duration = Duration::from_secs(1);
 
 /// The reading thread.
@@ -213,6 +213,7 @@ impl Reader {
 
     /// Waits for a broker, and asks for the id of its cluster. Returns false if the source stops.
     async fn find_cluster(&mut self, consumer: &mut dyn Consumer) -> Result<bool, Error> {
+        let mut pause = STEP;
         while !self.context.stop.is_stopped() {
             match consumer.cluster(RETRY) {
                 Ok(cluster) => {
@@ -224,7 +225,7 @@ impl Reader {
                     let why = consumer.complaint().unwrap_or_else(|| error.to_string());
                     self.failing
                         .raise(Trouble::Retrying, format_args!("{why}; retrying"));
-                    tokio::time::sleep(STEP).await;
+                    self.back_off(&mut pause).await;
                 }
                 Err(error) => return Err(error),
             }
@@ -363,19 +364,31 @@ impl Reader {
 
     /// Retries until a broker answers, or the source stops.
     async fn patiently<T>(&self, mut ask: impl FnMut() -> Result<T, Error>) -> Result<T, Error> {
+        let mut pause = STEP;
         loop {
             match ask() {
                 Err(error) if error.kind == Kind::Again && !self.context.stop.is_stopped() => {
                     self.failing
                         .raise(Trouble::Retrying, format_args!("{error}; retrying"));
-                    tokio::time::sleep(STEP).await;
+                    self.back_off(&mut pause).await;
                 }
-                other => {
+                Err(error) => return Err(error),
+                Ok(answer) => {
                     self.failing.clear();
-                    return other;
+                    return Ok(answer);
                 }
             }
         }
+    }
+
+    /// Waits for `pause`, or until the source stops, and doubles the pause.
+    async fn back_off(&self, pause: &mut Duration) {
+        let mut stop = self.context.stop.clone();
+        tokio::select! {
+            () = tokio::time::sleep(*pause) => {}
+            () = stop.stopped() => {}
+        }
+        *pause = (*pause * 2).min(RETRY);
     }
 
     fn reading(&self, partition: &Partition, id: FileId, next: u64, marks: Vec<u64>) -> Reading {

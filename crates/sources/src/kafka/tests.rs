@@ -88,6 +88,22 @@ fn all_topics_of_a_group_are_read_and_committed_once_they_are_settled() {
 }
 
 #[test]
+fn a_broker_that_refuses_at_once_is_not_asked_in_a_tight_loop() {
+    let broker = Broker::default();
+    put(&broker, "a", &["1"]);
+    broker.refuse_offsets();
+    let running = start(&broker, r#""topics": ["a"]"#, &Downstream::memory(), false);
+    let started = std::time::Instant::now();
+    rig::until("several questions", || broker.offsets_asked() >= 5);
+    std::thread::sleep(Duration::from_secs(1));
+    // The pause doubles from 5 ms to a second: eight questions in the first 1.3 s, then one in each second.
+    let most = 9 + started.elapsed().as_secs() as usize;
+    let asked = broker.offsets_asked();
+    assert!(asked <= most, "{asked} questions, at most {most} expected");
+    drop(running);
+}
+
+#[test]
 fn unsettled_records_are_not_committed() {
     let broker = Broker::default();
     put(&broker, "a", &["1", "2"]);

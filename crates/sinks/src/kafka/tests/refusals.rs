@@ -20,6 +20,22 @@ async fn a_record_too_large_for_its_topic_is_rejected_and_its_neighbours_are_not
     }
 }
 
+/// Records from memory are written even during a stop, so the limit must still be asked for.
+#[tokio::test]
+async fn behind_memory_a_limit_is_learned_during_a_stop() {
+    let mut bench = plain(RAW);
+    bench.broker.set_record_max(300);
+    bench.broker.fail_limit(Kind::Again);
+    let stopper = bench.rig.stopper.clone();
+    bench.broker.on_next_fault(move |_| stopper.stop());
+    bench.put(&format!("{}\n", "x".repeat(500)));
+    bench.upstream.close();
+    bench.rig.run().await.unwrap();
+    assert_eq!(count(&bench.upstream.rejected()), 1);
+    let producers = bench.broker.producers().len();
+    assert_eq!(producers, 1, "the record was not sent a second time");
+}
+
 #[tokio::test]
 async fn no_position_is_committed_before_its_rejects_are_kept() {
     let mut bench = exact(r#""topic": "t.{.message}", "format": "raw""#);
