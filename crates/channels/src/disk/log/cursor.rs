@@ -144,8 +144,14 @@ impl Cursor {
 
     /// Moves the cursor past batches that the sink did not settle.
     pub(super) fn pass_on(&mut self, position: Position) -> Result<(), Error> {
+        let before = (self.passed_on, self.own);
         (self.passed_on, self.own) = (true, false);
-        self.store(position)
+        let stored = self.store(position);
+        if stored.is_err() {
+            // Nothing was passed over, so the next commit must not say so.
+            (self.passed_on, self.own) = before;
+        }
+        stored
     }
 
     /// Commits that the consumer has settled everything up to a position.
@@ -209,7 +215,7 @@ mod tests {
     use std::sync::Arc;
 
     use millstream_testkit::{
-        SimulatedDisk,
+        Call, SimulatedDisk,
         trial::{DIRECTORY, DurableState, Trial},
     };
 
@@ -254,6 +260,21 @@ mod tests {
         assert_eq!((cursor.position, cursor.committed()), (position, None));
         cursor.commit(position).unwrap();
         assert_eq!(open(&disk, path).committed(), Some(position));
+    }
+
+    #[test]
+    fn a_cursor_that_could_not_be_moved_is_as_before() {
+        let disk = SimulatedDisk::new(1);
+        let path = Path::new("/out.cursor");
+        let at = |seq| Position { epoch: 1, seq };
+        let mut cursor = Cursor::create(&disk, path, CHANNEL, at(0)).unwrap();
+        cursor.commit(at(4)).unwrap();
+        disk.fail(Call::Write, 1, 5);
+        cursor.pass_on(at(9)).unwrap_err();
+        assert_eq!((cursor.floor(), cursor.committed()), (None, Some(at(4))));
+        cursor.commit(at(5)).unwrap();
+        let cursor = open(&disk, path);
+        assert_eq!((cursor.floor(), cursor.committed()), (None, Some(at(5))));
     }
 
     /// A cursor whose seq is the number.
