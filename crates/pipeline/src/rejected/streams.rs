@@ -82,7 +82,12 @@ impl Streams {
 
     fn files(&self) -> io::Result<Vec<Found>> {
         let mut files = Vec::new();
-        for name in self.disk.list(&self.directory)? {
+        let names = match self.disk.list(&self.directory) {
+            // An operator has moved the directory away. The next rejected record creates it again.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(files),
+            names => names?,
+        };
+        for name in names {
             let name = name.to_string_lossy();
             let mut parts = name.split('.');
             if parts.next() != Some(&*self.node) || !name.ends_with(EXTENSION) {
@@ -161,10 +166,7 @@ impl Streams {
 
     /// Renames the files with whole records. Returns them and those that were renamed earlier, the oldest first.
     pub(super) fn set_aside(&mut self) -> io::Result<Vec<PathBuf>> {
-        let mut files = match self.files() {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
-            files => files?,
-        };
+        let mut files = self.files()?;
         files.sort_by_key(|file| file.age);
         let mut aside = Vec::new();
         for Found { path, bytes, .. } in files {

@@ -250,7 +250,7 @@ fn a_share_that_is_nearly_full_is_a_condition_and_a_full_one_waits_for_space() {
             put().await;
         }
         assert_eq!(conditions().len(), 1);
-        fs::remove_file(directory.path().join("in.msgpack")).unwrap();
+        fs::remove_dir_all(directory.path()).unwrap();
         until(&|| conditions().is_empty()).await;
     });
     assert_eq!((kept.get(), store.is_full()), (19, false));
