@@ -48,7 +48,8 @@ fn groups() -> MutexGuard<'static, Vec<Pid>> {
 
 /// Kills all running programs. For the end of the process: a task that waits for a program that hangs never drops it.
 pub fn kill_all() {
-    for group in std::mem::take(&mut *groups()) {
+    // The lock is held until all are killed: a program is forgotten before it is reaped, so no id can belong to another process.
+    for group in groups().drain(..) {
         let _ = kill_process_group(group, Signal::KILL);
     }
 }
