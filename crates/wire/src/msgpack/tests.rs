@@ -97,10 +97,19 @@ fn nearly_plain_entry() -> impl Strategy<Value = Value> {
     let value = prop_oneof![
         6 => lengths.prop_map(text),
         3 => (0..128u8).prop_map(Value::from),
+        3 => (0..64u32, any::<bool>()).prop_map(|(bits, is_negative)| match is_negative {
+            false => Value::from(u64::MAX >> bits),
+            true => Value::from(i64::MIN >> bits),
+        }),
+        1 => any::<f64>().prop_map(Value::from),
+        1 => any::<f32>().prop_map(Value::from),
+        1 => any::<bool>().prop_map(Value::from),
         1 => value(),
     ];
-    let record = prop::collection::vec((key, value), 0..18).prop_map(Value::Map);
+    let pairs = |count| prop::collection::vec((key.clone(), value.clone()), count);
+    let record = prop_oneof![8 => pairs(0..18), 1 => pairs(60..70)].prop_map(Value::Map);
     let time = prop_oneof![
+        2 => any::<u32>().prop_map(Value::from),
         8 => any::<[u8; 8]>().prop_map(|data| Value::Ext(0, data.to_vec())),
         1 => time(),
     ];
@@ -130,12 +139,17 @@ fn walk_slowly(bytes: &[u8]) -> (Result<(), Malformed>, u32, u32, usize) {
 #[test]
 fn a_plain_record_is_not_counted_before_its_last_byte() {
     let mut bytes = Vec::new();
-    for length in [3, 40, 300] {
+    for (length, numbers) in [(3, 1), (40, 20), (300, 70)] {
         write_array_len(&mut bytes, 2);
-        write_event_time(&mut bytes, 1, 2);
-        write_map_len(&mut bytes, 2);
-        write_str(&mut bytes, b"number");
-        write_uint(&mut bytes, 7);
+        match length {
+            40 => write_uint(&mut bytes, 1_700_000_000),
+            _ => write_event_time(&mut bytes, 1, 2),
+        }
+        write_map_len(&mut bytes, numbers + 1);
+        for number in 0..numbers {
+            write_str(&mut bytes, b"number");
+            write_uint(&mut bytes, 7 << number.min(60));
+        }
         write_str(&mut bytes, b"text");
         write_str(&mut bytes, "x".repeat(length).as_bytes());
     }
