@@ -128,6 +128,8 @@ fn shortened(text: &[u8], most: usize) -> &[u8] {
 }
 
 mod tests {
+    use millstream_testkit::walk_through::assert_walk_through;
+
     use super::*;
     use crate::rig::{Rig, entries, lines, problems};
 
@@ -151,33 +153,14 @@ mod tests {
         assert_eq!(made.ports[""][0].body.as_ptr(), batch.body.as_ptr());
     }
 
-    /// The Rust in the section of CONTRIBUTING.md about processors, block by block, without white space.
-    fn blocks() -> Vec<String> {
-        let text = include_str!("../../../CONTRIBUTING.md");
-        let (_, section) = text
-            .split_once("## Add a processor\n")
-            .expect("the section");
-        let section = section.split("\n## ").next().unwrap_or_default();
-        let blocks = section.split("```rust\n").skip(1);
-        let block = |block: &str| squeeze(block.split("```").next().unwrap_or_default());
-        blocks.map(block).collect()
-    }
-
-    fn squeeze(code: &str) -> String {
-        code.split_whitespace().collect()
-    }
-
     #[test]
     fn the_walk_through_of_contributing_is_this_file() {
-        let here = squeeze(include_str!("contributing.rs"));
-        let blocks = blocks();
-        assert!(blocks.len() >= 5, "the walk-through lost its code");
-        // The two lines outside the directory are in lib.rs; `..` stands for the copied lines.
-        let outside =
-            |block: &&String| block.starts_with("modshorten") || block.starts_with("shorten::");
-        for block in blocks.iter().filter(|block| !outside(block)) {
-            let block = block.strip_suffix("..").unwrap_or(block);
-            assert!(here.contains(block), "not in contributing.rs: {block}");
-        }
+        assert_walk_through(
+            include_str!("../../../CONTRIBUTING.md"),
+            "## Add a processor",
+            include_str!("contributing.rs"),
+            &["modshorten", "shorten::"],
+            4,
+        );
     }
 }

@@ -88,16 +88,10 @@ impl Sink for Tally {
 }
 
 mod tests {
+    use millstream_testkit::{block_on, walk_through::assert_walk_through};
+
     use super::*;
     use crate::rig::{Rig, Upstream, lines};
-
-    fn block_on<T>(future: impl Future<Output = T>) -> T {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .unwrap();
-        runtime.block_on(future)
-    }
 
     #[test]
     fn every_record_is_counted_and_settled() {
@@ -114,33 +108,19 @@ mod tests {
         assert_eq!(receipt.try_outcome(), Some(Ok(())));
     }
 
-    /// The Rust blocks of a Markdown text, without white space.
-    fn rust_blocks(text: &str) -> Vec<String> {
-        let blocks = text.split("```rust\n").skip(1);
-        blocks
-            .map(|rest| squeeze(rest.split("```").next().unwrap_or_default()))
-            .collect()
-    }
-
-    fn squeeze(code: &str) -> String {
-        code.split_whitespace().collect()
-    }
-
     #[test]
-    fn the_walk_through_of_contributing_is_this_code() {
-        let here = squeeze(include_str!("contributing.rs"));
-        let courier = squeeze(include_str!("contributing/courier.rs"));
+    fn the_walk_throughs_of_contributing_are_this_code() {
         let text = include_str!("../../../CONTRIBUTING.md");
-        let (text, _) = text.split_once("\n## Add a source\n").expect("the section");
-        let blocks = rust_blocks(text);
-        assert!(blocks.len() >= 9, "the walk-through lost its code");
-        // The two lines outside the directory are in lib.rs; `..` stands for what is copied.
-        let outside =
-            |block: &&String| block.starts_with("modtally") || block.starts_with("tally::");
-        for block in blocks.iter().filter(|block| !outside(block)) {
-            let block = block.strip_suffix("..").unwrap_or(block);
-            let found = here.contains(block) || courier.contains(block);
-            assert!(found, "not in contributing.rs: {block}");
-        }
+        let tally = ["modtally", "tally::"];
+        let code = include_str!("contributing.rs");
+        assert_walk_through(text, "## Add a sink in twenty minutes", code, &tally, 4);
+        let code = include_str!("contributing/courier.rs");
+        assert_walk_through(
+            text,
+            "## Add a sink that sends over a network",
+            code,
+            &[],
+            4,
+        );
     }
 }

@@ -110,6 +110,8 @@ impl Source for Pulse {
 }
 
 mod tests {
+    use millstream_testkit::walk_through::assert_walk_through;
+
     use super::*;
     use crate::rig::{Downstream, Running, try_build, until};
 
@@ -124,31 +126,14 @@ mod tests {
         assert!(try_build(&COMPONENT, r#"{"every": "0s"}"#).is_err());
     }
 
-    /// The Rust in the section of CONTRIBUTING.md about sources, block by block, without white space.
-    fn blocks() -> Vec<String> {
-        let text = include_str!("../../../CONTRIBUTING.md");
-        let (_, section) = text.split_once("## Add a source\n").expect("the section");
-        let section = section.split("\n## ").next().unwrap_or_default();
-        let blocks = section.split("```rust\n").skip(1);
-        let block = |block: &str| squeeze(block.split("```").next().unwrap_or_default());
-        blocks.map(block).collect()
-    }
-
-    fn squeeze(code: &str) -> String {
-        code.split_whitespace().collect()
-    }
-
     #[test]
     fn the_walk_through_of_contributing_is_this_file() {
-        let here = squeeze(include_str!("contributing.rs"));
-        let blocks = blocks();
-        assert!(blocks.len() >= 3, "the walk-through lost its code");
-        // The two lines outside the directory are in lib.rs; `..` stands for the copied lines.
-        let outside =
-            |block: &&String| block.starts_with("modpulse") || block.starts_with("pulse::");
-        for block in blocks.iter().filter(|block| !outside(block)) {
-            let block = block.strip_suffix("..").unwrap_or(block);
-            assert!(here.contains(block), "not in contributing.rs: {block}");
-        }
+        assert_walk_through(
+            include_str!("../../../CONTRIBUTING.md"),
+            "## Add a source",
+            include_str!("contributing.rs"),
+            &["modpulse", "pulse::"],
+            2,
+        );
     }
 }

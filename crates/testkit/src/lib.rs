@@ -10,6 +10,7 @@ mod disk;
 mod log;
 mod random;
 pub mod server;
+pub mod walk_through;
 
 use std::{future::Future, sync::Arc};
 
