@@ -1,14 +1,15 @@
 //! The output of a processor for one batch: records that are passed on, new ones, filtered and rejected ones.
 //!
 //! Records that are passed on stay where they are as long as they are adjacent: then the output shares the bytes of its input. They are
-//! copied only when something has to go between them or was left out. Copies and new records go into buffers of the pool, because memory
-//! that is touched for the first time costs more than the copy.
+//! copied only when something has to go between them or was left out (`body.rs`).
+
+mod body;
 
 use std::{ops::Range, sync::Arc};
 
-use bytes::Bytes;
-use millstream_record::{Batch, Buffer, Encoding, Pool, Tag, Values};
+use millstream_record::{Batch, Encoding, Pool, Tag, Values};
 
+use self::body::{Body, Buffers};
 use crate::reject;
 
 /// The output of one processor for one batch.
@@ -17,10 +18,10 @@ pub struct Out<'a> {
     batch: &'a Batch,
     /// The memory of the output.
     buffers: Buffers<'a>,
-    /// The records that the processor has been given: a part of the body.
+    /// The range of the body that the processor is given.
     given: Range<usize>,
     given_count: u32,
-    /// The number of the record of the chain's input that they are made of, where the chain wants to know it.
+    /// The number of the given record in the chain's input, if the chain numbers records.
     from: Option<u32>,
     ports: Vec<Port>,
     rejected: Vec<u8>,
@@ -45,8 +46,7 @@ pub struct Counts {
 pub struct Made {
     /// The batches of each port, in order.
     pub ports: Vec<Vec<Batch>>,
-    /// For each of these batches the numbers that its records had in the chain's input, where the chain wants to know them; otherwise
-    /// empty.
+    /// For each of these batches, the number of each record in the chain's input. Empty unless the chain numbers records.
     pub(crate) numbers: Vec<Vec<Arc<[u32]>>>,
     /// The batch for `NAME.rejected`, if there is one.
     pub rejected: Option<Batch>,
@@ -73,7 +73,7 @@ impl Head {
 /// Where the records of a port are needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Use {
-    /// In this chain, where those of the port with this number are needed, too: both leave together by the latter.
+    /// In this chain. All ports with the same next steps leave by the first of them, which has this number.
     Here(usize),
     /// Only in the chains of other consumers.
     Elsewhere,
@@ -133,19 +133,18 @@ impl<'a> Out<'a> {
         }
     }
 
-    /// The next records that the processor gets are `given`, a part of the batch's body with `count` records. They are made of the record
-    /// with this number in the chain's input.
+    /// Gives the processor the range `given` of the body, with `count` records. Their number in the chain's input is `number`.
     pub(crate) fn turn_to(&mut self, given: Range<usize>, count: u32, number: u32) {
         (self.given, self.given_count, self.from) = (given, count, Some(number));
     }
 
-    /// The number of the record among those that entered the chain with it, for a processor that uses places
-    /// ([`crate::processor::Processor::uses_places`]). The same in every replay, and for any number of tasks.
+    /// The index of the record in the batch that entered the chain, for a processor that uses places
+    /// ([`crate::processor::Processor::uses_places`]). It is the same in every replay and for any number of tasks.
     pub fn place(&self) -> u32 {
         self.from.unwrap_or(0)
     }
 
-    /// Whether this chain needs what leaves by `port`: records for other ports are only counted.
+    /// Whether this chain needs the records that leave by `port`. Those of other ports are only counted.
     pub fn is_needed(&self, port: usize) -> bool {
         matches!(self.ports[port].used, Use::Here(_))
     }
@@ -186,8 +185,9 @@ impl<'a> Out<'a> {
         }
     }
 
-    /// Appends new records: packed entries, which `write` appends to the buffer. It returns their number. If it fails the buffer is as
-    /// before, and the error is returned. Entries may have metadata only if those of the batch can have some. `head` is the tag and the values of the records, by default those of the batch.
+    /// Appends new records. `write` appends packed entries to the buffer and returns their number; if it fails, they are removed and the
+    /// error is returned. Entries may have metadata only if those of the batch may have some. `head` is the tag and the values of the
+    /// records, by default those of the batch.
     pub fn append<E>(
         &mut self,
         port: usize,
@@ -361,81 +361,9 @@ impl Open {
     }
 }
 
-/// Batches below this size have buffers of the allocator. The smallest buffer of the pool is much larger than their output.
-const POOLED_BYTES_MIN: usize = 32 << 10;
-/// Buffers of the pool for one batch. A processor may write to any number of ports and tags; the other ones get little of the batch.
-const POOLED_MAX: usize = 4;
-
-/// Hands out the memory for one output.
-struct Buffers<'a> {
-    pool: &'a Pool,
-    /// The bytes of the input. The output is rarely much larger.
-    bytes: usize,
-    /// The buffers that may still come from the pool.
-    pooled: usize,
-}
-
-impl<'a> Buffers<'a> {
-    fn new(pool: &'a Pool, bytes: usize) -> Self {
-        Self {
-            pool,
-            bytes,
-            pooled: if bytes < POOLED_BYTES_MIN {
-                0
-            } else {
-                POOLED_MAX
-            },
-        }
-    }
-
-    fn body(&mut self) -> Body {
-        match self.pooled.checked_sub(1) {
-            None => Body::Allocated(Vec::new()),
-            Some(left) => {
-                self.pooled = left;
-                Body::Pooled(self.pool.take(self.bytes))
-            }
-        }
-    }
-}
-
-/// The bytes of a batch that is being filled.
-enum Body {
-    /// Nothing was written yet.
-    Empty,
-    Allocated(Vec<u8>),
-    Pooled(Buffer),
-}
-
-impl Body {
-    fn for_writing(&mut self, buffers: &mut Buffers<'_>) -> &mut Vec<u8> {
-        if matches!(self, Self::Empty) {
-            *self = buffers.body();
-        }
-        match self {
-            Self::Pooled(buffer) => buffer,
-            Self::Allocated(bytes) => bytes,
-            Self::Empty => unreachable!("a body was just made"),
-        }
-    }
-
-    /// Shares the bytes. A buffer that is mostly empty is returned to its pool at once, because the batch may wait in a queue that
-    /// counts only its bytes.
-    fn share(self) -> Bytes {
-        match self {
-            Self::Pooled(buffer) if buffer.len() < buffer.capacity() / 4 => {
-                Bytes::copy_from_slice(&buffer)
-            }
-            Self::Pooled(buffer) => buffer.freeze(),
-            Self::Allocated(bytes) => Bytes::from(bytes),
-            Self::Empty => Bytes::new(),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{body::POOLED_MAX, *};
 
     fn batch(text: &str) -> Batch {
         Batch {
