@@ -39,6 +39,8 @@ pub struct NodeStatus {
     pub reporter: Reporter,
     /// The durable channels that it fills. While one of them is blocked, the node counts as blocked.
     pub fills: Vec<Arc<str>>,
+    /// The channels and sinks in front of which a processor runs. Empty for other nodes.
+    pub feeds: Vec<Arc<str>>,
     /// Set only for a sink.
     pub consumer: Option<ConsumerStatus>,
     /// The node is no longer in the configuration and is ending.

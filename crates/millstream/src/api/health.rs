@@ -195,6 +195,7 @@ mod tests {
             states: vec![StateCell::new()],
             reporter: Reporter::new(name),
             fills: Vec::new(),
+            feeds: Vec::new(),
             consumer: None,
             is_leaving: false,
         }

@@ -66,10 +66,10 @@ impl Marks {
         let values = Values::new(meters);
         self.0
             .retain(|name, _| nodes.iter().any(|node| node.name == *name));
-        // A processor that fails or does not answer stops the channels and sinks behind it, and says so.
-        let is_processor = |node: &&NodeStatus| node.section == "processor";
-        let mut processors = nodes.iter().filter(is_processor);
-        let is_explained = processors.any(|node| !node.reporter.conditions().is_empty());
+        // A processor that fails or does not answer stops the channel or sink behind it, and reports that.
+        let in_trouble = |node: &&NodeStatus| !node.reporter.conditions().is_empty();
+        let in_trouble = nodes.iter().filter(in_trouble);
+        let explained: Vec<_> = in_trouble.flat_map(|node| &node.feeds).collect();
         for node in nodes {
             let wait = match node.section {
                 "sink" => values.at_sink(node),
@@ -85,13 +85,14 @@ impl Marks {
                 since: now,
                 condition: node.reporter.condition("stalled"),
             });
+            let is_explained = explained.contains(&&node.name);
             mark.note(&wait, node, is_explained, (limit, now));
         }
     }
 }
 
 impl Mark {
-    /// Raises the condition if nothing has moved for the limit. `is_explained`: another node reports why nothing moves.
+    /// Raises the condition if nothing has moved for the limit. `is_explained`: a processor in front of the node reports a reason.
     fn note(
         &mut self,
         wait: &Wait,
@@ -198,6 +199,7 @@ mod tests {
             states: vec![StateCell::new()],
             reporter: Reporter::new(name),
             fills: fills.iter().map(|name| (*name).into()).collect(),
+            feeds: Vec::new(),
             is_leaving: false,
             consumer: (section == "sink").then(|| ConsumerStatus {
                 queue: None,
@@ -249,6 +251,26 @@ mod tests {
             marks.look(&nodes, &meters, LIMIT, now);
         }
         assert_eq!(nodes[0].reporter.conditions().len(), 1);
+    }
+
+    #[test]
+    fn only_nodes_behind_a_processor_in_trouble_are_not_reported() {
+        let (meters, mut marks) = (Meters::default(), Marks::default());
+        let mut asked = node("asked", "processor", &[]);
+        asked.feeds = vec!["out".into()];
+        let nodes = [asked, node("out", "sink", &[]), node("other", "sink", &[])];
+        for name in ["out", "other"] {
+            meters.of(name).gauge("backlog_bytes").set(77);
+        }
+        let slow = nodes[0].reporter.condition("processor");
+        slow.raise(Trouble::Blocked, "no answer");
+        let start = Instant::now();
+        for seconds in 0..100 {
+            let now = start + Duration::from_secs(seconds);
+            marks.look(&nodes, &meters, LIMIT, now);
+        }
+        let held = |at: usize| nodes[at].reporter.conditions().len();
+        assert_eq!((held(1), held(2)), (0, 1));
     }
 
     #[test]

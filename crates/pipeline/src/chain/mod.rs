@@ -73,8 +73,9 @@ pub(crate) struct NodeContext {
     pub(crate) rejects: Option<Outlet>,
     pub(crate) meters: ProcessorMeters,
     reporter: Reporter,
-    /// Raised while the processor fails or does not answer. The chains of a consumer share it, because a failure ends a chain.
-    trouble: Arc<Condition>,
+    /// Raised from a failure of the processor until it has processed a batch. The chains of a consumer share it, because a failure
+    /// ends a chain.
+    failing: Arc<Condition>,
 }
 
 impl NodeContext {
@@ -88,7 +89,7 @@ impl NodeContext {
             rejects,
             meters,
             reporter: reporter.clone(),
-            trouble: Arc::new(reporter.condition("processor")),
+            failing: Arc::new(reporter.condition("processor")),
         }
     }
 
@@ -143,6 +144,8 @@ impl ProcessorMeters {
 struct Node {
     work: Work,
     context: NodeContext,
+    /// Raised while a batch of this chain waits for the threads of the processor.
+    slow: Condition,
     uses: Arc<[Use]>,
 }
 
@@ -281,13 +284,13 @@ impl Node {
                 None => Work::Here(GuardedTask::new(plan, pool, &context.meters.busy)?),
             },
             context: context.clone(),
+            slow: context.reporter.condition("processor"),
             uses: plan.ports.iter().enumerate().map(used).collect(),
         })
     }
 
     /// Processes a batch; returns the output of its parts in order.
     async fn process(&mut self, piece: &Piece, is_whole: bool) -> Result<Vec<Made>, Failure> {
-        let trouble = &self.context.trouble;
         let made = match &mut self.work {
             Work::Here(task) => task.process(piece, &self.uses).map(|made| vec![made]),
             Work::Workers(workers, dealer) => {
@@ -295,11 +298,10 @@ impl Node {
                 match timeout(SLOW, made.as_mut()).await {
                     Ok(made) => made,
                     Err(_) => {
-                        trouble.raise(Trouble::Blocked, format_args!(
-                            "no answer to a batch for {} s: if a program hangs, it is ended after `timeout`",
-                            SLOW.as_secs()
-                        ));
-                        made.await
+                        report_slow(&self.slow);
+                        let made = made.await;
+                        self.slow.clear();
+                        made
                     }
                 }
             }
@@ -307,16 +309,26 @@ impl Node {
         let made = match made {
             Ok(made) => made,
             Err(failure) => {
-                trouble.raise(Trouble::Retrying, &failure.message);
+                let failing = &self.context.failing;
+                failing.raise(Trouble::Retrying, &failure.message);
                 return Err(failure);
             }
         };
-        trouble.clear();
+        self.context.failing.clear();
         if self.context.rejects.is_some() {
             self.context.meters.count(&piece.batch, &made);
         }
         Ok(made)
     }
+}
+
+/// Reports that a batch waits for the threads of a processor.
+fn report_slow(slow: &Condition) {
+    let time = SLOW.as_secs();
+    let text = format_args!(
+        "no answer to a batch for {time} s: if a program hangs, it is ended after `timeout`"
+    );
+    slow.raise(Trouble::Blocked, text);
 }
 
 /// Shows a batch to the taps of the processor. The tap tells chains apart, because each of them may bring the same batch.

@@ -448,6 +448,7 @@ impl Laying<'_> {
             states,
             reporter: self.graph.reporter(name),
             fills: Vec::new(),
+            feeds: Vec::new(),
             consumer: None,
             is_leaving: false,
         };

@@ -453,6 +453,7 @@ impl Reloader {
             states: Vec::new(),
             reporter: self.graph.known_reporter(&it.name),
             fills: filled(&it.rejects, &channels),
+            feeds: it.consumers.clone(),
             consumer: None,
             is_leaving: false,
         };
