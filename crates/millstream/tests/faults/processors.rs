@@ -354,7 +354,7 @@ fn a_program_that_hangs_is_named_in_the_status_and_does_not_outlive_millstream()
         request.write_all(line.as_bytes()).unwrap();
         let mut answer = String::new();
         request.read_to_string(&mut answer).unwrap();
-        answer.contains("no answer to a batch for 5 s")
+        answer.contains("no answer to a batch for 3 s")
     });
     let id = fs::read_to_string(directory.path().join("id")).unwrap();
     let running = Path::new("/proc").join(id.trim());

@@ -44,7 +44,7 @@ use crate::{
 };
 
 /// The time after which a batch on the threads of a processor counts as waiting for it.
-const SLOW: Duration = Duration::from_secs(5);
+const SLOW: Duration = Duration::from_secs(3);
 
 /// A chain with its tasks. One thread uses it at a time.
 pub(crate) struct Chain {

@@ -236,6 +236,30 @@ fn an_unreadable_file(place: &Path) -> (String, Mend) {
     (config, mend(move || set(&path, 0o600)))
 }
 
+/// Records pass a program that runs this shell command. The repair creates the file `go`, whose path is `$0` there.
+fn through_a_program(place: &Path, command: &str) -> (String, Mend) {
+    let go = place.join("go");
+    let config = format!(
+        "health: {{ stalled: 2s }}\n\
+         sources:\n  in: {{ type: generate, rate: 50 }}\n\
+         processors:\n  asked: {{ type: exec, inputs: [in], timeout: 10m, command: [sh, -c, '{command}', \"{}\"] }}\n\
+         channels:\n  kept: {{ type: disk, inputs: [asked] }}\n\
+         sinks:\n  out: {{ type: discard, inputs: [kept] }}\n",
+        go.display()
+    );
+    (config, mend(move || fs::write(go, "").unwrap()))
+}
+
+fn exec_without_answers(place: &Path) -> (String, Mend) {
+    let command =
+        r#"while read -r line; do until [ -e "$0" ]; do sleep 0.1; done; echo null; done"#;
+    through_a_program(place, command)
+}
+
+fn exec_that_ends(place: &Path) -> (String, Mend) {
+    through_a_program(place, r#"[ -e "$0" ] || exit 3; exec cat"#)
+}
+
 /// Drops these capabilities of root, and starts the rest of the command line.
 const AS_A_USER: [&str; 4] = [
     "sh",
@@ -250,7 +274,7 @@ pub const JUMP: (&str, &str) = (
     "the wall clock jumped ahead by 72h",
 );
 
-pub const FAULTS: [Fault; 19] = [
+pub const FAULTS: [Fault; 21] = [
     Fault {
         name: "forward: refused",
         node: "out",
@@ -383,6 +407,20 @@ pub const FAULTS: [Fault; 19] = [
         state: "retrying",
         why: "app.log: Permission denied",
         make: an_unreadable_file,
+    },
+    Fault {
+        name: "exec: a program that does not answer",
+        node: "asked",
+        state: "blocked",
+        why: "no answer to a batch for 3 s",
+        make: exec_without_answers,
+    },
+    Fault {
+        name: "exec: a program that ends at once",
+        node: "asked",
+        state: "retrying",
+        why: "exit status: 3",
+        make: exec_that_ends,
     },
 ];
 

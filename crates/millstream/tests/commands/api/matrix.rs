@@ -21,6 +21,7 @@ fn the_page_about_faults_lists_those_that_are_tested() {
         let node = match fault.node {
             "in" => "the source",
             "out" => "the sink",
+            "asked" => "the processor",
             _ => "the channel",
         };
         let alert = match fault.state {
