@@ -45,8 +45,9 @@ impl Environment {
     }
 
     /// Sets the directory of credentials.
+    #[cfg(test)]
     #[must_use]
-    pub fn with_credentials(mut self, directory: impl Into<PathBuf>) -> Self {
+    pub(crate) fn with_credentials(mut self, directory: impl Into<PathBuf>) -> Self {
         self.credentials = Some(directory.into());
         self
     }

@@ -144,11 +144,6 @@ impl<'a> Out<'a> {
         self.from.unwrap_or(0)
     }
 
-    /// Whether this chain needs the records that leave by `port`. Those of other ports are only counted.
-    pub fn is_needed(&self, port: usize) -> bool {
-        matches!(self.ports[port].used, Use::Here(_))
-    }
-
     /// Passes the whole batch on unchanged.
     pub fn pass(&mut self, port: usize) {
         self.keep(port, 0..self.given.len(), self.given_count);
@@ -420,7 +415,6 @@ mod tests {
         out.keep(0, 0..2, 1);
         out.keep(2, 2..4, 1);
         out.keep(0, 4..6, 1);
-        assert!(out.is_needed(2));
         let made = out.finish();
         let whole = (Encoding::Lines, b"a\nb\nc\n".to_vec(), 3);
         assert_eq!(bodies(&made.ports[0]), [whole]);

@@ -8,7 +8,7 @@ use jiff::tz::TimeZone;
 use millstream_record::{Batch, Encoding, Time, Values};
 use millstream_wire::{
     format::{Add, Format, Options},
-    json, lines,
+    json,
     msgpack::{write_array_len, write_event_time, write_map_len, write_str, write_uint},
     template::Template,
 };
@@ -203,16 +203,6 @@ fn separated(clean: &Batch, tabs: &Batch) {
 }
 
 fn others() {
-    for line in [20, 100] {
-        let batch = text(line - 1);
-        let mut out = Vec::new();
-        measure(&format!("lines of {line} bytes to packed"), || {
-            out.clear();
-            let count = lines::to_packed(black_box(&batch.body), batch.received, &mut out);
-            assert_eq!(count, RECORDS);
-            black_box(&out);
-        });
-    }
     let mut text = Vec::new();
     let bare = Options {
         add: Some(Add::default()),

@@ -71,39 +71,6 @@ pub fn lines(text: &[u8]) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-/// The longest head: array (1), EventTime (10) or integer (9), map (1), `message` (8).
-const HEAD_BYTES: usize = 20;
-/// A head and the str header of the line are stored as one block of this many bytes.
-const STORE_BYTES: usize = 24;
-
-/// Appends every line of `text` as an entry `[time, {"message": line}]`; returns their number.
-///
-/// ```text
-/// 0   92                      array of 2
-/// 1   d7 00 ssss nnnn         EventTime (or an integer of seconds before 1970 and after 2106)
-/// 11  81 a7 "message"         map of 1, its key
-/// 20  a0+n, d9 n, da nn, db nnnn and the line
-/// ```
-pub fn to_packed(text: &[u8], time: Time, out: &mut Vec<u8>) -> u32 {
-    let mut head = Vec::with_capacity(HEAD_BYTES);
-    write_array_len(&mut head, 2);
-    write_time(&mut head, time);
-    write_map_len(&mut head, 1);
-    write_str(&mut head, MESSAGE.as_bytes());
-    let length = head.len();
-    let mut stored = [0; STORE_BYTES];
-    for (to, from) in stored.iter_mut().zip(&head) {
-        *to = *from;
-    }
-    let mut room = Room::new(out);
-    let mut count = 0_u32;
-    for line in lines(text) {
-        entry(&mut room, &stored, length, line);
-        count = count.saturating_add(1);
-    }
-    count
-}
-
 /// Appends one entry `[time, {"message": text}]`.
 pub fn write_entry(out: &mut Vec<u8>, time: Time, text: &[u8]) {
     write_array_len(out, 2);
@@ -111,17 +78,6 @@ pub fn write_entry(out: &mut Vec<u8>, time: Time, text: &[u8]) {
     write_map_len(out, 1);
     write_str(out, MESSAGE.as_bytes());
     write_str(out, text);
-}
-
-/// Stores the whole head, overwrites its end with the length of the line, and appends the line.
-#[inline(always)]
-fn entry(room: &mut Room<'_>, head: &[u8; STORE_BYTES], length: usize, line: &[u8]) {
-    if let Some(target) = room.ahead(STORE_BYTES).first_chunk_mut() {
-        *target = *head;
-    }
-    room.advance(length);
-    str_head(room, line.len());
-    room.bytes(line);
 }
 
 /// Writes the head of a str of `length` bytes.
@@ -154,17 +110,6 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::msgpack::Walker;
-
-    #[test]
-    fn a_line_becomes_an_entry_with_its_receive_time() {
-        let mut out = b"before".to_vec();
-        assert_eq!(to_packed(b"hello\n", Time::from_parts(1, 2), &mut out), 1);
-        assert_eq!(
-            out,
-            b"before\x92\xd7\0\0\0\0\x01\0\0\0\x02\x81\xa7message\xa5hello"
-        );
-    }
 
     proptest! {
         #[test]
@@ -189,41 +134,5 @@ mod tests {
         assert_eq!(lines(b"").count(), 0);
         assert!(lines(b"\n").eq([b""]));
         assert!(lines(b"a\n\nb").eq([&b"a"[..], b"", b"b"]));
-    }
-
-    proptest! {
-        #[test]
-        fn encoded_lines_read_back(
-            written in prop::collection::vec(("[^\n]{0,60}", 0..4_usize), 0..40),
-            seconds in -10_i64..5_000_000_000,
-            nanos in 0..1_000_000_000_u32,
-        ) {
-            // Lengths on both sides of every str header.
-            let written: Vec<String> = written
-                .into_iter()
-                .map(|(line, size)| line.repeat([1, 5, 300, 3000][size]))
-                .collect();
-            let text: String = written.iter().map(|line| format!("{line}\n")).collect();
-            let time = Time::from_parts(seconds, nanos);
-            let mut out = Vec::new();
-            prop_assert_eq!(to_packed(text.as_bytes(), time, &mut out) as usize, written.len());
-            let mut walker = Walker::new();
-            walker.walk(&out).unwrap();
-            prop_assert_eq!(walker.entries() as usize, written.len());
-            prop_assert_eq!((walker.misfits(), walker.whole()), (0, out.len()));
-            let mut rest = &out[..];
-            for line in &written {
-                let entry = rmpv::decode::read_value(&mut rest).unwrap();
-                let message = rmpv::Value::Map(vec![("message".into(), line.as_str().into())]);
-                prop_assert_eq!(&entry[1], &message);
-                if (0..1 << 32).contains(&seconds) {
-                    let (_, data) = entry[0].as_ext().unwrap();
-                    let expected = [(seconds as u32).to_be_bytes(), nanos.to_be_bytes()].concat();
-                    prop_assert_eq!(data, expected);
-                } else {
-                    prop_assert_eq!(entry[0].as_i64(), Some(seconds));
-                }
-            }
-        }
     }
 }

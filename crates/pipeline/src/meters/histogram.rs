@@ -77,20 +77,6 @@ impl Reading {
     pub fn count(&self) -> u64 {
         self.counts.iter().sum()
     }
-
-    /// The bound of the bucket in which this share of all durations is reached, for `status`. `share` is from 0 to 1. `None` if
-    /// there are no durations, or if the answer is above all bounds.
-    pub fn quantile(&self, share: f64) -> Option<Duration> {
-        let rank = share * self.count() as f64;
-        let mut sum = 0;
-        for (bound, count) in BOUNDS.iter().zip(self.counts) {
-            sum += count;
-            if sum > 0 && sum as f64 >= rank {
-                return Some(*bound);
-            }
-        }
-        None
-    }
 }
 
 #[cfg(test)]
@@ -100,7 +86,6 @@ mod tests {
     #[test]
     fn a_duration_is_counted_in_the_bucket_that_its_bound_closes() {
         let histogram = Histogram::default();
-        assert_eq!(histogram.read().quantile(0.5), None);
         for milliseconds in [0, 1, 2, 3, 600_000] {
             histogram.observe(Duration::from_millis(milliseconds));
         }
@@ -109,8 +94,6 @@ mod tests {
         assert_eq!(reading.counts[BUCKETS - 1], 1);
         assert_eq!(reading.count(), 5);
         assert_eq!(reading.sum, Duration::from_millis(600_006));
-        assert_eq!(reading.quantile(0.5), Some(Duration::from_millis(2)));
-        assert_eq!(reading.quantile(1.0), None);
     }
 
     #[test]
