@@ -3,6 +3,9 @@
 //! A pipeline ends along the graph: a source that ends drops its outlets, the last outlet of a channel closes it, a closed channel
 //! ends its readers, and a sink that ends drops its port for rejected records.
 
+#[cfg(test)]
+mod tests;
+
 use std::sync::Arc;
 
 use millstream_record::Pool;

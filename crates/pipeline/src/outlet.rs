@@ -5,6 +5,9 @@
 //! Back-pressure starts here: `send` returns when every consumer has room, and the source that reads a socket or a file waits for
 //! it. Each batch reaches every consumer whose `tags` take it; a batch that no consumer takes is counted and settled.
 
+#[cfg(test)]
+mod tests;
+
 use std::{
     collections::HashMap,
     sync::{Arc, Weak},

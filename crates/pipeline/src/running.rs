@@ -1,5 +1,8 @@
 //! A running pipeline: its nodes as `status` shows them, and its drain, in the reverse order of the start.
 
+#[cfg(test)]
+mod tests;
+
 use std::{
     path::{Path, PathBuf},
     sync::{Arc, Weak},

@@ -70,7 +70,7 @@ impl StateCell {
         self.set(NodeState::Failed(failure.message.clone()));
     }
 
-    fn set(&self, state: NodeState) {
+    pub(crate) fn set(&self, state: NodeState) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = state;
     }
 }

@@ -1,0 +1,267 @@
+//! A plan from its start to its end, and plans that cannot start.
+
+use std::{
+    collections::VecDeque,
+    path::Path,
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
+    },
+    task::{Context, Poll, Waker},
+    time::Duration,
+};
+
+use millstream_config::RejectedLimits;
+use millstream_record::{Batch, Encoding, Position};
+use tokio::time::timeout;
+
+use super::*;
+use crate::{
+    channel::{BoxFuture, Channel, Delivered, Group, Reader},
+    inlet::{Inlet, Item},
+    node::{LocalFuture, Placement, Sink, SinkContext, Source, SourceContext},
+    partition::Tasks,
+    plan::{Input, Route, RunSettings, SinkPlan, SourcePlan, Target},
+    promise::{Guarantee, Promise},
+};
+
+/// Any step fails after this time.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// The records of a batch.
+const RECORDS: u32 = 2;
+
+/// Memory with one lane and no bound.
+#[derive(Default)]
+struct Memory(Mutex<Queue>);
+
+#[derive(Default)]
+struct Queue {
+    groups: VecDeque<Group>,
+    is_closed: bool,
+    waker: Option<Waker>,
+}
+
+impl Memory {
+    fn open(_: usize, _: usize) -> (Arc<dyn Channel>, Vec<Box<dyn Reader>>) {
+        let memory = Arc::new(Self::default());
+        (memory.clone(), vec![Box::new(Lane(memory))])
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Queue)) {
+        let mut queue = self.0.lock().unwrap();
+        change(&mut queue);
+        queue.waker.take().inspect(Waker::wake_by_ref);
+    }
+}
+
+impl Channel for Memory {
+    fn put(&self, group: Group) -> BoxFuture<'_, ()> {
+        self.change(|queue| queue.groups.push_back(group));
+        Box::pin(async {})
+    }
+
+    fn close(&self) {
+        self.change(|queue| queue.is_closed = true);
+    }
+}
+
+struct Lane(Arc<Memory>);
+
+impl Reader for Lane {
+    fn resume(&mut self, _: Option<Position>) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Delivered>, Failure>> {
+        let mut queue = self.0.0.lock().unwrap();
+        match queue.groups.pop_front() {
+            Some(mut group) => {
+                let batch = group.batches.remove(0);
+                Poll::Ready(Ok(Some(Delivered::new(batch, None, Some(group.token)))))
+            }
+            None if queue.is_closed => Poll::Ready(Ok(None)),
+            None => {
+                queue.waker = Some(context.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+
+    fn commit(&mut self, _: Position) -> Result<(), Failure> {
+        Ok(())
+    }
+}
+
+/// What the nodes of a test did.
+#[derive(Default)]
+struct Seen {
+    bound: AtomicUsize,
+    has_run: AtomicBool,
+    records: AtomicUsize,
+}
+
+/// A source that sends one batch.
+struct One {
+    seen: Arc<Seen>,
+    bind: Result<(), Failure>,
+}
+
+impl Source for One {
+    fn bind(&mut self, _: &SourceContext) -> Result<(), Failure> {
+        self.seen.bound.fetch_add(1, SeqCst);
+        self.bind.clone()
+    }
+
+    fn run<'a>(&'a mut self, context: SourceContext) -> LocalFuture<'a, Result<(), Failure>> {
+        Box::pin(async move {
+            self.seen.has_run.store(true, SeqCst);
+            let batch = Batch {
+                tag: "app".into(),
+                encoding: Encoding::Lines,
+                plain: false,
+                body: "a\nb\n".into(),
+                count: RECORDS,
+                received: Default::default(),
+                values: Default::default(),
+                origins: Vec::new(),
+            };
+            let kept = context.outlet.send(batch, false).await.await;
+            kept.map_err(|_| Failure::us("the batch was dropped"))
+        })
+    }
+
+    fn values(&self) -> &'static [&'static str] {
+        &[]
+    }
+
+    fn promise(&self, _: bool) -> Promise {
+        Promise::new(Guarantee::AtMostOnce, "a test")
+    }
+}
+
+/// A sink that counts records.
+struct Counter(Arc<Seen>);
+
+impl Sink for Counter {
+    fn placement(&self) -> Placement {
+        Placement::DataThreads
+    }
+
+    fn run<'a>(
+        &'a self,
+        inlet: &'a mut Inlet,
+        _: SinkContext,
+    ) -> LocalFuture<'a, Result<(), Failure>> {
+        Box::pin(async move {
+            self.0.has_run.store(true, SeqCst);
+            inlet.resume(None)?;
+            while let Some(item) = inlet.next().await? {
+                match item {
+                    Item::Batch(batch, _) => {
+                        self.0.records.fetch_add(batch.count as usize, SeqCst);
+                    }
+                    Item::Checkpoint(checkpoint) => inlet.settle(checkpoint).await?,
+                }
+            }
+            Ok(())
+        })
+    }
+
+    fn promise(&self, _: bool) -> Promise {
+        Promise::new(Guarantee::AtMostOnce, "a test")
+    }
+}
+
+/// A plan with a source for each of `binds` and one sink behind memory that all of them feed.
+fn plan(data_dir: &Path, seen: &Arc<Seen>, binds: &[Result<(), Failure>]) -> Plan {
+    let source = |(number, bind): (usize, &Result<(), Failure>)| SourcePlan {
+        name: format!("in{number}").into(),
+        kind: "one",
+        source: Box::new(One {
+            seen: seen.clone(),
+            bind: bind.clone(),
+        }),
+        options: "".into(),
+        routes: vec![Route {
+            to: Target::Sink(0),
+            entry: 0,
+            tags: None,
+        }],
+        rejects: Vec::new(),
+    };
+    Plan {
+        sources: binds.iter().enumerate().map(source).collect(),
+        processors: Vec::new(),
+        channels: Vec::new(),
+        sinks: vec![SinkPlan {
+            name: "out".into(),
+            kind: "counter",
+            sink: Arc::new(Counter(seen.clone())),
+            options: "".into(),
+            input: Input::Memory {
+                queue_bytes: 1 << 20,
+                tasks: Tasks::default(),
+            },
+            chain: None,
+            rejects: Vec::new(),
+        }],
+        links: Vec::new(),
+        settings: RunSettings {
+            data_dir: data_dir.to_owned(),
+            memory_max: 64 << 20,
+            threads: 1,
+            host: "here".into(),
+            rejected: RejectedLimits::default(),
+        },
+    }
+}
+
+async fn start(plan: Plan) -> Result<(Running, Reloader), Failure> {
+    let environment = Launch {
+        once: true,
+        open_memory: Memory::open,
+        meters: Meters::default(),
+    };
+    launch(plan, environment).await
+}
+
+#[tokio::test]
+async fn a_plan_runs_until_its_inputs_have_ended_and_everything_is_settled() {
+    let (directory, seen) = (tempfile::tempdir().unwrap(), Arc::<Seen>::default());
+    let started = start(plan(directory.path(), &seen, &[Ok(()), Ok(())])).await;
+    let (mut running, _reloader) = started.unwrap();
+    let ended = timeout(PATIENCE, running.ended()).await;
+    assert_eq!(ended.expect("it ends"), []);
+    assert_eq!(seen.records.load(SeqCst), 2 * RECORDS as usize);
+    assert_eq!(running.pending_records(), 0);
+}
+
+#[tokio::test]
+async fn no_node_runs_if_a_source_cannot_bind() {
+    let (directory, seen) = (tempfile::tempdir().unwrap(), Arc::<Seen>::default());
+    let failure = Failure::config("the port is in use");
+    let broken = plan(directory.path(), &seen, &[Ok(()), Err(failure)]);
+    let failure = start(broken).await.err().expect("the start fails");
+    assert!(failure.message.contains("the port is in use"), "{failure}");
+    assert_eq!(seen.bound.load(SeqCst), 2);
+    assert!(!seen.has_run.load(SeqCst));
+    // It has released the directory.
+    start(plan(directory.path(), &seen, &[Ok(())]))
+        .await
+        .ok()
+        .expect("a start");
+}
+
+#[tokio::test]
+async fn a_second_start_in_the_same_directory_is_refused_before_it_binds() {
+    let (directory, seen) = (tempfile::tempdir().unwrap(), Arc::<Seen>::default());
+    let first = start(plan(directory.path(), &seen, &[])).await;
+    assert!(first.is_ok());
+    let second = start(plan(directory.path(), &seen, &[Ok(())])).await;
+    let failure = second.err().expect("the start fails");
+    assert!(
+        failure.message.contains("another running Millstream"),
+        "{failure}"
+    );
+    assert_eq!(seen.bound.load(SeqCst), 0);
+}
