@@ -20,12 +20,12 @@ deps:            ## install everything that the tests need
 lint: deps       ## check formatting, lints and licences
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked $(ALL) -- -D warnings
-	$(CARGO) check --locked --manifest-path fuzz/Cargo.toml
 	PATH="$(TOOLS)/bin:$$PATH" $(CARGO) deny --all-features check bans licenses sources
 unit:            ## run the Rust tests
 	$(CARGO) test --workspace --locked --features millstream/hdfs,millstream/vrl $(KAFKA)
 plain:           ## build without optional features and run the unit tests
-	$(CARGO) test --workspace --locked --lib --bins
+	$(CARGO) build --workspace --locked
+	$(CARGO) test --locked --lib --bins -p millstream -p millstream-kafka -p millstream-processors -p millstream-sinks -p millstream-sources -p millstream-vrl
 fuzz: deps       ## fuzz every decoder for FUZZ_SECONDS (30) each
 	@PATH="$(TOOLS)/bin:$$PATH" tests/fuzz.sh
 test: deps       ## run all tests, with real clients

@@ -28,7 +28,7 @@ pub use error::Error;
 pub use fields::Fields;
 pub use frame::Record;
 pub use journal::{Journal, JournalFormat, Records, Recovered};
-pub use replace::create_directory;
+pub use replace::{create_directory, replace};
 pub use slots::{Slots, Stored};
 pub use whole::WholeFile;
 

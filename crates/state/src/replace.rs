@@ -75,6 +75,13 @@ impl Replacement {
     }
 }
 
+/// Replaces the file `path` atomically: after a crash it has its old bytes or `bytes`. Leaves at most `PATH.new` behind, which the
+/// next call removes.
+pub fn replace(disk: &dyn Disk, path: &Path, bytes: &[u8]) -> io::Result<()> {
+    Replacement::write(disk, path, bytes)?.rename(disk, path)?;
+    disk.sync_directory(directory(path))
+}
+
 /// The directory of a file.
 pub(crate) fn directory(path: &Path) -> &Path {
     or_here(path.parent().unwrap_or(Path::new("")))

@@ -7,7 +7,7 @@ use millstream_sys::disk::Disk;
 
 use crate::{
     Error, Format,
-    replace::{Replacement, create_directory, directory, read},
+    replace::{create_directory, directory, read, replace},
     seal::{self, Seal},
 };
 
@@ -82,9 +82,7 @@ impl WholeFile {
             create_directory(&*self.disk, directory)?;
             self.has_directory = true;
         }
-        let written = Replacement::write(&*self.disk, &self.path, bytes)
-            .and_then(|new| new.rename(&*self.disk, &self.path))
-            .and_then(|_| self.disk.sync_directory(directory));
+        let written = replace(&*self.disk, &self.path, bytes);
         // The directory may have been removed.
         self.has_directory = written.is_ok();
         written

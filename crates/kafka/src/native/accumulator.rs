@@ -8,11 +8,11 @@
 
 use std::{
     collections::{BTreeSet, HashMap},
-    hash::{BuildHasher, RandomState},
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
+use millstream_sys::random::Spread;
 use tokio::sync::Notify;
 
 use super::{
@@ -79,7 +79,7 @@ pub(super) struct Accumulator {
     flushing: bool,
     /// Buffers for reuse.
     spare: Vec<Vec<u8>>,
-    random: u64,
+    spread: Spread,
     /// The number of the last batch.
     serial: u64,
 }
@@ -126,7 +126,7 @@ impl Accumulator {
             ended: false,
             flushing: false,
             spare: Vec::new(),
-            random: RandomState::new().hash_one(0) | 1,
+            spread: Spread::new(),
             serial: 0,
         }
     }
@@ -263,11 +263,7 @@ impl Accumulator {
 
     /// Chooses another partition for records without a key, preferably one that has a leader.
     fn deal(&mut self, topic: usize) {
-        // Marsaglia's xorshift64.
-        self.random ^= self.random << 13;
-        self.random ^= self.random >> 7;
-        self.random ^= self.random << 17;
-        let random = self.random as usize;
+        let random = self.spread.draw() as usize;
         let Some(topic) = self.topics.get_mut(topic) else {
             return;
         };

@@ -18,10 +18,7 @@
 //! again after each init, because a successor may have started in between. That successor is fenced once, finds that no other
 //! process has claimed the position, and continues.
 
-use std::{
-    hash::{BuildHasher, RandomState},
-    time::Duration,
-};
+use std::time::Duration;
 
 use millstream_kafka::{Error, Kind};
 use millstream_pipeline::{
@@ -30,6 +27,7 @@ use millstream_pipeline::{
     node::SinkContext,
 };
 use millstream_record::Position;
+use millstream_sys::random;
 
 use super::{
     given_up::GivenUp,
@@ -57,14 +55,22 @@ pub(super) async fn run(
     context: SinkContext,
     channel: u128,
 ) -> Result<(), Failure> {
-    let owner = RandomState::new().hash_one(&*context.name);
+    let owner = random::bytes().map_err(|error| {
+        Failure::us(format!(
+            "no random number for the position's owner: {error}"
+        ))
+    })?;
     let given_up = GivenUp::open(&context.directory, channel)?;
     let mut exact = Exact {
         // A predecessor may have been killed after it stored the given-up position and before it moved the cursor.
         settled: inlet.settled().max(given_up.position()),
         given_up,
         outage: Outage::new(&sink.config.retry, &context, true, "kafka"),
-        carried: Carried::new(sink, context, Ownership::new(channel, owner)),
+        carried: Carried::new(
+            sink,
+            context,
+            Ownership::new(channel, u64::from_ne_bytes(owner)),
+        ),
         owing: false,
     };
     loop {

@@ -16,8 +16,8 @@ use millstream_pipeline::{
     report::Reporter,
 };
 use millstream_record::{Batch, Position};
+use millstream_sys::random;
 use millstream_wire::{format::Reject, template::Renderer};
-use rustix::rand::{GetRandomFlags, getrandom};
 
 use super::{
     Settings,
@@ -135,7 +135,7 @@ async fn own_chain<S: Store>(
     inlet: &Inlet,
     note: &Note,
 ) -> Result<Chain, Failure> {
-    let writer = random()? as u64;
+    let writer = random_id()? as u64;
     if let Some(id) = inlet.channel_id() {
         return Ok(Chain::new(&settings.sink, id, writer));
     }
@@ -145,14 +145,13 @@ async fn own_chain<S: Store>(
             return Ok(chain);
         }
     }
-    Ok(Chain::new(&settings.sink, random()?, writer))
+    Ok(Chain::new(&settings.sink, random_id()?, writer))
 }
 
-fn random() -> Result<u128, Failure> {
-    let mut random = [0; 16];
-    getrandom(&mut random, GetRandomFlags::empty())
-        .map_err(|error| Failure::us(format!("no random number: {error}")))?;
-    Ok(u128::from_ne_bytes(random))
+fn random_id() -> Result<u128, Failure> {
+    let bytes =
+        random::bytes().map_err(|error| Failure::us(format!("no random number: {error}")))?;
+    Ok(u128::from_ne_bytes(bytes))
 }
 
 impl<S: Store> Running<'_, S> {

@@ -3,10 +3,9 @@
 //! The first wait is `retry.first`; each further failure doubles it, up to `retry.max`. A jitter of one eighth in either direction
 //! keeps many senders from retrying at the same moment.
 
-use std::{
-    hash::{BuildHasher, RandomState},
-    time::Duration,
-};
+use std::time::Duration;
+
+use millstream_sys::random::Spread;
 
 use super::Retry;
 
@@ -16,8 +15,7 @@ pub(crate) struct Backoff {
     first: Duration,
     max: Duration,
     failures: u32,
-    /// The state of the jitter's generator; never 0.
-    random: u64,
+    jitter: Spread,
 }
 
 impl Backoff {
@@ -27,7 +25,7 @@ impl Backoff {
             first,
             max: max.max(first),
             failures: 0,
-            random: RandomState::new().hash_one(0) | 1,
+            jitter: Spread::new(),
         }
     }
 
@@ -41,12 +39,8 @@ impl Backoff {
         let wait = self.first.saturating_mul(1 << self.failures.min(20));
         self.failures = self.failures.saturating_add(1);
         let wait = wait.min(self.max);
-        // xorshift64 is random enough for a jitter.
-        self.random ^= self.random << 13;
-        self.random ^= self.random >> 7;
-        self.random ^= self.random << 17;
         let eighth = wait / 8;
-        let part = u32::try_from(self.random % 1000).unwrap_or(0);
+        let part = u32::try_from(self.jitter.draw() % 1000).unwrap_or(0);
         (wait - eighth).saturating_add(eighth.saturating_mul(2 * part) / 1000)
     }
 }

@@ -1,7 +1,7 @@
 //! The directory of a channel: its lock, its id and its file names.
 
 use std::{
-    io::{self, IoSlice},
+    io,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -120,16 +120,7 @@ pub(super) fn identify(
     let mut out = seal::begin(MAGIC);
     out.extend_from_slice(&fresh.0);
     seal::seal(&mut out);
-    let new = directory.join("channel.new");
-    if names.iter().any(|name| name == "channel.new") {
-        disk.remove(&new).map_err(failed)?;
-    }
-    let file = disk.open(&new, Open::Create).map_err(failed)?;
-    file.write_at(&[IoSlice::new(&out)], 0)
-        .and_then(|()| file.sync())
-        .and_then(|()| disk.rename(&new, &path))
-        .and_then(|()| disk.sync_directory(directory))
-        .map_err(failed)?;
+    millstream_state::replace(disk, &path, &out).map_err(failed)?;
     Ok(fresh)
 }
 

@@ -1,9 +1,6 @@
 //! Reports damage to the journal, and writes lines that may be damaged to separate files for an operator.
 
-use std::{
-    io::{self, IoSlice},
-    path::Path,
-};
+use std::{io, path::Path};
 
 use millstream_sys::disk::{Disk, Open};
 
@@ -49,16 +46,7 @@ pub(super) fn put(
     let names = (1..).map(|number| directory.join(format!("{DAMAGED_NAME}.{number}")));
     let mut free = names.filter(|path| disk.metadata(path).is_err());
     let path = free.next().unwrap_or_else(|| directory.join(DAMAGED_NAME));
-    let new = path.with_added_extension("new");
-    match disk.remove(&new) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
-    let file = disk.open(&new, Open::Create)?;
-    file.write_at(&[IoSlice::new(&text)], 0)?;
-    file.sync()?;
-    disk.rename(&new, &path)?;
-    disk.sync_directory(directory)
+    millstream_state::replace(disk, &path, &text)
 }
 
 /// A message that names the files an operator has to check; `None` if there are none.
