@@ -21,7 +21,7 @@ use super::{
     Target,
     client::{Connection, Live, Trouble},
 };
-use crate::publish::{Patience, Place, Published, Put, Store, too_long};
+use crate::publish::{OCCUPIED, Patience, Place, Published, Put, Store, too_long};
 
 /// The most bytes in flight to data nodes over all outputs; an output that would exceed it is synced first. A client keeps
 /// unacknowledged bytes, up to 13 MB for one output.
@@ -170,11 +170,13 @@ impl HdfsStore {
                 self.write(&draft, b"").await?;
                 self.remove(&draft).await?;
             }
-            if self.exists(to).await? {
-                return Ok(Published::Done);
-            }
-            if self.exists(from).await? {
-                return Err(trouble.failure);
+            match (self.exists(to).await?, self.exists(from).await?) {
+                (true, false) => return Ok(Published::Done),
+                (false, true) => return Err(trouble.failure),
+                (true, true) => {
+                    return Err(Failure::peer(format!("cannot publish {to}: {OCCUPIED}")));
+                }
+                (false, false) => {}
             }
         }
         Ok(Published::Gone)

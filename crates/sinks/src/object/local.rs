@@ -13,7 +13,7 @@ use millstream_sys::disk::{HostDisk, OutputMode};
 
 use crate::{
     directories::{Directories, directory_of},
-    publish::{Place, Published, Put, Store},
+    publish::{OCCUPIED, Place, Published, Put, Store},
 };
 
 /// A local directory.
@@ -85,6 +85,10 @@ impl Store for Local {
     async fn publish(&mut self, place: &Place, _: &str) -> Result<Published, Failure> {
         let (from, to) = (self.at(&place.in_use), self.at(&place.path()));
         let published = self.make_directory(&to).and_then(|()| {
+            // A rename would replace it. Nobody else creates files with this name in between.
+            if to.exists() && from.exists() {
+                return Err(io::Error::new(io::ErrorKind::AlreadyExists, OCCUPIED));
+            }
             match fs::rename(&from, &to) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
                     // The existing file must be durable, too, because its name may not be synced yet.

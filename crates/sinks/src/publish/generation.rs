@@ -96,8 +96,8 @@ impl<O> Generation<O> {
                 seq: chain.number + 1,
             });
             let Settings { prefix, sink, .. } = settings;
-            let id = chain.id >> 96;
-            self.stem = format!("{prefix}{sink}-{id:08x}-{epoch}-{seq:010}");
+            let id = chain.id >> 64;
+            self.stem = format!("{prefix}{sink}-{id:016x}-{epoch}-{seq:010}");
         }
     }
 

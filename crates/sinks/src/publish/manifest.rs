@@ -8,7 +8,7 @@
 //!   "claim": 6,                                    the number of that run's claim: part of names in use
 //!   "position": { "epoch": 1, "seq": 4711 },       this manifest and earlier ones hold everything up to it; absent behind memory
 //!   "before": { "epoch": 1, "seq": 4000 },         the position of the previous manifest
-//!   "outputs": [{ "directory": "web/2026-11-21", "file": "lake-0123abcd-1-0000004001-0000.json.gz",
+//!   "outputs": [{ "directory": "web/2026-11-21", "file": "lake-0123456789abcdef-1-0000004001-0000.json.gz",
 //!                 "ticket": "...", "bytes": 123, "records": 45 }]
 //! }
 //! ```

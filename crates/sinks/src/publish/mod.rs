@@ -38,7 +38,7 @@ pub(crate) use patience::Patience;
 pub(crate) use run::run;
 #[cfg(feature = "hdfs")]
 pub(crate) use store::too_long;
-pub(crate) use store::{Place, Published, Put, Store};
+pub(crate) use store::{OCCUPIED, Place, Published, Put, Store};
 
 /// The settings of a publishing sink.
 pub(crate) struct Settings {

@@ -108,6 +108,11 @@ pub(crate) trait Store {
     async fn delete(&mut self, path: &str) -> Result<(), Failure>;
 }
 
+/// The error if a published file has the name of an output that is not published yet. Replacing the file would lose its records,
+/// and keeping it those of the output.
+pub(crate) const OCCUPIED: &str = "another file has this name; move it away, and this one is published. A sink publishes a name \
+    twice only if its manifests or its channel were removed or replaced by an old copy";
+
 /// The reason why this directory is too long, if so.
 pub(crate) fn too_long(directory: &str) -> Option<String> {
     let long = directory.split('/').any(|part| part.len() > PART_BYTES_MAX);

@@ -3,6 +3,7 @@
 //!
 //! `STORM=full` (`make storm`) runs more kills, for longer.
 
+mod contract;
 mod faults;
 mod name_service;
 

@@ -17,7 +17,7 @@ use std::{
 use millstream_pipeline::delivery::Receipt;
 
 use super::COMPONENT;
-use crate::rig::{Rig, Upstream, build, check_contract};
+use crate::rig::{Rig, Upstream, build, check_contract, misfit};
 use server::{Act, Received, Server};
 
 /// Runs a test on one runtime with local tasks, for at most five minutes (a busy machine is no failure).
@@ -108,8 +108,9 @@ fn it_keeps_the_contract_of_sinks() {
             Act::Ack
         });
         let server = server.await;
-        let sink = build(&COMPONENT, &options(&[&server], ""));
+        let add = r#", "add": {"copy": "{.message}"}"#;
+        let sink = build(&COMPONENT, &options(&[&server], add));
         let arrived = move || arrived.lock().unwrap().clone();
-        check_contract(&sink, "unused".as_ref(), arrived, None).await;
+        check_contract(&sink, "unused".as_ref(), arrived, Some(misfit())).await;
     });
 }

@@ -62,8 +62,8 @@ fn records_are_in_objects_by_tag_with_names_by_position() {
     assert_eq!(
         names,
         [
-            "db/2020/sink-abcdef01-1-0000000001-0001.log",
-            "web/2023/sink-abcdef01-1-0000000001-0000.log"
+            "db/2020/sink-abcdef0100000000-1-0000000001-0001.log",
+            "web/2023/sink-abcdef0100000000-1-0000000001-0000.log"
         ]
     );
     let bodies: Vec<_> = files.values().map(Vec::as_slice).collect();
@@ -101,8 +101,8 @@ fn a_second_run_continues_after_the_first_and_publishes_nothing_twice() {
     assert_eq!(
         names,
         [
-            "p-sink-00000000-1-0000000001-0000.json.gz",
-            "p-sink-00000000-1-0000000002-0000.json.gz"
+            "p-sink-0000000000000000-1-0000000001-0000.json.gz",
+            "p-sink-0000000000000000-1-0000000002-0000.json.gz"
         ]
     );
 }
@@ -217,4 +217,29 @@ fn it_keeps_the_contract_of_sinks() {
     };
     let state = directory.path().join("state");
     block_on(check_contract(&sink, &state, arrived, Some(misfit())));
+}
+
+#[test]
+fn a_file_with_the_name_of_an_output_is_not_replaced_but_reported_until_it_is_moved_away() {
+    let directory = tempfile::tempdir().unwrap();
+    let out = directory.path().join("out");
+    let upstream = Upstream::durable(7);
+    upstream.put(lines("web", "a\n"), false);
+    upstream.close();
+    let run = || {
+        let options = format!(r#"{{"url": "file://{}/", "format": "raw"}}"#, out.display());
+        let state = directory.path().join("state");
+        block_on(Rig::new(&COMPONENT, &options, &upstream, &state).run())
+    };
+    fs::create_dir(&out).unwrap();
+    let taken = out.join("sink-0000000000000000-1-0000000001-0000.log");
+    fs::write(&taken, "other\n").unwrap();
+    let failure = run().unwrap_err();
+    assert!(failure.message.contains("move it away"), "{failure}");
+    assert_eq!(fs::read(&taken).unwrap(), b"other\n");
+    assert_eq!(upstream.settled(), 0);
+    fs::rename(&taken, directory.path().join("moved")).unwrap();
+    run().unwrap();
+    assert_eq!(fs::read(&taken).unwrap(), b"a\n");
+    assert_eq!(upstream.settled(), 1);
 }

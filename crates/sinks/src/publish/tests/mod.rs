@@ -355,7 +355,10 @@ fn names_follow_from_positions_and_are_the_same_in_a_replay() {
         outputs.cloned().collect::<Vec<_>>()
     };
     let once = names(Faults::None);
-    assert_eq!(once[0], "a/0000/lake-00000000-1-0000000001-0000.log");
+    assert_eq!(
+        once[0],
+        "a/0000/lake-0000000000000000-1-0000000001-0000.log"
+    );
     assert_eq!(names(Faults::At(9, After::Nothing)), once);
 }
 
