@@ -44,9 +44,11 @@ impl Random {
 /// `parts.rest`. They parse on several threads, divide the records, and change nothing.
 pub const CHAINS: &str = "processors:\n\
     \x20 parsed: { type: parse, inputs: [in], as: regex, pattern: '^(?<message>.*)$', parallelism: 2 }\n\
-    \x20 halves: { type: route, inputs: [parsed], routes: { some: { where: { .message: { regex: '7' } } } } }\n\
+    \x20 mapped: { type: remap, inputs: [parsed], program: '.n = length!(.message); del(.n)' }\n\
+    \x20 halves: { type: route, inputs: [mapped], routes: { some: { where: { .message: { regex: '7' } } } } }\n\
     \x20 again: { type: parse, inputs: [kept], as: regex, pattern: '^(?<message>.*)$', parallelism: 2 }\n\
-    \x20 parts: { type: route, inputs: [again], routes: { some: { where: { .message: { regex: '8' } } } } }\n";
+    \x20 remapped: { type: remap, inputs: [again], program: '.n = length!(.message); del(.n)', parallelism: 2 }\n\
+    \x20 parts: { type: route, inputs: [remapped], routes: { some: { where: { .message: { regex: '8' } } } } }\n";
 
 /// A count or a number of seconds: `quick` in `make test`, `full` in `make storm`.
 pub fn in_storm(quick: u64, full: u64) -> u64 {

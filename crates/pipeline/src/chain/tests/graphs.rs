@@ -9,7 +9,7 @@ use millstream_wire::{
 };
 
 use super::*;
-use crate::partition::Partition;
+use crate::{partition::Partition, reject::Rejected};
 
 /// The work of a processor of the test. It depends on the record alone.
 #[derive(Clone, Copy, Debug)]
@@ -123,10 +123,33 @@ fn plain(batch: &Batch) -> Vec<(std::ops::Range<usize>, Plain)> {
     each.collect()
 }
 
-/// A node of a random graph: its work, and for each port its next steps.
+/// A node of a random graph: its work, for each port its next steps, and its tasks.
 struct Drawn {
     applied: Applied,
     ports: Vec<Vec<Hop>>,
+    tasks: Tasks,
+}
+
+impl Drawn {
+    /// How often the node processes each record.
+    fn copies(&self) -> usize {
+        match self.tasks.partition {
+            Partition::Broadcast => self.tasks.count.unwrap_or(1),
+            _ => 1,
+        }
+    }
+}
+
+/// A rejected record: its node, its tag and its bytes.
+type Refused = (String, String, Vec<u8>);
+
+/// What a graph does with records.
+#[derive(Default)]
+struct Outcome {
+    /// The records for the consumer, in order.
+    ends: Vec<Plain>,
+    /// The rejected records, sorted.
+    rejected: Vec<Refused>,
 }
 
 fn steps(random: &mut Random, from: usize, nodes: usize) -> Vec<Hop> {
@@ -154,7 +177,8 @@ fn steps(random: &mut Random, from: usize, nodes: usize) -> Vec<Hop> {
     all
 }
 
-fn draw(random: &mut Random) -> (Vec<Drawn>, Vec<Hop>) {
+/// A graph with one to three entries.
+fn draw(random: &mut Random) -> (Vec<Drawn>, Vec<Vec<Hop>>) {
     let nodes = 1 + random.below(8) as usize;
     let mut all = Vec::new();
     for at in 0..nodes {
@@ -175,19 +199,43 @@ fn draw(random: &mut Random) -> (Vec<Drawn>, Vec<Hop>) {
         all.push(Drawn {
             applied,
             ports: ports.collect(),
+            tasks: Tasks::default(),
         });
     }
-    (
-        all,
-        vec![
-            super::hop(Step::Node(0), None),
-            super::hop(Step::End, Some("none")),
-        ],
-    )
+    let mut entries = vec![vec![
+        super::hop(Step::Node(0), None),
+        super::hop(Step::End, Some("none")),
+    ]];
+    for _ in 0..random.below(3) {
+        entries.push(steps(random, 0, nodes));
+    }
+    (all, entries)
+}
+
+/// Draws the tasks of all nodes, up to `tasks` each. One node of some graphs sends all records to all of its tasks.
+fn draw_tasks(drawn: &mut [Drawn], random: &mut Random, tasks: usize, keyed: bool) {
+    for drawn in &mut *drawn {
+        drawn.tasks = Tasks {
+            count: (random.below(3) > 0).then_some(tasks),
+            partition: match random.below(4) {
+                0 => Partition::Shuffle,
+                1 | 2 if keyed => Partition::Key("{.key}".parse().unwrap()),
+                _ => Partition::Same,
+            },
+        };
+    }
+    if random.below(4) == 0 {
+        let at = random.below(drawn.len() as u64) as usize;
+        drawn[at].tasks = Tasks {
+            count: Some(tasks),
+            partition: Partition::Broadcast,
+        };
+    }
 }
 
 /// The interpreter: takes one record through the nodes in their order.
-fn interpret(nodes: &[Drawn], entry: &[Hop], record: Plain, ends: &mut Vec<Plain>) {
+fn interpret(nodes: &[Drawn], entry: &[Hop], record: Plain, outcome: &mut Outcome) {
+    let Outcome { ends, rejected } = outcome;
     let mut waiting: Vec<Vec<Plain>> = vec![Vec::new(); nodes.len()];
     let send =
         |hops: &[Hop], record: Plain, waiting: &mut Vec<Vec<Plain>>, ends: &mut Vec<Plain>| {
@@ -208,10 +256,16 @@ fn interpret(nodes: &[Drawn], entry: &[Hop], record: Plain, ends: &mut Vec<Plain
         all.sort_by(|a, b| a.0.cmp(&b.0));
         // A node receives all records that one record became under one tag together.
         for together in all.chunk_by(|a, b| (&a.0, a.2) == (&b.0, b.2)) {
-            let made: Vec<_> = together
-                .iter()
-                .flat_map(|record| apply(work, salt, record))
-                .collect();
+            let copies = std::iter::repeat_n(together, node.copies()).flatten();
+            let mut made = Vec::new();
+            for record in copies {
+                let applied = apply(work, salt, record);
+                if let ([], Work::Reject(_)) = (&applied[..], work) {
+                    let (tag, text, packed) = record;
+                    rejected.push((format!("n{at}"), tag.clone(), bytes_of(text, *packed)));
+                }
+                made.extend(applied);
+            }
             // Ports with the same next steps count as one.
             let joined = |port: &Vec<Hop>| node.ports.iter().position(|other| other == port);
             for (port, hops) in node.ports.iter().enumerate() {
@@ -243,28 +297,26 @@ fn by_key(all: &[Plain]) -> BTreeMap<(&str, &str), Vec<(&str, bool)>> {
     keys
 }
 
-fn plan_of(
-    drawn: &[Drawn],
-    entry: &[Hop],
-    random: &mut Random,
-    tasks: usize,
-    keyed: bool,
-) -> Arc<ChainPlan> {
-    let mut node = |drawn: &Drawn| {
-        let mut node = super::node("n", Arc::new(drawn.applied), drawn.ports.clone());
-        node.tasks = Tasks {
-            count: (random.below(3) > 0).then_some(tasks),
-            partition: match random.below(4) {
-                0 => Partition::Shuffle,
-                1 | 2 if keyed => Partition::Key("{.key}".parse().unwrap()),
-                _ => Partition::Same,
-            },
-        };
+/// The bytes of a record with this text.
+fn bytes_of(text: &str, packed: bool) -> Vec<u8> {
+    if !packed {
+        return text.as_bytes().to_vec();
+    }
+    let mut bytes = Vec::new();
+    entry(text, &mut bytes);
+    bytes
+}
+
+fn plan_of(drawn: &[Drawn], entries: &[Vec<Hop>]) -> Arc<ChainPlan> {
+    let node = |(at, drawn): (usize, &Drawn)| {
+        let (applied, ports) = (Arc::new(drawn.applied), drawn.ports.clone());
+        let mut node = super::node(&format!("n{at}"), applied, ports);
+        node.tasks = drawn.tasks.clone();
         node
     };
     Arc::new(ChainPlan {
-        nodes: drawn.iter().map(&mut node).collect(),
-        entries: vec![entry.to_vec()],
+        nodes: drawn.iter().enumerate().map(node).collect(),
+        entries: entries.to_vec(),
     })
 }
 
@@ -283,8 +335,34 @@ fn batch_of(texts: &[String], packed: bool) -> Batch {
     }
 }
 
-/// Feeds records in random batches.
-fn run(plan: &Arc<ChainPlan>, records: &[String], packed: bool, random: &mut Random) -> Vec<Plain> {
+/// Divides records into batches at random, each with the entry that it arrives by.
+fn batches<'a>(
+    mut rest: &'a [String],
+    entries: usize,
+    random: &mut Random,
+) -> Vec<(usize, &'a [String])> {
+    let mut all = Vec::new();
+    while !rest.is_empty() {
+        let most = [1, 7, 1000][random.below(3) as usize];
+        let count = (1 + random.below(most) as usize).min(rest.len());
+        let (now, later) = rest.split_at(count);
+        rest = later;
+        all.push((random.below(entries as u64) as usize, now));
+    }
+    all
+}
+
+fn without_newline(bytes: &[u8]) -> &[u8] {
+    bytes.strip_suffix(b"\n").unwrap_or(bytes)
+}
+
+/// Feeds batches to the chain.
+fn run(
+    plan: &Arc<ChainPlan>,
+    batches: &[(usize, &[String])],
+    packed: bool,
+    random: &mut Random,
+) -> Outcome {
     let meters = Meters::default();
     let (context, _) = contexts(&meters);
     let pool = Pool::new(1 << 24);
@@ -294,47 +372,72 @@ fn run(plan: &Arc<ChainPlan>, records: &[String], packed: bool, random: &mut Ran
     if random.below(2) == 0 {
         chain.deal_whole();
     }
-    let (mut ends, mut rest) = (Vec::new(), records);
-    while !rest.is_empty() {
-        let most = [1, 7, 1000][random.below(3) as usize];
-        let count = (1 + random.below(most) as usize).min(rest.len());
-        let (now, later) = rest.split_at(count);
-        rest = later;
-        let fed = block_on(chain.feed(0, &batch_of(now, packed))).unwrap();
+    let mut outcome = Outcome::default();
+    for (entry, texts) in batches {
+        let fed = block_on(chain.feed(*entry, &batch_of(texts, packed))).unwrap();
         for batch in &fed.batches {
-            assert_eq!(batch.count as usize, plain(batch).len());
-            ends.extend(plain(batch).into_iter().map(|(_, plain)| plain));
+            let records = plain(batch);
+            assert_eq!(batch.count as usize, records.len());
+            for (range, record) in records {
+                let bytes = without_newline(&batch.body[range]);
+                assert_eq!(bytes, bytes_of(&record.1, record.2));
+                outcome.ends.push(record);
+            }
+        }
+        for (_, batch) in &fed.rejected {
+            for (range, _) in records(batch) {
+                let rejected = Rejected::read(&batch.body[range]).unwrap();
+                let bytes = without_newline(rejected.message).to_vec();
+                let (node, tag) = (rejected.node.to_owned(), rejected.tag.to_owned());
+                outcome.rejected.push((node, tag, bytes));
+            }
         }
     }
-    ends
+    outcome
 }
 
 #[test]
 fn any_graph_gives_the_records_of_an_interpreter_in_order_for_any_tasks_and_batches() {
+    let (mut rejected, mut copied) = (0, 0);
     for seed in 0..400 {
         let mut random = Random::new(seed);
-        let (drawn, entry) = draw(&mut random);
+        let (mut drawn, entries) = draw(&mut random);
         // Some are long, so that batches are divided among tasks.
         let width = if seed % 4 == 0 { 200 } else { 1 };
         let record = |n: usize| format!("{}{n:0width$}", char::from(b'a' + (n * 7 % 5) as u8));
         let records: Vec<_> = (0..random.below(600) as usize).map(record).collect();
         let works: Vec<_> = drawn.iter().map(|drawn| drawn.applied.work).collect();
         for (tasks, keyed) in [(1, false), (2, false), (5, false), (2, true), (5, true)] {
-            let mut expected = Vec::new();
-            for text in &records {
-                let plain = ("t".to_owned(), text.clone(), keyed);
-                interpret(&drawn, &entry, plain, &mut expected);
+            draw_tasks(&mut drawn, &mut random, tasks, keyed);
+            let batches = batches(&records, entries.len(), &mut random);
+            let mut expected = Outcome::default();
+            for (entry, texts) in &batches {
+                for text in *texts {
+                    let plain = ("t".to_owned(), text.clone(), keyed);
+                    interpret(&drawn, &entries[*entry], plain, &mut expected);
+                }
             }
-            let plan = plan_of(&drawn, &entry, &mut random, tasks, keyed);
-            let got = run(&plan, &records, keyed, &mut random);
+            let mut got = run(&plan_of(&drawn, &entries), &batches, keyed, &mut random);
+            let is_copied = drawn.iter().any(|node| node.copies() > 1);
+            for outcome in [&mut got, &mut expected] {
+                outcome.rejected.sort_unstable();
+                if is_copied {
+                    // The tasks finish batch by batch, the interpreter record by record.
+                    outcome.ends.sort_unstable();
+                }
+            }
+            let (ends, wanted) = (&got.ends, &expected.ends);
             let is_same = match keyed {
-                false => by_tag(&got) == by_tag(&expected),
-                true => by_key(&got) == by_key(&expected),
+                false => by_tag(ends) == by_tag(wanted),
+                true => by_key(ends) == by_key(wanted),
             };
-            assert!(
-                is_same,
-                "seed {seed}, {tasks} tasks, keyed: {keyed}, {works:?}"
-            );
+            let case = format!("seed {seed}, {tasks} tasks, keyed: {keyed}, {works:?}");
+            assert!(is_same, "{case}");
+            assert!(got.rejected == expected.rejected, "{case}");
+            rejected += got.rejected.len();
+            copied += usize::from(is_copied);
         }
     }
+    // The graphs have what they are meant to show.
+    assert!(rejected > 10_000 && copied > 100, "{rejected} {copied}");
 }
