@@ -122,5 +122,11 @@ mod tests {
             &[],
             4,
         );
+        let sink = code.split("mod tests {").next().unwrap();
+        let lines = sink.lines().count();
+        assert!(
+            lines < 250,
+            "a sink that sends over a network takes {lines} lines"
+        );
     }
 }

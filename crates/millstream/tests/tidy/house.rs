@@ -110,6 +110,20 @@ fn scattered(files: &[&File]) -> Vec<(String, BTreeSet<String>)> {
     found.into_iter().collect()
 }
 
+#[test]
+fn no_type_is_cut_into_files() {
+    // Each section of the configuration reads its part of a node, in its own file.
+    const ALLOWED: [&str; 1] = ["crates/config/src/node.rs: Node"];
+    let all = files(&[".rs"]);
+    let code: Vec<&File> = all.iter().filter(|file| !file.is_test()).collect();
+    for (name, files) in scattered(&code) {
+        assert!(
+            ALLOWED.contains(&&*name),
+            "{name} has impl blocks in {files:?}: divide it by responsibility"
+        );
+    }
+}
+
 /// How many, their sum, the median, the 90th percentile and the largest.
 fn summary(mut numbers: Vec<usize>) -> String {
     numbers.sort_unstable();

@@ -92,7 +92,7 @@ impl Reader for Lane {
     }
 }
 
-/// What the nodes of a test did.
+/// Records the work of the nodes of a test.
 #[derive(Default)]
 struct Seen {
     bound: AtomicUsize,

@@ -1,4 +1,4 @@
-//! What consumers of a port get, when its receipts resolve, and when its channels close.
+//! The batches that the consumers of a port receive, its receipts, and the end of its channels.
 
 use std::{
     future::Future,

@@ -1,4 +1,4 @@
-//! What `status` shows of nodes, and the order in which a pipeline ends.
+//! The states that `status` shows of nodes, and the order in which a pipeline ends.
 
 use std::{collections::VecDeque, future::Future, task};
 

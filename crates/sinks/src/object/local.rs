@@ -85,7 +85,7 @@ impl Store for Local {
     async fn publish(&mut self, place: &Place, _: &str) -> Result<Published, Failure> {
         let (from, to) = (self.at(&place.in_use), self.at(&place.path()));
         let published = self.make_directory(&to).and_then(|()| {
-            // A rename would replace it. Nobody else creates files with this name in between.
+            // A rename would replace it. No other process creates a file with this name in between.
             if to.exists() && from.exists() {
                 return Err(io::Error::new(io::ErrorKind::AlreadyExists, OCCUPIED));
             }

@@ -305,7 +305,7 @@ fn wrong_options_are_reported_by_name() {
 fn it_keeps_the_contract_of_sinks() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("log");
-    // Whatever was written to a Unix stream can be read at once, so nothing is in flight when the check looks.
+    // A Unix stream can be read as soon as it is written, so nothing is in flight when the check looks.
     let listener = UnixListener::bind(&path).unwrap();
     listener.set_nonblocking(true).unwrap();
     let received = Mutex::new((Vec::new(), String::new()));

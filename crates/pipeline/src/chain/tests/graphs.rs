@@ -143,7 +143,7 @@ impl Drawn {
 /// A rejected record: its node, its tag and its bytes.
 type Refused = (String, String, Vec<u8>);
 
-/// What a graph does with records.
+/// The result of a graph for some records.
 #[derive(Default)]
 struct Outcome {
     /// The records for the consumer, in order.
