@@ -56,10 +56,12 @@ pub(super) struct Accumulator {
     linger: Duration,
     partitioner: super::partitioner::Partitioner,
     transactional: bool,
-    /// Topics are never removed, because their sequence numbers must not restart. So there are as many as were ever written to; the
-    /// cluster holds these, too.
+    /// Topics with partitions are never removed, because their sequence numbers must not restart. The cluster holds these, too. A topic
+    /// that does not exist is evicted with its records, so that the names that peers send cannot grow memory.
     pub(super) topics: Vec<Topic>,
     by_name: HashMap<String, usize>,
+    /// The indexes of evicted topics, for reuse.
+    vacant: Vec<usize>,
     /// The partitions that have records.
     pub(super) active: BTreeSet<Place>,
     /// The topics with records and without known partitions.
@@ -115,6 +117,7 @@ impl Accumulator {
             transactional: options.transactional_id.is_some(),
             topics: Vec::new(),
             by_name: HashMap::new(),
+            vacant: Vec::new(),
             active: BTreeSet::new(),
             wanting: BTreeSet::new(),
             registered: Registered::default(),
@@ -136,18 +139,30 @@ impl Accumulator {
         if let Some(place) = self.by_name.get(name) {
             return *place;
         }
-        let place = self.topics.len();
+        let topic = Topic::new(name);
+        let place = match self.vacant.pop() {
+            Some(vacant) => {
+                self.topics[vacant] = topic;
+                vacant
+            }
+            None => {
+                self.topics.push(topic);
+                self.topics.len() - 1
+            }
+        };
         self.by_name.insert(name.to_owned(), place);
-        self.topics.push(Topic {
-            name: name.into(),
-            partitions: Vec::new(),
-            staged: Outgoing::default(),
-            staged_since: None,
-            sticky: 0,
-            missing_since: None,
-            learned_at: None,
-        });
         place
+    }
+
+    /// Evicts a topic without partitions and records.
+    fn evict(&mut self, topic: usize) {
+        let Some(found) = self.topics.get_mut(topic) else {
+            return;
+        };
+        let evicted = std::mem::replace(found, Topic::new(""));
+        if self.by_name.remove(&*evicted.name).is_some() {
+            self.vacant.push(topic);
+        }
     }
 
     /// The index of a topic, if it was used before.
@@ -518,7 +533,7 @@ impl Accumulator {
         Some(next)
     }
 
-    /// Fails the staged records of a topic.
+    /// Fails the staged records of a topic, and evicts it if its partitions are not known.
     pub(super) fn unstage(&mut self, topic: usize, error: &Error) {
         let Some(found) = self.topics.get_mut(topic) else {
             return;
@@ -526,6 +541,9 @@ impl Accumulator {
         let (staged, name) = (std::mem::take(&mut found.staged), found.name.clone());
         found.staged_since = None;
         self.wanting.remove(&topic);
+        if found.partitions.is_empty() {
+            self.evict(topic);
+        }
         for (index, record) in staged.records.iter().enumerate() {
             self.records -= 1;
             self.bytes -= Builder::room_for(&Parts {

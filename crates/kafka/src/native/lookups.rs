@@ -73,8 +73,10 @@ impl Lookups {
     pub(super) async fn ask_metadata(self: Rc<Self>) {
         let topics: Vec<String> = {
             let (state, wanted) = (self.session.shared.lock(), self.wanted.borrow());
-            let named = wanted.iter().filter_map(|topic| state.topics.get(*topic));
-            named.map(|topic| topic.name.as_ref().to_owned()).collect()
+            let topics = wanted.iter().filter_map(|topic| state.topics.get(*topic));
+            let names = topics.map(|topic| topic.name.as_ref().to_owned());
+            // Some may have been evicted in the meantime.
+            names.filter(|name| !name.is_empty()).collect()
         };
         let cluster = self
             .session

@@ -71,6 +71,19 @@ pub(super) fn headers(
 }
 
 impl Topic {
+    /// A topic whose partitions are not known.
+    pub(super) fn new(name: &str) -> Self {
+        Self {
+            name: name.into(),
+            partitions: Vec::new(),
+            staged: Outgoing::default(),
+            staged_since: None,
+            sticky: 0,
+            missing_since: None,
+            learned_at: None,
+        }
+    }
+
     /// Copies a record to the staging list.
     pub(super) fn stage(
         &mut self,

@@ -112,6 +112,32 @@ fn a_partition_has_one_batch_in_flight_and_its_sequence_numbers_have_no_gaps() {
 }
 
 #[test]
+fn topics_that_do_not_exist_do_not_stay_in_memory() {
+    let shared = shared(options());
+    let (mut state, now) = (shared.lock(), Instant::now());
+    let real = state.topic("real");
+    state.learn(real, &[(0, 1)], now);
+    for number in 0..1000 {
+        let name = format!("unknown-{number}");
+        let records = Outgoing {
+            topics: vec![name.clone()],
+            ..outgoing(number, 1, None)
+        };
+        assert_eq!(state.append_all(&records, 0, now), (1, false));
+        let topic = state.known(&name).unwrap();
+        state.unstage(topic, &Error::new(Kind::Refused, "it does not exist"));
+        assert_eq!(state.known(&name), None);
+        let failed = state.failed.pop().unwrap();
+        assert_eq!((failed.number, failed.topic), (number, name));
+    }
+    assert_eq!((state.topics.len(), state.records), (2, 0));
+    // The topic with partitions keeps its sequence numbers.
+    state.take_back(None, &Error::new(Kind::Fatal, "no identity"));
+    assert_eq!(state.known("real"), Some(real));
+    assert!(state.topics.len() == 2 && state.wanting.is_empty());
+}
+
+#[test]
 fn sequence_numbers_with_an_unknown_outcome_are_never_reused() {
     let shared = shared(ProducerOptions {
         batch_records: 1,
