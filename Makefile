@@ -24,8 +24,7 @@ lint: deps       ## check formatting, lints and licences
 unit:            ## run the Rust tests
 	$(CARGO) test --workspace --locked --features millstream/hdfs,millstream/vrl $(KAFKA)
 plain:           ## build without optional features and run the unit tests
-	$(CARGO) build --workspace --locked
-	$(CARGO) test --locked --lib --bins -p millstream -p millstream-kafka -p millstream-processors -p millstream-sinks -p millstream-sources -p millstream-vrl
+	$(CARGO) test --workspace --locked --lib --bins
 fuzz: deps       ## fuzz every decoder for FUZZ_SECONDS (30) each
 	@PATH="$(TOOLS)/bin:$$PATH" tests/fuzz.sh
 test: deps       ## run all tests, with real clients
