@@ -162,10 +162,7 @@ impl Disk for HostDisk {
         if let Open::Output(OutputMode::Exactly(mode)) = how {
             file.set_permissions(fs::Permissions::from_mode(mode))?;
         }
-        Ok(Arc::new(HostFile {
-            file,
-            cached_only: AtomicBool::new(false),
-        }))
+        Ok(Arc::new(HostFile::new(file)))
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
@@ -236,6 +233,27 @@ struct HostFile {
     file: fs::File,
     /// The file system has refused RWF_DONTCACHE, which is tried once per file.
     cached_only: AtomicBool,
+    locked: AtomicBool,
+}
+
+impl HostFile {
+    fn new(file: fs::File) -> Self {
+        Self {
+            file,
+            cached_only: AtomicBool::new(false),
+            locked: AtomicBool::new(false),
+        }
+    }
+}
+
+impl Drop for HostFile {
+    /// Releases the lock. Closing the file is not enough: a process that is being started holds all open files between `fork` and
+    /// `exec`, and a lock that it holds would refuse the next one to open the file.
+    fn drop(&mut self) {
+        if *self.locked.get_mut() {
+            let _ = rustix::fs::flock(&self.file, rustix::fs::FlockOperation::Unlock);
+        }
+    }
 }
 
 /// RWF_DONTCACHE of `pwritev2(2)`; rustix has no name for it yet.
@@ -310,7 +328,10 @@ impl File for HostFile {
             &self.file,
             rustix::fs::FlockOperation::NonBlockingLockExclusive,
         ) {
-            Ok(()) => Ok(true),
+            Ok(()) => {
+                self.locked.store(true, Ordering::Relaxed);
+                Ok(true)
+            }
             Err(rustix::io::Errno::WOULDBLOCK) => Ok(false),
             Err(error) => Err(error.into()),
         }
@@ -493,5 +514,19 @@ mod tests {
                 .try_lock()
                 .unwrap()
         );
+    }
+
+    #[test]
+    fn a_dropped_file_is_unlocked_even_if_a_starting_process_still_holds_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("lock");
+        let file = fs::File::create(&path).unwrap();
+        let held = file.try_clone().unwrap();
+        let first = HostFile::new(file);
+        assert!(first.try_lock().unwrap());
+        drop(first);
+        let next = HostDisk.open(&path, Open::Write).unwrap();
+        assert!(next.try_lock().unwrap());
+        drop(held);
     }
 }

@@ -160,6 +160,10 @@ fn a_reload_changes_the_edges_and_the_description() {
     wait_until("the edges lead through the new processor", || {
         ends(&edges()) == ["\"numbers\" \"odd\"", "\"odd\" \"out\""]
     });
+    // The descriptions are replaced when all nodes run.
+    wait_until("the new processor is described", || {
+        get_here(api, "/nodes/odd").starts_with("HTTP/1.1 200")
+    });
     let node = json(&get_here(api, "/nodes/odd"));
     assert_eq!(node["options"]["where"][".message"]["exists"], true);
     assert_eq!(node["in_front_of"][0], "out");
