@@ -99,7 +99,7 @@ impl Chain {
         let manifest = Manifest::decode(&bytes).map_err(|what| {
             let text = format!(
                 "the manifest {path} {what}; without it the published outputs are unknown: repair it, or remove {} and accept \
-                 that what was published since the channel's cursor comes twice",
+                 that what was published since the channel's cursor is written again",
                 self.directory
             );
             Failure::peer(text).never_again()

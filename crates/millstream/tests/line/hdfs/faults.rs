@@ -1,6 +1,7 @@
-//! A cluster behind a network that is cut, and one whose disk is full. Needs root.
+//! A cluster behind a network that is cut, one whose disk is full, and one that has another file with the name of an output. Needs
+//! root.
 
-use std::{thread::sleep, time::Duration};
+use std::{io::Write, net::TcpStream, thread::sleep, time::Duration};
 
 use millstream_testkit::server::{hdfs::Hdfs, network::Network};
 
@@ -57,4 +58,51 @@ fn a_full_disk_at_the_data_node_loses_and_duplicates_nothing() {
     assert_eq!(program.stop(), Some(0), "{}", log(directory));
     publish_all(directory, &sink, &[]);
     verify_avro(&cluster, directory);
+}
+
+#[test]
+fn a_file_with_the_name_of_an_output_stays_and_the_output_is_published_when_it_is_moved_away() {
+    let directory = tempfile::tempdir().unwrap();
+    let directory = directory.path();
+    let cluster = Hdfs::start(&directory.join("cluster"));
+    let port = free_port();
+    let sink = quick(&cluster, "format: raw");
+    let listen = format!("{{ type: syslog, listen: \"tcp://127.0.0.1:{port}\" }}");
+    let program = start(directory, &config(directory, &listen, &sink)).listens(port);
+    let send = |text: &str| {
+        let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+        writeln!(stream, "<13>1 2026-11-21T06:40:31.5Z web app 7 - - {text}").unwrap();
+    };
+    let published = || {
+        let files = cluster.files("/logs");
+        let mut files = files.into_iter();
+        files.find(|path| !path.contains("/_millstream/"))
+    };
+    send("first");
+    let mut first = None;
+    wait_until("the first file is published", || {
+        first = published();
+        first.is_some()
+    });
+    // Names count the positions of the channel, so the name of the next file is known.
+    let first = first.unwrap();
+    let next = first.replace("-0000000001-", "-0000000002-");
+    let other = directory.join("other");
+    std::fs::write(&other, "other\n").unwrap();
+    cluster.shell(&["-put", &other.display().to_string(), &next]);
+    send("second");
+    wait_until("the sink reports the name", || {
+        log(directory).contains(&format!(
+            "cannot publish {next}: another file has this name"
+        ))
+    });
+    assert_eq!(cluster.shell(&["-cat", &next]), "other\n");
+    cluster.shell(&["-mv", &next, "/moved"]);
+    wait_until("the second file is published", || {
+        cluster.files("/logs").contains(&next)
+    });
+    assert_eq!(cluster.shell(&["-cat", &next]), "second\n");
+    assert_eq!(cluster.shell(&["-cat", &first]), "first\n");
+    assert_eq!(cluster.shell(&["-cat", "/moved"]), "other\n");
+    assert_eq!(program.stop(), Some(0), "{}", log(directory));
 }
