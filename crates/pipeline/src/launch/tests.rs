@@ -27,6 +27,8 @@ use crate::{
 
 /// Any step fails after this time.
 const PATIENCE: Duration = Duration::from_secs(20);
+/// How long a test watches for something that must not happen.
+const WATCH: Duration = Duration::from_millis(50);
 /// The records of a batch.
 const RECORDS: u32 = 2;
 
@@ -244,6 +246,7 @@ async fn no_node_runs_if_a_source_cannot_bind() {
     let failure = start(broken).await.err().expect("the start fails");
     assert!(failure.message.contains("the port is in use"), "{failure}");
     assert_eq!(seen.bound.load(SeqCst), 2);
+    tokio::time::sleep(WATCH).await;
     assert!(!seen.has_run.load(SeqCst));
     // It has released the directory.
     start(plan(directory.path(), &seen, &[Ok(())]))
