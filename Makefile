@@ -6,10 +6,10 @@ KAFKA := $(if $(shell pkg-config --exists libssl zlib 2>/dev/null && command -v 
 ALL := --features millstream/kafka,millstream/hdfs,millstream/vrl
 TOOLS := $(if $(XDG_CACHE_HOME),$(XDG_CACHE_HOME),$(HOME)/.cache)/millstream/tools
 
-.PHONY: help build demo test storm unit plain lint fuzz deps
+.PHONY: help build demo test storm unit plain lint fuzz fuzz-targets deps
 
 help:            ## list the targets
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
 build:           ## build optimised programs
 	$(CARGO) build --release --locked --features millstream/hdfs,millstream/vrl $(KAFKA)
 	@$(if $(KAFKA),,echo "built without the source kafka: install libssl-dev, zlib1g-dev and pkg-config for it")
@@ -23,10 +23,12 @@ lint: deps       ## check formatting, lints and licences
 	PATH="$(TOOLS)/bin:$$PATH" $(CARGO) deny --all-features check bans licenses sources
 unit:            ## run the Rust tests
 	$(CARGO) test --workspace --locked --features millstream/hdfs,millstream/vrl $(KAFKA)
-plain:           ## build without optional features and run the unit tests
-	$(CARGO) test --workspace --locked --lib --bins
+plain:           ## build without optional features and run the unit tests of the crates that have them
+	$(CARGO) test --locked --lib --bins -p millstream -p millstream-kafka -p millstream-processors -p millstream-sinks -p millstream-vrl
 fuzz: deps       ## fuzz every decoder for FUZZ_SECONDS (30) each
 	@PATH="$(TOOLS)/bin:$$PATH" tests/fuzz.sh
+fuzz-targets: deps  ## build what `make fuzz` runs
+	@PATH="$(TOOLS)/bin:$$PATH" tests/fuzz.sh build
 test: deps       ## run all tests, with real clients
 	@tests/run-all.sh
 storm: deps      ## run kills, restarts, freezes and damage at full length; `make test` runs a part of them

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs every fuzz target for FUZZ_SECONDS (30), as many at a time as there are cores. A finding ends the run with an error; its input is
-# in fuzz/artifacts. The project's stable compiler suffices: only sanitizers, which safe code does not need, require a nightly one.
+# in fuzz/artifacts. With the argument `build`, only builds the targets. The project's stable compiler suffices: only sanitizers, which safe code does not need, require a nightly one.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export FUZZ_SECONDS=${FUZZ_SECONDS:-30}
@@ -29,6 +29,7 @@ export -f fuzz
 directory=$(cargo metadata --locked --format-version 1 --manifest-path fuzz/Cargo.toml | grep -o '"target_directory":"[^"]*"' | cut -d '"' -f 4)
 # One build links all targets; `cargo fuzz run` would start cargo again for each.
 cargo fuzz build --sanitizer none
+[ "${1:-}" != build ] || exit 0
 host=$(rustc -vV | sed -n 's/^host: //p')
 export FUZZ_PROGRAMS="$directory/$host/release"
 grep -l '^#!\[no_main\]' fuzz/fuzz_targets/*.rs | xargs -n 1 basename -s .rs |
