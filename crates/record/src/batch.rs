@@ -13,9 +13,9 @@ use crate::{Origin, Tag, Time, Values};
 pub enum Encoding {
     /// Newline-delimited text: every record is one line and every line ends with `\n`.
     Lines = 1,
-    /// A MessagePack stream of `[time, record]` entries, as the forward protocol's PackedForward carries them. `time` is
-    /// an integer of seconds or an EventTime (ext type 0, 8 bytes), `record` is a map. Fluent Bit may have written
-    /// `[[time, metadata], record]`, which stays as it is.
+    /// A MessagePack stream of `[time, record]` entries, as the forward protocol's PackedForward carries them. `time` is an integer of
+    /// seconds or an EventTime (ext type 0, 8 bytes), `record` is a map. Entries that Fluent Bit wrote as `[[time, metadata], record]` are
+    /// stored unchanged.
     Packed = 2,
 }
 
@@ -26,18 +26,17 @@ pub struct Batch {
     pub tag: Tag,
     /// The encoding of `body`.
     pub encoding: Encoding,
-    /// Packed: all entries are known to be `[time, record]` without metadata. False: unknown.
+    /// For [`Encoding::Packed`]: true if all entries are known to be `[time, record]` without metadata; false if that is unknown.
     pub plain: bool,
     /// The records, in the encoding in which they arrived. The creator of the batch has validated every record.
     pub body: Bytes,
     /// The number of records in `body`.
     pub count: u32,
-    /// When the source received the records, by the wall clock. A durable channel keeps it, so that a replay sees the
-    /// same time.
+    /// When the source received the records, by the wall clock. A durable channel stores this time, so that a replay sees the same one.
     pub received: Time,
     /// The values that all its records share: host, peer, path, ...
     pub values: Arc<Values>,
-    /// Where its records came from, if their sender may send them again; in the order of the body.
+    /// The origins of all records that their sender may send again, in the order of the body.
     pub origins: Vec<Origin>,
 }
 

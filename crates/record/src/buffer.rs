@@ -7,8 +7,8 @@
 //! A message from a peer has a [`Claim`]: the maximum memory that it may take. Its buffers grow as its bytes arrive, and the pool
 //! admits as many messages as can be completed ([`crate::claims`]); the others wait before their first buffer.
 //!
-//! The offset of a buffer in its page decides how fast the kernel copies into it. The program's allocator chooses it
-//! (`sys/allocator.rs`), for these buffers and every other large one.
+//! The offset of a buffer in its page decides how fast the kernel copies into it. The program's allocator (`sys/allocator.rs`) chooses this
+//! offset for every large buffer, not only for those of the pool.
 
 use std::{
     fmt,
@@ -60,7 +60,7 @@ impl Pool {
         self.hand_out(bytes, None)
     }
 
-    /// Begins a message of up to `bytes`.
+    /// Begins a message that may take up to `bytes` of memory.
     pub fn claim(&self, bytes: usize) -> Claim {
         Claim {
             number: self.lock().begin_claim(bytes),
@@ -68,7 +68,8 @@ impl Pool {
         }
     }
 
-    /// Counts `bytes` that are held outside of a buffer; `None` if all memory is taken.
+    /// Counts `bytes` that are held outside of a buffer as taken, until the [`Charge`] is dropped. Returns `None` if they would exceed the
+    /// bound.
     pub fn charge(&self, bytes: usize) -> Option<Charge> {
         self.lock().charge(bytes).then(|| Charge {
             bytes,
@@ -101,7 +102,7 @@ impl Pool {
         .await;
     }
 
-    /// A buffer of which `bytes` already count as taken.
+    /// Returns an empty buffer with room for `bytes`, which already count as taken.
     fn hand_out(&self, bytes: usize, claim: Option<u64>) -> Buffer {
         let mut ledger = self.lock();
         let free = ledger.reuse(bytes, claim);
@@ -116,14 +117,14 @@ impl Pool {
         }
     }
 
-    /// Returns bytes that were counted.
+    /// Gives back bytes that count as taken, and their buffer. Wakes the requests that are granted because of it.
     fn give_back(&self, bytes: usize, claimed: Option<(u64, usize)>, buffer: Option<Vec<u8>>) {
         let wakers = self.lock().give_back(bytes, claimed, buffer);
         wakers.into_iter().for_each(Waker::wake);
     }
 
     fn lock(&self) -> MutexGuard<'_, Ledger> {
-        // No code that holds the lock can panic half way, so a poisoned lock is consistent.
+        // No code that holds the lock can panic in the middle of a change, so the ledger is consistent even if the lock is poisoned.
         self.0.ledger.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -132,7 +133,7 @@ impl Pool {
 struct Granting<'p> {
     pool: &'p Pool,
     wish: Wish,
-    /// The number of the request while it waits.
+    /// The number of the request in the ledger while it waits there.
     number: Option<u64>,
 }
 
@@ -170,7 +171,7 @@ impl Drop for Granting<'_> {
         };
         let granted = self.pool.lock().cancel(number);
         let bytes = if granted { self.wish.bytes } else { 0 };
-        // Other requests may have waited behind this one.
+        // Requests that waited behind this one may be granted now.
         self.pool
             .give_back(bytes, self.wish.claim.map(|claim| (claim, bytes)), None);
     }
@@ -200,21 +201,20 @@ impl Claim {
         &self.pool
     }
 
-    /// Lets the message take `bytes` from now on, even beyond its claim; false if other messages could no longer be
-    /// completed.
+    /// Lets the message take `bytes` more, even beyond its claim. Returns false if other messages could then no longer be completed.
     #[must_use]
     pub fn extend(&self, bytes: usize) -> bool {
         self.pool.lock().extend_claim(self.number, bytes)
     }
 
-    /// An empty buffer with room for `bytes`, once there is memory for it and all messages can be completed with it.
+    /// Waits until there is memory for `bytes` and all messages can still be completed, and returns an empty buffer of that size.
     pub async fn reserve(&self, bytes: usize) -> Buffer {
         let bytes = bytes.max(BUFFER_BYTES_MIN);
         self.pool.granted(bytes, Some(self.number)).await;
         self.pool.hand_out(bytes, Some(self.number))
     }
 
-    /// As [`Claim::reserve`], even beyond the claim of the message; `None` if other messages could no longer be
+    /// Like [`Claim::reserve`], but even beyond the claim of the message. Returns `None` if other messages could then no longer be
     /// completed.
     pub async fn reserve_more(&self, bytes: usize) -> Option<Buffer> {
         let bytes = bytes.max(BUFFER_BYTES_MIN);
@@ -245,8 +245,8 @@ impl Drop for Charge {
     }
 }
 
-/// A buffer of a [`Pool`]: a `Vec<u8>` that returns to the pool when it is dropped. Writing beyond its capacity is
-/// possible (it is a `Vec`) but not counted; [`Buffer::grow`] counts.
+/// A buffer of a [`Pool`]: a `Vec<u8>` that returns to the pool when it is dropped. A write beyond its capacity grows the `Vec` without
+/// counting the memory; use [`Buffer::grow`] instead.
 #[derive(Debug)]
 pub struct Buffer {
     bytes: Vec<u8>,
@@ -263,7 +263,8 @@ impl Buffer {
         Bytes::from_owner(self)
     }
 
-    /// Waits for memory of its claim and grows until it has room for `bytes` in total. Its content is kept.
+    /// Waits for memory, which counts towards the buffer's claim, and grows the buffer until it has room for `bytes` in total. The content
+    /// stays.
     pub async fn grow(&mut self, bytes: usize) {
         let Some(more) = bytes.checked_sub(self.size).filter(|more| *more > 0) else {
             return;
@@ -276,7 +277,7 @@ impl Buffer {
         }
         self.size += more;
         if bytes > KEEP_BYTES_MAX {
-            // The system moves pages of this size without copying them.
+            // The system grows an allocation of this size by remapping its pages, without copying.
             let missing = bytes - self.bytes.len();
             self.bytes.reserve_exact(missing);
             return;
@@ -291,7 +292,7 @@ impl Buffer {
         self.pool.lock().keep(smaller);
     }
 
-    /// As [`Buffer::grow`], for a message of unknown length: even beyond its claim. False if other messages could no
+    /// Like [`Buffer::grow`], but even beyond the claim, for a message of unknown length. Returns false if other messages could then no
     /// longer be completed.
     pub async fn grow_more(&mut self, claim: &Claim, bytes: usize) -> bool {
         let more = bytes.saturating_sub(self.size);
@@ -439,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn a_buffer_grows_with_what_it_holds() {
+    fn a_buffer_keeps_its_content_while_it_grows() {
         let pool = Pool::new(64 << 20);
         let claim = pool.claim(20 << 20);
         let mut buffer = ready(claim.reserve(1)).unwrap();

@@ -1,4 +1,4 @@
-//! The memory that messages being received may still take of a pool, and whether all of them can be completed.
+//! The memory that messages being received may still take from a pool, and whether all of them can be completed.
 //!
 //! Each message declares its maximum before it begins, and takes memory in steps as its bytes arrive. A step is granted
 //! only if all messages can still be completed one after another: the smallest with the memory that no message holds,
@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, HashMap};
 #[derive(Debug, Default)]
 pub(crate) struct Claims {
     parts: HashMap<u64, Part>,
-    /// The memory that messages hold, by what they may still take.
+    /// The memory that each message holds, sorted by (memory that the message may still take, its claim).
     by_need: BTreeMap<(usize, u64), usize>,
     /// The memory that all of them hold.
     held: usize,
@@ -47,8 +47,8 @@ impl Ask {
         self.held + self.need.max(self.bytes)
     }
 
-    /// Whether this request is unsafe if `other` is: it asks for at least as much, and its message holds at most as much and may
-    /// still take at least as much.
+    /// Whether this request must be unsafe if `other` is: this request asks for at least as much, and its message holds at most as much and
+    /// may still take at least as much.
     pub(crate) fn is_no_easier_than(&self, other: &Self) -> bool {
         self.bytes >= other.bytes && self.held <= other.held && self.need >= other.need
     }
@@ -61,8 +61,8 @@ impl Claims {
         self.by_need.insert((need, claim), 0);
     }
 
-    /// Removes a message that is complete or was given up. Its memory is still used by the pipeline, and comes back
-    /// later.
+    /// Removes a message that is complete or was aborted. The pipeline may still use its buffers, whose memory is returned when they are
+    /// dropped.
     pub(crate) fn end(&mut self, claim: u64) {
         if let Some(part) = self.parts.remove(&claim) {
             self.by_need.remove(&(part.need, claim));
@@ -75,14 +75,14 @@ impl Claims {
         self.parts.get(&claim).map_or(0, |part| part.held)
     }
 
-    /// A request of a message for `bytes`.
+    /// Returns the request of a message for `bytes`.
     pub(crate) fn ask(&self, claim: u64, bytes: usize) -> Ask {
         let Part { held, need } = self.parts.get(&claim).copied().unwrap_or_default();
         Ask { bytes, held, need }
     }
 
-    /// Whether a message may take `bytes`: all messages can still be completed, and hold at most `memory` together. A
-    /// message that is larger than this takes it alone.
+    /// Whether a message may take `bytes`: all messages can then still be completed, and hold at most `memory` together. A message that
+    /// needs more than `memory` may take it while no other message holds any.
     pub(crate) fn allows(&mut self, claim: u64, bytes: usize, memory: usize) -> bool {
         let Some(before) = self.parts.get(&claim).copied() else {
             return true;
@@ -102,8 +102,8 @@ impl Claims {
         }
     }
 
-    /// Raises the maximum of a message to hold `bytes` more; false if this exceeds the memory, or the others could no
-    /// longer be completed.
+    /// Raises the maximum of a message so that it may take `bytes` more. Returns false if this exceeds `memory`, or the other messages
+    /// could then no longer be completed.
     pub(crate) fn extend(&mut self, claim: u64, bytes: usize, memory: usize) -> bool {
         let Some(before) = self.parts.get(&claim).copied() else {
             return true;
@@ -182,7 +182,7 @@ mod tests {
         for claim in 0..4 {
             claims.begin(claim, 24);
         }
-        // After each of the first three, one of them can still be completed.
+        // After each of these three steps, the memory that is left completes at least one message.
         assert!((0..3).all(|claim| take(&mut claims, claim, 12)));
         assert!(!take(&mut claims, 3, 1));
         assert!(take(&mut claims, 0, 12));
@@ -208,13 +208,13 @@ mod tests {
         claims.begin(0, 10);
         claims.begin(1, 10);
         assert!(take(&mut claims, 0, 10) && take(&mut claims, 1, 10));
-        // The other one can be completed first.
+        // Message 0 can be completed first.
         assert!(claims.extend(1, 30, 48));
         assert!(!claims.extend(0, 29, 48));
         assert!(claims.extend(0, 28, 48));
         claims.give_back(0, 10);
         claims.end(0);
-        // Alone it may take everything.
+        // Message 1 is alone now and may take everything.
         assert!(!claims.extend(1, 39, 48));
         assert!(claims.extend(1, 38, 48) && take(&mut claims, 1, 38));
         assert_eq!(claims.held(1), 48);

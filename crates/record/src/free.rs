@@ -4,7 +4,7 @@
 
 /// The smallest buffer. Smaller requests are rounded up, so that buffers fit the next request.
 pub(crate) const BUFFER_BYTES_MIN: usize = 64 << 10;
-/// The largest buffer that is kept for reuse. Buffers of the hot paths are no larger: a queue has 2-4 MiB.
+/// The largest buffer that is kept for reuse. Buffers of the hot paths are no larger: a queue holds 2 to 4 MiB.
 pub(crate) const KEEP_BYTES_MAX: usize = 4 << 20;
 /// The most free buffers that are kept.
 const BUFFERS_MAX: usize = 64;
@@ -44,7 +44,7 @@ impl FreeList {
         self.buffers.remove(fitting.place)
     }
 
-    /// Keeps a buffer if its size is useful and the list is not full; otherwise drops it.
+    /// Keeps a buffer if its size is within the two limits and the list is not full; otherwise drops it.
     pub(crate) fn keep(&mut self, mut buffer: Vec<u8>) {
         let size = buffer.capacity();
         if (BUFFER_BYTES_MIN..=KEEP_BYTES_MAX).contains(&size) && self.buffers.len() < BUFFERS_MAX {

@@ -1,4 +1,4 @@
-//! The accounts of a pool: how much memory is in use, which buffers are free, and which requests wait.
+//! The bookkeeping of a pool: how much memory is in use, which buffers are free, and which requests wait.
 //!
 //! A request is granted if there is memory for it and all messages that are being received can still be completed
 //! ([`crate::claims`]). Every method that may let waiting requests succeed returns the tasks to wake, so that the caller can
@@ -18,7 +18,7 @@ use crate::{
 /// A message up to this size is small: it may use all memory for incoming data, larger ones only three quarters of it.
 /// So large messages that never complete cannot keep out small ones.
 const SMALL_BYTES_MAX: usize = 256 << 10;
-/// Memory is short when a request has waited this long.
+/// The pool reports that memory is short when a request has waited this long.
 const SHORT_AFTER: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
@@ -47,7 +47,7 @@ struct Request {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wish {
     pub(crate) bytes: usize,
-    /// The message that requests memory.
+    /// The claim of the message that requests the memory; `None` if the request belongs to no message.
     pub(crate) claim: Option<u64>,
 }
 
@@ -57,7 +57,7 @@ enum Verdict {
     Granted,
     /// There is no memory left now.
     Full,
-    /// If it were granted, large messages would exceed their share, or messages could not all be completed.
+    /// If the request were granted, large messages would exceed their share, or not all messages could be completed.
     Unsafe,
 }
 
@@ -86,12 +86,12 @@ impl Ledger {
             .is_some_and(|request| request.since.elapsed() >= SHORT_AFTER)
     }
 
-    /// Counts bytes without a check of the bound.
+    /// Counts bytes as taken, even beyond the bound.
     pub(crate) fn take(&mut self, bytes: usize) {
         self.taken += bytes;
     }
 
-    /// Counts bytes unless all memory is taken.
+    /// Counts bytes as taken. Returns false, and counts nothing, if they would exceed the bound.
     pub(crate) fn charge(&mut self, bytes: usize) -> bool {
         if self.taken + bytes > self.bytes_max {
             return false;
@@ -101,7 +101,7 @@ impl Ledger {
         true
     }
 
-    /// Begins a message of up to `bytes`.
+    /// Begins a message that may take up to `bytes`, and returns the number of its claim.
     pub(crate) fn begin_claim(&mut self, bytes: usize) -> u64 {
         let need = bytes.min(self.claims_max());
         let number = self.number();
@@ -109,7 +109,7 @@ impl Ledger {
         number
     }
 
-    /// Lets a message take `bytes` more, even beyond its claim; false if other messages could no longer be completed.
+    /// Lets a message take `bytes` more, even beyond its claim. Returns false if other messages could then no longer be completed.
     pub(crate) fn extend_claim(&mut self, claim: u64, bytes: usize) -> bool {
         let claims_max = self.claims_max();
         let is_small = self.claims.ask(claim, bytes).total() <= SMALL_BYTES_MAX;
@@ -131,7 +131,7 @@ impl Ledger {
         granted
     }
 
-    /// Adds a waiting request and returns its number.
+    /// Adds a waiting request. Returns its number and the tasks to wake.
     pub(crate) fn wait(&mut self, wish: Wish, waker: Waker) -> (u64, Vec<Waker>) {
         let number = self.number();
         let request = Request {
@@ -144,7 +144,7 @@ impl Ledger {
         (number, self.serve())
     }
 
-    /// Whether a request was granted, which removes it; otherwise `waker` is woken when it is.
+    /// Removes a request that was granted, and returns true. Returns false while the request waits; `waker` is woken when it is granted.
     pub(crate) fn poll(&mut self, number: u64, waker: &Waker) -> bool {
         match self.waiting.get_mut(&number) {
             Some(request) if !request.granted => {
@@ -165,7 +165,7 @@ impl Ledger {
         request.is_some_and(|request| request.granted)
     }
 
-    /// Returns bytes that were counted, those of a claim, and their buffer.
+    /// Gives back bytes that count as taken, the part of them that counts towards a claim, and their buffer.
     pub(crate) fn give_back(
         &mut self,
         bytes: usize,
@@ -182,8 +182,8 @@ impl Ledger {
         self.serve()
     }
 
-    /// Removes and returns a free buffer that fits. `bytes` already count as taken; the rest of its capacity is counted here, too.
-    /// So a message gets a larger buffer only while there is plenty of memory.
+    /// Removes and returns a free buffer that fits. `bytes` already count as taken; this method also counts the rest of the buffer's
+    /// capacity. A message gets a buffer that is larger than its request only while at most half of the memory for incoming data is taken.
     pub(crate) fn reuse(&mut self, bytes: usize, claim: Option<u64>) -> Option<Vec<u8>> {
         let fitting = self.free.find(bytes)?;
         let beyond = fitting.capacity - bytes;
@@ -221,7 +221,7 @@ impl Ledger {
         self.last
     }
 
-    /// The most memory for incoming data.
+    /// The limit on the memory for incoming data.
     fn fill_max(&self) -> usize {
         self.bytes_max / 4 * 3
     }
@@ -240,8 +240,8 @@ impl Ledger {
         {
             return Verdict::Unsafe;
         }
-        // A request is granted even above the bound while all others together hold no more than the part for draining. So one
-        // message can always continue.
+        // A request is granted even above the limit while everything other than its own message holds at most a quarter of the bound, the
+        // part reserved for draining. So one message can always continue.
         let own = wish.claim.map_or(0, |claim| self.claims.held(claim));
         let others = self.taken.saturating_sub(own);
         if others > self.fill_max() / 3 && self.taken + wish.bytes > self.fill_max() {
@@ -254,9 +254,9 @@ impl Ledger {
         Verdict::Granted
     }
 
-    /// Grants all requests that can be granted and returns the tasks to wake. Messages that hold memory come first,
-    /// because others wait for what they return; while one of them lacks memory, no other request is granted. Of
-    /// several messages that request too much only one is checked, because the check looks at every message.
+    /// Grants all requests that can be granted and returns the tasks to wake. Messages that already hold memory come first, because all
+    /// others wait for the memory that these return; while one of them waits for free memory, no request of the others is granted. The
+    /// check whether a request is safe looks at every message, so it is skipped if an easier request was already refused.
     fn serve(&mut self) -> Vec<Waker> {
         let mut wakers = Vec::new();
         if self.waiting.is_empty() {

@@ -1,4 +1,4 @@
-//! The data model: the batch, its tag, times, origins and positions; and the pool of buffers behind it.
+//! The data model: the batch, its tag, times, origins and positions; and the pool that provides the buffers of batches.
 //!
 //! This crate depends on none of our other crates. A batch keeps its bytes as they arrived; records are slices of them.
 

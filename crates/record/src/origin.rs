@@ -1,6 +1,8 @@
-//! Origins: by them repeats of a sender are recognised, and a source knows where to resume after a restart.
+//! Origins: they identify records that a sender repeats, and show a source where to resume after a restart.
 
 use bytes::Bytes;
+
+use crate::Tag;
 
 /// Where records came from, if they can arrive again.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,21 +19,23 @@ pub struct ChunkOrigin {
     /// The option `chunk`, as the MessagePack value that the sender wrote (of any type), so that ids are compared byte
     /// by byte.
     pub id: Bytes,
+    /// The tag under which the chunk arrived. Processors may have given its records another one.
+    pub tag: Tag,
     /// The connection of the chunk: a number that is never reused, even across restarts.
     pub connection: u64,
     /// Length of the payload as received (before decompression), in bytes.
     pub length: u32,
     /// CRC-32C of the payload as received (before decompression).
     pub checksum: u32,
-    /// The offset of its first byte in the batch's body.
+    /// The offset of the chunk's first byte in the batch's body.
     pub start: u32,
-    /// The offset after its last byte in the batch's body.
+    /// The offset after the chunk's last byte in the batch's body.
     pub end: u32,
     /// The number of records between `start` and `end`.
     pub records: u32,
 }
 
-/// The identity of a tailed file. It survives a rename and distinguishes a reused inode.
+/// The identity of a tailed file. It stays the same after a rename, and changes when the inode is reused for another file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FileId {
     /// `st_dev`.
@@ -40,17 +44,18 @@ pub struct FileId {
     pub inode: u64,
     /// Birth time in nanoseconds since 1970; 0 if the file system does not store it.
     pub birth: i64,
-    /// Hash of its first bytes (see the source `tail`), 0 while it is too short.
+    /// Hash of the file's first bytes (see the source `tail`); 0 while the file is too short.
     pub head: u64,
 }
 
-/// A part of a tailed file. The body of the batch holds exactly its bytes `begin..next`, or the records that were made from them.
+/// A part of a tailed file. The body of the batch holds exactly the bytes `begin..next` of the file, or the records that were made from
+/// them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileOrigin {
     /// The file.
     pub file: FileId,
     /// The offset of the first byte that the batch holds.
     pub begin: u64,
-    /// The offset of the first byte that it does not hold: where reading resumes.
+    /// The offset after the last byte that the batch holds: reading resumes here.
     pub next: u64,
 }

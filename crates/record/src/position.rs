@@ -6,9 +6,9 @@ use std::{fmt, str::FromStr};
 /// stop begins a new epoch, so a position always identifies the same content. `seq` continues across epochs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Position {
-    /// Raised at every unclean start.
+    /// Incremented at every start after an unclean stop.
     pub epoch: u32,
-    /// Raised with every frame.
+    /// Incremented with every frame.
     pub seq: u64,
 }
 
@@ -22,7 +22,7 @@ impl Position {
         }
     }
 
-    /// The previous position in the same epoch; the first one returns itself.
+    /// The previous position in the same epoch. Returns the position itself if `seq` is 0.
     #[must_use]
     pub fn before(self) -> Self {
         Self {

@@ -2,8 +2,8 @@
 
 use std::{fmt, sync::Arc};
 
-/// A dotted name, cheap to clone. It may hold any text that a peer sent, even none; characters that are not allowed in
-/// file names are replaced when a path is made of it.
+/// A dotted name, cheap to clone. It may hold any text that a peer sent, even an empty one. Characters that are not
+/// allowed in file names are replaced when the tag becomes part of a path.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Tag(Arc<str>);
 

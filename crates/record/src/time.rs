@@ -7,7 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 pub struct Time(pub i64);
 
 impl Time {
-    /// The wall clock, now.
+    /// The current time of the wall clock.
     pub fn now() -> Self {
         let since = SystemTime::now()
             .duration_since(UNIX_EPOCH)

@@ -24,7 +24,7 @@ impl Values {
         Self::default()
     }
 
-    /// Sets `name`; replaces an existing value in its place.
+    /// Sets `name`. An existing value is replaced, and its name keeps its index in the list.
     pub fn set(&mut self, name: &str, value: impl Into<String>) {
         match self.0.iter_mut().find(|(n, _)| n == name) {
             Some((_, old)) => *old = value.into(),
@@ -55,7 +55,7 @@ impl Values {
         self.0.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no values.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

@@ -116,6 +116,7 @@ fn batch(text: &str, origins: Vec<Origin>) -> Batch {
 fn chunk(text: &str, id: &'static [u8], connection: u64) -> Batch {
     let origin = ChunkOrigin {
         id: Bytes::from_static(id),
+        tag: Tag::from("t"),
         connection,
         length: text.len() as u32,
         checksum: text.bytes().map(u32::from).sum(),
@@ -177,7 +178,7 @@ fn a_repeat_is_answered_and_stored_once_also_after_a_restart() {
         let Opened {
             channel, finished, ..
         } = fixture.open(r#"{"size_max": "16MiB"}"#);
-        // Both copies are in flight at once.
+        // Both copies are in flight at the same time.
         let one = put(&channel, chunk("x\n", UNIQUE, connection));
         let two = put(&channel, chunk("x\n", UNIQUE, connection + 10));
         assert_eq!((run(one), run(two)), (Ok(()), Ok(())));
@@ -303,7 +304,7 @@ fn skipping_raises_a_condition_until_the_consumer_has_caught_up() {
 }
 
 #[test]
-fn the_channel_says_where_a_tailed_file_continues() {
+fn the_channel_reports_the_offset_at_which_a_tailed_file_continues() {
     let disk: Arc<dyn Disk> = Arc::new(SimulatedDisk::new(1));
     let fixture = Fixture::on(disk, std::path::Path::new("/buffer"));
     let file = FileId {
@@ -381,7 +382,7 @@ fn a_sink_that_has_committed_more_than_the_channel_holds_is_reported_and_misses_
     opened.channel.close();
     run(opened.finished).unwrap();
     drop((opened.channel, opened.readers));
-    // The sink has a position in the channel again, but the loss is still open.
+    // The position of the sink exists in the channel again, but the loss is not accepted yet.
     fixture.reporter = Reporter::new("buffer");
     let opened = fixture.open(r#"{"size_max": "16MiB"}"#);
     assert!(missing(&fixture).contains("7.9"));
@@ -480,7 +481,7 @@ fn a_channel_that_gives_up_waiting_for_room_closes_with_what_it_has_kept() {
         seen.last()
     );
 
-    // A dropped chunk is not a repeat when it is sent again. It is stored behind the kept ones.
+    // A dropped chunk is not a repeat when it is sent again. It is stored after the kept ones.
     let mut opened = fixture.open(r#"{"size_max": "8MiB"}"#);
     opened.readers[0].resume(None).unwrap();
     for number in 0..24 {
@@ -516,7 +517,7 @@ fn a_disk_that_fails_twice_stops_the_channel_and_fails_the_groups_that_are_not_k
     run(put(&opened.channel, batch("b\n", Vec::new()))).unwrap();
     disk.fail(Call::Sync, 100, 5);
     assert!(run(put(&opened.channel, batch("c\n", Vec::new()))).is_err());
-    // A channel that has stopped fails new groups at once.
+    // A channel that has stopped fails new groups immediately.
     assert!(run(put(&opened.channel, batch("d\n", Vec::new()))).is_err());
     let failure = run(opened.finished).unwrap_err();
     assert!(failure.message.contains("/buffer/"), "{failure}");
@@ -578,7 +579,7 @@ fn a_channel_whose_directory_is_gone_acknowledges_nothing_and_continues_when_it_
     std::fs::rename(&elsewhere, &place).unwrap();
     run(waits).unwrap();
     until(&|| held().is_empty());
-    // An idle channel notices it, too, and a stop ends the wait.
+    // An idle channel notices the missing directory, too, and a stop ends the wait.
     std::fs::remove_dir_all(&place).unwrap();
     until(&|| !held().is_empty());
     let lost = put(&opened.channel, batch("c\n", Vec::new()));

@@ -15,7 +15,7 @@ const LINE: u64 = 10;
 /// A sender of chunks with ids.
 pub struct Sender {
     pub name: String,
-    /// Its ids are hashes of the content, and it waits for each acknowledgement, like Fluent Bit.
+    /// Whether its ids are hashes of the content, and it waits for each acknowledgement, like Fluent Bit.
     pub content_ids: bool,
     pub connection: u64,
     /// Chunks that were created.
@@ -63,7 +63,7 @@ impl Sender {
         let range = self.sent..self.sent + chunks;
         self.sent += chunks;
         if chunks == 1 && random.chance(1, 3) {
-            return (self.in_parts(range.start), 1);
+            return (self.in_parts(range.start, random), 1);
         }
         (vec![self.gathered(range)], chunks)
     }
@@ -84,8 +84,8 @@ impl Sender {
         batch(&self.name, body, count, origins)
     }
 
-    /// One chunk as several batches, as a processor may split it.
-    fn in_parts(&self, chunk: usize) -> Vec<Batch> {
+    /// One chunk as several batches, as a processor may split it: under any tags, which may differ from those of an earlier copy.
+    fn in_parts(&self, chunk: usize, random: &mut Random) -> Vec<Batch> {
         let lines = self.lines(chunk);
         let size = lines.len().div_ceil(3);
         lines
@@ -96,7 +96,8 @@ impl Sender {
                     .flat_map(|line| format!("{line}\n").into_bytes())
                     .collect();
                 let origin = self.origin(chunk, 0, body.len(), lines.len());
-                batch(&self.name, body, lines.len(), vec![origin])
+                let tag = format!("{}.{}", self.name, random.below(3));
+                batch(&tag, body, lines.len(), vec![origin])
             })
             .collect()
     }
@@ -116,6 +117,7 @@ impl Sender {
         };
         Origin::Chunk(ChunkOrigin {
             id: Bytes::from([header, id.into_bytes()].concat()),
+            tag: Tag::from(&*self.name),
             connection: self.connection,
             length: lines.len() as u32,
             checksum,
@@ -153,7 +155,8 @@ impl Tailed {
         format!("f{}-{line:06}", self.number)
     }
 
-    /// Continues to read the file; sometimes from an earlier byte, as after a restart for another channel.
+    /// Continues to read the file; sometimes from an earlier byte, as a source does after a restart if another channel holds less of the
+    /// file.
     pub fn read(&mut self, random: &mut Random) -> Batch {
         if random.chance(1, 8) {
             self.next -= LINE * random.below(self.next / LINE + 1).min(9);

@@ -1,10 +1,12 @@
-//! No loss and no duplicates through processors: in front of disk channels and behind them, while sender and receiver are killed; and a slow one.
+//! No loss and no duplicates through processors before and after disk channels, while sender and receiver are killed. A processor
+//! or a sink that stops blocks no others.
 
 use std::{
     fs,
     io::{Read, Write},
     net::TcpStream,
     path::Path,
+    sync::atomic::{AtomicUsize, Ordering::Relaxed},
     thread::sleep,
     time::Duration,
 };
@@ -18,7 +20,8 @@ use crate::program::{
 /// The longest pause between two kills.
 const PAUSE_MS_MAX: u64 = 500;
 
-/// Parses, divides into two channels, and processes again in front of each sink. All records reach one of the two outputs.
+/// A receiver that parses records, divides them between two channels, and processes them again before each of two sinks. Each
+/// record reaches one of the two outputs.
 fn receiver(directory: &Path, port: u16) -> String {
     let place = directory.display();
     format!(
@@ -40,7 +43,7 @@ fn receiver(directory: &Path, port: u16) -> String {
     )
 }
 
-/// External programs in front of a disk channel and behind it, which answer with what they get.
+/// A receiver with external programs before and after a disk channel. The programs return their input unchanged.
 fn with_programs(directory: &Path, port: u16) -> String {
     let place = directory.display();
     format!(
@@ -63,7 +66,7 @@ fn nothing_is_lost_or_doubled_through_processors_when_sender_and_receiver_are_ki
     storm(receiver, records, "30000", kills);
 }
 
-/// A channel behind a channel, with processors in front of both, between them, and behind them.
+/// A receiver with two disk channels in series, and with processors before, between and after them.
 fn two_channels(directory: &Path, port: u16) -> String {
     let place = directory.display();
     format!(
@@ -80,10 +83,41 @@ fn two_channels(directory: &Path, port: u16) -> String {
 }
 
 #[test]
-fn nothing_is_lost_or_doubled_through_a_channel_behind_a_channel_when_sender_and_receiver_are_killed()
- {
+fn nothing_is_lost_or_doubled_through_two_channels_in_series_when_sender_and_receiver_are_killed() {
     let (records, kills) = (in_storm(800_000, 4_000_000), in_storm(40, 250));
     storm(two_channels, records, "30000", kills);
+}
+
+/// A receiver whose processors give some records a tag that differs from start to start (`turn`). Every third start has no
+/// processors.
+fn retagging(turn: usize, directory: &Path, port: u16) -> String {
+    let (processors, inputs) = match turn % 3 {
+        0 => (String::new(), "in"),
+        _ => (
+            format!(
+                "processors:\n\
+                 \x20 sevens: {{ type: route, inputs: [in], routes: {{ some: {{ where: {{ .message: {{ regex: '7' }} }} }} }} }}\n\
+                 \x20 named: {{ type: fields, inputs: [sevens.some], tag: \"{{tag}}.{turn}\" }}\n"
+            ),
+            "named, sevens.rest",
+        ),
+    };
+    let place = directory.display();
+    format!(
+        "data_dir: {place}/data\napi: {{ listen: [] }}\nthreads: 2\n\
+         sources:\n  in: {{ type: forward, listen: \"tcp://127.0.0.1:{port}\" }}\n\
+         {processors}\
+         channels:\n  kept: {{ type: disk, inputs: [{inputs}], size_max: 1GiB }}\n\
+         sinks:\n  out: {{ type: file, inputs: [kept], format: raw, path: \"{place}/out/all.log\" }}\n"
+    )
+}
+
+#[test]
+fn a_chunk_is_kept_once_if_restarts_change_its_tags() {
+    let (records, kills) = (in_storm(500_000, 4_000_000), in_storm(30, 250));
+    let turn = AtomicUsize::new(0);
+    let config = |place: &Path, port| retagging(turn.fetch_add(1, Relaxed), place, port);
+    storm(config, records, "30000", kills);
 }
 
 #[test]
@@ -102,7 +136,7 @@ fn a_stop_does_not_wait_for_room_in_the_second_of_two_channels() {
          sinks:\n  out: {{ type: forward, inputs: [second], servers: \"127.0.0.1:{behind}\", peer: millstream }}\n",
         place.display()
     );
-    // Longer than the test waits.
+    // The drain time is longer than the test waits.
     let program = Program::start_with(place, &config, &["--drain", "1h"]).listens(port);
     Generator::start(&generate(place, port, "300000", "1000000")).finish();
     wait_until("the second channel is full", || {
@@ -129,8 +163,8 @@ fn nothing_is_lost_or_doubled_through_external_programs_when_sender_and_receiver
     storm(with_programs, records, "30000", kills);
 }
 
-/// One sink behind processors writes a file, and another one behind the same processors sends to a Millstream that is stopped until
-/// the first one has everything. `nodes` has everything but the sources and sinks; the sinks read `file` and `next`.
+/// Two sinks read from the same processors. One writes a file. The other sends to a Millstream that is stopped until the first sink
+/// has everything. `nodes` holds the processors and channels; `file` and `next` are the inputs of the sinks.
 fn one_of_two_sinks_is_stopped(nodes: &str, [file, next]: [&str; 2]) {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path();
@@ -157,7 +191,8 @@ fn one_of_two_sinks_is_stopped(nodes: &str, [file, next]: [&str; 2]) {
     );
     let program = Program::start(place, &config).listens(port);
     let mut arguments = generate(place, port, "400000", "1000000");
-    // A sink behind memory acknowledges what it has synced. However slow the machine is, nothing is to be sent again.
+    // Without a disk channel, records are acked only when the sink has synced them. The long timeout keeps the generator from
+    // sending them again on a slow machine.
     let timeout = arguments.iter().position(|word| word == "--ack-timeout");
     arguments[timeout.unwrap() + 1] = "120s".to_owned();
     Generator::start(&arguments).finish();
@@ -174,7 +209,7 @@ fn one_of_two_sinks_is_stopped(nodes: &str, [file, next]: [&str; 2]) {
 }
 
 #[test]
-fn a_sink_behind_memory_receives_everything_while_one_behind_the_same_processors_is_stopped() {
+fn a_sink_without_a_channel_receives_everything_while_its_sibling_with_one_is_stopped() {
     one_of_two_sinks_is_stopped(
         "processors:\n\
          \x20 parsed: { type: parse, inputs: [in], as: regex, pattern: '^(?<message>.*)$', parallelism: 2 }\n\
@@ -185,8 +220,7 @@ fn a_sink_behind_memory_receives_everything_while_one_behind_the_same_processors
 }
 
 #[test]
-fn a_sink_behind_a_disk_channel_receives_everything_while_one_behind_the_same_processors_is_stopped()
- {
+fn a_sink_of_a_disk_channel_receives_everything_while_its_sibling_is_stopped() {
     let nodes = format!(
         "{CHAINS}channels:\n  kept: {{ type: disk, inputs: [halves.some, halves.rest], size_max: 1GiB }}\n"
     );
@@ -287,7 +321,7 @@ fn acked(sender: &mut TcpStream, id: u8) {
 }
 
 #[test]
-fn a_program_that_does_not_answer_holds_no_other_connection_of_its_thread() {
+fn a_program_that_does_not_answer_blocks_no_other_connection_of_its_thread() {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path().display();
     let (slow, fast, mild) = (free_port(), free_port(), free_port());
@@ -314,7 +348,7 @@ fn a_program_that_does_not_answer_holds_no_other_connection_of_its_thread() {
     wait_until("the program has the record", || {
         directory.path().join("asked").exists()
     });
-    // If they waited for the program, they would wait until the file `go` is there.
+    // If these connections waited for the program, they would wait until the file `go` exists.
     for port in [fast, mild] {
         let mut sender = TcpStream::connect(("127.0.0.1", port)).unwrap();
         sender.set_read_timeout(Some(PATIENCE)).unwrap();

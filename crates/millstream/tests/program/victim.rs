@@ -1,4 +1,4 @@
-//! Programs that are killed at random moments, the generator that feeds them, and the verifier that accounts for their
+//! Programs that are killed at random moments, the generator that sends records to them, and the verifier that checks their
 //! output.
 
 #![allow(clippy::print_stdout, reason = "a test says what it did")]
@@ -17,7 +17,7 @@ use super::{PATIENCE, Program, free_port, millbench, wait_until};
 pub struct Random(u64);
 
 impl Random {
-    /// A generator with the seed in the variable SEED, or a new one.
+    /// Uses the seed in the environment variable SEED, otherwise the time.
     pub fn new() -> Self {
         let seed = std::env::var("SEED")
             .ok()
@@ -40,8 +40,8 @@ impl Random {
     }
 }
 
-/// Processors for a test of a sink: from `in` to `halves.some` and `halves.rest`, and from the channel `kept` to `parts.some` and
-/// `parts.rest`. They parse on several threads, divide the records, and change nothing.
+/// Processors for tests of sinks. One chain leads from `in` to `halves.some` and `halves.rest`, the other from the channel `kept` to
+/// `parts.some` and `parts.rest`. Both parse with several tasks and route the records to two outputs, but leave them unchanged.
 pub const CHAINS: &str = "processors:\n\
     \x20 parsed: { type: parse, inputs: [in], as: regex, pattern: '^(?<message>.*)$', parallelism: 2 }\n\
     \x20 mapped: { type: remap, inputs: [parsed], program: '.n = length!(.message); del(.n)' }\n\
@@ -50,7 +50,7 @@ pub const CHAINS: &str = "processors:\n\
     \x20 remapped: { type: remap, inputs: [again], program: '.n = length!(.message); del(.n)', parallelism: 2 }\n\
     \x20 parts: { type: route, inputs: [remapped], routes: { some: { where: { .message: { regex: '8' } } } } }\n";
 
-/// A count or a number of seconds: `quick` in `make test`, `full` in `make storm`.
+/// Selects a count or a number of seconds: `quick` in `make test`, `full` in `make storm`.
 pub fn in_storm(quick: u64, full: u64) -> u64 {
     match std::env::var_os("STORM") {
         Some(_) => full,
@@ -58,7 +58,8 @@ pub fn in_storm(quick: u64, full: u64) -> u64 {
     }
 }
 
-/// With probability 1/2, starts the program and kills it within 50 ms, then repeats: kills hit every stage of a start.
+/// Starts the program and kills it within 50 ms, zero or more times (with probability 1/2 each time), so that the kills interrupt
+/// starts at every stage.
 pub fn kill_at_start(directory: &Path, config: &str, random: &mut Random) {
     const START_MS_MAX: u64 = 50;
     while random.below(2) == 0 {
@@ -75,7 +76,7 @@ pub struct Generator {
 }
 
 impl Generator {
-    /// Starts it.
+    /// Starts the generator with these arguments.
     pub fn start(arguments: &[String]) -> Self {
         let mut command = Command::new(millbench());
         let child = command
@@ -90,15 +91,15 @@ impl Generator {
         }
     }
 
-    /// Kills it and starts it again; its ledger tells it where to continue.
+    /// Kills the generator and starts it again. It continues from its ledger.
     pub fn kill_and_restart(&mut self) {
-        // It may have exited already; then its ledger says so and the new process exits at once.
+        // If it has exited already, its ledger contains every ack, and the new process exits immediately.
         let _ = self.child.kill();
         self.child.wait().unwrap();
         *self = Self::start(&self.arguments);
     }
 
-    /// Continues towards another port with the records that are not acked.
+    /// Restarts the generator with another port. It sends the records that are not acked.
     pub fn turn_to(mut self, port: u16) -> Self {
         let mut arguments = self.arguments.clone();
         self.child.kill().unwrap();
@@ -108,14 +109,15 @@ impl Generator {
         Self::start(&arguments)
     }
 
-    /// Ends a generator without an end: sends the unacked records and a few more, and waits for every ack.
+    /// Ends a generator whose `--records` is too large to wait for. Restarts it with a limit of 5 s, in which it sends the unacked records
+    /// and some more, and waits for every ack.
     pub fn conclude(mut self) {
         let mut arguments = self.arguments.clone();
         self.child.kill().unwrap();
         self.child.wait().unwrap();
         let records = arguments.iter().position(|word| word == "--records");
         let records = records.unwrap();
-        // Long enough to send the records in flight again first.
+        // 5 s are enough to first resend the records that were in flight.
         arguments.splice(records..records + 2, ["--seconds", "5"].map(str::to_owned));
         Self::start(&arguments).finish();
     }
@@ -171,7 +173,8 @@ fn account(out: &Path, ledger: &Path, allow: &[&str]) -> Output {
     command.output().unwrap()
 }
 
-/// Waits until no record is missing in `out`. For faults that stall an output for a while.
+/// Waits until no record is missing in `out`, for tests of faults that stall an output for a while. Accepts repeated and reordered
+/// records.
 pub fn arrived(out: &Path, ledger: &Path) {
     let others = ["duplicated", "reordered"];
     wait_until("every record has arrived", || {
@@ -179,7 +182,7 @@ pub fn arrived(out: &Path, ledger: &Path) {
     });
 }
 
-/// Runs the verifier on `out`.
+/// Asserts that the verifier finds no defect in `out`.
 pub fn verify(out: &Path, ledger: &Path) {
     let account = account(out, ledger, &[]);
     let said = String::from_utf8_lossy(&account.stdout).into_owned();
@@ -191,7 +194,7 @@ pub fn verify(out: &Path, ledger: &Path) {
     );
 }
 
-/// A program that is killed and started again with the same configuration.
+/// A program that is killed and started again in the same directory.
 pub struct Victim {
     directory: PathBuf,
     config: String,
@@ -200,7 +203,7 @@ pub struct Victim {
 }
 
 impl Victim {
-    /// Starts it for the first time.
+    /// Starts the program for the first time.
     pub fn start(directory: PathBuf, port: u16, config: String) -> Self {
         fs::create_dir_all(&directory).unwrap();
         let program = Some(Program::start(&directory, &config).listens(port));
@@ -212,11 +215,16 @@ impl Victim {
         }
     }
 
-    /// Kills it, and some of the starts that follow.
+    /// Kills the program, starts and kills it a random number of times, then starts it.
     pub fn kill_and_restart(&mut self, random: &mut Random) {
         self.kill();
         kill_at_start(&self.directory, &self.config, random);
         self.restart();
+    }
+
+    /// Sets the configuration of later starts.
+    pub fn configure(&mut self, config: String) {
+        self.config = config;
     }
 
     /// Sends SIGKILL.
@@ -224,7 +232,7 @@ impl Victim {
         self.program.take().unwrap().kill();
     }
 
-    /// Sends SIGSTOP: it hangs while the kernel still accepts data for it.
+    /// Sends SIGSTOP: the program hangs while the kernel still accepts data for it.
     pub fn pause(&self) {
         self.program.as_ref().unwrap().signal("STOP");
     }
@@ -234,12 +242,12 @@ impl Victim {
         self.program.as_ref().unwrap().signal("CONT");
     }
 
-    /// Starts it again.
+    /// Starts the program again.
     pub fn restart(&mut self) {
         self.program = Some(Program::start(&self.directory, &self.config).listens(self.port));
     }
 
-    /// Waits until it has drained and exited.
+    /// Sends SIGTERM and waits until the program has drained and exited with code 0.
     pub fn stop(mut self) {
         let program = self.program.take().unwrap();
         let code = program.stop();
@@ -252,8 +260,11 @@ impl Victim {
     }
 }
 
-/// Kills a generator and a receiver with this configuration, each alone and both, and accounts for the records in `out`.
-pub fn storm(config: fn(&Path, u16) -> String, records: u64, rate: &str, kills: u64) {
+/// Kills a generator, a receiver and both together in turn, then verifies the records in `out`.
+///
+/// `config` returns the receiver's configuration for a directory and a port. It is called again before each kill, so it may return
+/// another configuration for the next start.
+pub fn storm(config: impl Fn(&Path, u16) -> String, records: u64, rate: &str, kills: u64) {
     const PAUSE_MS_MAX: u64 = 500;
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path();
@@ -264,6 +275,7 @@ pub fn storm(config: fn(&Path, u16) -> String, records: u64, rate: &str, kills: 
     let mut generator = Generator::start(&generate(place, port, &records, rate));
     for kill in 0..kills {
         sleep(Duration::from_millis(random.below(PAUSE_MS_MAX)));
+        receiver.configure(config(place, port));
         match kill % 3 {
             0 => generator.kill_and_restart(),
             1 => receiver.kill_and_restart(&mut random),
@@ -280,13 +292,13 @@ pub fn storm(config: fn(&Path, u16) -> String, records: u64, rate: &str, kills: 
     verify(&place.join("out"), &place.join("ledger"));
 }
 
-/// Waits until the files below `out` stop growing: the channel is empty.
+/// Waits until the files below `out` stop growing, which means that the channel is empty.
 pub fn settle(out: &Path) {
     fn size(directory: &Path) -> u64 {
         let entries = fs::read_dir(directory).into_iter().flatten().flatten();
         let sizes = entries.map(|entry| match entry.file_type() {
             Ok(kind) if kind.is_dir() => size(&entry.path()),
-            // It may have been rotated meanwhile.
+            // The file may have been rotated in the meantime.
             _ => entry.metadata().map_or(0, |found| found.len()),
         });
         sizes.sum()

@@ -10,7 +10,7 @@ use millstream_record::{Batch, Buffer, ChunkOrigin, Encoding, Origin, Tag, Time,
 /// A gathered batch is sent when it has this many bytes. That is large enough to make the cost per batch negligible, and small
 /// enough to be still in the cache when the next hop reads it.
 pub(super) const GATHER_BYTES: usize = 256 << 10;
-/// A smaller batch is copied into memory of its size, so that a slow stream does not hold buffers of the pool.
+/// A smaller batch is copied into an allocation of its exact size, so that a slow stream does not hold buffers of the pool.
 pub(super) const OWN_BYTES_MAX: usize = 16 << 10;
 /// A batch is sent when the ids of its chunks have this many bytes together. Peers choose the ids, so they must be bounded.
 const IDS_BYTES_MAX: usize = 64 << 10;
@@ -26,7 +26,7 @@ pub(super) struct Gather {
 struct Gathered {
     tag: Tag,
     encoding: Encoding,
-    /// Whether no record has metadata beside its time.
+    /// Whether no record has metadata in addition to its time.
     plain: bool,
     body: Buffer,
     count: u32,
@@ -56,7 +56,7 @@ pub(super) struct Chunk<'a> {
     pub length: usize,
     /// CRC-32C of its payload as received.
     pub checksum: u32,
-    /// Where it starts in the body. It reaches to the end.
+    /// The offset in the body at which the chunk starts. The chunk reaches to the end of the body.
     pub start: usize,
     /// The number of its records.
     pub records: u32,
@@ -104,7 +104,7 @@ impl Gather {
         Some((&mut batch.body, &mut batch.count))
     }
 
-    /// Notes that the last frame has metadata beside a time.
+    /// Notes that a record of the last frame has metadata in addition to its time.
     pub(super) fn set_nested(&mut self) {
         if let Some(batch) = &mut self.batch {
             batch.plain = false;
@@ -161,6 +161,7 @@ impl Gather {
         let origin = |span: Span| {
             Origin::Chunk(ChunkOrigin {
                 id: ids.slice(span.id),
+                tag: gathered.tag.clone(),
                 connection,
                 length: span.length,
                 checksum: span.checksum,
@@ -169,6 +170,7 @@ impl Gather {
                 records: span.records,
             })
         };
+        let origins = gathered.spans.into_iter().map(origin).collect();
         let batch = Batch {
             tag: gathered.tag,
             plain: gathered.plain,
@@ -181,7 +183,7 @@ impl Gather {
             count: gathered.count,
             received: gathered.received,
             values: values.clone(),
-            origins: gathered.spans.into_iter().map(origin).collect(),
+            origins,
         };
         Some(Gone {
             batch,

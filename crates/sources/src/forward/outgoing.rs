@@ -26,7 +26,7 @@ pub(super) struct Outgoing {
     pub(super) service: Arc<Service>,
     /// The number of the connection.
     number: u64,
-    /// The values that all its records share.
+    /// The values that all records of the connection share.
     values: Arc<Values>,
     pub(super) acks: Acks,
     pub(super) gather: Gather,
@@ -110,7 +110,7 @@ impl Outgoing {
             .chunk(&chunk, durable, |out| acks.write(out, id));
     }
 
-    /// The batch with `body`. It was made from `received`, a chunk with these options.
+    /// Makes a batch with `body`, which was decoded from `received`, a chunk with these options.
     pub(super) fn batch(
         &self,
         tag: Tag,
@@ -123,6 +123,7 @@ impl Outgoing {
         let origin = options.chunk.filter(|_| self.service.durable).map(|id| {
             Origin::Chunk(ChunkOrigin {
                 id: Bytes::copy_from_slice(id),
+                tag: tag.clone(),
                 connection: self.number,
                 length: received.len() as u32,
                 checksum: crc32c(received),
@@ -148,7 +149,7 @@ impl Outgoing {
     /// connection.
     fn add_to(&self, values: &Values) -> Arc<Values> {
         let mut values = values.clone();
-        // A peer must not address nodes.
+        // Only a replay of this program may address a node; a peer may not.
         values.remove(ADDRESS);
         for (name, text) in self.values.iter() {
             if name == "peer" || values.get(name).is_none() {
@@ -181,8 +182,8 @@ impl Outgoing {
         let bytes = items
             .iter()
             .map(|item| reject::bytes(node, &from, item, reason));
-        // Taken without waiting, but counted, so that other connections wait. Waiting while it holds the payload could last
-        // forever.
+        // `take` charges the memory without waiting: a wait while this connection holds the payload could last forever. Other
+        // connections wait instead.
         let mut body = context.pool.take(bytes.sum());
         for item in &items {
             reject::write(&mut body, node, &from, item, reason);
@@ -210,7 +211,7 @@ impl Outgoing {
     }
 
     /// A buffer for a frame. `holding`: the claim of a frame that already holds memory. Such a frame waits only for a limited
-    /// time, and fails if not all messages could be completed.
+    /// time, and fails if other messages could then not be completed.
     pub(super) async fn memory(
         &self,
         bytes: usize,

@@ -17,11 +17,11 @@ use super::{
     memory::RequestMemory,
 };
 
-/// A smaller batch is copied into memory of its size, so that a slow stream does not hold buffers of the pool.
+/// A smaller batch is copied into an allocation of its exact size, so that a slow stream does not hold buffers of the pool.
 const OWN_BYTES_MAX: usize = 16 << 10;
 /// The longest `Idempotency-Key`.
 const KEY_BYTES_MAX: usize = 1024;
-/// Prefix of a key in the id of its origin. It makes the id long enough to be unique, and distinguishes it from a hash.
+/// Prefix of a key in the id of its origin. It makes the id long enough to be unique, and distinguishes the id from a hash.
 const KEY_MARK: &[u8] = b"idempotency-key ";
 
 /// A request that was received completely.
@@ -61,8 +61,8 @@ pub(super) async fn keep(
         origins: Vec::new(),
     };
     let (outlet, rejects) = (&endpoint.context.outlet, &endpoint.context.rejects);
-    // Checked before anything is sent: a batch that waits in a full channel would be kept later, although its sender was asked
-    // to retry.
+    // The space is checked before anything is sent. Otherwise a batch that waits in a full channel would be kept later, although
+    // its sender was asked to retry.
     let room = async {
         outlet.has_room().await;
         if bad.count > 0 {
@@ -103,7 +103,7 @@ async fn put(client: &Client, outlet: &Outlet, batch: Batch) -> Result<Receipt, 
     sent.map_err(|_| no_room(client))
 }
 
-/// Waits until the batch is settled. Fails if the channel is full for too long; it may still keep the batch later.
+/// Waits until the batch is settled. Fails if the channel is full for too long; the channel may still keep the batch later.
 async fn settled(client: &Client, outlet: &Outlet, receipt: Receipt) -> Result<(), Refusal> {
     let endpoint = &client.endpoint;
     tokio::select! {
@@ -117,7 +117,7 @@ async fn settled(client: &Client, outlet: &Outlet, receipt: Receipt) -> Result<(
 }
 
 fn no_room(client: &Client) -> Refusal {
-    let text = "the channel behind this source is full";
+    let text = "the channel that this source sends to is full";
     Refusal::later(StatusCode::SERVICE_UNAVAILABLE, text, client.endpoint.wait)
 }
 
@@ -141,7 +141,8 @@ fn origin(
     write_str(&mut id, &[KEY_MARK, key].concat());
     Ok(Some(Origin::Chunk(ChunkOrigin {
         id: id.into(),
-        // The key identifies the request without the connection.
+        tag: arrived.tag.clone(),
+        // The key identifies the request on any connection.
         connection: 0,
         length: arrived.bytes.len() as u32,
         checksum: crc32c(arrived.bytes),

@@ -4,17 +4,17 @@
 //! offset bytes
 //!      0   4   mark "MSF2"
 //!      4   4   CRC-32C over channel id (16), segment number (8), offset in the segment (8), bytes 8..H
-//!      8   4   H: bytes of the head, which is this part, tag, values and origins; at least 96
+//!      8   4   H: bytes of the head (the fields before 96, tag, values, origins)
 //!     12   4   B: bytes of the body
 //!     16   4   CRC-32C of the body
 //!     20   4   epoch
 //!     24   8   seq
 //!     32   8   keep time, nanoseconds since 1970; it never goes back and never jumps (keep_clock.rs)
-//!     40   8   synced: the bytes of this segment that were durable when this was written
+//!     40   8   synced: the bytes of this segment that were durable when this frame was written
 //!     48   8   0
 //!     56   4   records in the body
 //!     60   4   part of its group, from 0
-//!     64   4   parts of the group; a group without its last part does not exist
+//!     64   4   parts of the group; a group without its last part is ignored
 //!     68   1   kind: 1 batch, 2 end of the segment, 3 end of the segment after a clean stop
 //!     69   1   encoding of the body: 1 lines, 2 packed; 0 without a batch
 //!     70   1   1: every entry is known to be plain (`[time, record]`); 0: unknown
@@ -34,8 +34,8 @@
 //! Frames of format version 1 have the mark "MSF1" and no receive time: the tag begins at 88, and the batch was received at
 //! the keep time.
 //!
-//! All numbers are little-endian. The CRC covers the place of the frame, so an old frame in a recycled segment is invalid
-//! at any other place than its own, and a frame of another channel is invalid everywhere.
+//! All numbers are little-endian. The CRC covers the place of the frame (channel, segment and offset). So old frames in a recycled segment
+//! are invalid, and so are frames of another channel.
 
 use std::sync::Arc;
 
@@ -52,7 +52,7 @@ use super::{
 
 /// Bytes of the part of a head that has a fixed size.
 pub(super) const FIXED_BYTES: usize = 96;
-/// The same in frames of version 1.
+/// The same in frames of format version 1.
 const FIXED_BYTES_1: usize = 88;
 /// The most bytes of a head. A larger head on disk is damage.
 pub(super) const HEAD_BYTES_MAX: usize = 64 << 20;
@@ -68,11 +68,11 @@ pub(super) enum Kind {
     Batch = 1,
     /// Nothing follows in this segment.
     End = 2,
-    /// Nothing follows in this segment, and the channel was closed in order.
+    /// Nothing follows in this segment, and the channel was closed cleanly.
     CleanEnd = 3,
 }
 
-/// Where a frame is; part of its CRC.
+/// Where a frame is. Its CRC covers this.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) channel: ChannelId,
@@ -99,7 +99,7 @@ pub(super) struct Lengths {
 }
 
 impl Lengths {
-    /// Reads them from the first 16 bytes, before the CRC has proven them.
+    /// Reads the lengths from the first 16 bytes, before the CRC is checked. Returns `None` if they cannot belong to a frame.
     pub(super) fn peek(bytes: &[u8]) -> Option<Self> {
         let mut fields = Fields::new(bytes);
         let fixed = fixed_bytes(fields.take(4)?)?;
@@ -144,7 +144,7 @@ pub(super) struct Head {
     pub(super) tag: Tag,
     pub(super) values: Arc<Values>,
     pub(super) origins: Vec<Origin>,
-    /// Connections that the peer closed in order after all their acknowledgements.
+    /// Connections that the peer closed in an orderly way after all their acknowledgements.
     pub(super) closed: Vec<u64>,
     pub(super) lengths: Lengths,
     body_checksum: u32,
@@ -216,7 +216,7 @@ pub(super) fn encode_head(out: &mut Vec<u8>, stamp: &Stamp, batch: Option<&Batch
     for (name, value) in batch.iter().flat_map(|batch| batch.values.iter()) {
         put_text(out, name, value);
     }
-    encode_origins(out, origins, closed);
+    encode_origins(out, origins, closed, tag);
     let bytes = u32::try_from(out.len() - start).unwrap_or(u32::MAX);
     out[start + 8..start + 12].copy_from_slice(&bytes.to_le_bytes());
 }
@@ -271,13 +271,13 @@ fn decode_fields(head: &[u8], lengths: Lengths) -> Option<Head> {
         FIXED_BYTES => Time(fields.i64()?),
         _ => keep_time,
     };
-    let tag = std::str::from_utf8(fields.take(tag_bytes as usize)?).ok()?;
+    let tag = Tag::from(std::str::from_utf8(fields.take(tag_bytes as usize)?).ok()?);
     let mut values = Values::new();
     for _ in 0..values_count {
         let (name, value) = take_text(&mut fields)?;
         values.set(name, value);
     }
-    let (origins, closed) = decode_origins(&mut fields, origins_count)?;
+    let (origins, closed) = decode_origins(&mut fields, origins_count, &tag)?;
     (part < parts).then(|| Head {
         kind,
         position,
@@ -289,7 +289,7 @@ fn decode_fields(head: &[u8], lengths: Lengths) -> Option<Head> {
         parts,
         encoding,
         plain,
-        tag: tag.into(),
+        tag,
         values: Arc::new(values),
         origins,
         closed,

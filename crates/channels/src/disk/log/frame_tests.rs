@@ -1,4 +1,4 @@
-//! Frames read back as they were written, and damage is found.
+//! Frames are read back as they were written, and damage is found.
 
 use std::sync::Arc;
 
@@ -20,12 +20,17 @@ fn sample() -> (Batch, Stamp) {
     values.set("host", "web-1");
     let chunk = ChunkOrigin {
         id: Bytes::from_static(b"\xa3abc"),
+        tag: Tag::from("web.access"),
         connection: 9,
         length: 4,
         checksum: 5,
         start: 0,
         end: 4,
         records: 1,
+    };
+    let retagged = ChunkOrigin {
+        tag: Tag::from("raw"),
+        ..chunk.clone()
     };
     let file = FileOrigin {
         file: FileId {
@@ -45,7 +50,11 @@ fn sample() -> (Batch, Stamp) {
         count: 2,
         received: Time(55),
         values: Arc::new(values),
-        origins: vec![Origin::Chunk(chunk), Origin::File(file)],
+        origins: vec![
+            Origin::Chunk(chunk),
+            Origin::Chunk(retagged),
+            Origin::File(file),
+        ],
     };
     let stamp = Stamp {
         kind: Kind::Batch,
@@ -124,7 +133,7 @@ proptest! {
     }
 
     #[test]
-    fn no_fields_behind_a_valid_checksum_make_it_panic(
+    fn no_fields_with_a_valid_checksum_make_the_decoder_panic(
         at in 16usize..96,
         value in any::<u32>(),
     ) {

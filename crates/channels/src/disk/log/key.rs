@@ -1,10 +1,10 @@
 //! The key of a chunk: 128 bits by which a repeat is recognized.
 //!
-//! Two chunks are the same if id, tag, and the length and checksum of the payload are equal. All of it is hashed with
-//! SipHash-2-4-128 (Aumasson, Bernstein: "SipHash: a fast short-input PRF", 2012) under the channel's random id, so that
-//! no sender can aim at the key of another. The odds that two of a million chunks share a key are about 1 in 10^27.
+//! Two chunks are the same if id, tag on arrival, and the length and checksum of the payload are equal. All of it is hashed with SipHash-2-4-128
+//! (Aumasson, Bernstein: "SipHash: a fast short-input PRF", 2012) under the channel's random id, so that no sender can forge the key of
+//! another sender's chunk. The odds that two of a million chunks share a key are about 1 in 10^27.
 
-use millstream_record::{ChunkOrigin, Tag};
+use millstream_record::ChunkOrigin;
 
 /// The key of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -13,9 +13,9 @@ pub(super) struct Key(pub(super) [u8; 16]);
 /// Whether an id alone proves that two chunks are the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Identity {
-    /// It is random, or the sender numbers its chunks: equal keys are the same chunk.
+    /// The id is random, or the sender numbers its chunks: equal keys are the same chunk.
     Unique,
-    /// It is a hash of the content (Fluent Bit: 32 hex digits) or too short to be unique: two honest chunks can share it.
+    /// The id is a hash of the content (Fluent Bit: 32 hex digits) or too short to be unique: two different chunks can share it.
     Shared,
 }
 
@@ -56,16 +56,16 @@ impl Keys {
         }
     }
 
-    pub(super) fn key(&mut self, chunk: &ChunkOrigin, tag: &Tag) -> Key {
+    pub(super) fn key(&mut self, chunk: &ChunkOrigin) -> Key {
         let input = &mut self.input;
         input.clear();
-        // Reserved: it must stay as it is, because id files hold keys.
+        // Reserved bytes. They must not change, because id files on disk hold keys that include them.
         input.extend_from_slice(&[0; 8]);
         input.extend_from_slice(&chunk.length.to_le_bytes());
         input.extend_from_slice(&chunk.checksum.to_le_bytes());
         input.extend_from_slice(&(chunk.id.len() as u64).to_le_bytes());
         input.extend_from_slice(&chunk.id);
-        input.extend_from_slice(tag.as_str().as_bytes());
+        input.extend_from_slice(chunk.tag.as_str().as_bytes());
         Key(siphash128(&self.secret, input))
     }
 }

@@ -1,7 +1,7 @@
-//! The encoding of origins in frames, and of tailed files in the heads of segments.
+//! The encoding of origins in frames, and of tailed files in the headers of segments.
 //!
 //! ```text
-//! origin of a chunk                         origin of a file              a connection closed in order
+//! origin of a chunk                         origin of a file              an orderly close of a connection
 //! offset bytes                              offset bytes                  offset bytes
 //!      0   1   1                                 0   1   2                     0   1   3
 //!      1   8   connection                        1  32   file (below)          1   8   connection
@@ -14,21 +14,27 @@
 //!     33   L   id                               16   8   birth, nanoseconds
 //!                                               24   8   hash of its head
 //! ```
+//!
+//! A chunk that arrived under another tag than that of the frame, because a processor has changed the tag, has 4 as its first byte.
+//! After the id follow the bytes of the tag (4) and the tag, UTF-8. Frames of format versions before 4 have no such origins: their
+//! chunks count as if they had arrived under the tag of the frame.
 
 use bytes::Bytes;
-use millstream_record::{ChunkOrigin, FileId, FileOrigin, Origin};
+use millstream_record::{ChunkOrigin, FileId, FileOrigin, Origin, Tag};
 use millstream_state::Fields;
 
 const CHUNK: u8 = 1;
 const FILE: u8 = 2;
 const CLOSED: u8 = 3;
+const RETAGGED: u8 = 4;
 
-/// Appends origins, and connections that were closed in order.
-pub(super) fn encode_origins(out: &mut Vec<u8>, origins: &[Origin], closed: &[u64]) {
+/// Appends origins, and connections that had an orderly close. `tag` is the tag of the frame.
+pub(super) fn encode_origins(out: &mut Vec<u8>, origins: &[Origin], closed: &[u64], tag: &str) {
     for origin in origins {
         match origin {
             Origin::Chunk(chunk) => {
-                out.push(CHUNK);
+                let chunk_tag = Some(chunk.tag.as_str()).filter(|own| *own != tag);
+                out.push(chunk_tag.map_or(CHUNK, |_| RETAGGED));
                 out.extend_from_slice(&chunk.connection.to_le_bytes());
                 let id_bytes = u32::try_from(chunk.id.len()).unwrap_or(u32::MAX);
                 for field in [
@@ -42,6 +48,11 @@ pub(super) fn encode_origins(out: &mut Vec<u8>, origins: &[Origin], closed: &[u6
                     out.extend_from_slice(&field.to_le_bytes());
                 }
                 out.extend_from_slice(&chunk.id);
+                if let Some(tag) = chunk_tag {
+                    let tag_bytes = u32::try_from(tag.len()).unwrap_or(u32::MAX);
+                    out.extend_from_slice(&tag_bytes.to_le_bytes());
+                    out.extend_from_slice(tag.as_bytes());
+                }
             }
             Origin::File(origin) => {
                 out.push(FILE);
@@ -57,15 +68,22 @@ pub(super) fn encode_origins(out: &mut Vec<u8>, origins: &[Origin], closed: &[u6
     }
 }
 
-/// Reads `count` origins and closed connections.
+/// Reads `count` origins and closed connections. `tag` is the tag of the frame.
 pub(super) fn decode_origins(
     fields: &mut Fields<'_>,
     count: u32,
+    tag: &Tag,
 ) -> Option<(Vec<Origin>, Vec<u64>)> {
     let (mut origins, mut closed) = (Vec::new(), Vec::new());
     for _ in 0..count {
         match fields.u8()? {
-            CHUNK => origins.push(Origin::Chunk(decode_chunk(fields)?)),
+            CHUNK => origins.push(Origin::Chunk(decode_chunk(fields, tag)?)),
+            RETAGGED => {
+                let chunk = decode_chunk(fields, tag)?;
+                let tag_bytes = usize::try_from(fields.u32()?).ok()?;
+                let tag = std::str::from_utf8(fields.take(tag_bytes)?).ok()?.into();
+                origins.push(Origin::Chunk(ChunkOrigin { tag, ..chunk }));
+            }
             FILE => origins.push(Origin::File(FileOrigin {
                 file: decode_file(fields)?,
                 begin: fields.u64()?,
@@ -78,13 +96,14 @@ pub(super) fn decode_origins(
     Some((origins, closed))
 }
 
-fn decode_chunk(fields: &mut Fields<'_>) -> Option<ChunkOrigin> {
+fn decode_chunk(fields: &mut Fields<'_>, tag: &Tag) -> Option<ChunkOrigin> {
     let connection = fields.u64()?;
     let (length, checksum) = (fields.u32()?, fields.u32()?);
     let (start, end, records) = (fields.u32()?, fields.u32()?, fields.u32()?);
     let id_bytes = usize::try_from(fields.u32()?).ok()?;
     Some(ChunkOrigin {
         id: Bytes::copy_from_slice(fields.take(id_bytes)?),
+        tag: tag.clone(),
         connection,
         length,
         checksum,

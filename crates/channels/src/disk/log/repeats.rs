@@ -1,9 +1,9 @@
-//! Recognizes repeated chunks: by the window of chunk ids in memory, and by id files, with which the window outlives segments and
-//! restarts.
+//! Recognizes repeated chunks: by the window of chunk ids in memory, and by id files, which preserve the window when segments are released
+//! and across restarts.
 
 use std::collections::{HashSet, VecDeque};
 
-use millstream_record::{ChunkOrigin, Origin, Tag};
+use millstream_record::{ChunkOrigin, Origin};
 
 use super::{
     ChannelId, Dedupe, Error,
@@ -21,16 +21,18 @@ pub(super) type KeySet = HashSet<Key, foldhash::fast::RandomState>;
 pub(super) struct Repeats {
     keys: Keys,
     pub(super) window: Window,
+    /// The keys in the group whose frames are read by [`Repeats::ids_of`].
+    group: KeySet,
     /// The id files, oldest first: the number of the segment, and the window's entry number after the last id of the file.
     id_files: VecDeque<(u64, u64)>,
-    /// Chunks that came again and were not stored a second time.
+    /// Chunks that arrived again and were not stored a second time.
     pub(super) count: u64,
 }
 
 /// The decision about a chunk.
 pub(super) enum Admission {
-    /// Store it. `None` if an earlier part of the group has the same id.
-    New(Option<(Key, IdRecord)>),
+    /// The chunk is new: store it. It has no id if an earlier part of the group has already added it.
+    New(Key, Option<IdRecord>),
     /// The chunk is kept already.
     Kept,
     /// The first copy is staged and not kept yet.
@@ -42,6 +44,7 @@ impl Repeats {
         Self {
             keys: Keys::new(channel.0),
             window: Window::new(bounds),
+            group: KeySet::default(),
             id_files: VecDeque::new(),
             count: 0,
         }
@@ -52,13 +55,12 @@ impl Repeats {
     pub(super) fn admit(
         &mut self,
         chunk: &ChunkOrigin,
-        tag: &Tag,
         seconds: u32,
         earlier: &KeySet,
     ) -> Admission {
-        let key = self.keys.key(chunk, tag);
+        let key = self.keys.key(chunk);
         if earlier.contains(&key) {
-            return Admission::New(None);
+            return Admission::New(key, None);
         }
         let identity = identity(&chunk.id);
         self.window.follow(chunk.connection);
@@ -73,25 +75,32 @@ impl Repeats {
                     seconds,
                     proved: identity == Identity::Unique,
                 };
-                Admission::New(Some((key, record)))
+                Admission::New(key, Some(record))
             }
         }
     }
 
-    /// The ids of the chunks in a frame, and the closes that it records.
+    /// The ids of the chunks in a frame, without those in earlier frames of its group, and the orderly closes of connections that it
+    /// stores. Call it for the frames in their order.
     pub(super) fn ids_of(&mut self, head: &Head) -> Vec<IdRecord> {
         let seconds = seconds(head.keep_time);
         let closed = head.closed.iter().map(|connection| IdRecord::Closed {
             connection: *connection,
             seconds,
         });
+        if head.part == 0 {
+            self.group.clear();
+        }
         let chunks = head.origins.iter().filter_map(|origin| match origin {
-            Origin::Chunk(chunk) => Some(IdRecord::Chunk {
-                key: self.keys.key(chunk, &head.tag),
-                connection: chunk.connection,
-                seconds,
-                proved: identity(&chunk.id) == Identity::Unique,
-            }),
+            Origin::Chunk(chunk) => {
+                let key = self.keys.key(chunk);
+                self.group.insert(key).then(|| IdRecord::Chunk {
+                    key,
+                    connection: chunk.connection,
+                    seconds,
+                    proved: identity(&chunk.id) == Identity::Unique,
+                })
+            }
             Origin::File(_) => None,
         });
         closed.chain(chunks).collect()
@@ -143,7 +152,7 @@ impl Repeats {
         Ok(())
     }
 
-    /// Forgets the ids of the oldest id file to make space on a full disk. Ids younger than their age are counted
+    /// Forgets the ids of the oldest id file to free space on a full disk. Ids that have not reached the maximum age are counted
     /// (`evicted_young_ids`). Returns false if there is no id file.
     pub(super) fn forget_oldest_file(&mut self, directory: &LogDirectory) -> Result<bool, Error> {
         let Some((_, end)) = self.id_files.front().copied() else {
@@ -163,7 +172,7 @@ mod tests {
     use crate::disk::log::tests::{batch, directory, names};
 
     #[test]
-    fn ids_on_disk_are_removed_when_they_left_the_window() {
+    fn id_files_are_removed_after_their_ids_have_left_the_window() {
         let disk = SimulatedDisk::new(1);
         let directory = directory(&disk);
         let mut repeats = Repeats::new(directory.channel, Dedupe::default());
@@ -172,12 +181,12 @@ mod tests {
             let Some(Origin::Chunk(chunk)) = batch.origins.first() else {
                 panic!("a batch has a chunk")
             };
-            let admitted = repeats.admit(chunk, &batch.tag, 5, &KeySet::default());
-            let Admission::New(Some((_, id))) = admitted else {
+            let admitted = repeats.admit(chunk, 5, &KeySet::default());
+            let Admission::New(_, Some(id)) = admitted else {
                 panic!("it is new")
             };
             repeats.window.keep(repeats.window.end());
-            let again = repeats.admit(chunk, &batch.tag, 5, &KeySet::default());
+            let again = repeats.admit(chunk, 5, &KeySet::default());
             assert!(matches!(again, Admission::Kept));
             repeats.write_file(&directory, segment, &[id]).unwrap();
             assert_eq!(

@@ -1,4 +1,5 @@
-//! The first bytes of every file of a channel: magic, format version, and a checksum over the version and the content.
+//! The first bytes of segments, of id files and of the file `channel`: magic, format version, and a checksum over the version and the
+//! content.
 //!
 //! ```text
 //! offset bytes
@@ -8,15 +9,15 @@
 //!     16   -   up to H: the content
 //! ```
 //!
-//! Up to version 2 the checksum did not cover the version, so a flipped bit in the version looked like a file of a newer program.
-//! Now the checksum is verified first, and a version that does not match it is damage.
+//! Up to version 2 the checksum did not cover the version, so a flipped bit in the version looked like a file of a newer program. Since
+//! version 3 the checksum is verified first, and a version that does not match it is damage.
 
 use millstream_state::Fields;
 use millstream_sys::checksum::{crc32c, crc32c_of};
 
-/// The version of all files of a channel. Version 2 added the receive time to frames; version 3 added the version to the
-/// checksum.
-pub(super) const FORMAT_VERSION: u32 = 3;
+/// The version of all files that begin like this. Version 2 added the receive time to frames, version 3 the version to the checksum, and
+/// version 4 the tag under which a chunk arrived.
+pub(super) const FORMAT_VERSION: u32 = 4;
 /// The last version whose checksum does not cover the version.
 const UNCOVERED: u32 = 2;
 /// Bytes before the content.
@@ -24,7 +25,7 @@ pub(super) const SEAL_BYTES: usize = 16;
 
 /// The result of [`check`].
 pub(super) enum Sealed {
-    /// It is whole, and this version or an earlier one wrote it.
+    /// It is intact, and this version or an earlier one wrote it.
     Whole,
     /// A newer program wrote it.
     Newer(u32),

@@ -13,14 +13,13 @@ use super::{
     file_table::FileTable,
     frame::HEAD_BYTES_MAX,
     ids::IdRecord,
-    key::Key,
     repeats::{Admission, KeySet, Repeats},
 };
 
 /// The most bytes of a group. One chunk of a peer has at most 256 MiB after decompression.
 const GROUP_BYTES_MAX: u64 = 1 << 30;
 
-/// A piece of a body that is kept already.
+/// A piece of a body that the channel already holds.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct KnownPiece {
     start: u32,
@@ -33,7 +32,7 @@ struct KnownPiece {
 pub(super) struct Sifted {
     /// The new parts, each with the ids of its chunks.
     pub(super) parts: Vec<(Batch, Vec<IdRecord>)>,
-    /// The origins of the new parts that are parts of files.
+    /// The file origins of the new parts.
     pub(super) files: Vec<FileOrigin>,
     /// Whether part of the group repeats a frame that is staged and not yet kept.
     pub(super) is_pending: bool,
@@ -43,12 +42,12 @@ pub(super) struct Sifted {
 pub(super) struct Sifter<'a> {
     repeats: &'a mut Repeats,
     files: &'a FileTable,
-    /// The keep time of the group.
+    /// The keep time of the group, in seconds.
     seconds: u32,
     /// Keys of the new chunks in earlier parts of the group.
     earlier: KeySet,
     /// Keys of the new chunks in the current part.
-    keys: Vec<Key>,
+    current: KeySet,
     sifted: Sifted,
 }
 
@@ -59,7 +58,7 @@ impl<'a> Sifter<'a> {
             files,
             seconds,
             earlier: KeySet::default(),
-            keys: Vec::new(),
+            current: KeySet::default(),
             sifted: Sifted::default(),
         }
     }
@@ -70,7 +69,7 @@ impl<'a> Sifter<'a> {
             if let Some(batch) = self.sift_batch(batch, &mut ids) {
                 self.sifted.parts.push((batch, ids));
             }
-            self.earlier.extend(self.keys.drain(..));
+            self.earlier.extend(self.current.drain());
         }
         self.sifted
     }
@@ -84,7 +83,7 @@ impl<'a> Sifter<'a> {
         let mut origins = Vec::with_capacity(batch.origins.len());
         for origin in std::mem::take(&mut batch.origins) {
             match origin {
-                Origin::Chunk(chunk) if self.is_new(&chunk, &batch, ids) => {
+                Origin::Chunk(chunk) if self.is_new(&chunk, ids) => {
                     origins.push(Origin::Chunk(chunk));
                 }
                 Origin::Chunk(ChunkOrigin {
@@ -119,17 +118,13 @@ impl<'a> Sifter<'a> {
         (!nothing_is_new || !batch.is_empty()).then_some(batch)
     }
 
-    fn is_new(&mut self, chunk: &ChunkOrigin, batch: &Batch, ids: &mut Vec<IdRecord>) -> bool {
-        let (seconds, earlier) = (self.seconds, &self.earlier);
-        match self.repeats.admit(chunk, &batch.tag, seconds, earlier) {
-            Admission::New(id) => {
-                if let Some((key, id)) = id {
-                    self.keys.push(key);
-                    ids.push(id);
-                }
+    fn is_new(&mut self, chunk: &ChunkOrigin, ids: &mut Vec<IdRecord>) -> bool {
+        match self.repeats.admit(chunk, self.seconds, &self.earlier) {
+            Admission::New(key, id) if self.current.insert(key) => {
+                ids.extend(id);
                 return true;
             }
-            Admission::Pending => self.sifted.is_pending = true,
+            Admission::New(..) | Admission::Pending => self.sifted.is_pending = true,
             Admission::Kept => {}
         }
         self.repeats.count += 1;
@@ -140,7 +135,7 @@ impl<'a> Sifter<'a> {
         let Some(next) = self.files.next(&file.file) else {
             return FilePart::New;
         };
-        // An empty batch only sets the offset: the file was found, or it was truncated.
+        // An empty batch only sets the offset, because the file is new or was truncated.
         if (batch.is_empty() && file.begin == file.next) || file.begin >= next {
             return FilePart::New;
         }
@@ -153,10 +148,10 @@ impl<'a> Sifter<'a> {
     }
 }
 
-/// The new share of a part of a file.
+/// How much of a part of a file is new.
 enum FilePart {
     New,
-    /// It is new from this byte of the file on; the piece before it is already kept.
+    /// The part is new from this byte of the file on; the piece of the body before it is already kept.
     NewFrom(u64, KnownPiece),
     Known,
 }
@@ -179,7 +174,7 @@ fn known_piece(bytes: u64, file: &FileOrigin, batch: &Batch) -> Option<KnownPiec
     })
 }
 
-/// Removes pieces from a body, and moves the origins behind them.
+/// Removes pieces from a body, and shifts the origins that follow them.
 fn cut_out(batch: &mut Batch, known: &mut [KnownPiece]) {
     known.sort_unstable();
     let mut body = BytesMut::with_capacity(batch.len());
@@ -207,7 +202,7 @@ fn cut_out(batch: &mut Batch, known: &mut [KnownPiece]) {
     batch.body = Bytes::from(body);
 }
 
-/// Refuses a group that is too large to store, or whose head would be too large to be read again.
+/// Refuses a group that is too large to store, or that has a batch whose frame would get a head too large to be read again.
 pub(super) fn check_size(group: &[Batch]) -> Result<(), Error> {
     let (mut bytes, mut head_max) = (0, 0);
     for batch in group {
@@ -229,7 +224,7 @@ pub(super) fn check_size(group: &[Batch]) -> Result<(), Error> {
 /// An upper bound of the bytes that an origin takes in a head.
 fn origin_bytes(origin: &Origin) -> usize {
     match origin {
-        Origin::Chunk(chunk) => 64 + chunk.id.len(),
+        Origin::Chunk(chunk) => 64 + chunk.id.len() + chunk.tag.as_str().len(),
         Origin::File(_) => 64,
     }
 }

@@ -52,6 +52,7 @@ pub(super) fn batch(number: u64, bytes: usize) -> Batch {
     body.resize(bytes, b'.');
     let origin = ChunkOrigin {
         id: Bytes::from(format!("\u{18}{number:024}").into_bytes()),
+        tag: Tag::from("t"),
         connection: 1,
         length: bytes as u32,
         checksum: 7,
@@ -72,7 +73,7 @@ pub(super) fn batch(number: u64, bytes: usize) -> Batch {
     }
 }
 
-/// An empty channel directory, for tests of parts.
+/// An empty channel directory, for tests of the parts of a log.
 pub(super) fn directory(disk: &SimulatedDisk) -> LogDirectory {
     let path = Path::new(DIRECTORY);
     let lock = take_lock(disk, path).unwrap();
@@ -101,7 +102,7 @@ pub(super) fn keep(log: &mut Log, numbers: std::ops::Range<u64>) -> Result<(), E
     Ok(())
 }
 
-/// One batch a second.
+/// The keep time of batch `number`: there is one batch per second.
 pub(super) fn at(number: u64) -> Time {
     Time::from_parts(1_000_000 + number as i64, 0)
 }
@@ -273,7 +274,7 @@ fn a_consumer_that_is_too_far_behind_blocks_the_sources() {
 }
 
 #[test]
-fn damage_is_reported_skipped_and_put_aside() {
+fn damage_is_reported_and_skipped_and_the_segment_is_renamed_to_bad() {
     let disk = SimulatedDisk::new(1);
     let mut log = open(&disk);
     let mut sink = reader(&log, Behind::default());
@@ -520,7 +521,8 @@ fn a_segment_is_skipped_durably_or_not_at_all() {
 /// A sink that stops in the middle of a segment has unsettled batches, and its reader has read ahead.
 #[test]
 fn batches_that_a_sink_holds_are_skipped_only_if_it_gives_them_back() {
-    // The number of batches up to the position that the sink has stored; None if it stores no position.
+    // `None`: the sink commits the batches. `Some`: it gives them back, and has stored this position (`Some(None)`: no
+    // position).
     for gives_back in [None, Some(Some(0)), Some(None), Some(Some(2))] {
         let disk = SimulatedDisk::new(1);
         let mut log = open(&disk);
@@ -630,7 +632,7 @@ fn an_operator_lists_reads_and_skips() {
     let mut sink = reader(&log, Behind::default());
     assert_eq!(drain(&mut sink).0, [25, 26, 27, 28, 29]);
     drop((sink, log));
-    a_sink_cannot_go_back_behind_a_skip(&disk);
+    a_sink_cannot_resume_before_a_skip(&disk);
     assert!(disk.damage(&directory.segments[0].path, 4096 + 3000));
     let seen: Vec<_> = directory
         .read(Position::default())
@@ -708,8 +710,8 @@ fn a_consumer_can_be_forgotten_when_no_sink_reads_for_it() {
     forget("sink", true).unwrap();
 }
 
-/// The position of the sink is from before the skip.
-fn a_sink_cannot_go_back_behind_a_skip(disk: &SimulatedDisk) {
+/// The sink has stored a position from before the skip.
+fn a_sink_cannot_resume_before_a_skip(disk: &SimulatedDisk) {
     for (settled, next) in [(26, 25), (26, 26)] {
         let log = open(disk);
         let mut sink = reader(&log, Behind::default());
@@ -769,14 +771,107 @@ fn only_the_repeats_are_cut_out_of_a_batch_of_several_chunks() {
     assert_eq!(log.repeats(), 3);
 }
 
+/// The bodies of all batches that a new consumer reads.
+fn bodies(log: &Log) -> Vec<Bytes> {
+    let pool = Pool::new(1 << 20);
+    let mut reader = log.reader("all", Behind::default(), pool).unwrap();
+    let mut found = Vec::new();
+    while let Some(Item::Batch(_, batch)) = reader.read().unwrap() {
+        found.push(batch.body);
+    }
+    found
+}
+
+#[test]
+fn a_chunk_in_several_parts_is_kept_once_under_any_tags() {
+    let disk = SimulatedDisk::new(1);
+    let content = [b"\xd9\x20".as_slice(), &[b'a'; 32]].concat();
+    // Chunk 2 is twice in the group, and chunk 3 has an id that is a hash of its content.
+    let group = |tags: [&str; 2], connection| {
+        let part = |tag: &str| {
+            let mut part = gathered(&[1, 2, 2, 3]);
+            for origin in &mut part.origins {
+                let Origin::Chunk(chunk) = origin else {
+                    panic!("{origin:?}")
+                };
+                chunk.connection = connection;
+                if chunk.start == 3 {
+                    chunk.id = content.clone().into();
+                }
+            }
+            part.tag = tag.into();
+            part
+        };
+        tags.map(part).to_vec()
+    };
+    let mut log = open(&disk);
+    log.append(group(["t", "u"], 1), at(0)).unwrap();
+    log.append(group(["v", "v"], 2), at(0)).unwrap();
+    log.commit(at(0)).unwrap();
+    // The connection 1 is not known to be broken, so a chunk with the content of chunk 3 may be another one.
+    let kept = ["bcd", "bcd", "d", "d"].map(Bytes::from);
+    assert_eq!(bodies(&log), kept);
+    drop(log);
+    let mut log = open(&disk);
+    log.append(group(["w", "t"], 3), at(0)).unwrap();
+    log.commit(at(0)).unwrap();
+    assert_eq!(bodies(&log), kept);
+}
+
+/// Copies files of `testdata` into a directory.
+fn copy_golden(version: &str, names: &[&str], directory: &Path) {
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/disk/log/testdata");
+    for name in names {
+        std::fs::copy(golden.join(version).join(name), directory.join(name)).unwrap();
+    }
+}
+
+/// `testdata/version-3` is a channel that has kept the chunk `PdjoG1yfRwmC9QbEo1eNzA==`, which arrived under the tag `t`.
+#[test]
+fn a_chunk_that_format_version_3_has_kept_is_known() {
+    let directory = tempfile::tempdir().unwrap();
+    copy_golden(
+        "version-3",
+        &["0000000001.seg", "channel"],
+        directory.path(),
+    );
+    let disk = Arc::new(millstream_sys::disk::HostDisk);
+    let options = options(Sync::Batch);
+    let opened = Log::open(disk, directory.path(), options, ChannelId([1; 16]));
+    let (mut log, recovered) = opened.unwrap();
+    assert!(recovered.clean && recovered.damage.is_empty());
+    let chunk = ChunkOrigin {
+        id: Bytes::from_static(b"\xb8PdjoG1yfRwmC9QbEo1eNzA=="),
+        tag: "t".into(),
+        connection: 2,
+        length: 10,
+        checksum: 0x2503_0876,
+        start: 0,
+        end: 8,
+        records: 1,
+    };
+    let again = |tag: &str, chunk| Batch {
+        tag: tag.into(),
+        origins: vec![Origin::Chunk(chunk)],
+        ..batch(0, 8)
+    };
+    let other = ChunkOrigin {
+        tag: "u".into(),
+        ..chunk.clone()
+    };
+    log.append(vec![again("u", chunk)], at(0)).unwrap();
+    assert_eq!(log.repeats(), 1);
+    log.append(vec![again("t", other)], at(0)).unwrap();
+    log.commit(at(0)).unwrap();
+    assert_eq!((log.repeats(), bodies(&log).len()), (1, 2));
+}
+
 /// `testdata/version-1` is a channel of Millstream 0.1, whose frames had no receive time.
 #[test]
-fn a_channel_of_format_version_1_is_read_and_continues_in_version_3() {
+fn a_channel_of_format_version_1_is_read_and_continues_in_version_4() {
     let directory = tempfile::tempdir().unwrap();
-    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/disk/log/testdata/version-1");
-    for name in ["0000000001.seg", "channel", "out.cursor"] {
-        std::fs::copy(golden.join(name), directory.path().join(name)).unwrap();
-    }
+    let names = ["0000000001.seg", "channel", "out.cursor"];
+    copy_golden("version-1", &names, directory.path());
     let open = || {
         let disk = Arc::new(millstream_sys::disk::HostDisk);
         let options = options(Sync::Batch);
@@ -814,5 +909,5 @@ fn a_channel_of_format_version_1_is_read_and_continues_in_version_3() {
     // The old frame has only its keep time. The new one has its receive time, which does not depend on the keep clock.
     assert_eq!(found, [(kept, 2), (Time(5), 1)]);
     let segment = std::fs::read(directory.path().join("0000000002.seg")).unwrap();
-    assert_eq!(segment[8..12], 3_u32.to_le_bytes());
+    assert_eq!(segment[8..12], 4_u32.to_le_bytes());
 }

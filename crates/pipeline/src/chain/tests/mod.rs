@@ -1,4 +1,4 @@
-//! Chains: the walk, and the two adapters around it.
+//! Tests of chains: how batches pass through the processors, and the two adapters that run a chain in front of a channel or a sink.
 
 mod graphs;
 
@@ -12,7 +12,7 @@ use std::{
 };
 
 use millstream_record::{
-    ChunkOrigin, Encoding, FileId, FileOrigin, Origin, Pool, Position, Values,
+    ChunkOrigin, Encoding, FileId, FileOrigin, Origin, Pool, Position, Tag, Values,
 };
 
 use millstream_testkit::block_on;
@@ -31,7 +31,8 @@ use crate::{
     tags::TagFilter,
 };
 
-/// Passes lines on by their first byte: `-` filters, `!` rejects, `x` panics, `2` becomes two lines under the tag `two`, all others stay.
+/// Processes each line by its first byte: `-` is filtered, `!` is rejected, `x` panics, `e` fails, `2` becomes two records with the tag
+/// `two`, and all other lines are passed on.
 struct ByFirst;
 
 impl Processor for ByFirst {
@@ -93,7 +94,7 @@ impl Task for Divide {
     }
 }
 
-/// Sends each record by a tag that is its place.
+/// Gives each record a tag that is its index in the chain's input ([`Out::place`]).
 struct ByPlace;
 
 impl Processor for ByPlace {
@@ -165,7 +166,7 @@ fn simple() -> Arc<ChainPlan> {
     })
 }
 
-/// Takes groups and holds them.
+/// A channel that accepts all groups and holds them until the test takes them.
 #[derive(Default)]
 struct Held {
     groups: Mutex<Vec<Group>>,
@@ -250,7 +251,7 @@ fn a_batch_passes_through_all_processors_in_order_and_along_the_tags() {
     assert_eq!(meters.value("first", "records_filtered"), 1);
 }
 
-/// The result of work that never waits.
+/// Returns the result of work that never waits.
 fn now<T>(work: impl Future<Output = T>) -> T {
     match std::pin::pin!(work).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(result) => result,
@@ -258,7 +259,7 @@ fn now<T>(work: impl Future<Output = T>) -> T {
     }
 }
 
-/// Delivers what it was given again after each resume.
+/// Delivers its batches in order. A resume continues after the given position, or from the first batch.
 struct FakeReader {
     all: Vec<Batch>,
     next: usize,
@@ -288,7 +289,7 @@ fn maker(plan: Arc<ChainPlan>, contexts: Vec<NodeContext>) -> Arc<ChainMaker> {
     ChainMaker::new(plan, contexts, &Pool::new(1 << 20))
 }
 
-/// A reader through a chain.
+/// Returns a reader whose batches pass through a chain of `plan`.
 fn through(
     reader: impl Reader + 'static,
     plan: Arc<ChainPlan>,
@@ -308,7 +309,7 @@ fn read(reader: &mut ChainReader) -> Result<Option<Delivered>, Failure> {
 }
 
 #[test]
-fn only_the_last_batch_of_a_position_may_be_settled_and_an_empty_one_moves_it() {
+fn only_the_last_batch_of_a_position_may_be_settled_even_if_it_is_empty() {
     let all = ["a\n2\nb\n", "-\n", "c\n"].map(|text| batch("t", text));
     let reader = FakeReader {
         all: all.to_vec(),
@@ -380,7 +381,7 @@ fn put(channel: &ChainChannel, batches: Vec<Batch>) -> Receipt {
     receipt
 }
 
-/// A channel behind a chain.
+/// Returns a channel with a chain in front of it.
 fn behind(held: &Arc<Held>, plan: Arc<ChainPlan>, contexts: Vec<NodeContext>) -> ChainChannel {
     let feed = Feed::new(held.clone());
     let reporter = Reporter::new("kept");
@@ -397,7 +398,7 @@ fn chained(mark: Option<u64>) -> (ChainChannel, Arc<Held>, Arc<Held>) {
 }
 
 #[test]
-fn a_group_is_kept_when_its_output_and_its_rejected_records_are() {
+fn a_group_is_settled_when_its_output_and_its_rejected_records_are_kept() {
     let (channel, held, rejects) = chained(None);
     let receipt = put(&channel, vec![batch("t", "a\n!b\n"), batch("t", "c\n2\n")]);
     let group = held.take().remove(0);
@@ -430,6 +431,7 @@ fn a_group_whose_records_are_all_filtered_is_settled_and_one_that_fails_is_not()
 fn chunk(id: u8, start: u32, end: u32, records: u32) -> Origin {
     Origin::Chunk(ChunkOrigin {
         id: vec![id].into(),
+        tag: Tag::from("t"),
         connection: 1,
         length: 9,
         checksum: 7,
@@ -478,7 +480,7 @@ fn a_chunk_that_several_tasks_process_has_one_range() {
 }
 
 #[test]
-fn a_chunk_under_two_tags_is_known_in_both() {
+fn a_chunk_whose_output_has_two_tags_is_an_origin_of_both_batches() {
     let (channel, held, _) = chained(None);
     let mut input = batch("t", "a\n2\n-\n");
     input.origins = vec![chunk(1, 0, 4, 2), chunk(2, 4, 6, 1)];
@@ -500,7 +502,7 @@ fn file(begin: u64, next: u64) -> FileOrigin {
 }
 
 #[test]
-fn a_part_of_a_file_is_divided_where_the_channel_has_it_and_moves_on_without_a_record() {
+fn a_file_range_is_divided_at_the_kept_offset_and_stays_even_if_all_its_records_are_filtered() {
     let (channel, held, _) = chained(Some(14));
     let mut input = batch("t", "a\n-\n-\nb\n");
     input.origins = vec![Origin::File(file(10, 18))];
@@ -538,7 +540,7 @@ fn simple_with(tasks: usize) -> Arc<ChainPlan> {
 }
 
 #[test]
-fn records_know_their_places_with_any_number_of_tasks() {
+fn the_place_of_a_record_does_not_depend_on_the_number_of_tasks() {
     // The first processor leaves out the line with the place 1.
     let batch = batch("t", &format!("a\n-\n{}", "a\n".repeat(20_000)));
     for tasks in [1, 2, 5] {
@@ -560,7 +562,7 @@ fn records_know_their_places_with_any_number_of_tasks() {
 }
 
 #[test]
-fn several_batches_are_on_the_threads_and_positions_stay_in_order() {
+fn positions_stay_in_order_while_several_batches_are_in_flight() {
     let all: Vec<_> = (0..200)
         .map(|n| batch("t", &format!("{n}\n-\n2\n")))
         .collect();
@@ -590,7 +592,7 @@ fn a_panic_on_a_thread_stops_the_reader_until_it_resumes_and_the_task_is_replace
     let reader = FakeReader { all, next: 0 };
     let mut reader = through(reader, plan, contexts);
     block_on(async {
-        // The batch before the panic is delivered, although the next one was on the thread already.
+        // The batch before the panic is delivered, although the next batch was already on the thread.
         let before = poll_fn(|context| reader.poll_next(context)).await;
         assert_eq!(before.unwrap().unwrap().position.unwrap().seq, 1);
         let failed = poll_fn(|context| reader.poll_next(context)).await;
@@ -601,7 +603,7 @@ fn a_panic_on_a_thread_stops_the_reader_until_it_resumes_and_the_task_is_replace
     });
 }
 
-/// [`ByFirst`] on a thread.
+/// [`ByFirst`] as a processor that blocks, so that it runs on a separate thread.
 struct Blocking;
 
 impl Processor for Blocking {
@@ -665,7 +667,7 @@ fn passing() -> Arc<ChainPlan> {
     Arc::new(plan)
 }
 
-/// The sequence number and the records of the next batch.
+/// Returns the sequence number of the next batch and the number of its records.
 fn read_count(reader: &mut ChainReader) -> (u64, u32) {
     let delivered = read(reader).unwrap().unwrap();
     (delivered.position.unwrap().seq, delivered.batch.count)
@@ -697,7 +699,7 @@ fn a_reload_gives_the_reader_a_new_chain_and_earlier_positions_keep_the_old_one(
     reader.resume(Some(position(1))).unwrap();
     let again: Vec<_> = (0..4).map(|_| read_count(&mut reader)).collect();
     assert_eq!(again, [(2, 1), (3, 2), (4, 2), (5, 2)]);
-    // Positions before the third one cannot be read again.
+    // Once the second position is committed, no position of the old chain can be read again, and the chain is dropped.
     assert_eq!(Arc::strong_count(&old), 2);
     reader.commit(position(2)).unwrap();
     assert_eq!(Arc::strong_count(&old), 1);
@@ -729,14 +731,14 @@ fn the_tags_of_a_consumer_do_not_apply_to_records_that_its_processors_gave_anoth
         through,
         expected.map(|(tag, count)| (tag.to_owned(), count))
     );
-    // Without a processor a batch with another tag is left without records, so that it is settled.
+    // Without a processor, a batch with another tag is emptied, and is only settled.
     let direct = read_all(None);
     let expected = [("t", 2), ("other", 0)];
     assert_eq!(direct, expected.map(|(tag, count)| (tag.to_owned(), count)));
 }
 
 #[test]
-fn a_batch_that_is_sent_again_passes_the_chain_of_its_processor_or_its_sink_or_none() {
+fn a_replayed_batch_enters_its_processor_and_skips_the_chain_if_it_is_for_the_sink_or_no_node() {
     let addressed = |to: &str| {
         let mut batch = batch("t", "a\n-\n");
         Arc::make_mut(&mut batch.values).set(replay::ADDRESS, to);
@@ -750,7 +752,7 @@ fn a_batch_that_is_sent_again_passes_the_chain_of_its_processor_or_its_sink_or_n
     let seen: Vec<_> = counts
         .map(|Delivered { batch, .. }| (batch.count, replay::address(&batch).map(str::to_owned)))
         .collect();
-    // The inlet decides what to do with the last one.
+    // The last batch keeps its address, because the inlet decides what to do with it.
     assert_eq!(seen, [(1, None), (2, None), (2, Some("gone".to_owned()))]);
 }
 
@@ -776,7 +778,7 @@ fn a_batch_that_waited_in_memory_passes_through_the_chain_it_was_sent_to() {
     assert_eq!(counts, [2, 1, 2, 1, 2, 2]);
 }
 
-/// Delivers what waits in it, then ends.
+/// Delivers its batches, then ends.
 struct Queue(std::collections::VecDeque<Delivered>);
 
 impl Reader for Queue {
@@ -792,7 +794,7 @@ impl Reader for Queue {
 }
 
 #[test]
-fn the_threads_of_a_chain_end_with_it() {
+fn chains_of_one_maker_share_threads_that_end_with_the_last_chain() {
     let (contexts, _) = contexts(&Meters::default());
     let plan = simple_with(2);
     let maker = maker(plan.clone(), contexts);
