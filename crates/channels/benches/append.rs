@@ -1,10 +1,9 @@
 //! Appending to the disk channel, compared with the bare disk.
 //!
-//! Bare: overwriting preallocated, written segments of 64 MiB with one call of 1 MB each, with and without an fdatasync
-//! per call. Log: the same bytes as batches of 8192 records of 122 bytes through [`Log`] alone. Channel: the same through the
-//! queue, the writer's thread and a reader that settles every 16 MB. They alternate in one run; figures are medians of three.
-//! `MILLSTREAM_BENCH_DIR` is the directory to write to (default: that for temporary files), `MILLSTREAM_BENCH_SECONDS` the
-//! duration of each part (default: 1).
+//! Bare: overwriting preallocated, written segments of 64 MiB with one call of 1 MB each, with and without an fdatasync per call. Log: the
+//! same bytes as batches of 8192 records of 122 bytes through [`Log`] alone. Channel: the same through the queue, the writer's thread and a
+//! reader that settles every 16 MB. The three alternate in one run; figures are medians of three rounds. `MILLSTREAM_BENCH_DIR` is the
+//! directory to write to (default: the directory for temporary files), `MILLSTREAM_BENCH_SECONDS` the duration of each part (default: 1).
 
 #![allow(
     clippy::unwrap_used,
@@ -42,7 +41,7 @@ const RECORD: usize = 122;
 const RECORDS: usize = 8192;
 const SEGMENT: u64 = 64 << 20;
 const SEGMENTS: usize = 16;
-/// A consumer settles this often.
+/// The consumer settles after this many bytes.
 const SETTLE_BYTES: u64 = 16 << 20;
 
 struct Figure {

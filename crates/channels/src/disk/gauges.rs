@@ -35,7 +35,7 @@ pub(super) struct Gauges {
     directory: PathBuf,
     /// When the free space was last requested. Each request is a system call.
     asked: Option<Instant>,
-    /// Backlog and age of each consumer, beside its other meters.
+    /// Backlog and age of each consumer, among the meters of its sink.
     consumers: Vec<Behind>,
 }
 
@@ -79,7 +79,7 @@ impl Gauges {
         }
     }
 
-    /// Adds a consumer, unless it has gauges.
+    /// Adds the gauges of a consumer, unless it already has them.
     pub(super) fn attach(&mut self, context: &ChannelContext, consumer: &str) {
         if self.consumers.iter().all(|it| it.name != consumer) {
             let behind = Behind::new(context, consumer.to_owned());
@@ -94,7 +94,7 @@ impl Gauges {
         self.consumers.retain(|it| it.name != consumer);
     }
 
-    /// Asks for the free space of the file system, at most once in [`ASK_EVERY`].
+    /// Asks for the free space of the file system, at most once per [`ASK_EVERY`].
     fn set_free(&mut self) {
         if self.asked.is_some_and(|asked| asked.elapsed() < ASK_EVERY) {
             return;

@@ -1,8 +1,9 @@
 //! The clock of a channel.
 //!
-//! Ages are differences of keep times: `behind.age`, the age of ids, the time to the next sync. The wall clock can jump by days and
-//! back. Then everything would look old at once, or nothing would for days. So the keep clock starts at the time of the wall clock
-//! when the channel opens, or at the newest keep time if that is later, and then runs evenly.
+//! Everything that depends on elapsed time (`behind.age`, the age of ids, the delay until the next sync) is measured between keep times,
+//! the times at which the channel kept its batches. The wall clock can jump by days. After a jump forward, everything would look old
+//! immediately; after a jump back, nothing would look old for days. So the keep clock starts at the time of the wall clock when the channel
+//! opens, or at the newest keep time if that is later, and then advances with the monotonic clock.
 
 use std::time::Instant;
 
@@ -36,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_starts_at_the_later_time_and_runs_evenly() {
+    fn the_clock_starts_at_the_later_time_and_never_goes_back() {
         for (newest, wall) in [(Time(5), Time(7)), (Time(7), Time(5))] {
             let clock = KeepClock::new(newest, wall);
             let first = clock.now();

@@ -57,7 +57,7 @@ impl LossReport {
         );
     }
 
-    /// Adds positions that were kept and are gone.
+    /// Adds the loss of the positions after `after` up to `to`, which were kept and are missing now.
     pub(super) fn add(&self, missing: Missing, after: Position, to: Position) {
         let loss = Loss {
             missing,
@@ -71,8 +71,8 @@ impl LossReport {
         self.report();
     }
 
-    /// Compares the position that a sink has committed with the end of the channel. Returns the position to continue after, at most
-    /// `end`: with a higher one the sink would miss the batches that are kept next.
+    /// Compares the position that a sink has committed with the end of the channel. Returns the position after which the sink continues. It
+    /// is at most `end`: after a higher one, the sink would miss the batches that are kept next.
     pub(super) fn check(&self, sink: &str, committed: Position, end: Position) -> Position {
         if committed <= end {
             return committed;

@@ -2,8 +2,8 @@
 //!
 //! `read -> decode -> send -> [keep] -> [read back] -> process -> encode -> write -> settle`
 //!
-//! `log` is the log itself, without threads or a clock. writer.rs drives it on its own thread, behind a queue that is bounded in
-//! bytes, and settles the tokens of kept groups. reader.rs is a consumer's view of it. README.md says what the channel promises.
+//! `log` is the log itself, without threads or a clock. writer.rs drives it on its own thread, behind a queue that is bounded in bytes, and
+//! settles the tokens of kept groups. reader.rs is a consumer's view of the log. README.md says what the channel promises.
 
 mod gauges;
 mod keep_clock;
@@ -72,12 +72,11 @@ impl ChannelConfig for Config {
     fn promise(&self) -> Promise {
         let condition = match self.sync() {
             Sync::Batch => String::new(),
-            Sync::Every(time) => format!(
-                "a power cut takes what was kept in the last {time:?}, and it may come twice"
-            ),
+            Sync::Every(time) => {
+                format!("a power cut may lose or duplicate what was kept in the last {time:?}")
+            }
             Sync::Never => {
-                "a power cut takes what the system has not written yet, and it may come twice"
-                    .to_owned()
+                "a power cut may lose or duplicate what the system has not written yet".to_owned()
             }
         };
         Promise::new(Guarantee::ExactlyOnce, condition)
@@ -133,11 +132,11 @@ fn open(
     })
 }
 
-/// The producers' side.
+/// The channel as producers see it.
 struct DiskChannel {
     queue: Arc<Queue>,
     watch: Watch,
-    /// Held so that its condition lasts as long as the channel.
+    /// Held so that the condition that it raises lasts as long as the channel.
     _missing: Arc<LossReport>,
     id: u128,
 }
@@ -204,7 +203,7 @@ impl Channel for DiskChannel {
         let (answer, receiver) = oneshot::channel();
         let (watch, queue) = (self.watch.clone(), Arc::clone(&self.queue));
         let (channel, consumer) = (ChannelId(self.id.to_be_bytes()), consumer.to_owned());
-        // Counting a large backlog takes long, so it runs outside of the writer's thread: the sources wait for the writer.
+        // Counting a large backlog takes long. It does not run on the writer's thread, because the sources would wait.
         spawn_blocking(move || {
             let unsettled = unsettled(&watch, channel, &consumer, to);
             queue.request(Request::Skip(consumer, to, unsettled, answer));
@@ -217,7 +216,7 @@ impl Channel for DiskChannel {
     }
 }
 
-/// The failure for an error of a start. If a restart cannot help, only this channel does not run.
+/// Converts an error at a start to a failure. If a restart cannot help, the failure stops only this channel.
 fn not_opened(directory: &Path, error: Error) -> Failure {
     let text = error.to_string();
     match error {
@@ -230,7 +229,7 @@ fn not_opened(directory: &Path, error: Error) -> Failure {
     }
 }
 
-/// The failure for an error of the log.
+/// Converts an error of the log to a failure.
 fn failure(error: Error) -> Failure {
     let text = error.to_string();
     match error {

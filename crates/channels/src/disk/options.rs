@@ -8,9 +8,10 @@ use serde::Deserialize;
 
 use super::log::{Dedupe, Options, SEGMENT_BYTES, Sync};
 
-/// The least number of segments of a channel, so that space is freed while it is used.
+/// The minimum number of segments in a full channel. A segment is released as a whole, so with fewer segments space would be freed too
+/// late.
 const SEGMENTS_MIN: u64 = 8;
-/// The least size of a segment: below it, headers and the two syncs of a roll would be most of the work.
+/// The minimum size of a segment. Below it, writing headers and the two syncs for each new segment would be most of the work.
 const SEGMENT_BYTES_MIN: u64 = 1 << 20;
 /// The default of `queue`.
 const QUEUE_BYTES: u64 = 4 << 20;
@@ -21,8 +22,9 @@ const QUEUE_BYTES: u64 = 4 << 20;
 pub(super) struct Config {
     /// Disk space that the channel may use. When it is full, sources stop reading until a consumer has settled more.
     size_max: Size,
-    /// When to sync, which decides what is acknowledged: `batch` (what survives a power cut), a time such as `1s` or `never`
-    /// (what survives SIGKILL; a power cut loses up to that time, or what the system has not written). Default: `batch`.
+    /// When to sync, which decides what an acknowledgement means. `batch`: the records survive a power cut. A time such as `1s`: they
+    /// survive SIGKILL, and a power cut loses at most those of the last second. `never`: they survive SIGKILL, and a power cut loses all
+    /// that the system has not written yet. Default: `batch`.
     sync: SyncOption,
     /// The window in which repeated chunks are recognized.
     dedupe: DedupeOption,
@@ -109,7 +111,7 @@ impl JsonSchema for SyncOption {
 }
 
 impl Config {
-    /// An invalid option, and what is wrong with it.
+    /// Returns an invalid option and what is wrong with it; `None` if all options are valid.
     pub(super) fn problem(&self) -> Option<(&'static str, String)> {
         if self.size_max.as_bytes() < SEGMENTS_MIN * SEGMENT_BYTES_MIN {
             let least = (SEGMENTS_MIN * SEGMENT_BYTES_MIN) >> 20;

@@ -21,7 +21,7 @@ use tokio::sync::{AcquireError, Semaphore, SemaphorePermit, oneshot};
 
 use super::{log::Skipped, options::Config};
 
-/// The most notes in the queue. They are small, and each connection sends one.
+/// The most notes (such as the end of a connection) in the queue. They are small, and each connection sends one.
 const NOTES_MAX: usize = 100_000;
 
 /// The memory of a batch besides its bytes and origins.
@@ -33,7 +33,7 @@ const ORIGIN_BYTES: usize = 128;
 pub(super) enum Entry {
     Group(Group),
     Note(Note),
-    /// Settled when everything before it is synced.
+    /// A token that is settled when everything before this entry is synced.
     Sync(Token),
 }
 
@@ -41,7 +41,7 @@ pub(super) enum Entry {
 pub(super) enum Request {
     /// Forget the consumer of this name.
     Forget(String, Answer<()>),
-    /// Move a consumer past everything up to a position, permanently. `Skipped`: the part that it has not settled.
+    /// Move a consumer past everything up to a position, permanently. `Skipped`: how much of this the consumer has not settled.
     Skip(String, Position, Skipped, Answer<u64>),
     /// Attach a reader for a consumer.
     Attach(Consumer, Answer<Box<dyn Reader>>),
@@ -49,7 +49,7 @@ pub(super) enum Request {
     Change(Config),
 }
 
-/// Takes the answer to a request.
+/// The sender for the answer to a request.
 pub(super) type Answer<T> = oneshot::Sender<Result<T, String>>;
 
 /// The queue in front of the writer.
@@ -58,20 +58,20 @@ pub(super) struct Queue {
     room_bytes: AtomicUsize,
     waiting: Mutex<Waiting>,
     ready: Condvar,
-    /// The log has no space for the groups that were taken from the queue.
+    /// Whether the log has no space for the groups that were taken from the queue.
     is_full: AtomicBool,
 }
 
 /// The content of the queue.
 #[derive(Default)]
 struct Waiting {
-    /// Each with its bytes.
+    /// The entries, each with the bytes that it takes in the queue.
     entries: VecDeque<(Entry, usize)>,
     notes: usize,
     closed: bool,
-    /// The stop no longer waits for space.
+    /// Whether a stop no longer waits for space in the log.
     given_up: bool,
-    /// A consumer has settled a batch, or there is a request.
+    /// Whether the writer must wake: a consumer has settled a batch, or a request has arrived.
     poked: bool,
     requests: Vec<Request>,
     /// The writer has kept everything and ended, or has stopped with this error.
@@ -81,9 +81,9 @@ struct Waiting {
 /// A piece of work for the writer.
 pub(super) struct Work {
     pub(super) entries: Vec<Entry>,
-    /// The queue is closed and empty.
+    /// Whether the queue is closed and empty.
     pub(super) closed: bool,
-    /// A consumer has settled something.
+    /// Whether a consumer has settled a batch, or a request has arrived.
     pub(super) poked: bool,
 }
 
@@ -123,7 +123,7 @@ impl Queue {
         }
     }
 
-    /// Waits for permits. Returns `None` if the queue is smaller by now, because it would never have them.
+    /// Waits for permits. Returns `None` if a resize has made the queue smaller than that, because it would never have this many permits.
     async fn acquire(&self, permits: u32) -> Option<Result<(), AcquireError>> {
         let mut acquire = pin!(self.room.acquire_many(permits));
         let first = poll_fn(|cx| Poll::Ready(self.poll_if_fits(permits, acquire.as_mut(), cx)));
@@ -134,8 +134,9 @@ impl Queue {
         Some(taken.map(SemaphorePermit::forget))
     }
 
-    /// Polls for permits unless the queue is too small for them. [`Queue::resize`] holds the same lock. Later it cannot take the
-    /// permits: free ones belong to the first producer that waits.
+    /// Polls for permits; returns `None` if the queue is too small for them. [`Queue::resize`] holds the same lock, so it cannot run
+    /// between the check and the poll. After the poll it cannot take permits away from this producer, because the semaphore gives free
+    /// permits to the first waiter.
     fn poll_if_fits<F: Future>(
         &self,
         permits: u32,
@@ -157,7 +158,7 @@ impl Queue {
         }
     }
 
-    /// Asks for a sync of everything before. After the writer has stopped, the token is dropped, which fails its receipt.
+    /// Asks for a sync of everything that was added before. After the writer has stopped, the token is dropped, which fails its receipt.
     pub(super) fn sync(&self, token: Token) {
         let mut waiting = self.lock();
         if waiting.ended.is_none() {
@@ -166,7 +167,7 @@ impl Queue {
         }
     }
 
-    /// Asks the writer for a change; it also answers while it waits for space. Returns false if the writer has stopped.
+    /// Asks the writer for a change. The writer also answers while it waits for space. Returns false if the writer has stopped.
     pub(super) fn request(&self, request: Request) -> bool {
         let mut waiting = self.lock();
         if waiting.ended.is_some() {
@@ -215,7 +216,7 @@ impl Queue {
         self.ready.notify_one();
     }
 
-    /// Whether no more groups will come. Some may wait.
+    /// Whether the queue is closed: no more groups will arrive, but some may still wait in it.
     pub(super) fn is_closed(&self) -> bool {
         self.lock().closed
     }
@@ -289,7 +290,7 @@ impl Queue {
     }
 
     fn lock(&self) -> MutexGuard<'_, Waiting> {
-        // No holder can panic halfway through a change, so a poisoned lock guards whole data.
+        // No holder can panic in the middle of a change, so the data is consistent even if the lock is poisoned.
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -320,7 +321,7 @@ mod tests {
 
     use super::*;
 
-    /// A resize between the size check and the wait must not leave a producer that waits for permits that never exist.
+    /// A resize between the size check and the wait must not leave a producer waiting for permits that will never exist.
     #[test]
     fn a_producer_does_not_wait_for_more_room_than_the_queue_has_after_a_resize() {
         let queue = Queue::new(1_000);

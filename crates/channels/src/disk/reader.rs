@@ -1,4 +1,4 @@
-//! A reader of the log as a reader of the pipeline.
+//! Adapts a reader of the log to the pipeline's `Reader`.
 //!
 //! `read -> decode -> send -> keep -> [read back] -> process -> encode -> write -> settle`
 
@@ -95,7 +95,7 @@ impl Reader for DiskReader {
         }
         self.reader.wake(context.waker());
         let ended = self.queue.ended();
-        // The last batch may have been kept between the read and the registration.
+        // The last batch may have been kept between the read and the registration of the waker.
         if let Some(delivered) = self.read()? {
             return Poll::Ready(Ok(Some(delivered)));
         }
@@ -119,7 +119,7 @@ impl Reader for DiskReader {
     }
 
     fn hurry(&self) -> bool {
-        // A roll may be waiting for space that the next checkpoint would free.
+        // The writer may be waiting for space for its next segment, which the next checkpoint would free.
         self.reader.used_bytes() >= self.reader.size_max() / 4 * 3
     }
 }

@@ -1,4 +1,4 @@
-//! Creating the next segment ahead of time, on another thread: filling it takes tens of milliseconds.
+//! Creates the next segment ahead of time, on another thread, because filling it with zeros takes tens of milliseconds.
 
 use std::{
     io,
@@ -29,8 +29,8 @@ impl SegmentMaker {
         }
     }
 
-    /// Passes a finished segment to the log, or begins to create one if the log wants one. After a failure the log creates
-    /// it itself, and reports why that fails.
+    /// Passes a finished segment to the log, or begins to create one if the log wants one. After a failure here, the log creates the
+    /// segment itself when it needs one, and reports why that fails.
     pub(super) fn step(&mut self, log: &mut Log) {
         if let Some(thread) = self.thread.take_if(|thread| thread.is_finished()) {
             match thread.join() {

@@ -1,5 +1,5 @@
-//! Reports what is skipped for consumers that are too far behind (`behind: { then: skip }`): counts it, logs it, and raises a
-//! condition of the channel while it lasts.
+//! Counts and logs the records that are skipped for consumers that are too far behind (`behind: { then: skip }`), and raises a condition of
+//! the channel while skipping continues.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ use millstream_record::Time;
 
 use super::log::{Log, Skipped};
 
-/// The first skip is logged at once, later ones in a summary per this time.
+/// The first skip is logged immediately, later ones in a summary once per this time.
 const SUMMARY: Duration = Duration::from_secs(10);
 /// The condition is cleared after the consumer stayed within half of its limit for this long, with nothing skipped.
 const CALM: Duration = Duration::from_secs(10);
@@ -30,9 +30,9 @@ struct Skipper {
     condition: Condition,
     /// Everything that was skipped up to the last check.
     seen: Skipped,
-    /// The same when the condition was last cleared.
+    /// Everything that had been skipped when the condition was last cleared.
     cleared: Skipped,
-    /// The same when the last line was logged.
+    /// Everything that had been skipped when the last line was logged.
     logged: Skipped,
     logged_at: Option<Instant>,
     calm_since: Option<Instant>,

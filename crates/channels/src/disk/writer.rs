@@ -2,8 +2,8 @@
 //!
 //! `read -> decode -> send -> [keep] -> read back -> process -> encode -> write -> settle`
 //!
-//! While it writes and syncs, the next commit gathers in the queue. Under load, commits are large and groups share the cost of a
-//! sync; on an idle stream no group is delayed. A token is settled when its group is kept, and never before.
+//! While the writer writes and syncs, the groups of the next commit collect in the queue. Under load, commits are large and groups share
+//! the cost of a sync; on an idle stream no group is delayed. A token is settled when its group is kept, and never before.
 
 use std::{
     collections::VecDeque,
@@ -51,7 +51,7 @@ struct Writer {
     log: Log,
     clock: KeepClock,
     queue: Arc<Queue>,
-    /// The tokens of groups that are not kept yet, each with the seq at which its group is kept.
+    /// The tokens of groups that are not kept yet, each with the seq (sequence number) of the last frame that must be kept first.
     waiting: VecDeque<(u64, Token)>,
     maker: SegmentMaker,
     reporter: Reporter,
@@ -62,12 +62,12 @@ struct Writer {
     records: Meter,
     bytes: Meter,
     batches: Meter,
-    /// The commits.
+    /// The durations of commits.
     commits: Histogram,
     busy: Meter,
     /// When the last work arrived.
     began: Instant,
-    /// Time spent waiting for space since then.
+    /// Time spent waiting for space since `began`.
     waited: Duration,
     gauges: Gauges,
     skips: Skips,
@@ -229,8 +229,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Keeps everything that is staged; waits until there is space. Returns false if a stop could not wait any longer: then frames
-    /// without space were dropped, and nothing more may be staged.
+    /// Keeps everything that is staged, and waits until there is space. Returns false if a stop ended the wait: then the frames without
+    /// space were dropped, and nothing more may be staged.
     fn keep(&mut self) -> Result<bool, Error> {
         let started = Instant::now();
         loop {
@@ -293,21 +293,21 @@ impl Writer {
         self.log.count_unclaimed(&self.consumers);
         self.skips.forget(consumer);
         self.gauges.forget(consumer);
-        // The writer drops the segments that only it held.
+        // Wakes the writer, which releases the segments that only this consumer held.
         Arc::clone(&self.queue).wake();
         let text = format_args!("{consumer} is forgotten: what only it has not settled is dropped");
         self.reporter.apart().info("forgotten", text);
         Ok(())
     }
 
-    /// Moves a consumer past everything up to a position. Returns the number of records that it had not settled.
+    /// Moves a consumer past everything up to a position. Returns the number of records that the consumer had not settled.
     fn skip(&mut self, consumer: &str, to: Position, skipped: Skipped) -> Result<u64, String> {
         let moved = self.log.skip_to(consumer, to);
         moved.map_err(|error| error.to_string())?;
         let meters = self.context.meters.beside(consumer);
         meters.counter("records_skipped").add(skipped.records);
         meters.counter("bytes_skipped").add(skipped.bytes);
-        // The writer drops the segments that only it held.
+        // Wakes the writer, which releases the segments that only this consumer held.
         Arc::clone(&self.queue).wake();
         let text = format_args!(
             "{consumer} was moved to {to}: {} records ({} bytes) that it had not settled are skipped",
@@ -336,7 +336,7 @@ impl Writer {
         Ok(Box::new(reader))
     }
 
-    /// Writes and syncs what is staged.
+    /// Writes and syncs everything that is staged.
     fn commit(&mut self) -> Result<(), Error> {
         let (began, has_more) = (Instant::now(), self.log.staged_bytes() > 0);
         self.log.commit(self.clock.now())?;
@@ -358,7 +358,7 @@ impl Writer {
     /// Settles the tokens of everything that is kept by now.
     fn settle(&mut self) {
         let kept = self.log.kept().seq;
-        // Not sorted by seq: a repeat may wait for an earlier frame than the group before it.
+        // The tokens are not sorted by seq, because a repeat may wait for an earlier frame than the group before it.
         for _ in 0..self.waiting.len() {
             if let Some((seq, token)) = self.waiting.pop_front() {
                 match seq <= kept {
@@ -438,7 +438,7 @@ impl Writer {
             .raise(Trouble::Blocked, format_args!("{error}{behind}"));
     }
 
-    /// Answers requests and updates gauges and reports. Called after each commit, and while it waits for space.
+    /// Answers requests and updates gauges and reports. Called after each commit, and while the writer waits for space.
     fn measure(&mut self) {
         self.answer_requests();
         self.gauges.set(&mut self.log, &self.reporter);

@@ -148,7 +148,7 @@ impl Channel for MemoryChannel {
                 entry,
             } = group;
             for batch in batches {
-                // A batch that is larger than the queue takes all of its room; an empty one counts as a byte.
+                // A batch that is larger than the queue takes all of its room; an empty batch counts as one byte.
                 let bytes = batch.len().clamp(1, lane.room_bytes);
                 let Ok(room) = lane.room.acquire_many(bytes as u32).await else {
                     return;

@@ -57,7 +57,7 @@ fn a_producer_waits_when_the_queue_is_full() {
 }
 
 #[test]
-fn its_fill_is_the_bytes_that_wait_in_all_lanes() {
+fn the_fill_is_the_number_of_bytes_that_wait_in_all_lanes() {
     let (channel, mut readers) = MemoryChannel::open(2, 10);
     assert_eq!(channel.fill(), Some((0, 20)));
     assert!(poll_put(&*channel, group(8).0));

@@ -13,7 +13,7 @@ use crate::{
 };
 
 impl World {
-    /// Lets the auditor continue to read, and remembers all batches that it reads.
+    /// Lets the auditor (a consumer that never commits) read on, and remembers all batches that it reads.
     pub fn audit(&mut self) {
         let Some(sink) = self.sinks.iter_mut().find(|sink| sink.name == "auditor") else {
             return;
@@ -32,8 +32,8 @@ impl World {
         }
     }
 
-    /// Checks after a start that all kept batches still exist, except those that the policy may lose, and that the origins match
-    /// the existing batches.
+    /// Checks after a start that all kept batches still exist, except those that the option `sync` does not protect, and that the origins
+    /// match the existing batches.
     pub fn audit_start(&mut self, kind: Crash, crashed_at: Time) {
         if !self.setting.audit {
             return;

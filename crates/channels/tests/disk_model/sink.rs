@@ -8,7 +8,7 @@ use millstream_testkit::Random;
 
 pub struct Sink {
     pub name: &'static str,
-    /// It commits its position with its data; otherwise only the cursor has it.
+    /// Whether the sink commits its position with its data; otherwise only the cursor holds the position.
     pub owns_position: bool,
     /// The committed lines.
     pub lines: Vec<String>,
@@ -73,8 +73,8 @@ impl Sink {
         count_read
     }
 
-    /// Commits what it holds, and in most cases the cursor. A cursor that was left behind follows in a later call; otherwise
-    /// it would keep a full channel full.
+    /// Commits the lines that the sink holds, and in most cases the cursor. A cursor that was not committed is committed by a later call,
+    /// because otherwise a full channel would stay full.
     pub fn commit(&mut self, random: &mut Random) {
         let Some(reader) = &mut self.reader else {
             return;

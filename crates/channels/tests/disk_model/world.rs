@@ -16,9 +16,9 @@ pub struct Setting {
     pub sync: Sync,
     /// Whether a consumer that never commits holds the whole log, which is compared after every start.
     pub audit: bool,
-    /// Disk calls fail at random.
+    /// Whether disk calls fail at random.
     pub faults: bool,
-    /// The disk has space for a few segments, which are smaller than usual.
+    /// Whether the disk has space for only a few segments.
     pub tight: bool,
 }
 
@@ -33,7 +33,8 @@ pub struct World {
     pub files: Vec<Tailed>,
     pub sinks: Vec<Sink>,
     connections: u64,
-    /// Acknowledgements to come: the seq, the sender, its connection, and the number of its chunks.
+    /// Acknowledgements that are not sent yet: the seq that must be kept first, the sender, its connection, and the
+    /// number of chunks that are then acknowledged.
     waiting: Vec<(u64, usize, u64, usize)>,
     pub seen: Seen,
     /// Everything that is kept, as the auditor has read it, and when it was read.
@@ -294,7 +295,7 @@ impl World {
         self.audit();
     }
 
-    /// Frees space: other programs do, or the sinks settle waiting batches.
+    /// Frees space, either as if other programs did, or by letting the sinks settle waiting batches.
     fn free_space(&mut self) {
         if !self.setting.tight || self.random.chance(1, 8) {
             self.disk.set_capacity(u64::MAX);

@@ -18,9 +18,10 @@ use super::{
     segment::{PAGE, Segment, blank_name, blank_number_in},
 };
 
-/// Up to this number of used segments are kept: enough for a reader that follows in steps of 1 s at 200 MB/s.
+/// Up to this number of used segments are kept: enough for a reader that commits once per second at 200 MB/s.
 const BLANKS_MIN: u64 = 4;
-/// Or `size_max` divided by this, if that is more: a reader that falls behind and catches up again frees and needs space in turn.
+/// Up to `size_max` divided by this is kept if that is more, because a reader that falls behind and catches up again needs and frees space
+/// in turn.
 const BLANKS_PART: u64 = 8;
 /// A new segment takes at most the free space of its disk divided by this. So a small disk gets several segments, and settled ones
 /// can be released.
@@ -36,7 +37,7 @@ pub struct Blank {
 }
 
 impl Blank {
-    /// Creates one ahead of time. Fails if the disk is nearly full, because another file may need the space first.
+    /// Creates a blank ahead of time. Fails if the disk is nearly full, because another file may need the space first.
     pub fn create_ahead(disk: &dyn Disk, path: &Path, bytes: u64) -> io::Result<Self> {
         let directory = path.parent().unwrap_or(Path::new("."));
         let space = disk.space(directory);
@@ -81,9 +82,9 @@ pub(super) struct Blanks {
     files: Vec<Blank>,
     /// The number in the name that was used last. No name is used twice while the log is open.
     number: u64,
-    /// A used segment has become a blank, and its new name is not durable yet.
+    /// Whether a used segment has become a blank and its new name is not durable yet.
     unsynced: bool,
-    /// The disk had no space for a segment of the usual size: smaller ones are created and reused.
+    /// Whether the disk had no space for a segment of the usual size. Then smaller ones are created and reused.
     short: bool,
     /// Bytes of a usual segment.
     usual: u64,
@@ -157,8 +158,8 @@ impl Blanks {
         directory.join(&blank_name(self.number))
     }
 
-    /// Ensures that there is a blank of at least `least` bytes, or of the usual size if the disk has ample space. The other
-    /// blanks may take `others_max` bytes.
+    /// Ensures that there is a blank of at least `least` bytes, or of the usual size if the disk has ample space. The other blanks may take
+    /// at most `others_max` bytes.
     pub(super) fn ensure(
         &mut self,
         directory: &LogDirectory,
@@ -179,7 +180,7 @@ impl Blanks {
         let ample = directory.free_bytes() / AMPLE;
         self.short = ample < usual;
         if !self.short {
-            // All of them are too small.
+            // All blanks are too small.
             while !self.files.is_empty() {
                 self.remove(directory, 0)?;
             }
@@ -196,7 +197,7 @@ impl Blanks {
                     self.short = true;
                     bytes = (bytes / 2).next_multiple_of(PAGE).max(least);
                 }
-                // The blanks are too small for this, and take the space that it needs.
+                // The existing blanks are too small, and take the space that the new one needs.
                 Err(Error::NoRoom { .. }) if !self.files.is_empty() => self.remove(directory, 0)?,
                 created => return created,
             }
@@ -290,7 +291,7 @@ mod tests {
     };
 
     #[test]
-    fn a_small_disk_gets_smaller_segments_and_a_full_one_says_what_is_missing() {
+    fn a_small_disk_gets_smaller_segments_and_a_full_disk_reports_the_space_needed() {
         let disk = SimulatedDisk::new(1);
         let directory = directory(&disk);
         let mut blanks = Blanks::open(&directory, &[], &options(Sync::Batch)).unwrap();

@@ -1,4 +1,4 @@
-//! Counting the records whose tag no consumer takes: they are kept and settled, and reach no sink.
+//! Counts the records whose tag no consumer takes: they are kept and settled, and reach no sink.
 
 use std::collections::HashMap;
 
@@ -14,7 +14,7 @@ const VERDICTS_MAX: usize = 4096;
 pub(super) struct Claims {
     /// Empty if some consumer takes every tag, or if there is no consumer. Then no record counts as unclaimed.
     filters: Vec<TagFilter>,
-    /// Whether some consumer takes the tag.
+    /// For each tag seen so far, whether some consumer takes it.
     verdicts: HashMap<Tag, bool, RandomState>,
     unclaimed: Option<Unclaimed>,
 }
@@ -49,7 +49,7 @@ impl Claims {
         });
     }
 
-    /// The count since the last call.
+    /// The records counted since the last call; `None` if there are none.
     pub(super) fn drain(&mut self) -> Option<Unclaimed> {
         self.unclaimed.take()
     }

@@ -17,14 +17,14 @@ const NAME_BYTES_MAX: usize = 200;
 /// A consumer: its cursor, and a reader if one is attached.
 pub(super) struct Consumer {
     pub(super) cursor: Arc<Mutex<Cursor>>,
-    /// Everything at or below is settled or skipped.
+    /// Everything at or below this position is settled or skipped.
     pub(super) position: Position,
-    /// Everything at or below was handed out by the attached reader; `None` if no reader is attached.
+    /// Everything at or below this position was handed out by the attached reader; `None` if no reader is attached.
     pub(super) reader_at: Option<Position>,
     pub(super) behind: Behind,
-    /// The tags it takes; `None`: all.
+    /// The tags that the consumer takes; `None`: all tags.
     pub(super) tags: Option<TagFilter>,
-    /// Everything at or below was skipped, or settled before: the reader does not hand it out again.
+    /// Everything at or below this position was skipped, or settled before, so the reader does not hand it out again.
     pub(super) skipped_to: Position,
     /// The records and bytes that were skipped since the start.
     pub(super) skipped: Skipped,
@@ -48,7 +48,7 @@ impl Consumer {
     }
 }
 
-/// All consumers by name. Each of them holds the segments that it has not settled.
+/// All consumers by name. A segment is released only when every consumer has settled it.
 #[derive(Default)]
 pub(super) struct Consumers(BTreeMap<String, Consumer>);
 
@@ -75,7 +75,7 @@ impl Consumers {
         consumers.filter(|each| each.reader_at.is_some()).count()
     }
 
-    /// Attaches a reader. Fails if the consumer is unknown or has one.
+    /// Attaches a reader. Fails if the consumer is unknown or already has a reader.
     pub(super) fn attach(&mut self, name: &str, behind: Behind) -> Result<&Consumer, Error> {
         match self.0.get_mut(name) {
             Some(consumer) if consumer.reader_at.is_none() => {
@@ -122,7 +122,8 @@ impl Consumers {
         Ok(())
     }
 
-    /// Notes in the cursor of every consumer without a reader that no sink reads for it.
+    /// Returns a function that notes in the cursor of every consumer without a reader that no sink reads for it. The caller runs it after
+    /// releasing the lock of the index.
     pub(super) fn note_unread(&self) -> impl FnOnce() + use<> {
         let unread = self.0.values().filter(|each| each.reader_at.is_none());
         let cursors: Vec<_> = unread.map(|each| Arc::clone(&each.cursor)).collect();
@@ -171,7 +172,7 @@ mod tests {
     use crate::disk::log::tests::directory;
 
     #[test]
-    fn a_consumer_has_one_reader_and_the_slowest_decides() {
+    fn a_consumer_has_at_most_one_reader_and_can_be_forgotten_without_one() {
         let directory = directory(&SimulatedDisk::new(1));
         let mut consumers = Consumers::default();
         for (name, seq) in [("fast", 9), ("slow", 4)] {

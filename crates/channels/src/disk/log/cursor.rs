@@ -1,21 +1,21 @@
-//! The cursor of one consumer, `NAME.cursor`: everything at or below its position is settled.
+//! The cursor of one consumer, `NAME.cursor`: everything at or below its position is settled or skipped.
 //!
-//! The file has two slots (`millstream_state::Slots`). It gets its full size at once, so that a full disk cannot prevent a
-//! commit, which would keep the disk full. Each slot holds:
+//! The file has two slots (`millstream_state::Slots`). It is allocated at full size when it is created, so that a commit succeeds even on a
+//! full disk. Otherwise no segment could be released, and the disk would stay full. Each slot holds:
 //!
 //! ```text
 //! offset bytes
 //!      0  16   channel id
 //!     16   4   epoch
-//!     20   4   flags: 1 = an operator, or `behind`, has moved the cursor at some time
-//!                     2 = a sink read here after the last start
-//!                     4 = the consumer has committed since the cursor was moved
+//!     20   4   flags: 1 = an operator or `behind` has moved the cursor at least once
+//!                     2 = a sink was configured to read with this cursor at the last start
+//!                     4 = the consumer has committed since an operator or `behind` moved the cursor
 //!                     8 = the consumer has not committed since the cursor was created
 //!     24   8   seq
 //! ```
 //!
-//! If a sink stores its own position, that wins over the cursor. It does not win over an operator or `behind`: with flag 1, no
-//! batch at or below the cursor is read again.
+//! A sink that stores its own position resumes there and not at the cursor. With flag 1 it does not resume below the cursor, because an
+//! operator or `behind` has skipped the batches there.
 
 use std::{
     io,
@@ -37,13 +37,13 @@ const FORMAT: Format = Format {
     bytes_max: 8192,
     remedy: "remove it, and its consumer begins at the oldest batch",
 };
-/// Bytes of a slot up to version 3: seal, channel id (16), generation (8), epoch (4), flags (4), seq (8).
+/// Bytes of a slot up to version 3: seal, channel id (16), generation (8; incremented by every store), epoch (4), flags (4), seq (8).
 const OLD_SLOT_BYTES: usize = 56;
 const PASSED_ON: u32 = 1;
 const CONFIGURED: u32 = 2;
 const SINCE: u32 = 4;
 const FRESH: u32 = 8;
-/// The generation of a cursor that was created and not moved since. The first versions did not write `FRESH`.
+/// The generation of a cursor that was not stored again since its creation. The first versions did not write `FRESH`.
 const MADE: u64 = 1;
 
 /// An open cursor file.
@@ -52,11 +52,11 @@ pub(super) struct Cursor {
     path: PathBuf,
     channel: ChannelId,
     pub(super) position: Position,
-    /// An operator or `behind` has moved it at least once.
+    /// Whether an operator or `behind` has moved the cursor at least once.
     passed_on: bool,
-    /// A sink read here after the last start.
+    /// Whether a sink was configured to read with this cursor at the last start.
     configured: bool,
-    /// The consumer itself moved it last.
+    /// Whether the last move was a commit of the consumer.
     own: bool,
 }
 
@@ -68,7 +68,7 @@ impl Cursor {
         channel: ChannelId,
         position: Position,
     ) -> Result<Self, Error> {
-        // A crash or a full disk may have left half a cursor behind.
+        // A crash or a full disk may have left an incomplete cursor behind.
         match disk.remove(path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 return Err(Error::disk("creating a cursor", path, error));
@@ -117,17 +117,18 @@ impl Cursor {
         }))
     }
 
-    /// The position before which a sink must not resume, even if its own position is lower.
+    /// The position before which a sink must not resume, even if its own position is lower. `None` if neither an operator nor `behind` has
+    /// ever moved the cursor.
     pub(super) fn floor(&self) -> Option<Position> {
         self.passed_on.then_some(self.position)
     }
 
-    /// Whether a sink read here after the last start.
+    /// Whether a sink was configured to read with this cursor at the last start.
     pub(super) fn is_configured(&self) -> bool {
         self.configured
     }
 
-    /// Records whether a sink reads here from this start on.
+    /// Stores whether a sink is configured to read with this cursor in this run.
     pub(super) fn set_configured(&mut self, configured: bool) -> Result<(), Error> {
         if self.configured == configured {
             return Ok(());
@@ -148,7 +149,7 @@ impl Cursor {
         (self.passed_on, self.own) = (true, false);
         let stored = self.store(position);
         if stored.is_err() {
-            // Nothing was passed over, so the next commit must not say so.
+            // The cursor was not moved, so the next commit must not store the flags of a move.
             (self.passed_on, self.own) = before;
         }
         stored
@@ -194,7 +195,7 @@ fn decode(body: &[u8]) -> Option<(ChannelId, Position, u32)> {
     Some((channel, Position { epoch, seq }, flags))
 }
 
-/// Converts a slot of an older version: its generation and its body.
+/// Converts a slot of an older version. Returns its generation and its body in the current format.
 fn convert(slot: &[u8]) -> Option<(u64, Vec<u8>)> {
     let slot = slot.get(..OLD_SLOT_BYTES)?;
     let Sealed::Whole = seal::check(FORMAT.magic, slot) else {
@@ -277,7 +278,7 @@ mod tests {
         assert_eq!((cursor.floor(), cursor.committed()), (None, Some(at(5))));
     }
 
-    /// A cursor whose seq is the number.
+    /// A cursor whose seq is the number of the trial.
     impl DurableState for Cursor {
         fn open(disk: Arc<dyn Disk>) -> Result<Self, String> {
             let directory = Path::new(DIRECTORY);

@@ -1,5 +1,5 @@
-//! Random damage to each kind of file of a channel: intact batches are not destroyed, no wrong batch is read, every missing
-//! batch is reported, and a second start finds the same.
+//! Random damage to each kind of file of a channel: intact batches are not destroyed, no wrong batch is read, every missing batch is
+//! reported, and a second start finds the same batches.
 //!
 //! `make storm` runs ten times as many cases. A failing test prints the seed; set the variable SEED to repeat it.
 
@@ -24,7 +24,7 @@ use super::{
 const HERE: &str = "/data/channels/buffer";
 /// Number of batches that are kept. The seq of each is its number plus one.
 const BATCHES: u64 = 60;
-/// The seq that the consumer had settled when a copy was taken, and at the end.
+/// The seq that the consumer had settled when the stale copy of the files was taken, and at the end.
 const SETTLED_BEFORE: u64 = 15;
 const SETTLED: u64 = 30;
 
@@ -33,7 +33,7 @@ const KINDS: [&str; 6] = [".seg", ".ids", ".cursor", "channel", ".record", ".los
 
 type Files = BTreeMap<PathBuf, Vec<u8>>;
 
-/// A channel that was stopped or killed, with copies of its files from before.
+/// A channel that was stopped or killed, with earlier copies of its files.
 struct World {
     disk: SimulatedDisk,
     stale: Files,
@@ -50,7 +50,7 @@ impl World {
             stale: Files::new(),
         };
         let (mut log, _) = world.open().unwrap();
-        // Its list of losses has one that no operator has accepted.
+        // The list of losses holds one loss, which no operator has accepted.
         let losses = Losses::read(Arc::new(world.disk.clone()), &record_path(Path::new(HERE)));
         losses.unwrap().add(world.old_loss()).unwrap();
         let mut sink = reader(&log, Behind::default());
@@ -141,7 +141,7 @@ impl World {
         let paths: Vec<&PathBuf> = files.keys().filter(of_kind).collect();
         let path = *random.pick(&paths).expect(kind);
         let mut bytes = files[path].clone();
-        // The used part: most of a segment and of a slot is zeros.
+        // Only the used part is damaged, because most of a segment and of a slot is zeros.
         let used = bytes.iter().rposition(|byte| *byte != 0).unwrap_or(0) as u64 + 1;
         let place = random.below(used) as usize;
         let what = random.below(8);
@@ -258,7 +258,7 @@ fn damage_to_a_file_neither_destroys_intact_batches_nor_loses_one_silently() {
             let world = World::new(&mut random);
             let how = format!("{kind} case {case}: {}", world.damage(&mut random, kind));
             let first = world.check(kind, &how);
-            // A start that failed fails again and removes nothing; one that succeeded finds the same again.
+            // A start that failed fails again and removes nothing; one that succeeded finds the same batches again.
             assert_eq!(world.check(kind, &how), first, "{how}, second start");
             if first.is_some() {
                 let (mut log, _) = world.open().unwrap();

@@ -38,7 +38,7 @@ impl LogDirectory {
         self.disk.sync_directory(&self.path)
     }
 
-    /// Free bytes of the disk; unlimited if the system does not say.
+    /// Free bytes of the disk; `u64::MAX` if the system does not report them.
     pub(super) fn free_bytes(&self) -> u64 {
         let space = self.disk.space(&self.path);
         space.map_or(u64::MAX, |space| space.free)
@@ -89,8 +89,8 @@ pub(super) fn list(disk: &dyn Disk, directory: &Path) -> Result<Vec<String>, Err
         .collect())
 }
 
-/// Reads the file `channel`, or creates it: with the id `fresh` in a directory without segments, otherwise with the id
-/// that the record of the channel remembers (`remembered`).
+/// Reads the file `channel`, or creates it: with the id `fresh` in a directory without segments, otherwise with the id in the record of the
+/// channel (`remembered`).
 ///
 /// ```text
 /// offset bytes

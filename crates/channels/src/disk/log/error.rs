@@ -23,11 +23,11 @@ pub enum Error {
         /// The newest version that this program knows.
         known: u32,
     },
-    /// The directory holds segments, but the file that says which channel they belong to is missing or damaged.
+    /// The directory holds segments, but the file `channel` with the id of the channel is missing or damaged.
     NoIdentity(PathBuf),
     /// There is no channel in this directory.
     NoChannel(PathBuf),
-    /// A disk call failed. At a start nothing was changed, and it can be retried; later the log has stopped.
+    /// A disk call failed. At a start, nothing was changed and the start can be retried; later, the log has stopped.
     Disk {
         /// The operation that failed.
         doing: &'static str,
@@ -45,8 +45,8 @@ pub enum Error {
         /// The error of the system.
         source: Arc<io::Error>,
     },
-    /// `size_max` is reached, or a consumer is further behind than it may be. Staged frames stay staged: call `commit` again
-    /// when the consumer has settled more.
+    /// `size_max` is reached, or a consumer is further behind than its option `behind` allows. Staged frames stay staged: call `commit`
+    /// again when the consumer has settled more.
     Full {
         /// The directory of the channel.
         path: PathBuf,
@@ -71,7 +71,7 @@ pub enum Error {
     UnknownConsumer {
         /// The name.
         name: String,
-        /// The consumers it has.
+        /// The consumers that the channel has.
         known: Vec<String>,
     },
     /// A sink read for this consumer after the last start.
@@ -80,19 +80,19 @@ pub enum Error {
     NotKept {
         /// The position.
         to: Position,
-        /// The newest one that is kept.
+        /// The newest position that is kept.
         kept: Position,
     },
 }
 
-/// The text of [`Error::Gone`] behind the directory.
+/// The text of [`Error::Gone`] after the directory.
 const GONE: &str = "this directory or the newest segment in it was removed or replaced while the channel was using it; nothing more \
                     is accepted; put it back, or restart to continue with what is there";
 
-/// The text of [`Error::Locked`] behind the directory.
+/// The text of [`Error::Locked`] after the directory.
 const LOCKED: &str = "another process has this channel open";
 
-/// The text of [`Error::NoRoom`] behind the error.
+/// The text of [`Error::NoRoom`] after the error.
 const NO_ROOM: &str = "; the sources wait and nothing is lost: free space on this file system, or stop Millstream and move data_dir to a \
                        larger one";
 
@@ -119,7 +119,7 @@ impl Error {
         matches!(self, Self::NoRoom { .. } | Self::Full { .. })
     }
 
-    /// An error of a state file.
+    /// Converts an error of a state file.
     pub(super) fn state(doing: &'static str, path: &Path, error: millstream_state::Error) -> Self {
         match error {
             millstream_state::Error::Newer { path, found, known } => {

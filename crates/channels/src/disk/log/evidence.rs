@@ -13,9 +13,9 @@ pub(super) struct Evidence {
     pub(super) channel: ChannelId,
     /// The position of the oldest frame, or of the next one in an empty log; `None` without a segment.
     pub(super) oldest: Option<Position>,
-    /// The newest position.
+    /// The position of the newest frame.
     pub(super) newest: Position,
-    /// Gaps between them: after, to.
+    /// Gaps between frames: the last position before the gap, and the last missing one.
     pub(super) gaps: Vec<(Position, Position)>,
     /// The lowest and the highest position of all cursors.
     pub(super) cursors: Option<(Position, Position)>,
@@ -31,8 +31,8 @@ impl Evidence {
         self.newest.max(known).max(cursors)
     }
 
-    /// Without a sync per batch, a power cut may lose batches that consumers have already settled. This is not a loss to report. In
-    /// this case lowers the highest cursor to the end of the log, and returns its previous position.
+    /// Without a sync per batch, a power cut may lose batches that consumers have already settled. This is not a loss to report. In this
+    /// case this method lowers the highest cursor to the end of the log, and returns its previous position; otherwise it returns `None`.
     pub(super) fn forgive_unsynced(&mut self, clean: bool) -> Option<Position> {
         let (_, highest) = self.cursors.as_mut()?;
         if clean || *highest <= self.newest {
@@ -41,7 +41,7 @@ impl Evidence {
         Some(std::mem::replace(highest, self.newest))
     }
 
-    /// The losses that follow from it.
+    /// The losses that follow from this evidence.
     pub(super) fn losses(&self) -> Vec<Loss> {
         let of_this = self.known.filter(|known| known.channel == self.channel);
         let known = of_this.unwrap_or(Summary::of(self.channel));
@@ -64,7 +64,7 @@ impl Evidence {
             add(Missing::Oldest, released, oldest.before());
         }
         for (after, to) in &self.gaps {
-            // A power cut may bring back a released segment without the one behind it.
+            // A power cut may bring back a released segment without the one after it. So a gap up to the lowest cursor is not a loss.
             let after = released.unwrap_or_default().max(*after);
             // Sequence numbers continue over epochs.
             if to.seq > after.seq {

@@ -9,40 +9,40 @@ use millstream_record::{FileId, FileOrigin};
 
 type Offsets = HashMap<FileId, u64, foldhash::fast::RandomState>;
 
-/// Maximum number of files in the table. They take 40 MB at the head of every segment, far below the limit of a head. Beyond it the
-/// files that were created first are forgotten; if they still exist, they are read again.
+/// Maximum number of files in the table. They take 40 MB in the header of every segment, which is below the limit for a header. Above this
+/// number, the files that were created first are forgotten; if they still exist, they are read again.
 const FILES_MAX: usize = 1_000_000;
 
-/// The next byte of every tailed file, separately for frames that are staged, written and kept.
+/// The offset of the next byte of every tailed file, separately for frames that are staged, written and kept.
 #[derive(Debug, Default)]
 pub(super) struct FileTable {
-    /// Frames that are staged and not yet written.
+    /// The offsets after frames that are staged and not yet written.
     staged: Offsets,
-    /// Frames that are written. The head of the next segment holds this table.
+    /// The offsets after frames that are written. The header of the next segment holds this table.
     written: Offsets,
-    /// Frames that are kept. Sources read it from other threads.
+    /// The offsets after frames that are kept. Sources read this table from other threads.
     kept: KeptFiles,
 }
 
-/// The next byte of every tailed file, as far as it is kept; shared with other threads.
+/// The offset up to which every tailed file is kept; shared with other threads.
 #[derive(Clone, Debug, Default)]
 pub(super) struct KeptFiles(Arc<Mutex<Offsets>>);
 
 impl KeptFiles {
     pub(super) fn lock(&self) -> MutexGuard<'_, Offsets> {
-        // No holder can panic halfway through a change, so a poisoned lock guards whole data.
+        // No holder can panic in the middle of a change, so the data is consistent even if the lock is poisoned.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl FileTable {
-    /// The first byte of `file` that no frame holds, staged frames included.
+    /// The offset of the first byte of `file` that no frame holds, staged frames included; `None` if the file is unknown.
     pub(super) fn next(&self, file: &FileId) -> Option<u64> {
         let staged = self.staged.get(file);
         staged.or_else(|| self.written.get(file)).copied()
     }
 
-    /// The number of files in the head of the next segment.
+    /// The number of files in the header of the next segment.
     pub(super) fn len(&self) -> usize {
         self.written.len()
     }
@@ -52,17 +52,17 @@ impl FileTable {
         &self.kept
     }
 
-    /// Adds the table from the head of a segment.
+    /// Adds the table from the header of a segment.
     pub(super) fn restore(&mut self, files: &[(FileId, u64)]) {
         self.written.extend(files.iter().copied());
     }
 
-    /// Ends a recovery: everything that was restored is kept.
+    /// Ends a recovery: all restored offsets now count as kept.
     pub(super) fn keep_restored(&mut self) {
         self.kept.lock().extend(&self.written);
     }
 
-    /// Notes a frame with this origin that is staged.
+    /// Notes that a frame with this origin is staged.
     pub(super) fn stage(&mut self, origin: &FileOrigin) {
         self.staged.insert(origin.file, origin.next);
     }
@@ -77,7 +77,7 @@ impl FileTable {
         self.staged.clear();
     }
 
-    /// Notes a frame with this origin that is written; returns the offset before it.
+    /// Notes that a frame with this origin is written. Returns the offset of the file before it.
     pub(super) fn write(&mut self, origin: &FileOrigin) -> Option<u64> {
         let before = self.written.insert(origin.file, origin.next);
         if self.written.len() > FILES_MAX {
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_staged_offset_counts_until_it_is_written_and_a_failed_sync_takes_it_back() {
+    fn a_staged_offset_counts_until_it_is_cleared_and_a_written_one_can_be_undone() {
         let mut table = FileTable::default();
         let (first, second) = (origin(1, 0, 10), origin(1, 10, 25));
         assert_eq!(table.write(&first), None);

@@ -20,7 +20,7 @@ fn large() -> Options {
     }
 }
 
-/// Takes all the free space.
+/// Fills the disk: a new file takes all the free space.
 fn fill(disk: &SimulatedDisk, name: &str) -> std::sync::Arc<dyn File> {
     let ballast = disk.open(Path::new(name), Open::Create).unwrap();
     let free = disk.space(Path::new(DIRECTORY)).unwrap().free;

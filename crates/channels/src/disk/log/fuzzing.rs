@@ -8,7 +8,7 @@ use super::{
 /// Reads `bytes` as the head of a frame: first unchanged, then with a correct checksum, so that the decoder also reads the fields.
 ///
 /// # Panics
-/// If the head claims more than there is.
+/// If a decoded head describes more bytes than there are.
 pub fn read_frame(bytes: &[u8]) {
     let place = Place {
         channel: ChannelId([3; 16]),

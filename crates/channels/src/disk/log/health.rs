@@ -33,7 +33,7 @@ impl Health {
         result
     }
 
-    /// Notes a failed disk call. Returns the error if the call before it failed, too.
+    /// Notes a failed disk call. Returns the error if another call has failed since the last successful sync.
     pub(super) fn fail(
         &mut self,
         doing: &'static str,
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_stops_on_errors_that_do_not_pass() {
+    fn a_log_stops_on_errors_that_are_not_temporary() {
         let mut health = Health::default();
         let full = Error::Full {
             path: "/c".into(),

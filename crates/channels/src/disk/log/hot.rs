@@ -44,7 +44,7 @@ impl HotBatches {
         }
     }
 
-    /// The first kept batch after `position`; `None` if it is not in memory.
+    /// The first kept batch after `position`; `None` if there is none, or if it is not in memory.
     pub(super) fn first_after(&self, position: Position) -> Option<&HotBatch> {
         if position < self.after {
             return None;

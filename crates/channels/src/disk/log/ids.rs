@@ -13,7 +13,7 @@
 //!              0  16   key of the chunk; zeros for a closed connection
 //!             16   8   number of the connection
 //!             24   4   keep time, seconds since 1970
-//!             28   4   1: a chunk; 2: a chunk whose ack is known to have arrived; 3: a connection that was closed in order
+//!             28   4   1: a chunk; 2: a chunk whose ack is known to have arrived; 3: an orderly close of a connection
 //! ```
 //!
 //! It is written and synced when its segment closes. So a start reads 32 bytes per chunk instead of the whole segment, and the ids
@@ -50,7 +50,7 @@ pub(super) enum IdRecord {
         /// Whether its acknowledgement is known to have arrived.
         proved: bool,
     },
-    /// The connection was closed in order after all its acknowledgements.
+    /// The peer closed the connection in an orderly way after all its acknowledgements.
     Closed { connection: u64, seconds: u32 },
 }
 
@@ -98,7 +98,7 @@ pub(super) fn write_ids(
         out.extend_from_slice(&kind.to_le_bytes());
     }
     seal::seal(&mut out);
-    // A crash before that header was written may have left a file with the same name.
+    // A crash before the header of the next segment was written may have left a file with the same name.
     match disk.remove(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}

@@ -1,5 +1,5 @@
-//! The state that the writer and the readers of a channel share: the segments, the newest kept position, the newest batches in
-//! memory, and the position of every consumer. One lock, taken once per commit and once per batch read.
+//! The state that the writer and the readers of a channel share: the segments, the newest kept position, the newest batches in memory, and
+//! the position of every consumer. It has one lock, which is taken once per commit and once per batch read.
 
 use std::{
     sync::{
@@ -22,7 +22,7 @@ use super::{
 /// The part of a log that the writer shares with its readers.
 pub(super) struct Index {
     published: Mutex<Published>,
-    /// Bytes of all segments. Read once per batch, so outside of the lock.
+    /// Bytes of all segments. This is outside of the lock, because it is read once per batch.
     used_bytes: AtomicU64,
     /// The most bytes of all segments.
     size_max: AtomicU64,
@@ -33,7 +33,7 @@ pub(super) struct Index {
 pub(super) struct Published {
     pub(super) segments: Segments,
     pub(super) hot: HotBatches,
-    /// Everything at or below is kept.
+    /// Everything at or below this position is kept.
     pub(super) kept: Position,
     pub(super) consumers: Consumers,
     pub(super) claims: Claims,
@@ -55,7 +55,7 @@ impl Watch {
         files.iter().map(|(file, next)| (*file, *next)).collect()
     }
 
-    /// The byte up to which one tailed file is kept.
+    /// The byte up to which one tailed file is kept; `None` if the file is unknown.
     pub fn file_mark(&self, file: &FileId) -> Option<u64> {
         self.files.lock().get(file).copied()
     }
@@ -83,7 +83,7 @@ impl Index {
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, Published> {
-        // No holder can panic halfway through a change, so a poisoned lock guards whole data.
+        // No holder can panic in the middle of a change, so the data is consistent even if the lock is poisoned.
         self.published
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -132,7 +132,7 @@ impl Published {
         self.hot.cool(read, hot_bytes_max);
     }
 
-    /// Whether every consumer has settled everything. False without a consumer: a new one begins at the oldest frame.
+    /// Whether every consumer has settled everything. False without a consumer, because a new one would begin at the oldest frame.
     pub(super) fn is_settled(&self) -> bool {
         let range = self.consumers.range();
         range.is_some_and(|(lowest, _)| lowest >= self.kept)

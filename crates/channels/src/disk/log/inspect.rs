@@ -27,7 +27,7 @@ use super::{
     walk::{Walk, WalkError},
 };
 
-/// A segment according to the headers.
+/// A segment as the headers describe it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SegmentInfo {
     /// Its number.
@@ -75,13 +75,13 @@ pub struct Damage {
 pub enum Seen {
     /// A batch. Only whole groups are yielded.
     Frame(Frame),
-    /// Damage. Reading continues behind it.
+    /// Damage. Reading continues after it.
     Damage(Damage),
     /// The end of the log.
     End {
-        /// Bytes of a torn tail behind the end. They are not part of the log.
+        /// Bytes of a torn tail after the end. They are not part of the log.
         torn_bytes: u64,
-        /// Whether the channel was closed in order.
+        /// Whether the channel was closed cleanly.
         clean: bool,
     },
 }
@@ -180,7 +180,7 @@ impl Directory {
         Ok(span)
     }
 
-    /// The last position in the log at or before this one, and the first one behind it.
+    /// The last position in the log at or before this one, and the first one after it.
     pub fn around(
         &self,
         position: Position,
@@ -195,7 +195,8 @@ impl Directory {
         Ok((before, None))
     }
 
-    /// The index of the last segment that begins at or before a position. All frames behind the position are in it or after it.
+    /// The index of the last segment that begins at or before a position. All frames after the position are in this segment or in a later
+    /// one.
     fn segment_of(&self, position: Position) -> usize {
         let begins = |segment: &SegmentInfo| segment.first <= position;
         let behind = self.segments.iter().take_while(|segment| begins(segment));
@@ -223,7 +224,7 @@ impl Directory {
 pub struct Span {
     /// The newest position.
     pub newest: Option<Position>,
-    /// Gaps between two of them: after, to.
+    /// Gaps between two of them: the last position before the gap, and the last missing one.
     pub gaps: Vec<(Position, Position)>,
 }
 
@@ -291,7 +292,7 @@ pub fn accept_losses(disk: Arc<dyn Disk>, directory: &Path) -> Result<Vec<Loss>,
                     span.see(frame.position);
                 }
             }
-            // Before the lock is taken, because a locked channel counts as in use.
+            // This comes before the lock is taken, because a locked channel counts as in use.
             let missing = found.missing(&*disk, directory, &span)?;
             (missing, Some(take_lock(&*disk, directory)?))
         }
@@ -302,7 +303,7 @@ pub fn accept_losses(disk: Arc<dyn Disk>, directory: &Path) -> Result<Vec<Loss>,
     losses.accept()
 }
 
-/// Opens all segments, each with its end if the header of the next one records it.
+/// Opens all segments, each with its end if the header of the next segment names it.
 fn open_segments(
     disk: &dyn Disk,
     directory: &Path,
@@ -349,7 +350,7 @@ pub struct Frames<'a> {
     after: Position,
     at: usize,
     walk: Option<Walk<'a>>,
-    /// Frames that were read. The first `whole` of them are in whole groups.
+    /// Frames that were read. The first `whole` of them belong to complete groups.
     group: VecDeque<Frame>,
     whole: usize,
     last: Option<Position>,
@@ -501,7 +502,7 @@ pub fn skip<E: From<Error>>(
 }
 
 impl Directory {
-    /// Fails if the channel has no such consumer, and names those that it has.
+    /// Fails if the channel has no such consumer. The error names the consumers that it has.
     pub fn check_consumer(&self, consumer: &str) -> Result<(), Error> {
         let known: Vec<String> = self
             .consumers

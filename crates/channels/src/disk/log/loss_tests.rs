@@ -55,7 +55,7 @@ impl Place {
         self.open_as(9)
     }
 
-    /// A channel with 60 batches in several segments, of which its consumer has settled 10. It was stopped or killed.
+    /// A channel with 60 batches in several segments, of which its consumer has settled 10. The channel was stopped (`clean`) or killed.
     fn filled(clean: bool) -> Self {
         let place = Self::new();
         let (mut log, found) = place.open_as(1);
@@ -251,7 +251,7 @@ fn a_newest_segment_that_was_cut_or_zeroed_after_a_clean_stop_is_reported() {
         file.truncate(cut).unwrap();
         drop(file);
         if cut == 100 {
-            // The first 100 bytes still hold the whole header, without the zeros behind it.
+            // The first 100 bytes still hold the whole header, without the zeros after it.
             assert_eq!(place.open().1.kept.seq, last);
         }
         place.misses(Missing::Newest, last, 60, &numbers(10..last));
@@ -264,7 +264,7 @@ fn a_newest_segment_that_was_cut_or_zeroed_after_a_clean_stop_is_reported() {
     drop(file);
     place.misses(Missing::Newest, last, 60, &numbers(10..last));
     let aside = path.with_extension("bad");
-    assert!(place.disk.metadata(&aside).is_ok(), "it is put aside");
+    assert!(place.disk.metadata(&aside).is_ok(), "it is renamed to .bad");
 }
 
 #[test]
@@ -282,7 +282,7 @@ fn a_closed_segment_that_was_cut_is_reported() {
 }
 
 #[test]
-fn swapped_segments_are_renamed_and_a_copy_is_put_aside() {
+fn swapped_segments_get_their_names_back_and_a_copy_is_renamed_to_bad() {
     let place = Place::filled(true);
     let segments = place.segments();
     let (one, two) = (&segments[1], &segments[4]);
@@ -300,7 +300,7 @@ fn swapped_segments_are_renamed_and_a_copy_is_put_aside() {
     );
     drop(log);
 
-    // A stale copy of the third under the next free name.
+    // Add a stale copy of the third segment under an unused name.
     let third = place.disk.open(&segments[2], Open::Read).unwrap();
     let mut bytes = Vec::new();
     third.read_at(&mut bytes, 1 << 20, 0).unwrap();

@@ -8,8 +8,8 @@
 //! open newest 8f0c... 1.300 1.500 6000        state, kind, channel, after, to, records (about)
 //! ```
 //!
-//! Versions 1 and 2 were text alone: a first line with the version, the losses and, since 2, a last line with a CRC-32C in
-//! hex. A line that cannot be read may have been a loss, so it counts as one.
+//! Versions 1 and 2 were plain text: a first line with the version, the losses and, since version 2, a last line with a CRC-32C in hex. A
+//! line that cannot be read may have been a loss, so it counts as one.
 
 use std::{
     fmt::{self, Write},
@@ -67,7 +67,7 @@ impl Missing {
     }
 }
 
-/// Positions that were kept and are gone.
+/// Positions that were kept and are missing now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Loss {
     /// Where they are missing.
@@ -195,7 +195,7 @@ pub struct Losses(Mutex<List>);
 
 struct List {
     file: WholeFile,
-    /// Each with whether it is accepted.
+    /// Whether each loss is accepted, and the loss.
     losses: Vec<(bool, Loss)>,
 }
 
@@ -259,7 +259,7 @@ impl Losses {
     }
 
     fn lock(&self) -> MutexGuard<'_, List> {
-        // No holder can panic halfway through a change, so a poisoned lock guards whole data.
+        // No holder can panic in the middle of a change, so the data is consistent even if the lock is poisoned.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -274,7 +274,7 @@ impl List {
     }
 }
 
-/// The body of the file. It begins with an empty line, so that a damaged file still has whole lines.
+/// The body of the file. It begins with an empty line, so that in a damaged file the first loss is not on one line with the binary header.
 fn encode(losses: &[(bool, Loss)]) -> String {
     let mut text = "\n".to_owned();
     for (accepted, loss) in losses {
@@ -378,7 +378,7 @@ mod tests {
         }
     }
 
-    /// A list whose newest loss has the number as the id of its channel.
+    /// A list whose newest loss has the number of the trial as the id of its channel.
     impl DurableState for Losses {
         fn open(disk: Arc<dyn Disk>) -> Result<Self, String> {
             let record = Path::new(DIRECTORY).join("buffer.record");

@@ -5,9 +5,9 @@
 //! DIRECTORY/lock               locked by the process that has the channel open
 //! DIRECTORY/0000000017.seg     a segment: header (segment.rs) and frames (frame.rs)
 //! DIRECTORY/0000000016.ids     the chunk ids of a closed segment (ids.rs); outlives the segment
-//! DIRECTORY/0000000016.bad     a segment in which damage was found, put aside once every consumer is past it
-//! DIRECTORY/free-12.seg        a used segment that waits to be written over (blanks.rs)
-//! DIRECTORY/NAME.cursor        where the consumer NAME is (cursor.rs)
+//! DIRECTORY/0000000016.bad     a damaged segment that every consumer has passed, or a file that is no segment of this channel
+//! DIRECTORY/free-12.seg        a file that waits to become a segment, new or used before (blanks.rs)
+//! DIRECTORY/NAME.cursor        the position up to which the consumer NAME has settled (cursor.rs)
 //!
 //! channel-records/NAME.record  the end of the channel; survives the loss of the directory (record.rs)
 //! channel-records/NAME.losses  the losses of the channel, and which of them are accepted (losses.rs)
@@ -111,7 +111,7 @@ pub struct Log {
     options: Options,
     /// Shared with the readers.
     index: Arc<Index>,
-    /// Frames in memory, and the numbers of the next one.
+    /// Frames that readers cannot see yet, and the position of the next one.
     staging: Staging,
     /// The newest segment.
     writer: SegmentWriter,
@@ -137,9 +137,9 @@ impl Log {
         recover::open(disk, directory, options, fresh)
     }
 
-    /// Stages a group: everything that one batch of a source became, in order. A group is kept whole or not at all. Repeats
-    /// are cut out of it. `now` is the time of a clock that never jumps: ages are counted in it. Returns the seq
-    /// at which the group is kept (compare with [`Log::kept`]), or 0 if it is kept already.
+    /// Stages a group: everything that one batch of a source became, in order. A group is kept whole or not at all. Repeats are cut out of
+    /// it. `now` is the time of a clock that never jumps, in which ages are counted. Returns the seq (sequence number) of the last frame
+    /// that must be kept before the group is kept, to compare with [`Log::kept`]; 0 if the whole group is kept already.
     pub fn append(&mut self, group: Vec<Batch>, now: Time) -> Result<u64, Error> {
         self.health.check()?;
         sift::check_size(&group)?;
@@ -184,14 +184,14 @@ impl Log {
         }
     }
 
-    /// Syncs everything that is kept now, even if the policy does not require it.
+    /// Syncs everything that is kept now, even if the option `sync` does not require it.
     pub fn sync(&mut self) -> Result<(), Error> {
         self.health.check()?;
         let done = self.write_and_sync();
         self.health.stop_on(done)
     }
 
-    /// Syncs if [`Log::sync_due`] says so.
+    /// Syncs if the time [`Log::sync_due`] has come.
     pub fn sync_if_due(&mut self, now: Time) -> Result<(), Error> {
         match self.sync_due() {
             Some(due) if due <= now => self.sync(),
@@ -199,7 +199,7 @@ impl Log {
         }
     }
 
-    /// When the next sync is due with `sync: TIME`; `None` if everything is synced.
+    /// When the next sync is due with `sync: TIME`; `None` if everything is synced, or with any other `sync`.
     pub fn sync_due(&self) -> Option<Time> {
         let (Sync::Every(period), Some(since)) = (self.options.sync, self.writer.unsynced_since())
         else {
@@ -280,11 +280,11 @@ impl Log {
         }
     }
 
-    /// Repairs the log after a failed disk call on the open segment: ends the segment at its last successful sync, and stages the
-    /// frames behind that again with the same numbers.
+    /// Repairs the log after a failed disk call on the open segment: ends the segment at its last successful sync, and stages the later
+    /// frames again with the same positions.
     ///
-    /// Linux marks pages as clean that it failed to write, so a second sync would prove nothing: a file that failed is not
-    /// written or synced again. The header of the next segment says where this one ends.
+    /// Linux marks pages as clean that it failed to write, so a second sync would prove nothing: a file that failed is not written or
+    /// synced again. The header of the next segment names the end of this one.
     fn repair(&mut self, doing: &'static str, error: io::Error) -> Result<(), Error> {
         let Some(unsynced) = self.writer.close() else {
             return self.health.fail(doing, self.directory.path.clone(), error);
@@ -301,7 +301,7 @@ impl Log {
         self.health.fail(doing, path, error)
     }
 
-    /// Closes the channel in order: everything is kept and synced, and the next start continues in the same epoch.
+    /// Closes the channel cleanly: everything is kept and synced, and the next start continues in the same epoch.
     pub fn close(mut self, now: Time) -> Result<(), Error> {
         self.commit(now)?;
         let closed = self.repeats.window.drain_closed();
@@ -309,7 +309,7 @@ impl Log {
         self.keep_record()
     }
 
-    /// Writes an end mark to the open segment and syncs it.
+    /// Writes an end mark (a frame without a batch) to the open segment, and syncs the segment.
     fn end_segment(&mut self, kind: Kind, closed: &[u64]) -> Result<(), Error> {
         let Some(path) = self.writer.open().map(|open| open.segment.path.clone()) else {
             return Ok(());
@@ -359,13 +359,13 @@ impl Log {
         note();
     }
 
-    /// Removes a consumer without a reader, and gives up the batches that only this consumer has not settled.
+    /// Removes a consumer without a reader. The batches that only this consumer has not settled are dropped.
     pub fn forget(&mut self, name: &str) -> Result<(), Error> {
         self.index.lock().consumers.forget(name, &self.directory)
     }
 
-    /// Moves a consumer past everything up to `to`, permanently. Its reader continues there when its sink begins again. Fails if the
-    /// consumer is unknown or nothing is kept at `to` yet.
+    /// Moves a consumer past everything up to `to`, permanently. Its reader continues after `to` when its sink starts again. Fails if the
+    /// consumer is unknown, or if `to` is above the newest kept position.
     pub fn skip_to(&mut self, name: &str, to: Position) -> Result<(), Error> {
         let kept = self.index.lock().kept;
         if to > kept {
@@ -409,8 +409,8 @@ impl Log {
         published.oldest_received(lowest)
     }
 
-    /// A lower bound of the receive time of the oldest batch that this consumer has not settled. `None` if there is no such batch,
-    /// or if the consumer has taken unsettled batches: then it knows their age exactly.
+    /// A lower bound of the receive time of the oldest batch that this consumer has not settled. `None` if there is no such batch, or if
+    /// the consumer's reader has handed out unsettled batches, whose exact age the pipeline measures.
     pub fn oldest_of(&self, name: &str) -> Option<Time> {
         let published = self.index.lock();
         let consumer = published.consumers.get(name)?;
@@ -504,7 +504,7 @@ impl Log {
         self.index.used_bytes()
     }
 
-    /// The first byte of a tailed file that the channel does not hold.
+    /// The offset after the last byte of a tailed file that the channel holds; `None` if it holds nothing of the file.
     pub fn next_of(&self, file: &FileId) -> Option<u64> {
         self.files.next(file)
     }
@@ -514,12 +514,12 @@ impl Log {
         self.repeats.window.close(connection, orderly);
     }
 
-    /// The number of chunks that came again and were not stored a second time.
+    /// The number of chunks that arrived again and were not stored a second time.
     pub fn repeats(&self) -> u64 {
         self.repeats.count
     }
 
-    /// The number of ids that left the window before their age.
+    /// The number of ids that were evicted from the window before they reached the maximum age.
     pub fn evicted_young(&self) -> u64 {
         self.repeats.window.evicted_young()
     }
@@ -535,7 +535,7 @@ impl Log {
         std::mem::take(&mut self.health.lost)
     }
 
-    /// The list of everything that is missing of the channel.
+    /// The list of everything that the channel has lost.
     pub fn losses(&self) -> Arc<Losses> {
         Arc::clone(&self.losses)
     }
@@ -557,8 +557,8 @@ impl Log {
         self.release_settled()
     }
 
-    /// The path and size of the file that should become the next segment; `None` if there is one or if it is too early. Create it
-    /// with [`Blank::create_ahead`] on another thread, and pass it to [`Log::add_blank`].
+    /// The path and size of the file that should become the next segment; `None` if there is such a file, if it is too early, or if the
+    /// channel is full. Create it with [`Blank::create_ahead`] on another thread, and pass it to [`Log::add_blank`].
     pub fn wants_blank(&mut self) -> Option<(PathBuf, u64)> {
         let open = self.writer.open()?;
         let early = open.written < open.segment.bytes() / 2;
@@ -573,7 +573,8 @@ impl Log {
         self.blanks.add(blank);
     }
 
-    /// Checks that a start would find the file that is being written. Fails with [`Error::Gone`] if it was removed or replaced.
+    /// Checks that the file that is being written is still in the directory, where a start would find it. Fails with [`Error::Gone`] if it
+    /// was removed or replaced.
     pub fn check_place(&self) -> Result<(), Error> {
         let is_there = match self.writer.open() {
             Some(open) => self

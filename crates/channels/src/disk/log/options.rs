@@ -25,7 +25,7 @@ impl fmt::Debug for ChannelId {
 pub enum Sync {
     /// Kept means that fdatasync has returned: it survives a power cut.
     Batch,
-    /// Kept means written: it survives SIGKILL. A power cut loses what was written within this time.
+    /// Kept means written: it survives SIGKILL. A power cut loses at most what was written within this time before it.
     Every(Duration),
     /// Kept means written. Only closed segments are synced.
     Never,

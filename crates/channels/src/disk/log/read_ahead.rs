@@ -2,7 +2,7 @@
 //!
 //! `read -> decode -> send -> keep -> [read back] -> process -> encode -> write -> settle`
 //!
-//! Every frame is checked. A misfit is damage, and reading continues at the next frame that fits.
+//! Every frame is checked. Bytes that are not the expected frame (a misfit) are damage, and reading continues at the next valid frame.
 
 use std::{collections::VecDeque, io, path::PathBuf};
 
@@ -16,17 +16,17 @@ use super::{
     walk::Walk,
 };
 
-/// One read fetches at least this: many small frames.
+/// One read fetches at least this many bytes, which may be many small frames.
 const READ_BYTES_MIN: u64 = 256 << 10;
 
 /// Batches that were read from the disk and not handed out yet.
 pub(super) struct ReadAhead {
     channel: ChannelId,
     pool: Pool,
-    /// Segment and offset of the next frame; `None` if a position must be looked up.
+    /// Segment and offset of the next frame; `None` if it must be looked up by its position.
     pub(super) next: Option<(u64, u64)>,
     batches: VecDeque<(Position, Batch)>,
-    /// A damaged file whose gap is not known yet.
+    /// A damaged file whose gap in the positions is not reported yet.
     damaged: Option<PathBuf>,
     /// Bytes of the frame at the start of the last read.
     frame_bytes: u64,
@@ -90,7 +90,7 @@ impl ReadAhead {
         }
         match self.decode(segment, &buffer.freeze(), from, position) {
             Ok(next) => self.next = Some((segment.number, next)),
-            // The end moved back after a failed sync: the frames are in the next segment.
+            // The end moved back after a failed sync, and the frames are written again to the next segment.
             Err(misfit) if segment.end() < end => self.next = Some((segment.number, misfit)),
             Err(misfit) => {
                 self.skip_damage(segment, misfit, end)?;
@@ -100,7 +100,7 @@ impl ReadAhead {
         Ok(Fetched::Batches)
     }
 
-    /// Decodes the whole frames in `bytes`; returns the offset of the next one. The error is the offset of a misfit.
+    /// Decodes the whole frames in `bytes`; returns the offset of the next frame. The error is the offset of a misfit.
     fn decode(
         &mut self,
         segment: &Segment,
@@ -145,7 +145,7 @@ impl ReadAhead {
         }
     }
 
-    /// Continues at the next frame that fits. The gap in the positions then shows the loss.
+    /// Continues at the next valid frame. The gap in the positions then shows the loss.
     fn skip_damage(&mut self, segment: &Segment, misfit: u64, end: u64) -> io::Result<()> {
         let place = Place {
             channel: self.channel,

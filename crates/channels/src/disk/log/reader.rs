@@ -2,8 +2,8 @@
 //!
 //! `read -> decode -> send -> keep -> [read back] -> process -> encode -> write -> settle`
 //!
-//! It sees what is kept, in order: from the batches in memory while it follows closely, otherwise from the disk. The
-//! position that its sink has settled is committed to the cursor. A new consumer begins at the oldest frame.
+//! It reads everything that is kept, in order: from the batches in memory while it follows closely, otherwise from the disk. The position
+//! up to which its sink has settled is committed to the cursor. A new consumer begins at the oldest frame.
 
 use std::{
     collections::VecDeque,
@@ -33,7 +33,7 @@ use super::{
 pub enum Item {
     /// The batch at this position.
     Batch(Position, Batch),
-    /// Positions that will never come.
+    /// Positions that the reader will never hand out.
     Lost(Lost),
 }
 
@@ -42,23 +42,23 @@ pub enum Item {
 pub struct Lost {
     /// The last position before the gap.
     pub after: Position,
-    /// The first position behind it.
+    /// The first position after the gap.
     pub before: Position,
-    /// The damaged file that held them; `None` if they were dropped.
+    /// The damaged file that held the missing positions; `None` if they are no longer in the channel.
     pub damaged: Option<PathBuf>,
 }
 
 /// One consumer of a channel.
 pub struct Reader {
     index: Arc<Index>,
-    /// A reader writes its cursor, so the channel stays locked as long as there is one.
+    /// A reader writes its cursor, so the channel stays locked as long as a reader exists.
     _lock: Arc<dyn File>,
     name: String,
     cursor: Arc<Mutex<Cursor>>,
     /// The position to which an operator or `behind` has moved the consumer. No batch at or below it is handed out again.
     floor: Option<Position>,
     hot_bytes: usize,
-    /// Everything at or below was handed out or skipped.
+    /// Everything at or below this position was handed out or skipped.
     position: Position,
     ahead: ReadAhead,
     /// Batches that were handed out and are not settled; empty unless the writer may skip segments for this consumer (`behind`).
@@ -195,7 +195,7 @@ impl Reader {
         (!batch.is_empty()).then_some(Item::Batch(position, batch))
     }
 
-    /// Whether the writer has skipped this position; if so, continues behind everything that was skipped.
+    /// Whether the writer has skipped this position; if so, continues after everything that was skipped.
     fn is_skipped(&mut self, position: Position) -> bool {
         let skipped_to = {
             let published = self.index.lock();
@@ -266,11 +266,11 @@ impl Reader {
         }
         self.position = from.max(skipped_to);
         consumer.reader_at = Some(self.position);
-        // If this is below the cursor, the frames that still exist are held from here on.
+        // If this is below the cursor, the frames after it that still exist are not released from now on.
         consumer.position = consumer.position.min(self.position);
     }
 
-    /// Settles everything at or below `position`; it is durable when this returns. Segments below every consumer can go.
+    /// Settles everything at or below `position`, durably when this returns. Segments that every consumer has settled can then be released.
     pub fn commit(&mut self, position: Position) -> Result<(), Error> {
         let mut cursor = lock(&self.cursor);
         if position > cursor.position {
@@ -294,14 +294,14 @@ impl Reader {
         &self.name
     }
 
-    /// Everything at or below is settled, according to the cursor.
+    /// The position at or below which everything is settled or skipped.
     pub fn settled(&self) -> Position {
         let published = self.index.lock();
         let consumer = published.consumers.get(&self.name);
         consumer.map_or(self.position, |consumer| consumer.position)
     }
 
-    /// Positions that bound this consumer.
+    /// The last position that the consumer has committed, and the newest kept one.
     pub fn bounds(&self) -> Bounds {
         Bounds {
             committed: lock(&self.cursor).committed(),
@@ -325,7 +325,7 @@ impl Reader {
     }
 }
 
-/// Finds the frame after `position`. `next` is where the reader expects it, if it has read the frame before.
+/// Finds the frame after `position`. `next` is the segment and offset at which the reader expects it, if it has read the frame before.
 fn find_on_disk(published: &Published, next: Option<(u64, u64)>, position: Position) -> Next {
     let segments = &published.segments;
     let expected = next.and_then(|(number, offset)| Some((segments.index_of(number)?, offset)));

@@ -1,19 +1,19 @@
 //! The record of a channel, which survives the loss of the channel's directory.
 //!
-//! It is `DATA_DIR/channel-records/NAME.record` for the channel in `DATA_DIR/channels/NAME`, and beside the directory of any
-//! other channel. The file has two slots (`millstream_state::Slots`), each of which holds:
+//! For the channel in `DATA_DIR/channels/NAME` it is the file `DATA_DIR/channel-records/NAME.record`, for a channel elsewhere `NAME.record`
+//! beside the channel's directory. The file has two slots (`millstream_state::Slots`), each of which holds:
 //!
 //! ```text
 //! offset bytes
 //!      0  16   channel id
 //!     16  12   end: epoch (4) and seq (8); everything up to it was durable
 //!     28  12   settled: the position that every consumer had settled
-//!     40   8   batches counted
-//!     48   8   records in them
+//!     40   8   number of batches that were counted
+//!     48   8   number of records in these batches
 //! ```
 //!
-//! `end` is a lower bound. A clean stop stores it with a sync. Every synced commit notes it without one: after a kill it is exact,
-//! and after a power cut it is the last value that the system had written.
+//! `end` is a lower bound. A clean stop stores it with a sync. Every commit that syncs a segment writes it without syncing the record: so
+//! it is exact after a kill, and after a power cut it is the last value that the system had written.
 
 use std::{
     io,
@@ -70,7 +70,7 @@ pub(super) struct Summary {
 }
 
 impl Summary {
-    /// A channel of which only the id is known.
+    /// The summary of a channel of which only the id is known.
     pub(super) fn of(channel: ChannelId) -> Self {
         Self {
             channel,
@@ -160,7 +160,7 @@ impl Summary {
 /// The file of a record.
 pub(super) enum RecordFile {
     Holds(Summary),
-    /// It is missing, or a crash has prevented its creation.
+    /// The file is missing, or a crash has interrupted its creation.
     Nothing,
     Damaged,
 }
@@ -175,7 +175,7 @@ impl RecordFile {
     }
 }
 
-/// Converts a slot of an older version: its generation and its body.
+/// Converts a slot of an older version. Returns its generation (see `millstream_state`) and its body in the current format.
 fn convert(slot: &[u8]) -> Option<(u64, Vec<u8>)> {
     let slot = slot.get(..OLD_SLOT_BYTES)?;
     let Sealed::Whole = seal::check(FORMAT.magic, slot) else {
@@ -262,9 +262,9 @@ fn open(disk: &dyn Disk, path: &Path, summary: &Summary) -> Result<Slots, millst
     }
 }
 
-/// Creates the directory of the records in a data_dir and makes its name durable. This is done at every start, because an earlier
-/// one may have crashed before it was durable. For a channel outside of a data_dir the directory exists already, because the
-/// channel's own directory is in it.
+/// Creates the directory of the records in a data_dir and makes its name durable. This is done at every start, because an earlier start may
+/// have crashed before the name was durable. For a channel outside of a data_dir the directory exists already, because the channel's own
+/// directory is in it.
 fn create_directory(disk: &dyn Disk, path: &Path) -> io::Result<()> {
     match path
         .parent()
@@ -313,7 +313,7 @@ mod tests {
         assert!(after.end == end || after.end == noted);
     }
 
-    /// A record whose end is the number.
+    /// A record whose `end` is the number of the trial.
     struct Numbered(ChannelRecord, Arc<dyn Disk>);
 
     impl DurableState for Numbered {

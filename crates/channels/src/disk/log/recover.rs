@@ -1,11 +1,10 @@
 //! The start of a log, after a stop, a kill or a power cut.
 //!
-//! After taking the lock, it opens the segments in order. Of closed segments it reads only the headers, because each was synced
-//! whole before the next one was opened; readers check their frames. It walks the newest segment frame by frame. Invalid bytes
-//! above the last synced end are a torn tail: the log ends there, and everything behind is dropped even if it looks valid. Invalid
-//! bytes below that end are damage: it is reported, and reading continues behind it. Origins come from the newest header and the
-//! frames after it, chunk ids from the id files or, if one is missing, from the frames. After anything but a clean stop a new epoch
-//! begins.
+//! After taking the lock, it opens the segments in order. Of closed segments it reads only the headers, because each was synced whole
+//! before the next one was opened; readers check their frames. It walks the newest segment frame by frame. Invalid bytes after the last
+//! synced end are a torn tail: the log ends there, and everything after it is dropped even if it looks valid. Invalid bytes before that end
+//! are damage, which is reported; reading continues after it. Origins come from the newest header and the frames after it, chunk ids from
+//! the id files or, if one is missing, from the frames. After anything but a clean stop a new epoch begins.
 
 use std::{
     collections::BTreeSet,
@@ -55,8 +54,7 @@ pub struct Recovered {
     pub damage: Vec<(PathBuf, &'static str)>,
     /// Losses that were found now or earlier and that no operator has accepted.
     pub losses: Vec<Loss>,
-    /// If a power cut has lost batches that the policy `sync` does not protect: the position up to which a consumer had settled
-    /// them.
+    /// If a power cut has lost batches that the option `sync` does not protect: the position up to which a consumer had settled them.
     pub taken_by_power: Option<Position>,
     /// Every tailed file and the byte up to which it is kept.
     pub files: Vec<(FileId, u64)>,
@@ -123,13 +121,13 @@ struct Recovery {
     summary: Summary,
     /// The ids in the frames of the newest segment.
     newest_ids: Vec<IdRecord>,
-    /// Gaps between frames that exist: after, to.
+    /// Gaps between frames: the last position before the gap, and the last missing one.
     gaps: Vec<(Position, Position)>,
     damage: Damage,
 }
 
 impl Recovery {
-    /// Restores the segments with their ids and origins. Returns the end of the newest one.
+    /// Restores the segments with their ids and origins. Returns the end of the newest one; `None` without a segment.
     fn restore_segments(
         &mut self,
         found: Vec<SegmentFile>,
@@ -280,8 +278,8 @@ impl Recovery {
         Ok(())
     }
 
-    /// Builds the log. Its positions continue behind every position that any file or consumer may refer to. `known` is the record
-    /// as it was found.
+    /// Builds the log. Its positions continue after every position to which any file or consumer may refer. `known` is the record as it was
+    /// found.
     fn finish(
         mut self,
         tail: Option<Tail>,
@@ -372,8 +370,8 @@ fn remember(directory: &LogDirectory, evidence: &Evidence, losses: &Losses) {
     }
 }
 
-/// The numbers of the id files whose segments were released. A power cut may restore older segments, so segments may exist on both
-/// sides of such a number. An id file behind the newest segment is a leftover, because no segment was released there.
+/// The numbers of the id files whose segments were released. A power cut may restore older segments, so segments may exist on both sides of
+/// such a number. An id file with a higher number than the newest segment is a leftover, because the newest segment is never released.
 fn orphaned_id_files(found: &[SegmentFile], names: &[String]) -> BTreeSet<u64> {
     let numbers: BTreeSet<u64> = found.iter().map(|segment| segment.number).collect();
     let newest = numbers.last().copied().unwrap_or(u64::MAX);

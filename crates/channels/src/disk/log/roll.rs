@@ -1,7 +1,7 @@
 //! Rolls to the next segment, and frees space for it.
 //!
-//! Space is allocated first, so that a full disk is noticed before anything is changed. Then the old segment gets its end mark and
-//! is synced under every policy, its id file is written, and the header and name of the new segment are synced. Only then is a
+//! Space is allocated first, so that a full disk is noticed before anything is changed. Then the old segment gets its end mark and is
+//! synced (whatever the option `sync` is), its id file is written, and the header and name of the new segment are synced. Only then is a
 //! frame written to it. Every step can fail and be repeated.
 
 use std::{
@@ -32,7 +32,7 @@ impl Log {
         self.end_open()?;
         match self.write_previous_ids() {
             Err(Error::NoRoom { .. }) => {
-                // The next segment has its own reserve.
+                // The next segment has its own reserve (see `segment_writer::reserve`), so the unused end of this one can be freed.
                 let is_settled = self.index.lock().is_settled();
                 self.truncate_newest()?;
                 self.write_previous_ids_at_any_cost(is_settled)?;
@@ -75,9 +75,10 @@ impl Log {
     /// Takes the space for the next segment, of at least `least` bytes, from the newest one, because the disk has none. `full`: the
     /// error of the disk, returned if that is not possible.
     ///
-    /// Ends the newest segment and frees the space behind its end mark. If the segment is completely settled, an empty segment
-    /// becomes the newest, so that this one can be released like any other. The reserve has space for that; if necessary, the
-    /// oldest ids are dropped. A segment that is not settled keeps its reserve, because another program could take the space.
+    /// Ends the newest segment and frees the space after its end mark. If the segment is completely settled, an empty segment becomes the
+    /// newest, so that the settled one can be released like any other. The reserve at the end of the settled segment suffices for the empty
+    /// one; if necessary, the oldest ids are dropped. A segment that is not settled keeps its reserve, because another program could take
+    /// the freed space.
     fn free_newest(&mut self, least: u64, full: Error) -> Result<(), Error> {
         let (newest, is_settled) = {
             let published = self.index.lock();
@@ -108,7 +109,7 @@ impl Log {
         self.ensure_blank(least)
     }
 
-    /// Truncates the newest segment behind its end mark.
+    /// Truncates the newest segment after its end mark.
     fn truncate_newest(&self) -> Result<(), Error> {
         let published = self.index.lock();
         if let Some(newest) = published.segments.newest() {
@@ -131,8 +132,8 @@ impl Log {
         Ok(())
     }
 
-    /// Writes the id file of the previous segment. If everything is settled, drops older ids for it if there is no space. Otherwise
-    /// fails, because consumers will free space.
+    /// Writes the id file of the previous segment. If there is no space and everything is settled, drops older ids to free space. If not
+    /// everything is settled, fails instead, because consumers will free space.
     fn write_previous_ids_at_any_cost(&mut self, is_settled: bool) -> Result<(), Error> {
         match is_settled {
             true => self.at_the_cost_of_ids(Self::write_previous_ids),
@@ -140,7 +141,7 @@ impl Log {
         }
     }
 
-    /// Runs `step`. While the disk has no space for it, forgets the ids of the oldest id file and repeats it.
+    /// Runs `step`. While the disk has no space for it, forgets the ids of the oldest id file and repeats the step.
     fn at_the_cost_of_ids(
         &mut self,
         step: impl Fn(&mut Self) -> Result<(), Error>,
@@ -203,8 +204,8 @@ impl Log {
         Ok(())
     }
 
-    /// Releases the segments that every consumer has settled, and the id files whose ids are too old. The newest segment is
-    /// never released: its durable head holds the origins of those before it, and their ids are in id files.
+    /// Releases the segments that every consumer has settled, and the id files whose ids are too old. The newest segment is never released,
+    /// because its header holds the offsets of tailed files for all segments before it (their chunk ids are in id files).
     pub(super) fn release_settled(&mut self) -> Result<(), Error> {
         let released = {
             let mut published = self.index.lock();
@@ -224,7 +225,7 @@ impl Log {
         self.repeats.remove_old_files(&self.directory)
     }
 
-    /// Puts a damaged segment aside; reuses or removes any other.
+    /// Renames a damaged segment to `.bad`; reuses or removes any other.
     fn release(&mut self, segment: &Arc<Segment>) -> io::Result<()> {
         if self.index.lock().segments.is_damaged(segment.number) {
             let aside = segment.path.with_extension("bad");

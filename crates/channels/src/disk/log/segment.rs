@@ -11,7 +11,7 @@
 //!     40   8   number of this segment
 //!     48   8   first: the seq of its first frame
 //!     56   8   keep time of the newest frame before it
-//!     64   8   where the segment before it ends, or 0; nothing behind that is part of the log
+//!     64   8   end of the frames of the segment before it, 0 if there is none; later bytes there are not part of the log
 //!     72   4   entries in the id file of the segment before it
 //!     76   4   F: number of tailed files
 //!     80  40F  per file: file (32, see origins.rs), next byte (8)
@@ -46,7 +46,7 @@ pub(super) const PAGE: u64 = 4096;
 pub(super) const END_BYTES: u64 = frame::FIXED_BYTES as u64;
 const MAGIC: &[u8; 8] = b"MILLSEG\0";
 const FIXED_BYTES: usize = 80;
-/// The most bytes of a header: 1.6 million tailed files.
+/// The most bytes of a header: enough for 1.6 million tailed files.
 const HEADER_BYTES_MAX: u32 = 64 << 20;
 
 /// Bytes of the header of a segment with this many tailed files.
@@ -68,7 +68,7 @@ pub(super) struct Header {
 /// The result of [`Header::read`].
 #[derive(Debug)]
 pub(super) enum ReadHeader {
-    /// A header of this channel; the first frame begins at the offset.
+    /// A header of this channel, and the offset of the first frame.
     Valid(Header, u64),
     /// A newer program wrote it.
     Newer(u32),
@@ -205,7 +205,7 @@ impl Segment {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Truncates the file behind its end mark: on a full disk the next segment needs the space.
+    /// Truncates the file after its end mark, because on a full disk the next segment needs the space.
     pub(super) fn truncate(&self) -> io::Result<()> {
         let bytes = (self.end() + END_BYTES).next_multiple_of(PAGE);
         if bytes < self.bytes() {
@@ -217,7 +217,7 @@ impl Segment {
 
     /// Where the kept frames end.
     pub(super) fn end(&self) -> u64 {
-        // Readers load it under the lock of the index, the writer changes it: there is no order to establish.
+        // Only the writer's thread stores this, and the lock of the index orders it with the frames, so `Relaxed` is enough.
         self.end.load(Ordering::Relaxed)
     }
 
@@ -231,7 +231,7 @@ pub(super) fn segment_name(number: u64) -> String {
     format!("{number:010}.seg")
 }
 
-/// A temporary name of a segment that is being renamed to its own name; `unique` tells several apart.
+/// A temporary name of a segment that is being renamed to its correct name; `unique` distinguishes several.
 pub(super) fn moved_name(number: u64, unique: usize) -> String {
     format!("moved-{number}-{unique}.seg")
 }

@@ -1,4 +1,4 @@
-//! Writing the newest segment: frames, the sync, the end mark.
+//! Writes the newest segment: frames, the sync, the end mark.
 //!
 //! `read -> decode -> send -> [keep] -> read back -> process -> encode -> write -> settle`
 
@@ -23,7 +23,7 @@ use super::{
 
 /// One call writes at most this, unless a group is larger. Larger calls gain nothing.
 const WRITE_BYTES_MAX: u64 = 8 << 20;
-/// The reserve takes at most this part of a segment.
+/// The reserve (see [`reserve`]) takes at most the size of a segment divided by this.
 const RESERVE_PART: u64 = 4;
 
 /// The segment that is being written, and the end of the log before it.
@@ -47,19 +47,19 @@ pub(super) struct OpenSegment {
     ids: Vec<IdRecord>,
     /// How many of the ids are durable.
     ids_synced: usize,
-    /// Files that frames advanced which are not durable yet, and the offset before each frame.
+    /// The tailed files in frames that are not durable yet, each with its offset before the frame.
     files_unsynced: Vec<(FileId, Option<u64>)>,
 }
 
-/// The segment before the next one.
+/// The segment that was closed last.
 #[derive(Debug, Default)]
 pub(super) struct PreviousSegment {
     pub(super) number: u64,
-    /// Where it ends. Nothing behind that is part of the log.
+    /// The end of its frames. Later bytes in the file are not part of the log.
     pub(super) end: u64,
     /// The content of its id file.
     pub(super) ids: Vec<IdRecord>,
-    /// The id file must still be written.
+    /// Whether the id file must still be written.
     pub(super) lacks_id_file: bool,
 }
 
@@ -81,12 +81,12 @@ pub(super) struct Unsynced {
     synced: u64,
     /// The end of the frames that consumers can see.
     published: u64,
-    /// Files that the frames advanced, and the offset before each frame.
+    /// The tailed files in these frames, each with its offset before the frame.
     pub(super) files: Vec<(FileId, Option<u64>)>,
 }
 
 impl SegmentWriter {
-    /// A writer that continues behind `previous`.
+    /// A writer that continues after `previous`.
     pub(super) fn after(previous: PreviousSegment) -> Self {
         Self {
             previous,
@@ -182,7 +182,7 @@ impl SegmentWriter {
         Ok(())
     }
 
-    /// Writes an end mark behind the last frame. The segment stays open.
+    /// Writes an end mark after the last frame. The segment stays open.
     pub(super) fn write_end(
         &mut self,
         channel: ChannelId,
@@ -192,8 +192,8 @@ impl SegmentWriter {
         let Some(open) = &self.open else {
             return Ok(());
         };
-        // The mark of a clean stop must fit into the reserve. Closes that do not fit are dropped: then they prove nothing after the
-        // restart.
+        // The end mark of a clean stop must fit into the reserve. If the orderly closes do not fit with it, they are left out, and after
+        // the restart they no longer prove that the last acknowledgements arrived.
         let fits = open.written + END_BYTES + 9 * closed.len() as u64 <= open.segment.bytes();
         let mut head = Vec::new();
         encode_head(&mut head, stamp, None, if fits { closed } else { &[] });
@@ -225,8 +225,8 @@ impl SegmentWriter {
 }
 
 impl Unsynced {
-    /// Reads back the frames that consumers can see and that a policy other than `sync: batch` has kept without a sync. `kept` is
-    /// the newest of them. Returns the first position that cannot be read back, if there is one.
+    /// Reads back the frames that consumers can see and that were kept without a sync (any `sync` other than `batch`). `kept` is the newest
+    /// of them. Returns the frames, and the first position that cannot be read back, if there is one.
     pub(super) fn read_back(
         &self,
         channel: ChannelId,
@@ -254,7 +254,7 @@ impl Unsynced {
                 window_end: 0,
             });
         }
-        // A group without its last part does not exist.
+        // A group without its last part is dropped as a whole.
         while frames.last().is_some_and(|frame| !frame.ends_group) {
             frames.pop();
         }
@@ -283,8 +283,8 @@ impl Unsynced {
 
 /// Bytes to keep free at the end of a segment of `bytes` bytes with `ids` ids, with `files` files in the file table.
 ///
-/// A channel on a full disk needs this reserve to continue once everything is settled. The segment is truncated behind its end
-/// mark, which frees space for its id file and for the head of another segment. Then the segment can be released.
+/// A channel on a full disk needs this reserve to continue once everything is settled. The segment is truncated after its end mark, which
+/// frees space for its id file and for the head of another segment. Then the segment can be released.
 fn reserve(bytes: u64, ids: usize, files: usize) -> u64 {
     let id_file = ids_bytes(ids).next_multiple_of(PAGE);
     // The next header with its end mark, the end mark of this segment, and a page for rounding.

@@ -12,9 +12,9 @@ use super::segment::Segment;
 /// All segments, the oldest first. The last one is being written, or was when the log was stopped.
 #[derive(Default)]
 pub(super) struct Segments {
-    /// Each with the newest keep time before it.
+    /// Each segment with the newest keep time before it.
     list: VecDeque<(Arc<Segment>, Time)>,
-    /// Numbers of segments in which damage was found. They are put aside as `.bad` and not reused.
+    /// Numbers of segments in which damage was found. They are renamed to `.bad` when they are released, and not reused.
     damaged: BTreeSet<u64>,
 }
 
@@ -69,8 +69,8 @@ impl Segments {
         })
     }
 
-    /// The number of segments that hold nothing after `position`. The newest is never one of them. It is also the index of
-    /// the segment with the frame after `position`.
+    /// The number of segments that hold nothing after `position`. The newest is never one of them. This number is also the index of the
+    /// segment that holds the frame after `position`.
     pub(super) fn below(&self, position: Position) -> usize {
         (0..self.list.len().saturating_sub(1))
             .take_while(|index| {

@@ -1,5 +1,4 @@
-//! Skipping: whole segments for a consumer that is too far behind (`behind: { then: skip }`), and up to a position that an operator
-//! names.
+//! Skips whole segments for a consumer that is too far behind (`behind: { then: skip }`), and up to a position that an operator names.
 //!
 //! Skipped batches stay skipped: the cursor is moved before a segment can be dropped, and the reader does not hand them out again.
 //! The writer counts batches that the reader has not handed out. The reader counts batches that it has handed out and that its sink
@@ -19,7 +18,7 @@ use super::{
     walk::{Walk, WalkError},
 };
 
-/// Records and bytes that were skipped for a consumer. Only batches whose tags it takes count.
+/// Records and bytes that were skipped for a consumer. Only batches whose tags the consumer takes count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Skipped {
     /// Records.
@@ -90,7 +89,7 @@ pub(super) fn skip_segment(
     let Some(consumer) = published.consumers.get_mut(name) else {
         return Ok(false);
     };
-    // The reader may have handed out more batches since; it counts those.
+    // The reader may have handed out more batches since. The reader counts these itself, so only later ones are counted here.
     let after = consumer
         .position
         .max(consumer.reader_at.unwrap_or_default());

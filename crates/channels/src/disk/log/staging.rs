@@ -19,9 +19,9 @@ pub(super) struct StagedFrame {
     pub(super) ends_group: bool,
     pub(super) ids: Vec<IdRecord>,
     pub(super) files: Vec<FileOrigin>,
-    /// The batch that consumers will see; `None` if they have seen it already.
+    /// The batch to publish; `None` if it was published before and its frame is staged again after a failed sync.
     pub(super) batch: Option<Batch>,
-    /// When this frame is kept, the entries of the window below this number are kept, too.
+    /// When this frame is kept, the entries of the window of chunk ids (window.rs) with numbers below this one are kept, too.
     pub(super) window_end: u64,
 }
 
@@ -38,15 +38,15 @@ pub(super) struct GroupSize {
     pub(super) ids: usize,
 }
 
-/// Staged frames that were given up.
+/// The effects of dropping staged frames.
 #[derive(Default)]
 pub(super) struct Dropped {
     pub(super) records: u64,
-    /// Connections that were closed in order, which the frames would have recorded.
+    /// Connections whose orderly close the frames would have stored.
     pub(super) closed: Vec<u64>,
 }
 
-/// The frames that are not published yet, and the numbers for the next one.
+/// The frames that are not published yet, and the position of the next one.
 pub(super) struct Staging {
     epoch: u32,
     next_seq: u64,
@@ -99,7 +99,7 @@ impl Staging {
         self.next_seq - 1
     }
 
-    /// Stages the parts of a group. Its first frame records that the connections `closed` were closed in order.
+    /// Stages the parts of a group. Its first frame also stores that the connections in `closed` had an orderly close.
     pub(super) fn stage(
         &mut self,
         parts: Vec<(Batch, Vec<IdRecord>)>,
@@ -137,7 +137,7 @@ impl Staging {
         }
     }
 
-    /// The stamp of an end mark behind the last frame.
+    /// The stamp of an end mark after the last frame.
     pub(super) fn end_stamp(&self, kind: Kind) -> Stamp {
         Stamp {
             kind,
@@ -168,7 +168,7 @@ impl Staging {
         self.written.iter().map(StagedFrame::bytes).sum()
     }
 
-    /// The size of the first group. Groups are always staged whole.
+    /// The size of the first group; `None` if there is none. Groups are always staged whole.
     pub(super) fn first_group(&self) -> Option<GroupSize> {
         let mut group = GroupSize { bytes: 0, ids: 0 };
         for frame in &self.staged {

@@ -18,7 +18,7 @@ use super::{
     walk::Walk,
 };
 
-/// The file of a segment.
+/// A segment file that was found in the directory.
 pub(super) struct SegmentFile {
     pub(super) number: u64,
     pub(super) path: PathBuf,
@@ -28,7 +28,7 @@ pub(super) struct SegmentFile {
     pub(super) start: u64,
     pub(super) first: Position,
     pub(super) keep_time: Time,
-    /// `None` if it is damaged. Then the other fields come from the frames.
+    /// `None` if the header is damaged. Then the other fields come from the first valid frame.
     pub(super) header: Option<Header>,
 }
 
@@ -76,8 +76,8 @@ impl SegmentFile {
 /// Damaged files, each with a description of the damage.
 pub(super) type Damage = Vec<(PathBuf, &'static str)>;
 
-/// Opens all segments of the directory in order. A file with the name of another segment is renamed to its own. A file that
-/// is not a segment of this channel is put aside and never removed, because it may hold records that are missing.
+/// Opens all segments of the directory in order. A file with the name of another segment is renamed to its own. A file that is not a
+/// segment of this channel is renamed to `.bad` and never removed, because it may hold records that are missing.
 pub(super) fn survey(
     disk: &dyn Disk,
     directory: &Path,
@@ -168,8 +168,8 @@ fn rename(disk: &dyn Disk, from: &Path, to: &Path) -> Result<(), Error> {
         .map_err(|error| Error::disk("renaming a segment", from, error))
 }
 
-/// Opens a segment; `None` if it holds no header and no frame of this channel. A valid header gives its number; without one the
-/// name does.
+/// Opens a segment. Returns `None` if it holds neither a valid header nor a frame of this channel. The number of the segment comes from a
+/// valid header, or without one from the file name.
 pub(super) fn open_segment(
     disk: &dyn Disk,
     path: PathBuf,

@@ -1,4 +1,4 @@
-//! The end of the log: walks a segment whose end is not recorded in a later one.
+//! Finds the end of the log: walks a segment whose end is not named by a later header.
 
 use std::io::{self, IoSlice};
 
@@ -16,17 +16,17 @@ const PIECE_BYTES: u64 = 1 << 20;
 
 /// The result of a walk over such a segment.
 pub(super) struct Tail {
-    /// The end of its frames. Bytes behind it are not part of the log.
+    /// The end of its frames. Bytes after it are not part of the log.
     pub(super) end: u64,
     /// The position after the last frame, in the epoch of the segment.
     pub(super) next: Position,
     pub(super) keep_time: Time,
-    /// The end mark says that the channel was closed in order.
+    /// Whether the end mark shows that the channel was closed cleanly.
     pub(super) clean: bool,
-    /// Bytes behind the end that look like frames, and are dropped.
+    /// Bytes after the end that look like frames, and are dropped.
     pub(super) torn_bytes: u64,
     pub(super) damage: Option<&'static str>,
-    /// Gaps between frames that damage has left: after, to.
+    /// Gaps that damage has left: the last position before the gap, and the last missing one.
     pub(super) gaps: Vec<(Position, Position)>,
 }
 
@@ -125,13 +125,14 @@ fn write_again(segment: &Segment, start: u64, end: u64) -> io::Result<()> {
 
 /// How to continue after bytes that are not a valid frame (a misfit).
 pub(super) enum Resume {
-    /// At this frame. A later frame records that the bytes before it were synced, so the misfit is damage.
+    /// Continue at the frame at this offset. The misfit is damage, because its bytes were synced: the segment is closed, or a later frame
+    /// shows it.
     At(u64),
-    /// The misfit is a torn tail. This many bytes are dropped.
+    /// Stop: the misfit is a torn tail. This many bytes are dropped.
     Torn(u64),
 }
 
-/// Searches behind a misfit. `closed`: the whole segment was synced.
+/// Searches after a misfit. `closed`: the whole segment was synced.
 pub(super) fn resume(walk: &mut Walk<'_>, closed: bool) -> io::Result<Resume> {
     let misfit = walk.offset();
     let mut first = None;

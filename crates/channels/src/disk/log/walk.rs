@@ -12,11 +12,11 @@ use super::{
     segment::Segment,
 };
 
-/// One read fetches at least this: many small heads, or most of one large frame.
+/// One read fetches at least this many bytes: many small heads, or most of one large frame.
 const READ_BYTES: u64 = 256 << 10;
 
-/// A search for the next frame reads at most this many times the size of the segment, to check bytes that look like heads. The old
-/// frames of a recycled segment cost less than one size.
+/// A search for the next frame reads at most this many times the size of the segment, to check bytes that look like heads. The old frames
+/// of a recycled segment cost less than its size once.
 const PROOF_FACTOR: u64 = 8;
 
 /// Why a walk cannot continue.
@@ -40,7 +40,7 @@ impl From<io::Error> for WalkError {
     }
 }
 
-/// A frame that fits its place.
+/// A valid frame.
 pub(super) struct WalkedFrame {
     pub(super) head: Head,
     pub(super) head_bytes: Vec<u8>,
@@ -89,7 +89,7 @@ impl<'a> Walk<'a> {
         self.place.offset
     }
 
-    /// Continues at `offset`. The frame there may have any position that is not below those before it.
+    /// Continues at `offset`. The frame there may have any position that is not below the positions of the frames before it.
     pub(super) fn skip_to(&mut self, offset: u64) {
         self.place.offset = offset;
         self.strict = false;
@@ -141,8 +141,8 @@ impl<'a> Walk<'a> {
         Ok(Some(frame))
     }
 
-    /// Returns the next valid head behind the current place, and its offset. Its position must not be below those before it. `None`
-    /// if there is none up to the end.
+    /// Returns the next valid head after the current offset whose position is not below those of the frames before it, and the offset of
+    /// that head. `None` if there is none up to the end.
     pub(super) fn find_next(&mut self) -> io::Result<Option<(u64, Head)>> {
         let expected = self.expected;
         self.find(|position| position.epoch == expected.epoch && position.seq >= expected.seq)
@@ -178,7 +178,7 @@ impl<'a> Walk<'a> {
         self.find(|_| true)
     }
 
-    /// Moves to `offset` to search behind it. The frame there does not count as walked.
+    /// Moves to `offset` to search after it. The frame there does not count as walked.
     pub(super) fn search_behind(&mut self, offset: u64) {
         self.place.offset = offset;
     }

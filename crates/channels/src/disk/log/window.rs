@@ -4,10 +4,10 @@
 //! is kept is recognized, and is acknowledged only when the first one is kept. An id takes about 60 bytes: 32 in the ring, the rest
 //! in the map, which doubles when it grows.
 //!
-//! An id that is a hash of the content, or too short to be unique, is shared by different chunks with equal bytes. Such a chunk is
-//! a repeat only if it arrives on another connection after the connection of the last copy broke, and if no chunk followed there
-//! after our acknowledgement. A follower or an orderly close proves that the acknowledgement arrived, so the sender will not resend
-//! that copy. When in doubt a chunk is stored: a duplicate can be found and removed, a loss cannot.
+//! An id that is a hash of the content, or too short to be unique, is shared by different chunks with equal bytes. Such a chunk is a repeat
+//! only if it arrives on another connection after the connection of the last copy broke, and if after our acknowledgement no other chunk
+//! followed on the broken connection. Such a follower, or an orderly close, proves that the acknowledgement arrived, so that the sender
+//! will not resend the copy. When in doubt a chunk is stored: a duplicate can be found and removed, a loss cannot.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -44,8 +44,8 @@ impl Default for Dedupe {
     }
 }
 
-/// Maximum number of connections whose last shared id waits for its proof. More than this can only accumulate if closes are not
-/// reported.
+/// Maximum number of connections for which it is not yet proven that the acknowledgement of their last shared id arrived. More than this
+/// can only accumulate if the ends of connections are not reported.
 const CONNECTIONS_MAX: usize = 65_536;
 
 #[derive(Clone, Copy, Debug)]
@@ -80,7 +80,7 @@ pub(super) struct Window {
     /// Maps a connection to the number of its last entry, until a follower or an orderly close proves that the acknowledgement
     /// arrived.
     waiting: HashMap<u64, u64, foldhash::fast::RandomState>,
-    /// Orderly closes that no frame records yet.
+    /// Orderly closes that no frame stores yet.
     closed: Vec<u64>,
     evicted_young: u64,
 }
@@ -126,12 +126,12 @@ impl Window {
         }
     }
 
-    /// The orderly closes that the next frame must record.
+    /// The orderly closes that the next frame must store.
     pub(super) fn drain_closed(&mut self) -> Vec<u64> {
         std::mem::take(&mut self.closed)
     }
 
-    /// Puts an orderly close back whose frame was dropped, so that the next frame records it.
+    /// Puts an orderly close back whose frame was dropped, so that the next frame stores it.
     pub(super) fn put_back_closed(&mut self, connection: u64) {
         self.closed.push(connection);
     }
@@ -168,7 +168,7 @@ impl Window {
         });
     }
 
-    /// Restores a record of a frame or an id file at a start.
+    /// Restores an entry from a frame or an id file at a start.
     pub(super) fn restore(&mut self, record: &IdRecord) {
         match *record {
             IdRecord::Chunk {
@@ -193,7 +193,7 @@ impl Window {
         self.kept = self.end();
     }
 
-    /// Ends the start: connections from before it are not open any more.
+    /// Ends the restore: no connection from before the start is still open.
     pub(super) fn finish_restore(&mut self) {
         self.waiting.clear();
     }
@@ -213,7 +213,7 @@ impl Window {
         self.first
     }
 
-    /// Evicts entries that are too old, and the oldest of too many. Pending entries stay.
+    /// Evicts entries that are too old, and the oldest entries while there are more than the limit. Pending entries stay.
     pub(super) fn evict(&mut self, now: Time) {
         let oldest = seconds(now)
             .saturating_sub(u32::try_from(self.bounds.age.as_secs()).unwrap_or(u32::MAX));
@@ -246,7 +246,7 @@ impl Window {
         }
     }
 
-    /// The number of ids that were evicted before their age.
+    /// The number of ids that were evicted before they reached the maximum age.
     pub(super) fn evicted_young(&self) -> u64 {
         self.evicted_young
     }
@@ -265,7 +265,7 @@ impl Window {
                     self.prove(number);
                 }
             }
-            // The entry before it now has a follower, so it counts as proven even if it is not acknowledged yet.
+            // The previous entry of this connection now has a follower, so that entry counts as proven even if it is not acknowledged yet.
             if let Some(before) = self.waiting.insert(entry.connection, number) {
                 self.prove(before);
             }

@@ -26,7 +26,7 @@ fn kept(window: &mut Window, number: u8, identity: Identity, connection: u64) {
 }
 
 #[test]
-fn a_second_copy_shares_the_fate_of_the_first() {
+fn a_second_copy_is_pending_until_the_first_is_kept() {
     let mut window = window(10);
     window.insert(key(1), UNIQUE, 1, 10);
     assert_eq!(window.look_up(&key(1), UNIQUE, 2), Lookup::Pending);
