@@ -83,7 +83,7 @@ impl Source for Pulse {
                     values: values.clone(),
                     origins: Vec::new(),
                 };
-                // Waits while the channel behind is full: this is where back-pressure takes effect.
+                // Waits while the next channel is full: this is where back-pressure takes effect.
                 let receipt = context.outlet.send(batch, true).await;
                 if receipt.await.is_err() {
                     context

@@ -21,15 +21,15 @@ pub(crate) fn share(buffer: Buffer, range: Range<usize>) -> Bytes {
     }
 }
 
-/// The most batches of a flow in flight. The queues limit bytes, this limits receipts: between two checkpoints of a sink behind
-/// memory (64 MiB or a second) there may be many small batches.
+/// The maximum number of batches of a flow in flight. Queues bound the bytes; this bounds the receipts: a sink behind a memory
+/// channel settles only at its checkpoints (every 64 MiB or every second), and many small batches may be in flight until then.
 const BATCHES_MAX: usize = 1024;
 
-/// The batches of one flow in flight, and the mark up to which it is settled.
+/// The batches of one flow in flight. `M` is a point in the flow, such as an offset or the number of a record.
 #[derive(Debug, Default)]
 pub(crate) struct Flight<M> {
     in_flight: VecDeque<(Receipt, M)>,
-    /// Everything before this mark is settled.
+    /// Everything before this point is settled.
     settled: M,
 }
 
@@ -47,7 +47,7 @@ impl<M: Copy> Flight<M> {
         self.in_flight.push_back((receipt, mark));
     }
 
-    /// Notes that everything before `mark` needs no receipt.
+    /// Moves on to `mark` without a receipt, because the input before it needs none.
     pub(crate) fn skip(&mut self, mark: M) {
         match self.in_flight.back_mut() {
             Some((_, last)) => *last = mark,
@@ -55,12 +55,12 @@ impl<M: Copy> Flight<M> {
         }
     }
 
-    /// The mark up to which everything is settled.
+    /// The point up to which everything is settled.
     pub(crate) fn settled(&self) -> M {
         self.settled
     }
 
-    /// Whether the next batch should be answered early, so that consumers that delay their answers do not stop the flow.
+    /// Whether the next batch should request an early answer. Otherwise consumers that delay their answers could stop the flow.
     pub(crate) fn is_half_full(&self) -> bool {
         self.in_flight.len() >= BATCHES_MAX / 2
     }

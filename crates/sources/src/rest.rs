@@ -1,14 +1,14 @@
-//! The bytes of an incomplete value or request body. Up to 64 KiB are in a vector; more of them move into memory of the pool.
-//! `memory_max` counts both.
+//! The bytes of an incomplete value or request body. Up to 64 KiB are in a vector; beyond that, all of them move into a buffer of
+//! the memory pool. `memory_max` counts both.
 
 use std::time::Duration;
 
 use millstream_record::{Buffer, Charge, Claim};
 use tokio::time::timeout;
 
-/// The largest number of bytes kept outside of the pool, whose smallest buffer has this size.
+/// The most bytes that the vector may hold. The smallest buffer of the pool has this size.
 const OWN_BYTES_MAX: usize = 64 << 10;
-/// Up to this many bytes are not counted as memory.
+/// Up to this many bytes are not charged to the pool.
 const FEW_BYTES: usize = 1 << 10;
 /// Memory of the pool grows by this factor, so growing copies at most a third of the bytes.
 const GROWTH: usize = 4;
@@ -16,7 +16,7 @@ const GROWTH: usize = 4;
 /// The bytes of an incomplete value.
 pub(crate) struct Rest {
     own: Vec<u8>,
-    /// The memory that is charged for `own`.
+    /// The number of bytes that are charged for `own`, and their charge.
     charge: Option<(usize, Charge)>,
     pooled: Option<Buffer>,
     /// The largest expected number of bytes.
@@ -30,7 +30,7 @@ impl Default for Rest {
 }
 
 impl Rest {
-    /// For at most `expected` bytes.
+    /// An empty value whose memory does not grow beyond `expected` bytes, unless more bytes are appended.
     pub(crate) fn expecting(expected: usize) -> Self {
         Self {
             own: Vec::new(),
@@ -56,7 +56,7 @@ impl Rest {
         }
     }
 
-    /// Appends bytes. Returns false if no memory became free within `wait`, or none beside the memory that other messages need.
+    /// Appends bytes. Returns false if no memory became free within `wait`, or if the free memory is reserved for other messages.
     pub(crate) async fn append(&mut self, bytes: &[u8], claim: &Claim, wait: Duration) -> bool {
         let length = self.bytes().len() + bytes.len();
         if self.pooled.is_none() && length <= OWN_BYTES_MAX {

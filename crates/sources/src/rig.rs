@@ -25,18 +25,18 @@ use millstream_pipeline::{
 use millstream_record::{Batch, FileId, Origin, Pool};
 use millstream_testkit::contract::Peer;
 
-/// The channel behind a source. Like a disk channel, it survives the source.
+/// The channel to which a source sends. Like a disk channel, it survives the source.
 #[derive(Clone, Default)]
 pub(crate) struct Downstream(Arc<Mutex<State>>);
 
 #[derive(Default)]
 struct State {
     durable: bool,
-    /// Whether it answers at once. Otherwise answers are held back.
+    /// Whether batches are settled immediately. Otherwise their tokens are held.
     answers: bool,
-    /// Whether it is full.
+    /// Whether `put` waits because the channel is full.
     full: bool,
-    /// Whether it takes batches but does not keep them, as a full disk channel does.
+    /// Whether the channel takes batches but does not keep them, as a full disk channel does.
     chokes: bool,
     /// The values that the source declares; none before it runs.
     values: &'static [&'static str],
@@ -50,44 +50,44 @@ struct State {
 }
 
 impl Downstream {
-    /// A sink behind memory that settles everything at once.
+    /// A memory channel whose sink settles everything immediately.
     pub(crate) fn memory() -> Self {
         let downstream = Self::default();
         downstream.lock().answers = true;
         downstream
     }
 
-    /// A disk channel. It keeps everything at once, knows the offset up to which each file is kept, and drops or cuts repeats.
+    /// A disk channel. It keeps everything immediately, knows the offset up to which each file is kept, and drops or cuts repeats.
     pub(crate) fn durable() -> Self {
         let downstream = Self::memory();
         downstream.lock().durable = true;
         downstream
     }
 
-    /// From now on nothing is answered until [`Downstream::settle`] or [`Downstream::drop_held`].
+    /// Settles no further batch until [`Downstream::settle`] or [`Downstream::drop_held`].
     pub(crate) fn hold(&self) {
         self.lock().answers = false;
     }
 
-    /// Makes it full, or not.
+    /// Makes the channel full, or not full any more.
     pub(crate) fn set_full(&self, full: bool) {
         self.lock().full = full;
     }
 
-    /// Makes it a full disk channel: batches wait in it until [`Downstream::settle`].
+    /// Makes this a full disk channel: batches wait in it until [`Downstream::settle`].
     pub(crate) fn choke(&self) {
         let mut state = self.lock();
         (state.answers, state.chokes) = (false, true);
     }
 
-    /// Settles all batches that were held, and answers at once from now on.
+    /// Settles all batches that were held, and settles further ones immediately.
     pub(crate) fn settle(&self) {
         let mut state = self.lock();
         (state.answers, state.chokes) = (true, false);
         state.held.drain(..).for_each(Token::settle);
     }
 
-    /// Drops all batches that were not answered, as the death of a consumer does. Answers at once from now on.
+    /// Drops all batches that were not settled, as when a consumer dies. Settles further ones immediately.
     pub(crate) fn drop_held(&self) {
         let mut state = self.lock();
         state.answers = true;
@@ -216,7 +216,7 @@ impl Downstream {
             } else {
                 Some(batch)
             };
-            // Copied, as by a channel that writes, so that the buffer returns to its pool.
+            // The body is copied, as a channel that writes it does, so that the buffer returns to its pool.
             state.batches.extend(batch.map(|batch| Batch {
                 body: batch.body.to_vec().into(),
                 ..batch
@@ -341,7 +341,7 @@ impl Running {
         self.thread.take().unwrap().join().unwrap().unwrap();
     }
 
-    /// Waits until the source ends without a stop.
+    /// Waits until the source ends without being stopped.
     pub(crate) fn ended(mut self) -> Result<(), Failure> {
         self.thread.take().unwrap().join().unwrap()
     }
@@ -415,7 +415,7 @@ pub(crate) fn node(value: serde_json::Value) -> Node {
     }
 }
 
-/// Connects to a unix socket as soon as a source listens there. The file exists slightly earlier.
+/// Connects to a unix socket as soon as a source listens on it. The file exists slightly earlier.
 pub(crate) fn connect(socket: &Path) -> UnixStream {
     let mut stream = None;
     until("it listens", || {

@@ -12,7 +12,7 @@ use millstream_wire::{
 
 /// Values of this machine.
 pub(crate) const LOCAL_VALUES: &[&str] = &["host"];
-/// Values of a peer. Both are its address. For a unix socket, they are this machine and `unix`.
+/// Values of a peer. Both are its IP address. For a unix socket, they are the name of this machine and `unix`.
 pub(crate) const PEER_VALUES: &[&str] = &["host", "peer"];
 
 /// How to make the tag of a batch.
@@ -37,13 +37,13 @@ impl Tagging {
         batch_template(tag, known).map(Self::Template)
     }
 
-    /// Does the same as [`Tagging::new`] for the option of a node.
+    /// Does the same as [`Tagging::new`], and reports an error at the option `tag` of the node.
     pub(crate) fn of(tag: Option<&str>, known: &[&str], node: &Node) -> Result<Self, Problem> {
         Self::new(tag, known).map_err(|why| node.problem_at("tag", why))
     }
 
-    /// The tag of a batch. `given` is the tag without the option. `path` replaces the star, if there is one. If the batch lacks
-    /// a value of the template (a file that belongs to no pod), the tag is `given`.
+    /// The tag of a batch. `given` is the tag if the option is not set. `path` replaces the star, if there is one. If the batch
+    /// lacks a value of the template (a file that belongs to no pod), the tag is `given`.
     pub(crate) fn tag(&self, given: &str, path: Option<&str>, values: &Values) -> Tag {
         match (self, path) {
             (Self::Given, _) => Tag::from(given),
@@ -72,7 +72,7 @@ impl Tagging {
 pub(crate) fn batch_template(text: &str, known: &[&str]) -> Result<Template, String> {
     let template = Template::parse(text).map_err(|error| error.to_string())?;
     if template.depends() > Depends::Batch {
-        return Err("it holds for many records: it cannot name a field or the time".to_owned());
+        return Err("all records of a batch share it: it cannot name a field or time".to_owned());
     }
     let foreign = template.values().find(|(name, _)| !known.contains(name));
     let Some((name, _)) = foreign else {
@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_tag_is_given_a_text_with_a_path_or_a_template() {
+    fn a_tag_is_the_given_one_or_a_text_with_a_path_or_a_template() {
         let mut values = Values::new();
         values.set("host", "h");
         let tag = |text, path| {

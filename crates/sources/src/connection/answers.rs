@@ -16,7 +16,7 @@ const WRITE_BYTES: usize = 16 << 10;
 
 /// The answer to a peer for one batch.
 pub(crate) struct Answer {
-    /// The receipts of everything that the frames became. The answer is due once all have arrived.
+    /// The receipts of all batches that the frames became. The answer is due when all of them have succeeded.
     pub receipts: Vec<Receipt>,
     /// The acks, encoded for the peer.
     pub acks: Vec<u8>,
@@ -63,7 +63,8 @@ pub(crate) fn answers() -> (Answers, Answering) {
 }
 
 impl Answers {
-    /// Queues an answer. Waits while too many are outstanding. The other side ends only when the connection does.
+    /// Queues an answer. Waits while too many are outstanding. If the writing side has ended, so does the connection, and the
+    /// answer is dropped.
     pub(crate) async fn push(&self, answer: Answer) {
         self.open.set(self.open.get() + 1);
         let _ = self.queue.send(answer).await;

@@ -1,4 +1,5 @@
-//! Moderates wake-ups, as network cards do: a connection that sends single messages in quick succession is read once per tick.
+//! Reduces wake-ups, as network cards reduce interrupts: a connection that sends single messages in quick succession is read once
+//! per tick.
 //!
 //! A server that is faster than its sender is woken for every message or two, and a wake-up costs more than a message. Idle
 //! streams and peers that wait for acks are never delayed.
@@ -9,7 +10,7 @@ use std::time::{Duration, Instant};
 const SMALL_READ_BYTES: usize = 2 << 10;
 /// After this many small reads within [`QUICK`], a connection is busy and read once per tick.
 const SMALL_READS: u32 = 5;
-/// The time within which the small reads must be: see [`SMALL_READS`].
+/// The time within which the [`SMALL_READS`] must occur.
 const QUICK: Duration = Duration::from_millis(2);
 
 /// Recognizes a connection that sends single messages in quick succession.

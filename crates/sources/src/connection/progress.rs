@@ -54,7 +54,7 @@ impl Progress {
         self.came += bytes as u64;
     }
 
-    /// Starts over: the peer has no message to finish.
+    /// Restarts the measurement, because the peer has no message to finish.
     pub(crate) fn restart(&mut self) {
         self.waited = Duration::ZERO;
         self.came = 0;

@@ -1,8 +1,8 @@
 //! The read buffer of a connection: for headers, small frames, and bytes read beyond a payload.
 //!
 //! Thousands of silent connections hold no buffer. While there is nothing to read, the buffer is in a free list of its thread,
-//! and the bytes of an incomplete frame are in a vector of their size. A vector larger than [`FEW_BYTES`] counts as memory of
-//! the pool.
+//! and the bytes of an incomplete frame are in a vector of exactly their length. A vector larger than [`FEW_BYTES`] counts as
+//! memory of the pool.
 
 use std::{
     cell::RefCell, future::Future, future::poll_fn, io, pin::pin, task::Poll, time::Duration,
@@ -21,14 +21,15 @@ const MOVED_BYTES_MAX: usize = STASH_BYTES / 2;
 const FEW_BYTES: usize = 1 << 10;
 /// Maximum number of free buffers of a thread.
 const FREE_MAX: usize = 16;
-/// How long a connection that holds memory waits for more. Then it ends and frees its memory.
+/// How long a connection that holds memory waits for more memory. After that it is closed, which frees its memory.
 const MEMORY_WAIT: Duration = Duration::from_secs(30);
 
 thread_local! {
     static FREE: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Waits for memory, with a timeout, because other connections may wait for the memory that this one holds. None: the timeout.
+/// Waits for memory, with a timeout, because other connections may wait for the memory that this one holds. `None` after the
+/// timeout.
 pub(crate) async fn patiently<T>(wait: impl Future<Output = T>) -> Option<T> {
     timeout(MEMORY_WAIT, wait).await.ok()
 }
@@ -123,7 +124,8 @@ impl Stash {
         .await
     }
 
-    /// Reads once from a socket that is set aside. None: nothing is available. Otherwise as [`Stash::fill`].
+    /// Reads once from a socket that is set aside (read periodically, see `net::sides`). Returns `None` if nothing is available,
+    /// otherwise the same as [`Stash::fill`].
     pub(crate) fn fill_aside(&mut self, reader: &Reading) -> io::Result<Option<(usize, bool)>> {
         self.prepare();
         let bytes = self.store.bytes();

@@ -1,4 +1,4 @@
-//! Ends a connection for other reasons than its peer's: a stop of the process, the idle timeout, too little progress.
+//! Ends a connection for reasons other than a close by its peer: a stop of the process, the idle timeout, too little progress.
 
 use std::{
     future::Future,
@@ -15,7 +15,7 @@ use tokio::time::{Sleep, sleep};
 
 use super::progress::Progress;
 
-/// Stands for no idle timeout (0).
+/// The idle timeout if none is configured (0).
 pub(crate) const NEVER: Duration = Duration::from_secs(100 * 365 * 86_400);
 
 /// The reason why a connection ends, unless the peer ends it.
@@ -46,7 +46,7 @@ impl Patience {
         }
     }
 
-    /// The timeout for a peer to read some bytes of an answer.
+    /// The timeout for a peer to read some bytes of an answer: the shorter of the two limits.
     pub(crate) fn with_answers(self) -> Duration {
         let all = [self.progress, self.idle];
         all.into_iter()
@@ -84,15 +84,15 @@ impl Watch {
         }
     }
 
-    /// Notes received bytes.
+    /// Counts received bytes.
     pub(crate) fn came(&mut self, bytes: usize) {
         self.last = Instant::now();
         self.progress.came(bytes);
     }
 
     /// Returns the output of `read`, or why the connection ends before that. `may_wait`: whether the peer may be silent,
-    /// because it waits for an answer. `amid`: the bytes of memory held by a message that the peer has begun; it must make
-    /// progress with it.
+    /// because it waits for an answer. `amid`: if the peer has begun a message, the bytes of memory that this message holds; the
+    /// peer must then make progress with it.
     pub(crate) async fn until<T>(
         &mut self,
         may_wait: impl Fn() -> bool,

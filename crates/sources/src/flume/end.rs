@@ -7,11 +7,11 @@ use crate::connection::Unanswered;
 
 /// Why a connection ends.
 pub(super) enum End {
-    /// The peer closed it between two calls.
+    /// The peer closed the connection between two calls.
     Closed,
-    /// The peer closed it within a call.
+    /// The peer closed the connection within a call.
     Cut,
-    /// It is time to stop.
+    /// The source stops.
     Stopped,
     /// The peer was silent for too long.
     Idle,
@@ -19,11 +19,11 @@ pub(super) enum End {
     Refused(String),
     /// There is no memory for a call.
     NoMemory,
-    /// The peer does not continue a call.
+    /// The peer sends a call too slowly.
     Slow,
     /// The connection broke.
     Broken,
-    /// Answers cannot be written, or must not be.
+    /// Answers cannot be written, or must not be written because a batch was lost.
     Unanswered(Unanswered),
 }
 

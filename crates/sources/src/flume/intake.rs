@@ -18,17 +18,17 @@ use crate::{
     rest::Rest,
 };
 
-/// A gathered batch of this size is sent. It is large enough to make the cost per batch negligible, and small enough to be
-/// still in the cache when the next hop reads it.
+/// A gathered batch is sent when it has this size. It is large enough to make the cost per batch negligible, and small enough to
+/// be still in the cache when the next hop reads it.
 const GATHER_BYTES: usize = 256 << 10;
-/// A smaller batch is copied into memory of its size, so that a slow stream does not hold buffers of the pool.
+/// A smaller batch is copied into an allocation of its exact size, so that a slow stream does not hold buffers of the pool.
 const OWN_BYTES_MAX: usize = 16 << 10;
 /// The initial size of a batch: the smallest buffer of the pool.
 const START_BYTES: usize = 64 << 10;
-/// How long a connection that holds memory waits for more. Then it ends and frees its memory: connections that hold memory
+/// How long a connection that holds memory waits for more memory. After that it is closed, because connections that hold memory
 /// could otherwise wait for each other.
 const MEMORY_WAIT: Duration = Duration::from_secs(30);
-/// The most bytes of gathered answers. The peer decides how many calls are in a batch.
+/// A batch with this many bytes of answers is sent, because the peer decides how many calls are in a batch.
 const ANSWERS_BYTES_MAX: usize = 64 << 10;
 
 /// A batch that is being filled, and the answers to its calls.
@@ -181,7 +181,7 @@ impl Intake {
         Ok(())
     }
 
-    /// Decodes complete values. Returns the number of bytes that they have.
+    /// Decodes complete values. Returns the number of bytes consumed.
     async fn feed(&mut self, bytes: &[u8]) -> Result<usize, End> {
         let mut consumed = 0;
         loop {
@@ -238,7 +238,7 @@ impl Intake {
         Ok(())
     }
 
-    /// Ends a call that is complete: queues its answer.
+    /// Ends a complete call: adds its answer to the batch.
     async fn end_call(&mut self, serial: u32) -> Result<(), End> {
         if self.batch.is_none() {
             self.enlarge(0).await?;
@@ -274,7 +274,7 @@ impl Intake {
         Ok(())
     }
 
-    /// Sends the complete calls that were gathered. The decoded part of an incomplete call stays.
+    /// Sends the complete calls that were gathered. The decoded part of an incomplete call stays for the next batch.
     pub(super) async fn send_batch(&mut self) {
         if self
             .batch
@@ -291,7 +291,7 @@ impl Intake {
         };
         let end = self.calls.start().min(batch.body.len());
         if end < batch.body.len() {
-            // Taken without waiting: at least as much becomes free when the batch is written.
+            // `take` does not wait for memory: at least as much becomes free when the batch is written.
             let mut body = self.endpoint.context.pool.take(batch.body.len() - end);
             body.extend_from_slice(&batch.body[end..]);
             batch.body.truncate(end);

@@ -60,7 +60,7 @@ fn build(_name: &str, options: &Node) -> Checked<Box<dyn Source>> {
     }
 }
 
-/// The source. It has its sockets once it is bound.
+/// The source. [`Source::bind`] opens its sockets.
 struct Flume {
     config: Config,
     tag: Tagging,

@@ -14,11 +14,11 @@ use tempfile::TempDir;
 use super::COMPONENT;
 use crate::rig::{Downstream, Running, connect, peer, try_build, until};
 
-/// MD5 of the protocol of Flume.
+/// The MD5 hash that identifies the protocol of Flume.
 const FLUME: [u8; 16] = 0x86aa_dae2_c454_74c0_fe93_ffd0_f235_0a65_u128.to_be_bytes();
-/// The answer to a handshake: BOTH, without any text or hash.
+/// The answer to a handshake: the match BOTH, without any text or hash.
 const GREETING: [u8; 4] = [0; 4];
-/// No metadata, no error, OK.
+/// The answer to a call: no metadata, no error, the status OK.
 const OK: [u8; 3] = [0; 3];
 
 struct Rig {
@@ -85,7 +85,7 @@ impl Client {
         }
     }
 
-    /// The frame of `appendBatch`, with a handshake if it is the first.
+    /// The frame of `appendBatch`, with a handshake if this is the first call.
     fn call(&mut self, serial: u32, bodies: &[&str]) -> Vec<u8> {
         let greets = !std::mem::replace(&mut self.greeted, true);
         append_batch(serial, bodies, greets)
@@ -119,7 +119,7 @@ impl Client {
     }
 }
 
-/// The frame of `appendBatch`, with a handshake if it `greets`.
+/// The frame of `appendBatch`, with a handshake if `greets`.
 fn append_batch(serial: u32, bodies: &[&str], greets: bool) -> Vec<u8> {
     let mut call = Vec::new();
     if greets {
@@ -337,7 +337,7 @@ fn a_stop_answers_what_is_in_flight() {
 }
 
 #[test]
-fn deflated_connections_speak_the_same() {
+fn a_deflated_connection_is_served_and_a_plain_one_is_closed() {
     let rig = Rig::new(r#", "compression": "deflate""#);
     let mut client = rig.connect();
     let long = "a line that repeats itself. ".repeat(20_000);
@@ -369,7 +369,7 @@ fn wrong_options_are_refused() {
         (r#"{"listen": "tcp://127.0.0.1"}"#, "names no port"),
         (
             r#"{"listen": "udp://127.0.0.1:1"}"#,
-            "cannot be listened at",
+            "is not supported here",
         ),
         (
             r#"{"listen": "tcp://127.0.0.1:1", "compression": "fast"}"#,
@@ -394,7 +394,7 @@ fn it_keeps_the_contract_of_sources() {
     let connect = move || UnixStream::connect(&socket);
     let case = SourceCase {
         build: &|| try_build(&COMPONENT, &options).unwrap(),
-        // Answers come in order.
+        // Answers arrive in order, so the last one implies the others.
         peer: Some(peer(connect, calls.concat(), frame(2, &OK))),
         records: 3,
         rejected: 0,

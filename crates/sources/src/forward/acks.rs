@@ -1,4 +1,4 @@
-//! The acks of one connection: notes which chunks asked for one, and encodes it.
+//! The acks of one connection: tracks whether the peer requests acks, and encodes them.
 //!
 //! `keep -> [settle]`
 
@@ -32,7 +32,7 @@ impl Acks {
         }
     }
 
-    /// Notes a frame. It has the id of a chunk if its sender waits for an ack.
+    /// Notes a frame. `chunk` is the id that its sender adds if it waits for an ack.
     pub(super) fn note(&mut self, chunk: Option<&[u8]>) {
         self.asked |= chunk.is_some();
         if chunk.is_some() && !self.identified {

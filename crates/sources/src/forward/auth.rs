@@ -38,10 +38,10 @@ fn anonymous() -> bool {
 struct Client {
     /// Address, or network such as `10.1.0.0/16`.
     network: Network,
-    /// Key that these senders must have. Default: the `shared_key` of all.
+    /// Key that these senders must have. Default: the `shared_key` of `auth`.
     #[serde(default)]
     shared_key: Option<Secret>,
-    /// Users that may send from there. Default: all.
+    /// Users that may send from this network. Default: all.
     #[serde(default)]
     users: Vec<String>,
 }
@@ -54,7 +54,7 @@ pub(super) struct Rule<'a> {
 }
 
 impl Auth {
-    /// Reports options that can be read but make no sense; paths are relative to `options`.
+    /// Reports options that can be parsed but make no sense; paths are relative to `options`.
     pub(super) fn check(&self, options: &Node, problems: &mut Vec<Problem>) {
         let mut refuse =
             |path: &str, text: &str| problems.push(options.problem_at(path, text.to_owned()));

@@ -18,7 +18,7 @@ pub(super) struct Config {
     /// the sender's tag.
     #[serde(default)]
     pub(super) tag: Option<String>,
-    /// Limits on what peers may ask for.
+    /// Limits for each peer.
     #[serde(default)]
     pub(super) limits: Limits,
     /// TLS on every stream socket: a name of the top-level `tls`, or a block.
@@ -28,17 +28,17 @@ pub(super) struct Config {
     /// may send.
     #[serde(default)]
     pub(super) auth: Option<Auth>,
-    /// Maximum wait before a connection is read again that sends many small messages without asking for acks. Saves wake-ups and
-    /// delays a record by at most this time; an idle stream is never delayed. Default: 1 ms. 0: never waits.
+    /// Maximum wait before the next read of a connection that sends many small messages without requesting acks. It saves
+    /// wake-ups and delays a record by at most this time; an idle stream is never delayed. Default: 1 ms. 0: never waits.
     #[serde(default = "default_gather")]
     pub(super) gather: Period,
-    /// Number of times a chunk is refused, by its id, that is complete but cannot be read to its end. After that its good
-    /// records are kept, the rest leaves by the port `rejected`, and it is acked. Default: 3.
+    /// Number of times that a chunk (identified by its id) is refused if it is complete but cannot be decoded to its end. After
+    /// that its good records are kept, the rest leaves by the port `rejected`, and the chunk is acked. Default: 3.
     #[serde(default = "default_poison_after")]
     pub(super) poison_after: u32,
 }
 
-/// One clock tick, a usual interval for moderating interrupts.
+/// One millisecond: a usual interval at which network cards moderate interrupts.
 fn default_gather() -> Period {
     Period::millis(1)
 }

@@ -105,7 +105,7 @@ pub(super) async fn serve(mut connection: Connection, service: Arc<Service>) {
 struct Intake {
     input: Input,
     decoder: Decoder,
-    /// A payload that was received completely, but whose options were not.
+    /// A payload that was received completely, but whose options have not arrived yet.
     incoming: Option<Payload>,
     peer: Arc<str>,
     out: Outgoing,
@@ -201,7 +201,7 @@ impl Intake {
                 self.input.stash.consume(consumed);
             }
             let input = self.input.stash.bytes();
-            // The decoder has not seen the first byte yet, which tells JSON from MessagePack.
+            // The first byte distinguishes JSON from MessagePack. Before the decoder has read it, it is checked here.
             let begins_json =
                 self.decoder.offset() == 0 && matches!(input.first(), Some(b'{' | b'['));
             self.out.acks.json = begins_json || self.decoder.is_json();

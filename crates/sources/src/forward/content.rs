@@ -53,7 +53,7 @@ impl Content {
                 Ok(inflated) => inflated,
                 Err(error) => return Ok(Err(error.to_string())),
             };
-            // The buffer has spare space beyond the limit, so this length is over the limit.
+            // The buffer has more space than the limit, so content beyond the limit shows here.
             if output.len() > bytes_max {
                 let reason = format!(
                     "it has more than {bytes_max} bytes when decompressed (limits.decompressed)"
@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_fault_is_described_with_its_place() {
+    fn a_fault_is_described_with_its_byte_offset() {
         let content = |bytes: &'static [u8]| {
             let mut check = Check::new(Encoding::Packed);
             let sound = check.feed(bytes).is_ok();

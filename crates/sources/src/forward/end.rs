@@ -9,19 +9,19 @@ use crate::connection::{Quit, Unanswered, is_no_memory};
 
 /// Why a connection ends.
 pub(super) enum End {
-    /// The peer closed it between two frames.
+    /// The peer closed the connection between two frames.
     Closed,
-    /// The peer closed it within a frame.
+    /// The peer closed the connection within a frame.
     Cut,
     /// The process stops.
     Stopped,
     /// The peer was silent for too long.
     Idle,
-    /// The peer does not have the key, or did not prove it in time. Holds the reason that was sent to it.
+    /// The peer has wrong credentials, or did not prove them in time. Holds the reason.
     Unauthenticated(String),
     /// The peer does not speak the protocol.
     Refused(Refusal),
-    /// A chunk that cannot be read was refused this time. Holds the reason.
+    /// A chunk that cannot be decoded was refused; its sender may retry. Holds the reason.
     Poisoned(String),
     /// There is no memory for the frame, because other connections hold it.
     NoMemory,
@@ -29,7 +29,7 @@ pub(super) enum End {
     Slow,
     /// The connection broke.
     Broken,
-    /// Acks cannot be written, or must not be.
+    /// Acks cannot be written, or must not be written because a chunk was lost.
     Unanswered(Unanswered),
 }
 
@@ -96,7 +96,7 @@ pub(super) fn report(end: &End, peer: &str, service: &Service) {
             );
         }
         End::NoMemory => {
-            let why = "no memory for its frame beside those of other connections (memory_max)";
+            let why = "no memory for its frame, because other connections hold it (memory_max)";
             refused("memory", format_args!("{why}"));
         }
         End::Slow => {

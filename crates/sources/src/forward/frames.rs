@@ -19,11 +19,11 @@ use super::{
     poison::Key,
 };
 
-/// The most bytes by which a message grows when nil is replaced by a time, with array markers.
+/// The most bytes by which a message grows when its nil time is replaced and an array marker is added.
 const TIME_BYTES: usize = 16;
 
-/// Up to this many bad values of a payload are rejected one by one. More of them become one record, because each costs about a
-/// hundred bytes.
+/// Up to this many bad values of a payload are rejected one by one. If there are more, all of them become one record, because
+/// each record costs about a hundred bytes.
 const REJECTED_SINGLY_MAX: u32 = 1024;
 
 /// A payload that was received completely.
@@ -215,7 +215,7 @@ pub(super) async fn deliver(
     Ok(())
 }
 
-/// Handles a payload with faults: sends the good records, rejects the rest, then acks it.
+/// Handles a payload with faults: sends the good records, rejects the rest, then acks the payload.
 async fn sort(
     out: &mut Outgoing,
     (tag, encoding): (Tag, Encoding),
@@ -274,7 +274,7 @@ async fn broken(
     Ok(())
 }
 
-/// Whether to refuse the payload this time. Never without an id: its sender would not send it again.
+/// Whether to refuse the payload this time. A payload without an id is never refused: its sender would not send it again.
 fn refuses(out: &Outgoing, body: &[u8], options: &Options<'_>) -> bool {
     options.chunk.is_some_and(|id| {
         out.service.poison.refuses(Key {

@@ -1,7 +1,7 @@
-//! The handshake HELO, PING, PONG. A peer proves that it has the key before anything else of it is read.
+//! The handshake HELO, PING, PONG. A peer must prove that it has the key before its frames are read.
 //!
-//! A peer may take `limits.handshake` and [`PING_BYTES_MAX`] bytes for it. If it fails, it receives the reason, and its bytes
-//! are dropped. Bytes behind a valid PING are handed on.
+//! The handshake may take at most the time `limits.handshake` and [`PING_BYTES_MAX`] bytes. If it fails, the peer receives the
+//! reason, and its bytes are dropped. Bytes after a valid PING are passed on.
 
 use millstream_net::{Connection, Peer, Stream};
 use millstream_sys::random;
@@ -18,7 +18,7 @@ use super::{auth::Auth, end::End, service::Service};
 
 /// The size of nonce and salt in bytes, as in Fluentd.
 const NONCE_BYTES: usize = 16;
-/// The most bytes that a peer may send before it is authenticated, including bytes that it sends right behind its PING. Known
+/// The most bytes that a peer may send before it is authenticated, including bytes that it sends right after its PING. Known
 /// PINGs have about 400.
 const PING_BYTES_MAX: usize = 16 << 10;
 
@@ -95,7 +95,7 @@ async fn receive(stream: &mut Stream) -> Result<(Vec<u8>, usize), End> {
         let step = (PING_BYTES_MAX - before).min(1 << 10) as u64;
         let read = (&mut *stream).take(step).read_buf(&mut bytes).await;
         if read.map_err(|_| End::Broken)? == 0 {
-            // Senders check the server by opening a connection and closing it at once.
+            // Senders check the server by opening a connection and closing it immediately.
             return Err(if before == 0 {
                 End::Closed
             } else {

@@ -29,7 +29,7 @@ impl Heartbeats {
         }
     }
 
-    /// Answers until it is dropped.
+    /// Answers heartbeats until the returned future is dropped.
     pub(super) async fn answer(&self, reporter: &Reporter) {
         let mut tasks = JoinSet::new();
         for Beside { socket, .. } in &self.0 {

@@ -13,16 +13,16 @@ use tokio::io::AsyncReadExt;
 use super::{acks::Acks, content::INFLATE_FACTOR, end::End, frames::Payload, service::Service};
 use crate::connection::{Pace, Quit, Stash, Watch, patiently};
 
-/// The initial size of a read behind a payload: enough for the option map and the next frame header, with little to copy.
+/// The most bytes of one read before or after a payload: enough for the option map and the next frame header, with little to copy.
 const BEHIND_PAYLOAD_BYTES: usize = 4 << 10;
-/// A read of a payload waits for this many bytes. Fewer are of no use, and a wake-up costs as much as validating a thousand
-/// records. The kernel cannot buffer much more per connection.
+/// A read of a payload waits for this many bytes, because a wake-up costs as much as validating a thousand records. The kernel
+/// cannot buffer much more per connection.
 const WAKE_BYTES: usize = 256 << 10;
 /// This many bytes of a payload must have arrived before memory is reserved for it.
 const FIRST_BYTES: usize = 1 << 10;
 /// Memory for a payload grows by this factor as its bytes arrive, so growing copies at most a third of the bytes.
 const GROWTH: usize = 4;
-/// A peer that has sent a complete payload gets memory for another one of that length at once, up to this many bytes.
+/// A peer that has sent a complete payload gets the memory for another one of that length in advance, up to this many bytes.
 const PROVEN_BYTES_MAX: usize = 4 << 20;
 
 /// The result of one read.
@@ -78,7 +78,7 @@ impl Input {
     }
 
     /// Waits for bytes and reads once. A peer that waits for acks may be silent. A peer that has begun a frame, which holds
-    /// `begun` bytes of memory, must make progress. `in_payload`: the options of a payload come next.
+    /// `begun` bytes of memory, must make progress. `in_payload`: the first bytes or the options of a payload come next.
     pub(super) async fn read(
         &mut self,
         reader: &mut Reading,
@@ -97,7 +97,7 @@ impl Input {
         Ok(Read { count, drained })
     }
 
-    /// Reads once from a socket that is set aside. None: nothing is available.
+    /// Reads once from a socket that is set aside (read periodically, see `net::sides`). Returns None if nothing is available.
     pub(super) fn read_aside(&mut self, reader: &Reading) -> Result<Option<Read>, End> {
         let read = self.stash.fill_aside(reader)?;
         Ok(read.map(|(count, drained)| Read { count, drained }))
@@ -185,7 +185,7 @@ impl Input {
             let read = reader.read_buf(&mut target);
             let read = self.watch.until(|| acks.are_due(), held, read).await;
             if matches!(read, Err(Quit::Idle | Quit::Slow)) && wake > 1 {
-                // The peer may have sent fewer than `wake` bytes all the time, so read even a single one.
+                // The peer may have sent bytes, but fewer than `wake`. So the next attempt waits for a single byte.
                 wake = 1;
                 self.watch.last = Instant::now();
                 continue;

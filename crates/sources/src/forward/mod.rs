@@ -60,7 +60,7 @@ fn build(_name: &str, options: &Node) -> Checked<Box<dyn Source>> {
     Ok(Box::new(Forward::new(options)?))
 }
 
-/// The source: its checked options, and its sockets once it is bound.
+/// The source: its checked options, and its sockets after [`Source::bind`].
 struct Forward {
     config: Config,
     tag: Tagging,

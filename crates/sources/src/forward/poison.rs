@@ -1,8 +1,8 @@
-//! Counts chunks that cannot be decoded. They are refused a few times, because they may have been damaged in transit, then
-//! sorted.
+//! Counts chunks that cannot be decoded. They are refused a few times, because they may have been damaged in transit. After that
+//! their good records are kept and the rest is rejected.
 //!
-//! A sender that waits for an ack resends a damaged chunk again and again. Attempts are counted by id over all connections. A
-//! refused chunk leaves only this count.
+//! A sender that waits for an ack resends a damaged chunk again and again. Attempts are counted by id over all connections.
+//! Nothing else is kept of a refused chunk.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -68,7 +68,7 @@ mod tests {
     fn a_chunk_is_refused_a_few_times_and_then_taken() {
         let poison = Poison::new(3);
         let refused: Vec<bool> = (0..5).map(|_| poison.refuses(key(1))).collect();
-        // A chunk that was taken is forgotten: a later one with its id starts again.
+        // A chunk that was accepted is forgotten. If the same chunk arrives later, it is refused again.
         assert_eq!(refused, [true, true, true, false, true]);
         assert!(!Poison::new(0).refuses(key(1)));
     }

@@ -106,7 +106,7 @@ impl Assembler {
         self.pending.len() - 1
     }
 
-    /// Adds a line to a record, or the part of it that `line_max` and `too_long` allow.
+    /// Adds a line to a record, or the part of the line that `line_max` and `too_long` allow.
     pub(super) fn add(&mut self, at: usize, line: &[u8], out: &mut Framed) {
         let is_joined = self.form == Form::Joined;
         let Some(record) = self.pending.get_mut(at) else {
@@ -188,7 +188,7 @@ impl Assembler {
         }
     }
 
-    /// Writes all pending records although they continue. Returns the stream of the last one that is too long.
+    /// Writes all pending records although they continue. Returns the stream of the last one that is too long, if there is one.
     pub(super) fn cut_all(&mut self, out: &mut Framed) -> Option<Vec<u8>> {
         let mut cut = None;
         while let Some(record) = self.pending.first() {

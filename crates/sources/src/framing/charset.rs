@@ -7,7 +7,7 @@ use memchr::memchr;
 
 use super::plain::piece;
 
-/// The most bytes before the wanted place that are searched for a byte that is not part of a longer character.
+/// The most bytes that [`Charset::cut`] searches backwards for a byte that is a whole character.
 const CUT_BYTES: usize = 64;
 /// In all multi-byte encodings except UTF-16, a byte below this is always a whole character.
 const FIRST_TRAIL: u8 = 0x30;
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn a_newline_of_utf_16_is_two_bytes_at_an_even_place() {
+    fn a_newline_of_utf_16_is_two_bytes_at_an_even_offset() {
         let text = b"\x0a\x0a\x00\x0a\x0a\x00a\x00";
         assert_eq!(named("utf-16le").newline(text), Some((4, 6)));
         assert_eq!(named("utf-16be").newline(text), Some((2, 4)));

@@ -1,10 +1,10 @@
-//! Makes records that need a look at every line: joined lines, and text in other encodings than UTF-8.
+//! Makes records for which every line must be examined: joined lines, and text in encodings other than UTF-8.
 //!
 //! `[read] -> decode -> send -> keep -> read back -> process -> encode -> write -> settle`
 //!
-//! The caller passes the text from a position between two records on. The framer returns how many bytes became complete
-//! records. The caller passes the text behind these bytes again, once there is more of it. So no position within a record is
-//! needed. The framer keeps one thing between calls: how to treat the rest of a record that does not fit into one call.
+//! The caller passes text that begins at the start of a record. The framer returns how many bytes became complete records. When
+//! more text has arrived, the caller passes the text after these bytes again. So the caller never needs an offset within a record.
+//! Between calls the framer remembers only how to treat the rest of a record that does not fit into one call.
 
 use std::time::Duration;
 
@@ -19,21 +19,21 @@ use super::{
     options::{Framing, TooLong},
 };
 
-/// Space in a call, in addition to a record, for the prefixes of its lines and the first bytes of the next record.
+/// The bytes of a call that are reserved, in addition to a record, for the prefixes of its lines and the start of the next record.
 const WINDOW_SPARE: usize = 64 << 10;
 /// A partial record of a container is complete if nothing was written for this long.
 const CRI_WAIT: Duration = Duration::from_secs(5);
 
-/// The state of the input behind the text that is passed to the framer.
+/// The state of the input after the text that is passed to the framer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ending {
     /// More text may follow.
     Open,
-    /// Nothing was written for as long as the rest of a record is waited for.
+    /// Nothing was written for the time [`Framer::wait`], so the last record is taken as complete.
     Quiet,
-    /// More text follows, but no more can be passed at once.
+    /// More text follows, but the passed text already fills [`Framer::window`].
     Full,
-    /// The end of the input: the text behind the last newline is a line, too.
+    /// The end of the input: the text after the last newline is a line, too.
     End,
 }
 
@@ -44,7 +44,7 @@ struct Remainder {
     policy: TooLong,
 }
 
-/// A state of the output behind a complete record, to which the framer goes back.
+/// The state after the last complete record, to which the framer rolls back before it returns.
 struct Whole {
     at: usize,
     body: usize,
@@ -114,12 +114,12 @@ impl Framer {
         self.assembler.form().encoding()
     }
 
-    /// How long the rest of a record is waited for; None: without a limit.
+    /// How long to wait for the rest of a record; `None`: without a limit.
     pub(crate) fn wait(&self) -> Option<Duration> {
         self.wait
     }
 
-    /// The most bytes of text to pass at once.
+    /// The most bytes of text to pass in one call.
     pub(crate) fn window(&self) -> usize {
         let line_max = self.assembler.line_max();
         line_max.saturating_mul(2).saturating_add(WINDOW_SPARE)
@@ -130,13 +130,13 @@ impl Framer {
         self.charset.newline(text).is_some()
     }
 
-    /// Forgets the cut record: the next text does not follow the last one.
+    /// Forgets the record that was cut, because the next text does not continue the last one.
     pub(crate) fn reset(&mut self) {
         self.remainder = None;
     }
 
-    /// Makes records from the start of `text`; returns the number of bytes that became records. That is never 0 with `Full`,
-    /// and all of them with `End`. `start`: the text is at the start of the input.
+    /// Makes records from the start of `text`. Returns the number of bytes that became records: more than 0 with `Full`, and all
+    /// of them with `End`. `start`: the text is at the start of the input.
     pub(crate) fn frame(
         &mut self,
         text: &[u8],
@@ -210,7 +210,7 @@ impl Framer {
         }
     }
 
-    /// Adds a line. Calls `begins` if it begins a record and so completes those before it.
+    /// Adds a line. Calls `begins` if the line begins a record and thereby completes the previous ones.
     fn line(
         &mut self,
         raw: &[u8],

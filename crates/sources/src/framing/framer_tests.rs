@@ -1,4 +1,4 @@
-//! The framer with texts that end at any place.
+//! Tests of the framer with texts that end at arbitrary offsets.
 
 use millstream_record::{Encoding, Time};
 use millstream_wire::msgpack::Walker;
@@ -60,7 +60,7 @@ fn messages(framer: &Framer, out: &Framed) -> Vec<String> {
     messages
 }
 
-/// One step: the messages and how many bytes were taken.
+/// Passes a text once. Returns the messages, and the number of bytes that were taken.
 fn step(framer: &mut Framer, text: &str, ending: Ending) -> (Vec<String>, usize) {
     let mut out = Framed::default();
     let taken = framer.frame(text.as_bytes(), true, ending, NOW, &mut out);
@@ -125,7 +125,7 @@ fn parts_of_a_container_line_are_joined_for_each_stream() {
 }
 
 #[test]
-fn nothing_is_consumed_behind_a_pending_record() {
+fn a_complete_record_after_a_pending_one_is_not_consumed() {
     let mut framer = containers();
     let text = [cri("stdout", "P", "begun"), cri("stderr", "F", "whole")].concat();
     assert_eq!(step(&mut framer, &text, Ending::Open), (vec![], 0));

@@ -3,8 +3,8 @@
 //!
 //! `[read] -> decode -> send -> keep -> read back -> process -> encode -> write -> settle`
 //!
-//! Joining lines is part of framing, so a position never points into a record. Plain lines are found without looking at each of
-//! them (`plain.rs`); the caller decides what to do with a line that is too long. All other records are made line by line
+//! Framing includes joining lines, so an offset of the input never points into a record. Plain lines are found without examining
+//! each of them (`plain.rs`); the caller decides what to do with a line that is too long. All other records are made line by line
 //! (`framer.rs`, `assembler.rs`, `charset.rs`). Nothing here does I/O.
 
 mod assembler;

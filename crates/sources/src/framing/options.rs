@@ -14,23 +14,23 @@ pub(crate) const LINE_MAX_LARGEST: Size = Size::gib(1);
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Framing {
-    /// At every newline.
+    /// Every line is a record.
     #[default]
     Lines,
-    /// As container runtimes write logs: `TIME STREAM F TEXT`. Partial lines (`P`) are joined; time and stream become those
-    /// of the record.
+    /// Lines as container runtimes write them: `TIME STREAM F TEXT`. Partial lines (`P`) are joined. `TIME` and `STREAM` become
+    /// the time and the stream of the record.
     Cri,
-    /// Before every line that matches a regular expression.
+    /// A record begins at every line that matches a regular expression.
     Multiline(Multiline),
 }
 
-/// Which lines belong together.
+/// Which lines form one record.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Multiline {
     /// Regular expression that matches the first line of every record, such as `^\\d{4}-`. It runs in linear time.
     pub start: String,
-    /// Time without a further line after which the last record is complete.
+    /// Time without another line after which the last record is complete.
     #[serde(default = "wait")]
     pub wait: Period,
 }
@@ -52,11 +52,11 @@ fn wait() -> Period {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum TooLong {
-    /// It becomes several records of at most `line_max` bytes.
+    /// The line becomes several records of at most `line_max` bytes.
     #[default]
     Split,
-    /// Its first `line_max` bytes become a record; the rest is dropped and counted.
+    /// The first `line_max` bytes of the line become a record; the rest is dropped and counted.
     Truncate,
-    /// It leaves by the port `NAME.rejected`, in pieces of at most `line_max` bytes.
+    /// The line leaves by the port `NAME.rejected`, in pieces of at most `line_max` bytes.
     Reject,
 }

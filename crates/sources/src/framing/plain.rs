@@ -1,8 +1,8 @@
-//! Finds whole lines without looking at each of them.
+//! Finds whole lines without examining each of them.
 
 use millstream_wire::lines;
 
-/// The content at the start of a text.
+/// The result of scanning the start of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Scanned {
     /// Whole lines of this many bytes in total, none of them too long.
@@ -17,7 +17,7 @@ pub(crate) enum Scanned {
 pub(crate) fn scan(text: &[u8], line_max: usize) -> Scanned {
     let mut end = 0;
     while text.len() - end > line_max {
-        // If two newlines are at most this far apart, no line between them is too long. So most lines are never looked at.
+        // No line that ends within the next `line_max + 1` bytes is too long, so only the last newline among them is searched.
         match lines::cut(&text[end..], line_max.saturating_add(1)) {
             0 if end == 0 => return Scanned::TooLong,
             // The next line is too long. The next scan begins with it.

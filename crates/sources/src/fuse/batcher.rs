@@ -14,8 +14,8 @@ use millstream_wire::{
 
 use super::{cutter::Records, rules::Rule};
 
-/// Records of at most this size, in bytes, are copied out of the buffer they were read into. Larger ones keep the buffer. It is
-/// as large as the largest request, so keeping it for a few lines would waste memory.
+/// Records of at most this size, in bytes, are copied out of the buffer that they were read into. A batch with larger records takes
+/// the buffer. A buffer is as large as the largest request, so a batch of a few lines would waste memory if it took one.
 const COPY_BYTES_MAX: usize = 256 << 10;
 
 /// The properties that the batches of one open file share.
@@ -36,7 +36,7 @@ impl Batcher {
         }
     }
 
-    /// The batch of these records; `None` if the rule lets none through. Takes the buffer if the records stay in it.
+    /// The batch of these records. `None` if the rule lets none through. Takes the buffer if the records stay in it.
     pub(super) fn batch(
         &self,
         records: Records,
@@ -68,7 +68,7 @@ impl Batcher {
         Some(self.envelope(body, count, encoding, values))
     }
 
-    /// The batch of rejected pieces; `None` if there are none.
+    /// The batch of rejected pieces. `None` if there are none.
     pub(super) fn rejected(&self, pieces: &[Vec<u8>], values: &Arc<Values>) -> Option<Batch> {
         (!pieces.is_empty()).then(|| {
             let line_max = self.rule.boundaries.line_max;
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_and_other_records_become_batches_of_what_the_rule_lets_through() {
+    fn batches_contain_only_lines_and_records_that_the_rule_lets_through() {
         let batcher = batcher(&["no"]);
         let batch = |records| batcher.batch(records, &mut None, Arc::default());
         let lines = batch(Records::Lines(b"a\nno\nb\n".to_vec())).unwrap();

@@ -1,7 +1,8 @@
 //! The plain directory below the mount, to which programs write while nothing is mounted.
 //!
-//! Its directories are those of the tree: the tree starts with them, and later changes to directories in the tree are repeated
-//! here. If that fails, the program that made the change gets no error. `follow.rs` ships the files in it.
+//! The plain directory has the same subdirectories as the tree: the tree starts with them, and later changes to directories in
+//! the tree are repeated in the plain directory. If that fails, the program that made the change gets no error. `follow.rs` ships
+//! the files in the plain directory.
 
 use std::{
     fs, io,
@@ -14,10 +15,10 @@ use std::{
 
 use millstream_pipeline::failure::Failure;
 
-/// The deepest nesting of directories that is scanned.
+/// Directories that are nested deeper than this are not scanned.
 const DEPTH_MAX: usize = 64;
 
-/// The directory, opened before it was mounted over.
+/// The plain directory, opened before the mount hid it.
 #[derive(Debug)]
 pub(super) struct Below {
     directory: fs::File,
@@ -35,14 +36,14 @@ pub(super) struct Directory {
 /// The result of a scan.
 #[derive(Debug, Default)]
 pub(super) struct Scanned {
-    /// Each directory comes before those in it.
+    /// The directories. Each one precedes its subdirectories.
     pub directories: Vec<Directory>,
-    /// Sorted.
+    /// The regular files, sorted by path.
     pub files: Vec<PathBuf>,
 }
 
 impl Below {
-    /// Opens the directory; it must not be mounted over yet.
+    /// Opens the directory. Must be called before the mount hides it.
     pub(super) fn open(mount: &Path) -> Result<Self, Failure> {
         let failed =
             |error: io::Error| Failure::disk(format!("cannot open {}: {error}", mount.display()));
@@ -55,7 +56,7 @@ impl Below {
         Ok(Self { directory })
     }
 
-    /// The path of an entry, through the open directory and not through the mount.
+    /// The path of an entry that leads through the open directory instead of the mount.
     pub(super) fn path(&self, path: &Path) -> PathBuf {
         let mut full = PathBuf::from(format!("/proc/self/fd/{}", self.directory.as_raw_fd()));
         full.push(path);
@@ -67,7 +68,7 @@ impl Below {
         self.directory.metadata()
     }
 
-    /// Lists all directories and regular files; ignores everything else.
+    /// Lists all directories and regular files. Ignores everything else.
     pub(super) fn scan(&self) -> io::Result<Scanned> {
         let mut scanned = Scanned::default();
         self.scan_directory(Path::new(""), 0, &mut scanned)?;

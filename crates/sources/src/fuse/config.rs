@@ -1,4 +1,4 @@
-//! The options of the source `fuse`, as they are written and as they are checked.
+//! The options of the source `fuse`: as configured, and after the check.
 
 use std::{path::PathBuf, sync::Arc};
 
@@ -22,9 +22,9 @@ use crate::{
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Config {
-    /// Directory to mount over. It is created if it does not exist.
+    /// Directory to mount. It is created if it does not exist.
     mount: String,
-    /// Rules for files, by path. The first rule whose `path` matches when the file is opened applies.
+    /// Rules for files, by path. A file follows the first rule whose `path` matches when the file is opened.
     #[serde(default)]
     rules: Vec<RuleConfig>,
     /// Tag of files that no rule matches, and of rules without a tag: a text in which `*` stands for the file's path with dots
@@ -37,23 +37,23 @@ pub(super) struct Config {
     /// Longest record in bytes, without its newline.
     #[serde(default = "line_max")]
     line_max: Size,
-    /// The treatment of a longer record.
+    /// Treatment of a record that is longer than `line_max`.
     #[serde(default)]
     too_long: TooLong,
-    /// Behavior of a `write` when the channel behind is full: `block` waits for room (a fatal signal ends the wait), `fail` waits
-    /// for one second and then returns ENOSPC.
+    /// Behavior of a `write` when the next channel is full: `block` waits for free space (a fatal signal ends the wait), `fail`
+    /// waits for one second and then returns ENOSPC.
     #[serde(default)]
     when_full: WhenFull,
-    /// How much of the written data can be read back (`tail -f`).
+    /// Amount of written data that can be read back (`tail -f`).
     #[serde(default)]
     recent: RecentConfig,
     /// Lets other users access the mount. Without root this needs `user_allow_other` in /etc/fuse.conf.
     #[serde(default)]
     allow_other: bool,
-    /// User that owns everything in the mount. Default: the user that creates it.
+    /// User that owns everything in the mount. Default: a file or directory belongs to the user that creates it.
     #[serde(default)]
     uid: Option<u32>,
-    /// Group that owns everything in the mount. Default: the group of the process that creates it.
+    /// Group that owns everything in the mount. Default: a file or directory belongs to the group of the process that creates it.
     #[serde(default)]
     gid: Option<u32>,
     /// Permissions to remove from everything in the mount, in octal: `"027"`. Default: none.
@@ -86,7 +86,7 @@ struct RuleConfig {
     /// Longest record in bytes. Default: the source's `line_max`.
     #[serde(default)]
     line_max: Option<Size>,
-    /// The treatment of a longer record. Default: the source's `too_long`.
+    /// Treatment of a record that is longer than `line_max`. Default: the source's `too_long`.
     #[serde(default)]
     too_long: Option<TooLong>,
     /// File outside the mount that gets a copy of the records: a template of `{path}` and `{host}`, or a directory (ending in a
@@ -108,13 +108,13 @@ struct RewriteConfig {
     replace: String,
 }
 
-/// How much of the written data can be read back.
+/// Amount of written data that can be read back.
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 struct RecentConfig {
-    /// Bytes of each file, at least.
+    /// Number of bytes at the end of each file that can be read back.
     file: Size,
-    /// Bytes of all files together, at most.
+    /// Largest number of bytes for all files together. Beyond it, the files that were written longest ago can no longer be read.
     all: Size,
 }
 
@@ -127,11 +127,11 @@ impl Default for RecentConfig {
     }
 }
 
-/// Behavior of a `write` when the channel behind is full.
+/// Behavior of a `write` when the next channel is full.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum WhenFull {
-    /// Waits for room.
+    /// Waits for free space.
     #[default]
     Block,
     /// Returns ENOSPC after one second.
@@ -177,7 +177,7 @@ pub(super) fn check(node: &Node) -> Checked<Options> {
             Ok(rule) => rules.push(Arc::new(rule)),
             Err((option, why)) => {
                 let place = format!("rules.{index}.{option}");
-                // The rule takes this option from the source, which reports the problem.
+                // Otherwise the rule inherits this option from the source, which reports the problem.
                 if option.is_empty() || node.find(&place).is_some() {
                     wrong(&place, why);
                 }
@@ -238,7 +238,8 @@ impl Config {
 }
 
 impl RuleConfig {
-    /// On an error also returns the name of the option that is wrong, or an empty name if it is not a single one.
+    /// An error holds the name of the wrong option and the reason. The name is empty for `allow`, `deny` and `rewrite`, which are
+    /// checked together.
     fn check(&self, of: &Config) -> Result<Rule, (&'static str, String)> {
         if self.path.is_empty() {
             return Err(("path", "`path` names no file".to_owned()));

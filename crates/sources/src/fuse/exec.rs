@@ -25,7 +25,8 @@ use super::tee::text;
 
 /// The queue in front of a command, in batches: a few MiB together.
 const QUEUE: usize = 4;
-/// The back-off before the first restart of a command that has ended. Each further one is twice as long.
+/// The back-off before the first restart of a command that has ended. Each further back-off is twice
+/// as long.
 const BACK_OFF_MIN: Duration = Duration::from_millis(500);
 /// The longest back-off. After a command has run for longer than this, its back-off starts at the shortest again.
 const BACK_OFF_MAX: Duration = Duration::from_secs(30);
@@ -45,7 +46,7 @@ struct Queue {
 }
 
 impl Commands {
-    /// No commands yet; `failed` counts the copies that are dropped.
+    /// Starts without commands. `failed` counts the copies that are dropped.
     pub(super) fn new(reporter: Reporter, failed: Meter) -> Self {
         Self {
             queues: Mutex::default(),

@@ -54,12 +54,12 @@ impl Filter {
         })
     }
 
-    /// Whether it passes every record unchanged.
+    /// Whether the filter passes every record unchanged.
     pub(super) fn is_empty(&self) -> bool {
         self.allow.is_empty() && self.deny.is_empty() && self.rewrite.is_empty()
     }
 
-    /// Whether it lets a record through.
+    /// Whether the filter lets a record through.
     fn allows(&self, record: &[u8]) -> bool {
         (self.allow.is_empty() || self.allow.iter().any(|regex| regex.is_match(record)))
             && !self.deny.iter().any(|regex| regex.is_match(record))
@@ -89,7 +89,7 @@ impl Filter {
         filtered
     }
 
-    /// Filters a record that may hold newlines; `None` if it is dropped.
+    /// Filters a record that may hold newlines. Returns `None` if the record is dropped.
     pub(super) fn record(&self, record: &[u8]) -> Option<Vec<u8>> {
         self.allows(record).then(|| {
             let mut out = Vec::with_capacity(record.len());
@@ -99,7 +99,7 @@ impl Filter {
     }
 }
 
-/// Rewrites one line after another. Reuses the memory for the positions of groups and for the text between two replacements.
+/// Rewrites one line after another. Reuses the memory for the offsets of groups, and for the results of each replacement.
 struct Work<'a> {
     rewrite: Vec<(&'a Regex, &'a [Part], CaptureLocations)>,
     line: Vec<u8>,

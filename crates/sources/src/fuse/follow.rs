@@ -3,8 +3,9 @@
 //! `[read] -> [decode] -> [send] -> keep -> read back -> process -> encode -> write -> settle`
 //!
 //! A program may have opened such a file before the mount and still write to it. So a file is followed until no process has it
-//! open for writing. It is removed when all of it is kept, or behind memory: settled. A durable channel remembers how far a
-//! file was read, so nothing is sent twice. Before a file is removed it is renamed to a name that no program opens.
+//! open for writing. It is removed when all of it is kept by a durable channel, or settled if the channel is a memory channel. A
+//! durable channel remembers how far a file was read, so nothing is sent twice. Before a file is removed, it is renamed to a name
+//! that no program opens.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -44,14 +45,15 @@ type Key = (u64, u64);
 /// A file in the directory below the mount.
 struct Followed {
     path: PathBuf,
-    /// Its path below the mount, as its writer knows it.
+    /// The path below the mount at which programs have written it.
     name: String,
     file: fs::File,
-    /// `None` if the file system cannot tell this file from a later one with the same inode.
+    /// The identity of the file in origins. `None` with a memory channel, and without a birth time: a later file with the same
+    /// inode could then not be distinguished.
     id: Option<FileId>,
-    /// The offset up to which it is read.
+    /// The offset up to which the file was read.
     read: u64,
-    /// The offset up to which it was sent as records.
+    /// The offset up to which the file was sent as records.
     sent: u64,
     open: OpenFile,
 }
@@ -59,9 +61,9 @@ struct Followed {
 /// The result of checking a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
-    /// A process may still write to it.
+    /// A process may still write to the file.
     Open,
-    /// All of it was sent, and it is removed.
+    /// All of the file was sent, and the file was removed.
     Done,
 }
 
@@ -100,8 +102,8 @@ pub(super) async fn follow(below: &Below, shipper: &Arc<Shipper>, mut stop: Stop
                 Err(error) => {
                     let text = format_args!("{} below the mount: {error}", file.path.display());
                     reporter.error("below", text);
-                    // The next round opens the file again, at the offset that a durable channel has, or behind memory at its
-                    // start.
+                    // The next scan opens the file again: at the offset that a durable channel has, or at its start if the
+                    // channel is a memory channel.
                     done.push(*key);
                 }
             }
@@ -125,7 +127,7 @@ pub(super) async fn follow(below: &Below, shipper: &Arc<Shipper>, mut stop: Stop
 }
 
 impl Followed {
-    /// Opens a file; `None` if it is followed already.
+    /// Opens a file. Returns `None` if it is already followed.
     fn open(
         below: &Below,
         path: &Path,
@@ -277,7 +279,7 @@ mod tests {
         for hidden in [&old, &new] {
             assert_eq!(original(hidden.as_os_str().as_bytes()), Some(&b"d/a"[..]));
         }
-        // A name without an inode, as earlier versions gave.
+        // Earlier versions gave names without an inode.
         assert_eq!(original(b"a.millstream-taken"), Some(&b"a"[..]));
         assert_eq!(original(b"a.millstream-taken.log"), None);
         assert_eq!(original(b"a"), None);

@@ -1,4 +1,4 @@
-//! The batches of one open file that were sent to memory and are not settled yet.
+//! The batches of one open file that were sent to a memory channel and are not settled yet.
 //!
 //! `read -> decode -> [send] -> keep -> read back -> process -> encode -> write -> settle`
 
@@ -15,14 +15,14 @@ use crate::flight::Flight;
 #[derive(Default)]
 pub(super) struct InFlight {
     flight: Mutex<Flight<()>>,
-    /// The file was synced before, so it probably will be again. Sinks are then asked to settle soon.
+    /// Whether the file was synced before. It will probably be synced again, so sinks are asked to settle its batches early.
     synced: AtomicBool,
-    /// A batch was dropped, and no `fsync` has returned an error for it yet.
+    /// Whether a batch was dropped for which no `fsync` has returned an error yet.
     lost: AtomicBool,
 }
 
 impl InFlight {
-    /// Sends a batch when there is room for it, and calls `sent` before the next batch or sync.
+    /// Sends a batch once the channel has space for it, and calls `sent` before the next batch or sync.
     pub(super) async fn send(
         &self,
         shipper: &Shipper,
@@ -45,7 +45,7 @@ impl InFlight {
         Ok(())
     }
 
-    /// Waits until every batch is settled, then calls `settled` before the next batch is sent. EIO: a batch was dropped
+    /// Waits until every batch is settled, then calls `settled` before the next batch is sent. Returns EIO if a batch was dropped
     /// since the last sync.
     pub(super) async fn sync<T>(
         &self,
@@ -63,7 +63,7 @@ impl InFlight {
         settled()
     }
 
-    /// Waits until every batch is settled; EIO if one was dropped.
+    /// Waits until every batch is settled. Returns EIO if a batch was dropped.
     pub(super) async fn land(&self) -> Result<(), Errno> {
         let landed = self.flight.lock().await.land().await;
         landed.map_err(|_| Errno::IO)

@@ -4,15 +4,15 @@
 //!
 //! - Serving: `mount.rs` mounts, `run.rs` starts and stops, `session.rs` reads requests and answers them on each data thread,
 //!   `namespace.rs` answers requests about names, `mounted.rs` requests about open files.
-//! - Open files: `open_files.rs` is their table, `open_file.rs` sends and syncs one, `stream.rs` turns its bytes into parcels
-//!   (`cutter/`: records, `batcher.rs`: batches, `writers.rs`: their values), `in_flight.rs` holds the batches in memory
-//!   channels that are not settled.
+//! - Open files: `open_files.rs` is their table, `open_file.rs` sends and syncs the bytes of one. `stream.rs` turns written bytes
+//!   into parcels (`parcel.rs`): `cutter/` cuts records, `batcher.rs` makes batches, `writers.rs` supplies their values.
+//!   `in_flight.rs` holds the receipts of batches in memory channels.
 //! - Unfinished lines: `unfinished.rs` in memory, `journal/` on the disk, `quiet.rs` sends joined lines after a pause.
 //! - Names: `tree/` in memory, `below.rs` the plain directory below the mount, `follow.rs` ships the files in that directory.
 //! - Rules: `config.rs`, `rules.rs`, `filter.rs`; copies of records: `tee.rs`, `exec.rs`.
 //!
-//! Behind a durable channel, the bytes of a `write` are kept when it returns, and durable when `fsync` returns. A `write` whose
-//! bytes cannot be accepted returns an error.
+//! If the source sends to a durable channel, the bytes of a `write` are kept when it returns, and durable when `fsync` returns. A
+//! `write` whose bytes cannot be accepted returns an error.
 
 mod batcher;
 mod below;
@@ -77,7 +77,7 @@ fn build(_name: &str, node: &Node) -> Checked<Box<dyn Source>> {
 /// The source.
 struct Fuse {
     options: Arc<Options>,
-    /// The mount that `bind` made; taken by the first `run`.
+    /// The mount that `bind` made. The first `run` takes it.
     mounted: Option<(Device, Mount, Arc<Below>)>,
 }
 
@@ -116,11 +116,11 @@ impl Source for Fuse {
         match durable {
             true => Promise::new(
                 Guarantee::ExactlyOnce,
-                "from the return of `write`; an unfinished line against a power cut from `fsync`",
+                "once `write` has returned; an unfinished line survives a power cut only once `fsync` has returned",
             ),
             false => Promise::new(
                 Guarantee::AtMostOnce,
-                "until `fsync` has returned, or the file is read again below the mount",
+                "a crash loses what was written since the last `fsync`; files below the mount are read again instead",
             ),
         }
     }

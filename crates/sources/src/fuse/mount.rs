@@ -8,7 +8,7 @@ use rustix::io::Errno;
 
 use super::{below::Below, config::Options};
 
-/// The most mounts of dead processes that are removed from one directory. Several may be stacked.
+/// The largest number of mounts of dead processes that are removed from one directory, where they may be stacked.
 const STALE_MAX: usize = 8;
 
 /// Mounts the directory. First opens the plain directory, which the mount then hides.
@@ -45,8 +45,8 @@ pub(super) fn mount(
     let (device, mount) = Mount::new(&full, how)
         .map_err(|refused| Failure::disk(format!("cannot mount {}: {refused}", full.display())))?;
     if !mount.is_guarded() {
-        let text = "mounted without fusermount3 (package fuse3): if this process dies, writers get ENOTCONN until it runs \
-                    again; with fusermount3 they write to the plain directory meanwhile";
+        let text = "mounted without fusermount3 (package fuse3): if this process dies, writers get ENOTCONN until \
+                    Millstream runs again; with fusermount3 they write to the plain directory meanwhile";
         reporter.warn("unguarded", text);
     }
     Ok((device, mount, Arc::new(below)))

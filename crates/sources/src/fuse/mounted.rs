@@ -23,13 +23,13 @@ use super::{
     waiting::Waiting,
 };
 
-/// `open(2)`: the bits that say whether a file is opened to read or to write.
+/// `open(2)`: the bits that select reading, writing or both.
 const ACCESS_MODE: u32 = 3;
 const TRUNCATE: u32 = 0o1_000;
 /// O_DSYNC, which O_SYNC includes: each write returns when it is durable.
 const DSYNC: u32 = 0o10_000;
-/// With direct I/O the kernel passes on each write at once and undivided. So the boundaries of writes are known, and the
-/// error of a write goes to its writer.
+/// With direct I/O the kernel sends each write immediately and does not merge it with others. So the boundaries of writes are
+/// known, and the error of a write is returned to its writer.
 const OPENED: u32 = open_flag::DIRECT_IO | open_flag::NO_FLUSH;
 
 /// The state that the sessions of one mount share.
@@ -39,7 +39,7 @@ pub(super) struct Mounted {
     pub names: Namespace,
     pub files: OpenFiles,
     pub waiting: Waiting,
-    /// A clone is held by each request in flight; the source ends when all are gone.
+    /// Each request in flight holds a clone. The source ends once all clones are dropped.
     pub busy: mpsc::Sender<()>,
 }
 
@@ -66,16 +66,16 @@ pub(super) struct BegunWrite {
     reason = "nearly every one is the large one, and none is stored"
 )]
 enum Stage {
-    /// The records are cut. Holds the file's turn, if the file needs one.
+    /// The records are cut. Holds the file's [`Turn`], if the file needs one.
     Cut(Parcel, Option<Turn>),
-    /// The whole request: another task has the file's turn, so the write waits.
+    /// Another task has the file's turn, so the write waits. Holds the whole request.
     Queued(Buffer),
-    /// A part of a copy within the mount, which was shipped already.
+    /// The write is a part of a copy within the mount, whose bytes were already shipped.
     Copy,
 }
 
 impl Mounted {
-    /// Answers a request that never waits; `None` if the kernel expects no answer.
+    /// Answers a request that never waits. Returns `None` if the kernel expects no answer.
     pub(super) fn answer(&self, header: Header, operation: Operation<'_>) -> Option<Body> {
         Some(match operation {
             Operation::Forget { .. } | Operation::BatchForget(_) => {
@@ -102,7 +102,7 @@ impl Mounted {
         Ok(fuse::created(&made, VALID_SECONDS, handle, OPENED))
     }
 
-    /// Opens a file; returns its handle.
+    /// Opens a file. Returns its handle.
     fn add(&self, node: u64, flags: u32) -> Result<u64, Errno> {
         let path = {
             let mut tree = self.names.tree();
@@ -137,8 +137,8 @@ impl Mounted {
         Ok(BegunWrite { file, write, stage })
     }
 
-    /// The second part of WRITE: sends the records; returns the number of bytes that were accepted. Cancelling a
-    /// waiting write discards no bytes of other writes.
+    /// The second part of WRITE: sends the records. Returns the number of bytes that were accepted. Cancelling a write that waits
+    /// discards no bytes of other writes.
     pub(super) async fn finish_write(&self, begun: BegunWrite) -> Result<u32, Errno> {
         let BegunWrite { file, write, stage } = begun;
         let when_full = self.shipper.options.when_full;
@@ -171,7 +171,7 @@ impl Mounted {
         sent
     }
 
-    /// Notes a write in the tree and cuts its data into records; `None` if the write is a part of a copy within the mount.
+    /// Notes a write in the tree and cuts its data into records. Returns `None` if the write is a part of a copy within the mount.
     fn cut(
         &self,
         write: Write,
@@ -227,7 +227,7 @@ impl Mounted {
         }
     }
 
-    /// RELEASE: the last copy of a handle was closed. No program waits for this, so an error can only be logged.
+    /// RELEASE: the last copy of a handle was closed. No program waits for this request, so an error can only be logged.
     pub(super) async fn release(&self, handle: u64) {
         let Some(file) = self.files.remove(handle) else {
             return;

@@ -1,4 +1,4 @@
-//! Requests about names, attributes and reads. The tree in memory answers them at once.
+//! Requests about names, attributes and reads. The tree in memory answers them immediately.
 
 use std::{
     ffi::OsStr,
@@ -17,7 +17,8 @@ use super::{
     tree::{DIRECTORY, LINK, NAME_BYTES_MAX, NODES_MAX, TYPE_MASK, Tree, Who},
 };
 
-/// How long the kernel may cache an answer, in seconds. It makes every change itself, except that the tree forgets old files.
+/// How long the kernel may cache an answer, in seconds. The kernel itself requests every change to the tree, except that
+/// the tree forgets old files.
 pub(super) const VALID_SECONDS: u64 = 1;
 /// The largest write that the kernel may send, in bytes: its own limit is 256 pages.
 pub(super) const WRITE_BYTES_MAX: u32 = 1 << 20;
@@ -27,18 +28,18 @@ const CAPABILITIES: u32 = capability::ATOMIC_O_TRUNC
     | capability::PARALLEL_DIROPS
     | capability::MAX_PAGES
     | capability::HANDLE_KILLPRIV_V2;
-/// `fallocate(2)`: the size stays.
+/// `fallocate(2)`: do not change the size of the file.
 const KEEP_SIZE: u32 = 1;
-/// The operation LINK. Refused: a file has one path, which decides its rule.
+/// The operation LINK. It is refused, because a file must have only one path, which determines its rule.
 const HARD_LINK: u32 = 13;
-/// The free blocks that `statfs` reports. The number is fixed: the real limit is the free space in the channels behind.
+/// The free blocks that `statfs` reports. The number is fixed, because the real limit is the free space in the next channels.
 const FREE_BLOCKS: u64 = 1 << 28;
 const BLOCK_BYTES: u32 = 4096;
 
 /// The body of an answer.
 pub(super) type Body = Result<Vec<u8>, Errno>;
 
-/// The names below the mount point, and the plain directory below, which gets the same directories.
+/// The names in the mount, and the plain directory below the mount, which gets the same directories.
 pub(super) struct Namespace {
     tree: Mutex<Tree>,
     below: Arc<Below>,
@@ -52,7 +53,7 @@ impl Namespace {
         }
     }
 
-    /// The tree. No method of it can panic between two changes, so a poisoned lock guards consistent data.
+    /// Locks the tree. No method of it can panic between two changes, so the data are consistent even if the lock is poisoned.
     pub(super) fn tree(&self) -> MutexGuard<'_, Tree> {
         self.tree.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -71,7 +72,7 @@ impl Namespace {
         }
     }
 
-    /// The answer to a request; ENOSYS for one that is not about names.
+    /// The answer to a request. ENOSYS for a request of another kind.
     pub(super) fn answer(&self, header: Header, operation: Operation<'_>) -> Body {
         let node = header.node;
         match operation {
@@ -146,7 +147,7 @@ impl Namespace {
         attributes(shown)
     }
 
-    /// Makes the same directory in the plain one below, for programs that write while nothing is mounted.
+    /// Makes the same directory in the plain directory below the mount, for programs that write while nothing is mounted.
     fn directory_made(&self, node: u64) {
         let path = self.tree().path(node);
         if let Some(path) = path {

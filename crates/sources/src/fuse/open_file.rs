@@ -2,9 +2,9 @@
 //!
 //! `read -> decode -> [send] -> keep -> read back -> process -> encode -> write -> settle`
 //!
-//! Behind a durable channel a `write` is answered when its whole lines are kept and its unfinished one is in the journal: both
-//! survive SIGKILL. Behind memory it is answered when the next hop has room for it. `fsync` syncs the channel and the journal,
-//! or waits until the sinks have settled everything.
+//! With a durable channel, a `write` is answered when its whole lines are kept and its unfinished line is in the journal: both
+//! survive SIGKILL, and `fsync` syncs the channel and the journal. With a memory channel, a `write` is answered when the channel
+//! has space for it, and `fsync` waits until the sinks have settled everything.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -18,14 +18,14 @@ use super::{
     shipper::Shipper, stream::Stream, tee::Tee,
 };
 
-/// The exclusive right to change the unfinished bytes of a file with joined lines.
+/// The exclusive right to change the unfinished bytes of an open file whose lines are joined.
 pub(super) type Turn = OwnedMutexGuard<()>;
 
 /// An open file: begins with one `open`, and ends when the last copy of its handle is closed.
 pub(super) struct OpenFile {
     node: u64,
     shipper: Arc<Shipper>,
-    /// The stream that is written through it; `None` if it is open for reading only.
+    /// The writing side. `None` if the file is open for reading only.
     writing: Option<Writing>,
 }
 
@@ -34,9 +34,10 @@ struct Writing {
     stream: Mutex<Stream>,
     rule: Arc<Rule>,
     tee: Option<Arc<Tee>>,
-    /// With joined lines. The kernel lets only one write at a time into a file, but joined lines also leave between writes.
+    /// Hands out the [`Turn`]. `None` if lines are not joined: the kernel then lets only one task at a time change the unfinished
+    /// bytes, because it sends one write at a time. Joined lines are also sent between writes.
     turns: Option<Arc<tokio::sync::Mutex<()>>>,
-    /// Behind memory: the batches that were sent and are not settled.
+    /// With a memory channel: the batches that were sent and are not settled.
     in_flight: InFlight,
 }
 
@@ -55,7 +56,7 @@ impl OpenFile {
         Self::new(shipper, node, Stream::new(shipper, path))
     }
 
-    /// A real file whose content is sent as if it were written to the mount.
+    /// A file in the plain directory below the mount, whose content is sent as if it were written to the mount.
     pub(super) fn of_file(shipper: &Arc<Shipper>, path: &str) -> Self {
         Self::new(shipper, 0, Stream::of_file(shipper, path))
     }
@@ -85,27 +86,27 @@ impl OpenFile {
         self.node
     }
 
-    /// The rule that the file follows; EBADF if it is open for reading only.
+    /// The rule that the file follows. EBADF if the file is open for reading only.
     pub(super) fn rule(&self) -> Result<&Rule, Errno> {
         Ok(&self.writing()?.rule)
     }
 
-    /// The stream that is written through it; EBADF if it is open for reading only.
+    /// The stream of the written bytes. EBADF if the file is open for reading only.
     pub(super) fn stream(&self) -> Result<MutexGuard<'_, Stream>, Errno> {
         Ok(self.writing()?.stream())
     }
 
-    /// Whether its lines are joined.
+    /// Whether the lines of the file are joined.
     pub(super) fn joins(&self) -> bool {
         self.turns().is_some()
     }
 
-    /// Waits for its turn; `None` if it needs none.
+    /// Waits for the file's turn. Returns `None` if the file needs none.
     pub(super) async fn turn(&self) -> Option<Turn> {
         Some(self.turns()?.clone().lock_owned().await)
     }
 
-    /// The file's turn, or an error if another task has it.
+    /// Takes the file's turn. Returns `None` if the file needs none, and an error if another task has it.
     pub(super) fn try_turn(&self) -> Result<Option<Turn>, TryLockError> {
         let turns = self.turns().cloned();
         turns.map(tokio::sync::Mutex::try_lock_owned).transpose()
@@ -119,8 +120,8 @@ impl OpenFile {
         self.writing.as_ref().ok_or(Errno::BADF)
     }
 
-    /// Sends a parcel; returns the number of bytes of its write that can be acknowledged, once they can be. Writes may be read
-    /// by any thread, but a file always sends into the same lane, which keeps its order.
+    /// Sends a parcel. Returns the number of bytes of its write that can be acknowledged, as soon as they can be. Any data thread
+    /// may read a write from the device, but all batches of a file go into the same lane, so that their order is kept.
     pub(super) async fn send(&self, parcel: Parcel, when_full: WhenFull) -> Result<usize, Errno> {
         let writing = self.writing()?;
         let lanes = self.shipper.context.threads.count() as u64;
@@ -177,14 +178,14 @@ impl OpenFile {
         Ok(())
     }
 
-    /// Behind memory, waits until everything that was sent is settled.
+    /// With a memory channel, waits until everything that was sent is settled. With a durable channel, returns immediately.
     pub(super) async fn land(&self) -> Result<(), Errno> {
         self.writing()?.in_flight.land().await
     }
 }
 
 impl Writing {
-    /// The stream. No method of it can panic between two changes, so a poisoned lock guards consistent data.
+    /// Locks the stream. No method of it can panic between two changes, so the data are consistent even if the lock is poisoned.
     fn stream(&self) -> MutexGuard<'_, Stream> {
         self.stream.lock().unwrap_or_else(PoisonError::into_inner)
     }

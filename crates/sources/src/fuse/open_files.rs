@@ -21,7 +21,7 @@ pub(super) struct OpenFiles {
 }
 
 impl OpenFiles {
-    /// An empty table; `count` shows its size.
+    /// An empty table. The gauge `count` shows the number of open files.
     pub(super) fn new(count: Meter) -> Self {
         Self {
             next: AtomicU64::default(),

@@ -5,12 +5,12 @@ use std::fs;
 /// SIGKILL in the signal masks of `/proc/PID/status`. The kernel turns every fatal signal into SIGKILL.
 const KILL_BIT: u64 = 1 << 8;
 
-/// The process that a thread belongs to; `None` if `/proc` does not show the thread.
+/// The process that a thread belongs to. `None` if `/proc` does not show the thread.
 pub(super) fn process_of(thread: u32) -> Option<u32> {
     field(&status(thread)?, "Tgid:")?.parse().ok()
 }
 
-/// Whether a fatal signal is pending for a thread, or the thread cannot be seen.
+/// Whether a fatal signal is pending for a thread, or `/proc` does not show the thread.
 pub(super) fn is_dying(thread: u32) -> bool {
     let Some(status) = status(thread) else {
         return true;

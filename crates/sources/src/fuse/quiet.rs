@@ -2,9 +2,9 @@
 //!
 //! `[read] -> [decode] -> [send] -> keep -> read back -> process -> encode -> write -> settle`
 //!
-//! One task checks all open files periodically, so a write needs no timer. It takes the turn of a file before it sends: writes
-//! to the file wait meanwhile, and a file with a write in flight is skipped. So unfinished bytes are never sent twice, and
-//! their order is kept.
+//! One task checks all open files periodically, so a write needs no timer. It takes the turn of a file (`open_file.rs`) before it
+//! sends. Writes to the file then wait, and a file with a write in flight is skipped. So unfinished bytes are never sent twice,
+//! and their order is kept.
 
 use std::{sync::Arc, time::Duration};
 
@@ -15,14 +15,14 @@ use super::{
     config::WhenFull, open_file::OpenFile, open_files::OpenFiles, parcel::Parcel, shipper::Shipper,
 };
 
-/// Checks per `wait`. So a record leaves at most this fraction of its `wait` late.
+/// The number of checks per `wait`. A record is sent late by at most the time between two checks, a quarter of `wait`.
 const CHECKS: u32 = 4;
 /// The shortest and the longest interval between two checks.
 const INTERVAL_MIN: Duration = Duration::from_millis(10);
 const INTERVAL_MAX: Duration = Duration::from_secs(1);
 
-/// Sends complete records until it is dropped. Never returns; idle if no rule joins lines. Each task that it starts holds a
-/// clone of `busy`.
+/// Sends complete records until the future is dropped. Never returns, even if no rule joins lines. Each task that it starts holds
+/// a clone of `busy`.
 pub(super) async fn send_quiet(shipper: &Arc<Shipper>, files: &OpenFiles, busy: &mpsc::Sender<()>) {
     let rules = shipper.options.rules.all();
     let Some(wait) = rules.filter_map(|rule| rule.boundaries.wait()).min() else {
@@ -47,7 +47,7 @@ pub(super) async fn send_quiet(shipper: &Arc<Shipper>, files: &OpenFiles, busy: 
     }
 }
 
-/// The record that has become complete in an open file; `None` if there is none.
+/// The record that has become complete in an open file. `None` if there is none.
 fn complete(file: &OpenFile) -> Option<Parcel> {
     let mut stream = file.stream().ok()?;
     stream.quiet().unwrap_or_else(|_| {
@@ -58,7 +58,7 @@ fn complete(file: &OpenFile) -> Option<Parcel> {
 }
 
 async fn send(shipper: &Shipper, file: &OpenFile, parcel: Parcel) {
-    // The same limit as for writes: a write that waits behind this one must be able to fail in time.
+    // The time limit is that of writes, because a write that waits for this record must be able to fail in time.
     let when_full = shipper.options.when_full;
     let Err(error) = file.send(parcel, when_full).await else {
         return;

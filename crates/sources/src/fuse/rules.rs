@@ -1,4 +1,4 @@
-//! The rules: which rule a file follows, and its tag. Both depend on the path when the file is opened.
+//! The rules. The path at which a file is opened determines which rule it follows, and its tag.
 
 use std::{path::Path, sync::Arc};
 
@@ -15,7 +15,7 @@ use crate::tagging::{Tagging, batch_template};
 
 /// The values that the templates of `tag` and `tee` may use.
 pub(super) const NAMES: [&str; 2] = ["host", "path"];
-/// The values of batches: the same, and `pid`, the process that wrote the records, if it is known.
+/// The values of batches: [`NAMES`] and `pid`, the process that wrote the records, if it is known.
 pub(super) const VALUES: &[&str] = &[NAMES[0], NAMES[1], "pid"];
 
 /// The most parts that a suffix of log rotation may have.
@@ -25,7 +25,7 @@ const SUFFIX_PARTS_MAX: usize = 8;
 #[derive(Debug)]
 pub(super) struct Rule {
     pub paths: GlobSet,
-    /// The directories in front of the first wildcard of each pattern. They are created at the start.
+    /// The directories before the first wildcard of each pattern. They are created at the start.
     pub directories: Vec<String>,
     pub tag: Tagging,
     pub boundaries: Arc<Boundaries>,
@@ -35,13 +35,14 @@ pub(super) struct Rule {
 }
 
 impl Rule {
-    /// Whether it drops or changes records.
+    /// Whether the rule drops or changes records.
     pub(super) fn filters(&self) -> bool {
         !self.filter.is_empty()
     }
 }
 
-/// The paths that `path` extends by a suffix, as a rotated name does: `app.log` for `app.log.1`. The longest comes first.
+/// The paths of which `path` is an extension by a suffix, as rotation adds it: `app.log` for `app.log.1`. The longest comes
+/// first.
 fn originals(path: &str) -> impl Iterator<Item = &str> {
     let name_at = path.rfind('/').map_or(0, |slash| slash + 1);
     let ends = path.char_indices().rev();
@@ -60,9 +61,10 @@ pub(super) struct Rules {
 }
 
 impl Rules {
-    /// The rule of a file: the first one that matches its path, with one exception. Log rotation must not carry filtered
-    /// records out under another name. So if the path extends another path by a suffix (`app.log.1`) and the rule of that one
-    /// filters, the file follows that rule, unless a rule that does not match the original matches this path.
+    /// The rule of a file: the first rule that matches its path, with one exception. Filtered records must not be shipped after
+    /// log rotation under another name. So a file whose path extends an original path by a suffix (`app.log.1`) follows the rule
+    /// of the original if that rule filters. The exception does not apply if the first rule that matches this path does not
+    /// match the original.
     pub(super) fn of(&self, path: &str) -> Arc<Rule> {
         let named = self.first(path);
         for original in originals(path) {
@@ -79,7 +81,7 @@ impl Rules {
         self.rules.iter().find(|rule| rule.paths.is_match(path))
     }
 
-    /// All rules, the default included.
+    /// All rules, including the default rule.
     pub(super) fn all(&self) -> impl Iterator<Item = &Arc<Rule>> {
         self.rules.iter().chain([&self.default])
     }
@@ -98,7 +100,7 @@ pub(super) fn patterns<'a>(paths: impl Iterator<Item = &'a str>) -> Result<GlobS
     set.build().map_err(|error| error.to_string())
 }
 
-/// The directories in front of the first wildcard of a pattern.
+/// The directories before the first wildcard of a pattern. `None` if there are none.
 pub(super) fn directories_of(pattern: &str) -> Option<String> {
     let (directories, _) = pattern.trim_start_matches('/').rsplit_once('/')?;
     let plain: Vec<_> = directories
@@ -217,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn the_directories_in_front_of_a_wildcard_are_created_at_the_start() {
+    fn the_directories_before_a_wildcard_are_created_at_the_start() {
         assert_eq!(directories_of("audit/*.log"), Some("audit".to_owned()));
         assert_eq!(directories_of("/a/b/**/c"), Some("a/b".to_owned()));
         assert_eq!(directories_of("*/x"), None);

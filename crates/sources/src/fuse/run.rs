@@ -1,9 +1,9 @@
 //! Runs the source: serves the mount, and closes everything at a stop.
 //!
-//! First the lines that an earlier run left in the journal are sent. Meanwhile the sessions serve the mount. Then the files
-//! below the mount are shipped. At a stop the mount is removed first, so that no new file can be opened. Requests in flight are
-//! answered, and every open file is ended as if its writer had closed it. The device is closed last; from then on writers get
-//! ENOTCONN.
+//! While the sessions serve the mount, the lines that an earlier run left in the journal are sent, and then the files in the
+//! directory below the mount are shipped. At a stop the mount is removed first, so that no new file can be opened. Then requests
+//! in flight are answered, and every open file is finished as if its writer had closed it. The device is closed last. From then
+//! on writers get ENOTCONN.
 
 use std::{
     io,
@@ -33,7 +33,7 @@ use super::{
     waiting::Waiting,
 };
 
-/// With `--once` nothing is mounted: ships the files below the mount point.
+/// Ships the files below the mount point. This is all that happens with `--once`: nothing is mounted.
 pub(super) async fn once(
     options: Arc<Options>,
     below: Arc<Below>,
@@ -99,7 +99,7 @@ pub(super) async fn run(
     Err(Failure::peer(if gone {
         format!("{mount} was unmounted by another program; mounting it again")
     } else {
-        format!("the sessions of {mount} died, which is a fault of Millstream; mounting it again")
+        format!("the sessions of {mount} died, which is a bug in Millstream; mounting it again")
     }))
 }
 
@@ -146,7 +146,7 @@ fn tree(options: &Options, below: &Below) -> io::Result<Tree> {
     Ok(tree)
 }
 
-/// Starts a session on every data thread. When a session ends, it sends whether the mount is gone.
+/// Starts a session on every data thread. When a session ends, it sends to the returned channel whether the mount is gone.
 async fn start_sessions(
     mounted: &Arc<Mounted>,
     end: watch::Receiver<bool>,
@@ -165,7 +165,7 @@ async fn start_sessions(
     ends
 }
 
-/// Waits for the requests in flight, and ends every open file as if its writer had closed it.
+/// Waits for the requests in flight, and finishes every open file as if its writer had closed it.
 async fn close_all(mounted: Arc<Mounted>, mut all_done: mpsc::Receiver<()>) {
     let shipper = mounted.shipper.clone();
     let files = mounted.files.drain();

@@ -2,9 +2,9 @@
 //!
 //! `[read] -> decode -> send -> keep -> read back -> process -> encode -> write -> settle`
 //!
-//! A request is read into a pooled buffer behind some headroom, so that an unfinished line can be put in front of the data.
-//! Large writes leave in that buffer and are never copied. A request may have to wait, for a full channel or a sync. It then
-//! continues as a task on the same thread, while the session serves other requests.
+//! A request is read into a pooled buffer after some headroom, so that an unfinished line can be put before the data. Large writes
+//! are sent in that buffer and never copied. A request may have to wait for a full channel or a sync. It then continues as a task
+//! on the same thread, while the session serves other requests.
 
 use std::{
     future::{Future, poll_fn},
@@ -32,10 +32,10 @@ use super::{
 /// The size of a buffer, in bytes.
 const REQUEST_BYTES: usize = HEADROOM + WRITE_DATA_AT + WRITE_BYTES_MAX as usize;
 
-/// A request is readable, or the mount has ended, which shows as an error.
+/// The session wakes when a request is readable, or when the mount has ended, which is reported as an error.
 const WAKES: Interest = Interest::READABLE.add(Interest::ERROR);
 
-/// The answer to one request. If it is dropped unanswered, it answers EIO, so that a bug or a panic never leaves a writer
+/// Answers one request. If it is dropped without an answer, it answers EIO, so that a bug or a panic never leaves a writer
 /// hanging.
 struct Reply {
     device: Device,
@@ -116,7 +116,7 @@ pub(super) async fn serve(mounted: Arc<Mounted>, mut stop: watch::Receiver<bool>
     }
 }
 
-/// Reads one request; returns false when the mount is gone.
+/// Reads one request. Returns false when the mount is gone.
 async fn read(
     mounted: &Mounted,
     ready: &AsyncFd<Device>,

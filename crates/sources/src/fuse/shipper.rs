@@ -44,7 +44,7 @@ pub(super) struct Meters {
 pub(super) struct Shipper {
     pub options: Arc<Options>,
     pub context: SourceContext,
-    /// Whether the channels behind are durable.
+    /// Whether the next channels are durable.
     pub durable: bool,
     pub unfinished: Arc<Unfinished>,
     pub meters: Meters,
@@ -104,7 +104,7 @@ impl Shipper {
         Ok((Arc::new(shipper), left))
     }
 
-    /// Hands a batch to an outlet once it has space for it. If the caller stops waiting before that, nothing is sent.
+    /// Sends a batch once the outlet has space for it. If the caller stops waiting before that, nothing is sent.
     pub(super) async fn put(
         &self,
         outlet: &Outlet,
@@ -117,8 +117,8 @@ impl Shipper {
         self.in_time(outlet.send(batch, true), when_full).await
     }
 
-    /// Waits until a batch is kept. EIO: it was not kept. ENOSPC: the outlet has become full, and may still keep the batch
-    /// later.
+    /// Waits until a batch is kept. Returns EIO if it was not kept. Returns ENOSPC if the outlet has become full, and may still
+    /// keep the batch later.
     pub(super) async fn kept(
         &self,
         outlet: &Outlet,

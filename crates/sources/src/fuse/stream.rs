@@ -3,9 +3,9 @@
 //! `read -> [decode] -> send -> keep -> read back -> process -> encode -> write -> settle`
 //!
 //! A stream keeps the rule, tag and path with which its file was opened, even if the file is renamed. It never waits:
-//! `open_file.rs` sends the parcels. Unfinished bytes of earlier writes stay in the stream until their parcel was handed over
-//! ([`Stream::advance`]). They return if the parcel is not kept ([`Stream::rewind`]), so a write that fails loses no bytes of
-//! another write.
+//! `open_file.rs` sends the parcels. Unfinished bytes of earlier writes stay in the stream until the next hop has the parcel that
+//! contains them ([`Stream::advance`]). They are restored if the parcel is not kept ([`Stream::rewind`]), so a write that fails
+//! loses no bytes of another write.
 
 use std::{ops::Range, sync::Arc, time::Instant};
 
@@ -34,7 +34,8 @@ pub(super) struct Stream {
     too_long: Meter,
     /// Whether unfinished bytes go into the journal before their write is answered.
     journals: bool,
-    /// With joined lines: the time of the last write. `None` once `quiet` has found the stream due.
+    /// The time of the last write, if lines are joined. `None` after [`Stream::quiet`] has handled the pause, until the next
+    /// write.
     last_write: Option<Instant>,
 }
 
@@ -66,7 +67,7 @@ impl Stream {
         }
     }
 
-    /// The stream of a real file. The file holds its unfinished bytes, so the journal is not needed.
+    /// The stream of a file in the plain directory below the mount. That file holds the unfinished bytes, so they need no journal.
     pub(super) fn of_file(shipper: &Shipper, path: &str) -> Self {
         Self {
             journals: false,
@@ -98,7 +99,8 @@ impl Stream {
         self.writers.path()
     }
 
-    /// The parcel of a write by `thread`. Its bytes are in `data` of the buffer. Takes the buffer if records stay in it.
+    /// Makes the parcel of a write by `thread`. The written bytes are the range `data` of the buffer. Takes the buffer if records
+    /// stay in it.
     pub(super) fn write(
         &mut self,
         buffer: &mut Option<Buffer>,
@@ -111,12 +113,12 @@ impl Stream {
         self.parcel(cuttings, buffer, data, values)
     }
 
-    /// The parcel of the end of the file: all unfinished bytes.
+    /// Makes the parcel of all unfinished bytes, because the file is closed.
     pub(super) fn finish(&mut self) -> Result<Parcel, Errno> {
         self.parcel_of_tail(self.cutter.cut_end())
     }
 
-    /// The parcel of joined lines after a pause of the rule's `wait`; `None` if there is nothing to send.
+    /// Makes the parcel of joined lines once nothing was written for the rule's `wait`. Returns `None` if there is nothing to send.
     pub(super) fn quiet(&mut self) -> Result<Option<Parcel>, Errno> {
         let waited = self.rule.boundaries.wait().zip(self.last_write);
         if waited.is_none_or(|(wait, written)| written.elapsed() < wait) {
@@ -177,7 +179,7 @@ impl Stream {
         })
     }
 
-    /// Removes the unfinished bytes of a parcel, because the next hop has it. Returns the state before.
+    /// Removes the unfinished bytes that a parcel contains, because the next hop has the parcel. Returns the state before.
     pub(super) fn advance(&mut self, parcel: &Parcel) -> Before {
         Before {
             line: self.line.advance(parcel.leaves, parcel.stay),
@@ -185,14 +187,14 @@ impl Stream {
         }
     }
 
-    /// Restores the unfinished bytes of a parcel that was not kept.
+    /// Restores the unfinished bytes that a parcel contained, because it was not kept.
     pub(super) fn rewind(&mut self, before: Before) {
         self.cutter.rewind(before.cutter);
         self.line.rewind(&before.line);
     }
 
-    /// Adds the unfinished end of a write; returns the number of bytes of the write that can be acknowledged. Behind a durable
-    /// channel the journal gets every unfinished byte first. Bytes that it has no space for are not accepted.
+    /// Adds the unfinished end of a write. Returns the number of bytes of the write that can be acknowledged. With a durable
+    /// channel, unfinished bytes are written to the journal first. They are not accepted if the journal has no space for them.
     pub(super) fn accept_unfinished(&mut self, parcel: &Parcel) -> Result<usize, Errno> {
         let unfinished = &parcel.unfinished;
         self.cutter.extend(unfinished);
@@ -212,7 +214,7 @@ impl Stream {
         Ok(parcel.bytes)
     }
 
-    /// Writes the unfinished bytes to the journal; returns whether there are any.
+    /// Writes the unfinished bytes to the journal. Returns whether there are any.
     pub(super) fn journal_unfinished(&mut self) -> Result<bool, Errno> {
         self.line.write(self.writers.path(), self.cutter.tail())?;
         Ok(!self.cutter.tail().is_empty())

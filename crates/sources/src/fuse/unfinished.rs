@@ -1,9 +1,10 @@
-//! Unfinished lines: the bytes behind the last whole record of each open file.
+//! Unfinished lines: the bytes after the last whole record of each open file.
 //!
 //! `read -> decode -> [send] -> keep -> read back -> process -> encode -> write -> settle`
 //!
-//! The bytes are in the stream's cutter. This module limits the memory that all of them take, and tracks which of them are in
-//! the journal, so that a crash loses no bytes that a `write` has acknowledged.
+//! The bytes themselves are in the cutter of each stream. This module limits the memory that all of them take together, and tracks
+//! which of them are in the journal, so that a crash loses no bytes that a `write` has acknowledged. `journal/` explains slots and
+//! generations.
 
 use std::{
     io,
@@ -64,7 +65,8 @@ impl Unfinished {
         }
     }
 
-    /// Notes that all generations below the place's are settled. Only needed behind memory: a durable channel keeps origins.
+    /// Notes that all generations of the slot below that of `place` are settled. Needed with a memory channel, which keeps no
+    /// origins.
     pub(super) fn note_settled(&self, place: Place) -> Result<(), Errno> {
         let noted = self.journal().note_done(place.slot, place.generation);
         noted.map_err(|error| self.failed(&error))
@@ -86,12 +88,12 @@ impl Unfinished {
         synced.map_err(|error| self.failed(&error))
     }
 
-    /// The journal. No method of it can panic between two changes, so a poisoned lock guards consistent data.
+    /// Locks the journal. No method of it can panic between two changes, so the data are consistent even if the lock is poisoned.
     fn journal(&self) -> MutexGuard<'_, Journal> {
         self.journal.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Logs that the journal cannot be written; returns the error for the writer.
+    /// Logs that the journal cannot be written. Returns the error for the writer.
     fn failed(&self, error: &io::Error) -> Errno {
         let text = format_args!(
             "cannot write an unfinished line to {}: {error}; the writer gets this error",
@@ -107,14 +109,14 @@ pub(super) struct UnfinishedLine {
     all: Arc<Unfinished>,
     /// The bytes that are unfinished now.
     bytes: usize,
-    /// How many of them are in the journal, counted from the first.
+    /// The number of these bytes that are in the journal, counted from the first.
     journaled: usize,
-    /// The generation in the journal that gets further bytes. Each parcel that takes unfinished bytes ends a generation,
-    /// whether it is sent or not: several channels may disagree on whether they kept it.
+    /// The generation in the journal to which further bytes are added. `None` if no bytes were journaled. Each parcel that takes
+    /// unfinished bytes ends a generation, even if it is not kept: of several channels, some may have kept it.
     place: Option<Place>,
     /// The generation of the first unfinished bytes.
     since: u64,
-    /// Whether the last parcel was kept is unknown, because its writer stopped waiting.
+    /// True while it is unknown whether the last parcel was kept. It stays true if the writer stops waiting.
     in_doubt: bool,
 }
 
@@ -138,7 +140,7 @@ impl UnfinishedLine {
         }
     }
 
-    /// A line of an earlier run: all its `bytes` are in the journal.
+    /// A line of an earlier run. All its `bytes` bytes are in the journal.
     pub(super) fn recovered(all: Arc<Unfinished>, place: Place, bytes: usize) -> Self {
         let mut line = Self::new(all);
         line.journaled = bytes;
@@ -155,9 +157,9 @@ impl UnfinishedLine {
         more == 0 || bytes <= FREE_BYTES || all() <= self.all.bytes_max
     }
 
-    /// Begins a new generation before a parcel leaves with all unfinished bytes but the last `stay`. Returns the old
-    /// generation, if the file has a place in the journal. The bytes that stay move to the new generation before the parcel is
-    /// sent: once the channel keeps the parcel, the old generation is done.
+    /// Begins a new generation before a parcel takes all unfinished bytes but the last `stay`. Returns the old generation, or
+    /// `None` if no bytes were journaled. The bytes that stay move to the new generation before the parcel is sent, because the
+    /// old generation is done once the channel has kept the parcel.
     pub(super) fn begin_generation(&mut self, stay: usize) -> Result<Option<Place>, Errno> {
         let Some(leaves) = self.place else {
             return Ok(None);
@@ -175,7 +177,7 @@ impl UnfinishedLine {
         Ok(Some(leaves))
     }
 
-    /// The origin of a batch that takes a generation; `None` if the channel is not durable.
+    /// The origin of a batch that takes a generation. `None` if the channel is not durable.
     pub(super) fn origin(&self, leaves: Place) -> Option<Origin> {
         self.all.durable.then(|| {
             Origin::File(FileOrigin {
@@ -186,7 +188,7 @@ impl UnfinishedLine {
         })
     }
 
-    /// Notes that the next hop has a parcel with all but the last `stay` bytes. Returns the state before.
+    /// Notes that the next hop has a parcel that took all unfinished bytes but the last `stay`. Returns the state before.
     pub(super) fn advance(&mut self, leaves: Option<Place>, stay: usize) -> LineBefore {
         let before = LineBefore {
             bytes: self.bytes,
@@ -207,7 +209,7 @@ impl UnfinishedLine {
         (self.since, self.journaled) = (before.since, before.journaled);
     }
 
-    /// Notes that a durable channel has a parcel and has not answered yet.
+    /// Notes that a durable channel has received a parcel, but has not confirmed that it is kept.
     pub(super) fn set_in_doubt(&mut self) {
         self.in_doubt = true;
     }
@@ -224,7 +226,8 @@ impl UnfinishedLine {
         }
     }
 
-    /// Notes that a parcel had no records to send. No channel can remember it, so the journal does.
+    /// Notes that a parcel had no records to send. No channel can have its origin, so the journal stores that its generation is
+    /// done.
     pub(super) fn dropped(&self, leaves: Option<Place>) -> Result<(), Errno> {
         match leaves {
             Some(place) => self.all.note_settled(Place {
@@ -235,12 +238,12 @@ impl UnfinishedLine {
         }
     }
 
-    /// Adds this many bytes to the line.
+    /// Adds `bytes` bytes to the line.
     pub(super) fn grow(&mut self, bytes: usize) {
         self.set_bytes(self.bytes + bytes);
     }
 
-    /// Appends to the journal the unfinished bytes of the file at `path` that it lacks.
+    /// Appends to the journal those unfinished bytes of the file at `path` that the journal lacks.
     pub(super) fn write(&mut self, path: &str, unfinished: &[u8]) -> Result<(), Errno> {
         if unfinished.len() <= self.journaled {
             return Ok(());
@@ -263,7 +266,7 @@ impl UnfinishedLine {
         Ok(())
     }
 
-    /// Notes that everything that was sent is settled. Behind memory only.
+    /// Notes that everything that was sent is settled. Used only with a memory channel.
     pub(super) fn settled(&self) -> Result<(), Errno> {
         match self.place {
             Some(place) => self.all.note_settled(Place {
@@ -274,12 +277,12 @@ impl UnfinishedLine {
         }
     }
 
-    /// Gives up the place in the journal. Returns it for [`Unfinished::end`].
+    /// Removes and returns the place in the journal, for [`Unfinished::end`].
     pub(super) fn release(&mut self) -> Option<Place> {
         self.place.take()
     }
 
-    /// The number of bytes among the last `stay` that are in the journal.
+    /// The number of the last `stay` bytes that are in the journal.
     fn journaled_of_last(&self, stay: usize) -> usize {
         self.journaled
             .saturating_sub(self.bytes.saturating_sub(stay))
@@ -337,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_stay_behind_a_record_are_left_after_a_crash() {
+    fn bytes_after_a_kept_record_are_recovered_after_a_crash() {
         let directory = tempfile::tempdir().unwrap();
         let mut line = UnfinishedLine::new(unfinished(directory.path()));
         line.write("a", b"one\ntw").unwrap();

@@ -1,4 +1,4 @@
-//! Requests that wait for free space or for a sync, and when to give them up.
+//! Requests that wait for free space or for a sync, and the conditions under which they are cancelled.
 //!
 //! The kernel reports an interrupted request once, whatever the signal was. From then on the writer sleeps uninterruptibly
 //! until it gets an answer: even SIGKILL does not end the wait. So after an interrupt the request polls the state of its
@@ -23,7 +23,7 @@ const POLL: Duration = Duration::from_millis(50);
 pub(super) struct Waiting(Mutex<HashMap<u64, Arc<Notify>>>);
 
 impl Waiting {
-    /// Handles the kernel's INTERRUPT for a request; false if no such request waits.
+    /// Handles the kernel's INTERRUPT for a request. Returns false if the request does not wait.
     pub(super) fn interrupt(&self, unique: u64) -> bool {
         let notify = self.lock().get(&unique).cloned();
         if let Some(notify) = &notify {
@@ -32,7 +32,7 @@ impl Waiting {
         notify.is_some()
     }
 
-    /// Returns when a request should be given up, because its thread has a fatal signal or is gone.
+    /// Waits until a request should be cancelled, because a fatal signal is pending for its thread or the thread is gone.
     pub(super) async fn given_up(&self, unique: u64, thread: u32) {
         let notify = Arc::new(Notify::new());
         self.lock().insert(unique, notify.clone());
@@ -77,7 +77,7 @@ mod tests {
             .unwrap();
         runtime.block_on(async {
             let waits = waiting.clone();
-            // Thread 0 does not exist, so the request is given up at once.
+            // Thread 0 does not exist, so the request is cancelled immediately.
             let given_up = tokio::spawn(async move { waits.given_up(7, 0).await });
             tokio::task::yield_now().await;
             assert!(waiting.interrupt(7));

@@ -16,7 +16,7 @@ pub(super) struct Writers {
     path: Arc<str>,
     /// Values by thread. They are cached because looking up a thread's process in `/proc` costs more than a small write.
     known: Vec<(u32, Arc<Values>)>,
-    /// The values of the last write, for records that leave without one: at the end of a file, or after a pause.
+    /// The values of the last write, for records that are sent without a write: at the end of a file, or after a pause.
     last: Option<Arc<Values>>,
 }
 
@@ -42,7 +42,7 @@ impl Writers {
         values
     }
 
-    /// The values of records that leave without a write.
+    /// The values of records that are sent without a write.
     pub(super) fn last(&mut self) -> Arc<Values> {
         match &self.last {
             Some(values) => values.clone(),

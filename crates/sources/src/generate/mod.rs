@@ -2,9 +2,9 @@
 //!
 //! `[read] -> decode -> send -> keep -> read back -> process -> encode -> write -> settle`
 //!
-//! Its records are those of millbench (`record.rs`), so `millbench verify` finds what was lost or duplicated. To a durable
-//! channel, the source is a file: all records have the same length, and record `n` is at `n` times that length. Like `tail`, a
-//! restart continues where the channel is, so nothing is missing and nothing is duplicated.
+//! The records have the layout of millbench (`record.rs`), so `millbench verify` finds lost and duplicated ones. To a durable
+//! channel, the source looks like a file: all records have the same length, and record `n` is at the offset `n` times that length.
+//! As with `tail`, a restart continues at the offset up to which the channel has kept records, so none is lost or duplicated.
 
 mod record;
 
@@ -45,7 +45,7 @@ const TICK: Duration = Duration::from_millis(10);
 const SIZE_LARGEST: u64 = 1 << 20;
 /// Pause before records that were dropped are generated again.
 const RESEND_WAIT: Duration = Duration::from_millis(500);
-/// No file system has this device number: it marks the origins of this source.
+/// No file system has this device number: it identifies the origins of this source.
 const DEVICE: u64 = u64::MAX;
 
 /// Options of the source `generate`.
@@ -94,7 +94,7 @@ impl Form {
         }
     }
 
-    /// The bytes behind it.
+    /// The bytes after the text of a record.
     fn suffix(self) -> &'static [u8] {
         match self {
             Self::Lines => b"\n",
@@ -120,7 +120,7 @@ fn build(_name: &str, node: &Node) -> Checked<Box<dyn Source>> {
 /// The source.
 struct Generate {
     config: Config,
-    /// The number of the run and how many of its records are settled. It survives a failure, so that no new run begins.
+    /// The number of the run and how many of its records are settled. Both survive a failure, so that a retry continues the run.
     run: Option<(u32, u64)>,
 }
 
@@ -133,7 +133,7 @@ impl Source for Generate {
         Box::pin(async move {
             let (run, settled) = match self.run.or_else(|| self.kept(&context)) {
                 Some(begun) => begun,
-                // Any number that was not used recently.
+                // A number that no recent run has used.
                 None => (record::mix(Time::now().0 as u64) as u32, 0),
             };
             self.run = Some((run, settled));
@@ -160,7 +160,7 @@ impl Source for Generate {
 }
 
 impl Generate {
-    /// The identity of the generator for a durable channel: another size, form or number of records is another file.
+    /// The identity of the generator for a durable channel. Another size, encoding or number of records is another file.
     ///
     /// ```text
     /// device 2^64-1; inode: a hash of the name of the node; birth: the number of records
@@ -178,7 +178,7 @@ impl Generate {
         }
     }
 
-    /// The run that a durable channel knows and how many records of it are kept.
+    /// The run that the durable channel knows and how many of its records are kept; `None` if the channel knows none.
     fn kept(&self, context: &SourceContext) -> Option<(u32, u64)> {
         let bytes = self.series(0).bytes() as u64;
         let origins = context.outlet.file_origins()?.into_iter();
@@ -210,7 +210,7 @@ struct Generator {
     id: FileId,
     tag: Tag,
     values: Arc<Values>,
-    /// Including the end record; `u64::MAX`: no end.
+    /// The number of records, including the end record; `u64::MAX`: no end.
     total: u64,
     rate: u64,
     next: u64,
@@ -240,7 +240,7 @@ impl Generator {
         }
     }
 
-    /// Generates all records, and again those that were dropped, until all are settled or it is time to stop.
+    /// Generates all records, and generates dropped ones again, until all are settled or the source is stopped.
     async fn generate_all(&mut self) {
         loop {
             self.generate().await;
@@ -274,7 +274,7 @@ impl Generator {
                 .min(self.total - self.next)
                 .min(due.saturating_sub(self.next));
             if count == 0 {
-                // When the next record is due, in nanoseconds after the start.
+                // The time at which the next record is due, in nanoseconds after the start.
                 let wanted = u128::from(self.next + 1 - first) * 1_000_000_000;
                 let at = wanted.div_ceil(u128::from(self.rate.max(1)));
                 let at = started + Duration::from_nanos(u64::try_from(at).unwrap_or(u64::MAX));

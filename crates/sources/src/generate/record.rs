@@ -21,7 +21,7 @@ use millstream_wire::msgpack::{
     write_array_len, write_map_len, write_str, write_str_head, write_time,
 };
 
-/// Bytes before the padding, and so the shortest record.
+/// The number of bytes before the padding, and the length of the shortest record.
 pub(super) const HEAD_BYTES: usize = 45;
 /// Numbers have 16 digits.
 pub(super) const NUMBER_MAX: u64 = 9_999_999_999_999_999;
@@ -50,13 +50,13 @@ pub(super) fn packed_head(size: usize, time: Time) -> Vec<u8> {
 
 /// The number of records after which the padding repeats.
 const CYCLE: u64 = ALPHABET.len() as u64;
-/// A cycle of records is kept if it has at most this many bytes, so that it stays in the first cache levels.
+/// A cycle of records is cached if it has at most this many bytes, so that it stays in the first cache levels.
 const CYCLE_BYTES_MAX: usize = 64 << 10;
 
-/// The records of one run, as they are in a batch: after a prefix and before a suffix of constant length.
+/// The records of one run, as they are in a batch: each between a prefix and a suffix of constant length.
 ///
-/// Consecutive records differ in their numbers and checks only, apart from the padding, which repeats after 64 records. So these 64
-/// are copied at once, and the numbers are written over the copies.
+/// Consecutive records differ in the number, the check and the padding. The padding repeats after 64 records. So 64 records are
+/// copied in one step, and the numbers and checks are written over the copies.
 pub(super) struct Series {
     /// A data record with its prefix, number 0 and no padding.
     head: Vec<u8>,
@@ -75,7 +75,8 @@ pub(super) struct Series {
 }
 
 impl Series {
-    /// `records` records of `size` bytes; 0: without an end. Each stands between a prefix as long as `prefix` and `suffix`.
+    /// A series of `records` records of `size` bytes; 0: without an end. Each record is between a prefix as long as `prefix` and
+    /// `suffix`.
     pub(super) fn new(
         run: u32,
         size: usize,
@@ -146,7 +147,7 @@ impl Series {
         }
     }
 
-    /// Appends a record with the number 0.
+    /// Appends a record with the padding of `number`, but without its number and check.
     fn copy(&self, number: u64, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.head);
         let phase = (number % CYCLE) as usize;
@@ -154,7 +155,7 @@ impl Series {
         out.extend_from_slice(self.suffix);
     }
 
-    /// Sets what differs from the records of other cycles.
+    /// Writes the parts of a record that its copy lacks: the prefix, the kind, the number and the check.
     #[inline(always)]
     fn patch(&self, record: &mut [u8], number: u64, digits: &Digits, prefix: &[u8]) {
         if !prefix.is_empty() {
@@ -176,18 +177,18 @@ impl Series {
     }
 }
 
-/// The numbers that share all digits but the last four.
+/// How many consecutive numbers share all digits but the last four.
 const DIGITS_SPAN: u64 = 10_000;
 
-/// The sixteen digits of the first of [`DIGITS_SPAN`] numbers.
+/// The sixteen digits of the first of [`DIGITS_SPAN`] consecutive numbers.
 struct Digits {
     of_first: [u8; 16],
-    /// The number behind the last.
+    /// The first number after these numbers.
     end: u64,
 }
 
 impl Digits {
-    /// Of the numbers among which `number` is.
+    /// The digits for the [`DIGITS_SPAN`] numbers that include `number`.
     fn of(number: u64) -> Self {
         let first = number - number % DIGITS_SPAN;
         let mut of_first = [0; 16];
@@ -200,7 +201,7 @@ impl Digits {
     }
 }
 
-/// The four digits of a number below 10^4: halves, digits.
+/// The four digits of a number below 10^4, computed in two steps: halves, digits.
 #[inline(always)]
 fn four(value: u32) -> [u8; 4] {
     let upper = (value * 10_486) >> 20;
@@ -210,7 +211,7 @@ fn four(value: u32) -> [u8; 4] {
     (ones + 0x3030_3030).to_le_bytes()
 }
 
-/// The eight digits of a number below 10^8. All are computed at once: halves, quarters, digits.
+/// The eight digits of a number below 10^8, computed in parallel in three steps: halves, quarters, digits.
 fn decimal(value: u64) -> [u8; 8] {
     let fours = (value / 10_000) | ((value % 10_000) << 32);
     let upper = ((fours * 10_486) >> 20) & 0x0000_007f_0000_007f;
@@ -220,14 +221,14 @@ fn decimal(value: u64) -> [u8; 8] {
     (ones + 0x3030_3030_3030_3030).to_le_bytes()
 }
 
-/// The eight hexadecimal digits of a number, all at once.
+/// The eight hexadecimal digits of a number, computed in parallel.
 fn hex(value: u32) -> [u8; 8] {
     let bytes = u64::from(value.swap_bytes());
     let bytes = (bytes | (bytes << 16)) & 0x0000_ffff_0000_ffff;
     let bytes = (bytes | (bytes << 8)) & 0x00ff_00ff_00ff_00ff;
     let nibbles = ((bytes >> 4) & 0x000f_000f_000f_000f) | ((bytes & 0x000f_000f_000f_000f) << 8);
     let letters = ((nibbles + 0x0606_0606_0606_0606) >> 4) & 0x0101_0101_0101_0101;
-    // From '0', and from 'a' - 10.
+    // A digit is added to '0', a letter to 'a' - 10.
     (nibbles + 0x3030_3030_3030_3030 + letters * 0x27).to_le_bytes()
 }
 
@@ -279,8 +280,8 @@ mod tests {
     }
 
     #[test]
-    fn many_records_are_single_ones_one_after_the_other() {
-        // Sizes on both sides of the largest cycle that is kept; numbers on both sides of 10^8.
+    fn records_written_together_equal_those_written_one_by_one() {
+        // Sizes on both sides of the largest cycle that is cached; numbers on both sides of 10^8.
         for size in [45, 46, 99, 1000, 1020, 1030, 5000] {
             let single = Series::new(9, size, 100_000_050, b"", b"");
             let many = Series::new(9, size, 100_000_050, b"....", b"\n");

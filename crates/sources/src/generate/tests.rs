@@ -10,7 +10,7 @@ fn start(options: &str, to: &Downstream) -> Running {
     Running::start(&COMPONENT, options, to, "unused".as_ref())
 }
 
-/// (run, kind and number) of every line.
+/// The run of every line, and its kind with its number.
 fn records(to: &Downstream) -> Vec<(String, String)> {
     let cut = |line: String| (line[4..12].to_owned(), line[18..35].to_owned());
     to.lines().into_iter().map(cut).collect()
@@ -55,7 +55,7 @@ fn packed_records_have_a_time_and_a_message() {
 }
 
 #[test]
-fn before_a_durable_channel_a_restart_continues_where_it_was() {
+fn with_a_durable_channel_a_restart_continues_where_it_stopped() {
     let to = Downstream::durable();
     let options = r#"{"records": 300, "rate": 1000}"#;
     let mut runs = 0;
@@ -110,7 +110,7 @@ fn it_keeps_the_contract_of_sources() {
     let case = SourceCase {
         build: &|| try_build(&COMPONENT, r#"{"records": 300}"#).unwrap(),
         peer: None,
-        // A last record has the count.
+        // The end record is the last one.
         records: 301,
         rejected: 0,
         directory: "unused".as_ref(),

@@ -16,7 +16,7 @@ use millstream_wire::otlp::{self, Form};
 const INVALID_ARGUMENT: u8 = 3;
 const UNAVAILABLE: u8 = 14;
 
-/// The reason for rejecting a request. The sender still has it.
+/// The reason for rejecting a request. Its sender must keep the request.
 #[derive(Debug)]
 pub(super) struct Refusal {
     pub(super) status: StatusCode,
@@ -31,7 +31,7 @@ impl Refusal {
                 Some((WWW_AUTHENTICATE, HeaderValue::from_static("Bearer")))
             }
             StatusCode::METHOD_NOT_ALLOWED => Some((ALLOW, HeaderValue::from_static("POST"))),
-            // Not worth reading the rest of the request, so the connection is closed.
+            // The rest of the request is not read, so the connection is closed.
             StatusCode::PAYLOAD_TOO_LARGE | StatusCode::REQUEST_TIMEOUT => {
                 Some((CONNECTION, HeaderValue::from_static("close")))
             }
@@ -75,7 +75,7 @@ impl Refusal {
         )
     }
 
-    /// Encodes the answer; `form` is the form of an OTLP request.
+    /// Encodes the answer. `form` is the encoding of an OTLP request; None for other requests.
     pub(super) fn response(self, form: Option<Form>) -> Response<Full<Bytes>> {
         let code = match self.is_later() {
             true => UNAVAILABLE,
@@ -101,7 +101,7 @@ impl Refusal {
 pub(super) struct Kept {
     pub(super) accepted: u64,
     pub(super) rejected: u64,
-    /// The first faults.
+    /// The first faults of the rejected parts.
     pub(super) errors: Vec<String>,
 }
 

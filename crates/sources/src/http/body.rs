@@ -88,7 +88,7 @@ async fn fill(
         Ok(()) => return Ok(()),
         Err(refusal) => refusal,
     };
-    // Frees the memory at once. Many clients read the answer only after they have sent the whole body.
+    // Frees the memory immediately, then reads the rest: many clients read the answer only after they have sent the whole body.
     read.body.clear();
     let _ = timeout(LINGER, pass_over(&mut body, endpoint.frame_bytes_max)).await;
     Err(refusal)
@@ -150,7 +150,7 @@ pub(super) async fn inflate(
         let inflated = inflater
             .inflate(input, &mut output)
             .map_err(|error| cannot_inflate(codec, error))?;
-        // The buffer has spare space beyond the limit, so this length is over the limit.
+        // The buffer has more space than the limit, so a text beyond the limit shows here.
         if output.len() > bytes_max {
             return Err(Refusal::too_large(bytes_max, "limits.decompressed"));
         }

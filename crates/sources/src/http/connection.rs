@@ -67,7 +67,7 @@ pub(super) async fn serve(connection: Connection, endpoint: Arc<Endpoint>) {
                 }
                 return;
             }
-            // On a stop, a connection without a request ends at once.
+            // On a stop, a connection without a request ends immediately.
             () = &mut stopped, if !stopping => {
                 stopping = true;
                 if !begun.get() {

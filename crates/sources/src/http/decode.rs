@@ -17,10 +17,10 @@ use super::{
     memory::{RequestMemory, SPARE_BYTES},
 };
 
-/// The most bad parts of a request that are rejected one by one. All others become one record, because each costs a hundred
-/// bytes.
+/// The most bad parts of a request that are rejected one by one. Further ones become one record together, because each record
+/// costs about a hundred bytes.
 const BAD_SINGLY_MAX: usize = 1024;
-/// The fault of the record with all others.
+/// The fault of the record with all further bad parts.
 const REST: &str = "further parts of a request that are not records";
 /// The most faults that an answer names.
 const ERRORS_MAX: usize = 10;
@@ -40,7 +40,7 @@ pub(super) struct Bad {
     pub(super) count: u64,
     /// The faults of the first parts, each with the length of its part.
     faults: Vec<(usize, String)>,
-    /// All parts as received, in memory of the pool. Behind each part without an entry in `faults` there is a newline.
+    /// All parts as received, in memory of the pool. A newline follows each part without an entry in `faults`.
     bytes: Option<Buffer>,
     /// The first faults, for the answer.
     pub(super) errors: Vec<String>,
@@ -82,7 +82,7 @@ impl Bad {
         self.bytes = None;
     }
 
-    /// The parts to reject, each with its fault: the first ones one by one, all others as one.
+    /// The parts to reject, each with its fault: the first ones one by one, all further ones together.
     pub(super) fn items(&self) -> impl Iterator<Item = (&[u8], &str)> {
         let mut left = self.bytes.as_ref().map_or(&b""[..], |bytes| bytes);
         let mut faults = self.faults.iter();

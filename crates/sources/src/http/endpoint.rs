@@ -70,6 +70,6 @@ impl HttpMeters {
 pub(super) struct Client {
     pub(super) endpoint: Arc<Endpoint>,
     pub(super) peer: Arc<str>,
-    /// The values that all its records share.
+    /// The values that all records of the peer share.
     pub(super) values: Arc<Values>,
 }

@@ -19,7 +19,7 @@ use millstream_wire::{
     msgpack::{write_array_len, write_time},
 };
 
-/// The largest growth factor. The shortest number that becomes a float of 9 bytes is `-0,`.
+/// The largest factor by which a text grows: `-0,` has 3 bytes and becomes a float of 9 bytes.
 const GROWTH: usize = 3;
 /// A text up to this size is assumed to grow by [`GROWTH`]. In a larger one the numbers are counted.
 const SHORT_BYTES: usize = 4 << 10;
@@ -135,7 +135,7 @@ impl<'t> Lines<'t> {
         self.value(self.at + length, received, out)
     }
 
-    /// Reads the value between the position and `end`. Nothing may follow it.
+    /// Reads the value between `self.at` and `end`. Only white space may follow it there.
     fn value(&mut self, end: usize, received: Time, out: &mut Vec<u8>) -> Next {
         let (start, text) = (self.at, self.text.get(self.at..end).unwrap_or_default());
         if let Some(room) = missing(text, out) {
@@ -213,7 +213,7 @@ pub(super) fn room(text: &[u8]) -> usize {
     most.min(text.len() + 6 * numbers)
 }
 
-/// Asks for more space if the output has too little for the record in `text`.
+/// Requests more space if the output has too little for the record in `text`; `None` if it has enough.
 fn missing(text: &[u8], out: &Vec<u8>) -> Option<Next> {
     let room = room(text) + ENTRY_BYTES;
     (out.capacity() - out.len() < room).then_some(Next::Room(room))
@@ -315,9 +315,9 @@ fn is_one_object(text: &[u8]) -> bool {
 pub(super) struct Places {
     /// The last offset that was converted.
     at: usize,
-    /// The start of its line.
+    /// The start of the line that contains `at`.
     start: usize,
-    /// The number of lines before that one.
+    /// The number of lines before that line.
     lines: usize,
 }
 

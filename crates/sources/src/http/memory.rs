@@ -5,7 +5,7 @@ use tokio::time::timeout;
 
 use super::{answer::Refusal, endpoint::Endpoint};
 
-/// Spare bytes in a batch, in addition to the size of its text. So a single record needs no second buffer.
+/// Spare bytes in a batch, in addition to the size of its text. With them, a single record needs no second buffer.
 pub(super) const SPARE_BYTES: usize = 4 << 10;
 
 /// Reserves memory for one request.

@@ -76,7 +76,7 @@ fn build(_name: &str, options: &Node) -> Checked<Box<dyn Source>> {
     }
 }
 
-/// The source. It has its sockets once it is bound.
+/// The source. [`Source::bind`] opens its sockets.
 struct Http {
     config: Config,
     tag: Tagging,

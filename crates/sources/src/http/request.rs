@@ -1,4 +1,4 @@
-//! Handles one request: its authentication, its form, and its answer.
+//! Handles one request: authentication, content type and encoding, and the answer.
 //!
 //! `[read] -> [decode] -> send -> keep`
 
@@ -139,7 +139,7 @@ fn check_token(endpoint: &Endpoint, headers: &HeaderMap) -> Result<(), Refusal> 
     Err(Refusal::new(StatusCode::UNAUTHORIZED, text))
 }
 
-/// The form of an OTLP request; None for JSON lines.
+/// The encoding of an OTLP request; None for JSON lines.
 fn route(
     endpoint: &Endpoint,
     method: &Method,

@@ -2,7 +2,8 @@
 //!
 //! `[read] -> [decode] -> send -> keep -> read back -> process -> encode -> write -> settle`
 //!
-//! A separate thread, because reading a pipe blocks. A short queue leads to the data thread. While it is full, the child waits.
+//! The thread is separate because reading a pipe blocks. It sends the records to the data thread through a short queue. While the
+//! queue is full, the child waits.
 
 use std::{
     io::{self, Read},
@@ -32,10 +33,10 @@ pub(super) enum Piece {
     Entries {
         body: Vec<u8>,
         count: u32,
-        /// The cursor of the last one.
+        /// The cursor of the last entry: a text by which journald identifies an entry.
         cursor: String,
     },
-    /// The start of an entry that is too large. The child was ended.
+    /// The beginning of an entry that is too large. The thread ends after this event.
     TooLarge { bytes: Vec<u8>, cursor: String },
     /// The child has ended. `Err` has the reason: it failed, or its output is not in the export format.
     Ended(Result<(), String>),
@@ -44,7 +45,7 @@ pub(super) enum Piece {
 /// A running child. Dropping this kills it.
 pub(super) struct Journalctl {
     child: Arc<std::sync::Mutex<Child>>,
-    /// Its output.
+    /// The events of the thread that reads its output.
     pub pieces: mpsc::Receiver<Piece>,
 }
 
@@ -70,7 +71,7 @@ fn command(config: &Config) -> Command {
     command
 }
 
-/// The cursor of the newest entry, if the journal has entries. Blocks.
+/// The cursor of the newest entry. `None` if the journal has no entries. Blocks.
 pub(super) fn newest(config: &Config) -> Result<Option<String>, String> {
     let output = command(config)
         .arg("--lines=1")
@@ -99,8 +100,8 @@ pub(super) fn program(config: &Config) -> &str {
         .map_or("journalctl", String::as_str)
 }
 
-/// Starts the child behind a cursor; an empty one means the beginning of the journal. It follows the journal unless `once` is
-/// set.
+/// Starts the child, which writes the entries after `cursor`. An empty cursor means the beginning of the journal. The child waits
+/// for further entries unless `once` is set.
 pub(super) fn start(
     config: &Config,
     cursor: &str,
@@ -134,7 +135,7 @@ pub(super) fn start(
         };
         let end = read_all(stdout, pool, entry_max, &sender).await;
         let ended = match end {
-            // The data thread has stopped.
+            // The data thread has stopped, or an entry was too large.
             Ok(false) => return,
             Ok(true) => Ok(()),
             Err(why) => Err(why),
@@ -168,7 +169,7 @@ pub(super) fn start(
     Ok(running)
 }
 
-/// Reads to the end; returns false if the data thread has stopped.
+/// Reads to the end of the output. Returns false if reading ended earlier: the data thread has stopped, or an entry was too large.
 async fn read_all(
     stdout: ChildStdout,
     pool: Pool,

@@ -1,8 +1,9 @@
-//! Cursors: maps a number of sent entries to the place in systemd's journal.
+//! Maps the number of entries that were sent to the cursor of the last of them. A cursor is a text by which journald identifies
+//! an entry. A number and its cursor together are called a place.
 //!
-//! A durable channel keeps the number of its entries with the data (as the offset of a file). This file has the cursor for that
-//! number. A place is appended and synced before the batch that ends there is sent, so it has every number that the channel may
-//! have after a crash. Behind a memory channel a place is stored once its entries are settled.
+//! A durable channel stores the number of entries that it has kept, as the offset of a file. The file `cursors` has the cursor for
+//! that number: a place is appended and synced before the batch that ends at it is sent. So the file has every number that the
+//! channel may have after a crash. With a memory channel, a place is stored once its entries are settled.
 //!
 //! ```text
 //! SOURCE/cursors     a `millstream_state::Journal`
@@ -50,7 +51,7 @@ pub(super) struct Place {
     pub cursor: String,
 }
 
-/// The places from the last kept one on, and the file that stores them.
+/// The places from the last settled one on, and the file that stores them.
 pub(super) struct Cursors {
     journal: Journal,
     id: u64,
@@ -66,7 +67,7 @@ impl fmt::Debug for Cursors {
 }
 
 impl Cursors {
-    /// Loads the places that earlier runs left; `None` in the first run.
+    /// Loads the places that earlier runs stored. Returns `None` in the first run.
     pub(super) fn load(directory: &Path) -> Result<Option<Self>, Failure> {
         Ok(Self::load_on(Arc::new(HostDisk), directory)?)
     }
@@ -125,8 +126,8 @@ impl Cursors {
         self.places.back().cloned().unwrap_or_default()
     }
 
-    /// Continues at the number that a durable channel has; `None` if it has none. Returns false if no place has this number:
-    /// further entries are then counted from 0 under a new id, and some entries may be sent twice.
+    /// Continues at `count`, the number that a durable channel has; `None` if it has none. Returns false if no place has this
+    /// number. Further entries are then counted from 0 under a new id, and some entries may be sent twice.
     pub(super) fn resume(&mut self, count: Option<u64>) -> Result<bool, Failure> {
         self.journal.invalidate();
         let Some(count) = count else {
@@ -155,7 +156,7 @@ impl Cursors {
         }
     }
 
-    /// Forgets the places behind `count`, after a failure.
+    /// Forgets the places after `count`, because their batches were dropped.
     pub(super) fn go_back(&mut self, count: u64) {
         while self.places.len() > 1 && self.last().count > count {
             self.places.pop_back();
@@ -269,7 +270,7 @@ mod tests {
         }
     }
 
-    /// A text of version 2 as the last program that wrote one did.
+    /// A text of version 2, as earlier versions of Millstream wrote it.
     fn golden(first: &Place, others: &[Place]) -> String {
         let title = "millstream journald cursors 2 00000000deadbeef";
         let line = |place: &Place| {
@@ -305,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn settled_places_are_forgotten_and_void_ones_are_not_read_again() {
+    fn settled_places_and_places_of_dropped_batches_are_forgotten() {
         let directory = tempfile::tempdir().unwrap();
         let mut cursors = Cursors::begin(directory.path(), String::new()).unwrap();
         for count in 1..9 {
@@ -326,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn a_torn_record_is_left_out_and_a_newer_version_is_refused() {
+    fn a_torn_record_is_ignored_and_a_newer_version_is_refused() {
         let directory = tempfile::tempdir().unwrap();
         let mut cursors = Cursors::begin(directory.path(), "c".to_owned()).unwrap();
         cursors.add(at(1)).unwrap();
@@ -341,7 +342,7 @@ mod tests {
             fs::write(&path, bytes).unwrap();
             Cursors::load(directory.path()).unwrap().unwrap().last()
         };
-        // The last byte of the record: before it is padding.
+        // The last byte of the record. Only padding follows.
         let end = whole.iter().rposition(|byte| *byte != 0).unwrap();
         for torn in [&whole[..end], &whole[..end - 4], &flipped(end)] {
             assert_eq!(last(torn).count, 0);
@@ -387,7 +388,7 @@ mod tests {
             let read = Cursors::load(directory.path()).unwrap().unwrap();
             assert_eq!((read.file_id().inode, read.last()), (0xdead_beef, at(7)));
         }
-        // A torn or damaged last line is left out.
+        // A torn or damaged last line is ignored.
         for torn in [
             &text[..text.len() - 1],
             &text[..text.len() - 4],
@@ -429,7 +430,7 @@ mod tests {
                         continue;
                     };
                     assert_eq!(read.file_id().inode, id);
-                    // If it does not know the place, it reports that, and continues before it.
+                    // If the place was lost, `resume` returns false, and reading continues at an earlier place.
                     let is_known = read.resume(Some(count)).unwrap();
                     let last = read.last().cursor;
                     let (_, number) = last.rsplit_once('=').unwrap();
@@ -452,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_place_takes_no_other_with_it() {
+    fn a_damaged_place_does_not_affect_other_places() {
         let directory = tempfile::tempdir().unwrap();
         let mut cursors = Cursors::begin(directory.path(), String::new()).unwrap();
         for count in 1..5 {
@@ -469,7 +470,7 @@ mod tests {
         let mut read = Cursors::load(directory.path()).unwrap().unwrap();
         assert!(read.resume(Some(4)).unwrap());
         assert_eq!(read.last(), at(4));
-        // The place of the damaged record is unknown: the source begins at the one before, under another id.
+        // The damaged place itself is unknown. The source continues at the place before it, under another id.
         let mut read = Cursors::load(directory.path()).unwrap().unwrap();
         assert!(!read.resume(Some(2)).unwrap());
         assert_eq!(read.last().cursor, at(1).cursor);

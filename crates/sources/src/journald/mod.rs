@@ -4,9 +4,9 @@
 //!
 //! - `child.rs`: runs `journalctl -o export` and makes records of its output, on a separate thread.
 //! - `run.rs`: sends the records, and restarts the child when it ends.
-//! - `cursors.rs`: where a restart continues.
+//! - `cursors.rs`: stores the cursor at which a restart continues.
 //!
-//! No entry that is in the journal is lost. Behind a durable channel none is sent twice.
+//! No entry that is in the journal is lost. If the source sends to a durable channel, no entry is delivered twice.
 
 mod child;
 mod cursors;
@@ -44,16 +44,17 @@ struct Config {
     #[serde(default)]
     units: OneOrMany<String>,
     /// Reads only entries with these fields, as `FIELD=VALUE`. Several values of one field are alternatives; several fields
-    /// must all match; `+` between two groups means either group. Default: all entries.
+    /// must all match; with `+` between two groups of fields, one of the groups must match. Default: all entries.
     #[serde(default)]
     matches: OneOrMany<String>,
-    /// Where the first start begins to read. Default: `beginning`.
+    /// Entry at which the first start begins to read. Default: `beginning`.
     #[serde(default)]
     start: Start,
     /// Tag of the records: a text, or a template with `{host}`. Default: the node's name.
     #[serde(default)]
     tag: Option<String>,
-    /// Largest entry, in bytes of the export format. The beginning of a larger one goes to `NAME.rejected`. Default: 16MiB.
+    /// Largest entry, in bytes of the export format. The first `entry_max` bytes of a larger entry leave by the port
+    /// `NAME.rejected`. Default: 16MiB.
     #[serde(default = "entry_max")]
     entry_max: Size,
     /// Program to run and its first arguments, for example `[journalctl, "--namespace=web"]` or `[journalctl, --merge]`.
@@ -71,14 +72,14 @@ fn command() -> OneOrMany<String> {
     OneOrMany(vec!["journalctl".to_owned()])
 }
 
-/// Where the first start begins to read.
+/// Entry at which the first start begins to read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 enum Start {
     /// At the oldest entry.
     #[default]
     Beginning,
-    /// Behind the newest entry.
+    /// After the newest entry.
     End,
 }
 

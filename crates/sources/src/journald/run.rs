@@ -1,4 +1,4 @@
-//! Follows the journal: sends the entries that the child writes, stores the place, and restarts the child when it ends.
+//! Follows the journal: sends the entries that the child writes, stores their cursors, and restarts the child when it ends.
 //!
 //! `read -> decode -> [send] -> keep -> read back -> process -> encode -> write -> settle`
 
@@ -23,14 +23,14 @@ const RESTART_FIRST: Duration = Duration::from_millis(500);
 const RESTART_MAX: Duration = Duration::from_secs(60);
 /// After a failure, a child that runs for this long counts as working, even if the journal has no new entries.
 const PROVEN: Duration = Duration::from_secs(5);
-/// Behind a memory channel, the delay between a move of the place and its store.
+/// With a memory channel: the delay between the settling of entries and the write of their cursor.
 const STORE_WAIT: Duration = Duration::from_secs(1);
 
 /// The reason why reading from the child ended.
 enum Ended {
     /// The source stops, or with `--once` the whole journal was read.
     Stop,
-    /// Restart the child at once: a batch was dropped, or reading must continue behind an entry that is too large.
+    /// The child must be restarted immediately: a batch was dropped, or reading must continue after an entry that is too large.
     Again,
     /// The child ended. Holds the reason.
     Died(String),
@@ -41,7 +41,7 @@ pub(super) struct Follower {
     config: Config,
     context: SourceContext,
     durable: bool,
-    /// `None` while a blocking task writes them.
+    /// The stored cursors. `None` while a blocking task writes them.
     cursors: Option<Cursors>,
     file: FileId,
     tag: Tag,
@@ -51,7 +51,7 @@ pub(super) struct Follower {
     count: u64,
     /// The cursor of the last entry that was sent.
     cursor: String,
-    /// Behind a memory channel: the places of the batches in flight.
+    /// With a memory channel: the places (numbers and cursors) at which the batches in flight end.
     unsettled: std::collections::VecDeque<Place>,
     store_at: Option<Instant>,
     restarts: Meter,
@@ -232,7 +232,7 @@ impl Follower {
         }
     }
 
-    /// Sends `count` entries. An empty body only moves the place past them.
+    /// Sends `count` entries, of which `cursor` is the last one. With an empty body, the entries are skipped.
     async fn send(&mut self, body: Vec<u8>, count: u32, cursor: String) -> Result<(), Failure> {
         let next = self.count + u64::from(count);
         let place = Place {
@@ -278,7 +278,7 @@ impl Follower {
         }
     }
 
-    /// Continues at the last place that the channel keeps, because a batch was dropped.
+    /// Continues after the last entry that the channel has kept or settled, because a batch was dropped.
     async fn go_back(&mut self) -> Result<Ended, Failure> {
         let _ = self.flight.land().await;
         self.store().await?;
@@ -302,7 +302,7 @@ impl Follower {
         Ok(Ended::Again)
     }
 
-    /// Stores the place up to which everything is settled. Behind a memory channel only.
+    /// Stores the place up to which everything is settled. Does nothing with a durable channel.
     async fn store(&mut self) -> Result<(), Failure> {
         self.store_at = None;
         let settled = self.flight.settled();

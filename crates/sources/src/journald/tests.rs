@@ -1,4 +1,4 @@
-//! The source with the real `journalctl`, on a journal that the real `systemd-journal-remote` writes meanwhile.
+//! Tests of the source with the real `journalctl`, while the real `systemd-journal-remote` writes the journal.
 
 use std::{
     fs,
@@ -17,7 +17,7 @@ use millstream_wire::record::{Record, records as records_of};
 use super::COMPONENT;
 use crate::rig::{Downstream, Running, try_build, until};
 
-/// Where Debian has it.
+/// The path of the program that writes the journal, on Debian.
 const WRITER: &str = "/lib/systemd/systemd-journal-remote";
 
 /// A journal that grows, and a directory for cursors.
@@ -88,7 +88,7 @@ impl Journal {
         }
     }
 
-    /// How many entries journalctl itself finds.
+    /// The number of entries that `journalctl` finds in the journal.
     fn standing(&self) -> usize {
         let output = Command::new("journalctl")
             .arg("--directory")
@@ -179,7 +179,7 @@ fn entries_arrive_as_they_are_written_with_all_fields_and_their_time() {
 }
 
 #[test]
-fn a_restart_continues_behind_the_last_entry() {
+fn a_restart_continues_after_the_last_entry() {
     for to in [Downstream::memory(), Downstream::durable()] {
         let mut journal = Journal::new();
         journal.numbered(0..100);
@@ -197,7 +197,7 @@ fn a_restart_continues_behind_the_last_entry() {
 }
 
 #[test]
-fn behind_a_durable_channel_a_kill_at_any_moment_loses_and_repeats_no_entry() {
+fn with_a_durable_channel_a_kill_at_any_moment_loses_and_repeats_no_entry() {
     let (mut journal, to) = (Journal::new(), Downstream::durable());
     for round in 0..8 {
         let begin = round * 50;
@@ -239,7 +239,7 @@ fn records_that_a_consumer_dropped_are_sent_again_in_order() {
 }
 
 #[test]
-fn units_and_matches_choose_the_entries_and_start_end_passes_over_the_old_ones() {
+fn units_and_matches_select_entries_and_start_end_skips_the_old_ones() {
     let (mut journal, to) = (Journal::new(), Downstream::durable());
     journal.entry("web.service", b"old");
     journal.until_standing(1);
@@ -253,7 +253,7 @@ fn units_and_matches_choose_the_entries_and_start_end_passes_over_the_old_ones()
 }
 
 #[test]
-fn a_child_that_ends_is_restarted_and_the_error_says_why() {
+fn a_child_that_ends_is_restarted_and_the_error_gives_the_reason() {
     let (journal, to) = (Journal::new(), Downstream::memory());
     let program = journal.root.path().join("fails");
     fs::write(

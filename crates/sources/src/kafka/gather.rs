@@ -36,7 +36,7 @@ pub(super) struct PartitionBatch {
     pub(super) batch: Batch,
     /// The offset of the first record, or an earlier one if there is a gap before it.
     pub(super) begin: u64,
-    /// The offset behind the last record.
+    /// The offset after the last record.
     pub(super) next: u64,
     /// The records that could not be decoded, each with the reason.
     pub(super) rejected: Vec<(Vec<u8>, String)>,
@@ -125,7 +125,7 @@ impl<'a> Gather<'a> {
         })
     }
 
-    /// Begins a batch. False if the partition is not read.
+    /// Begins a batch. Returns false if the partition is not read.
     fn begin(&mut self, record: &Incoming<'_>) -> bool {
         let partition = Partition {
             topic: record.topic.to_owned(),
@@ -136,8 +136,8 @@ impl<'a> Gather<'a> {
             return false;
         };
         let start = self.buffer.len();
-        // A gap (from compaction, or from markers of transactions) belongs to the batch behind it, unless there is a mark in
-        // it.
+        // A gap (from compaction, or from markers of transactions) belongs to the batch after it. If one of `marks` is in the gap, the
+        // batch begins there.
         let mark = reading
             .marks
             .iter()
@@ -155,7 +155,7 @@ impl<'a> Gather<'a> {
         true
     }
 
-    /// Ends the last batch: its partition continues behind it.
+    /// Ends the last batch. The next batch of its partition begins where it ends.
     fn close(&mut self) {
         if let Some(batch) = self.pending.last()
             && let Some(reading) = self.readings.get_mut(&batch.partition)

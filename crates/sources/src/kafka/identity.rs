@@ -1,12 +1,12 @@
 //! The identity of a partition for a durable channel, which keeps the next offset with the data.
 //!
-//! A channel keeps positions in files. For a channel, a partition is a growing file, and its offsets are positions.
+//! A channel keeps an offset for each file. To a channel, a partition is a growing file, whose offsets are those of the records.
 //!
 //! ```text
 //! device  2^64-2 (those of file systems are small, that of the generator is 2^64-1)
 //! inode   FNV-1a of the id of the cluster, a zero byte and the topic
-//! head    the same with another start value, so that two topics have both in common with a probability of 1 in 2^128
-//! birth   2^63-1 minus the number: the table of a channel forgets the oldest first
+//! head    the same hash with another start value, so that two topics share both with a probability of 1 in 2^128
+//! birth   2^63-1 minus the partition number: late, because the table of a channel forgets the earliest births first
 //! ```
 
 use millstream_kafka::Partition;
@@ -46,7 +46,7 @@ mod tests {
             identity(cluster, &Partition { topic, number })
         };
         let first = name("c", "t", 0);
-        // Data on disks depends on it: it must never change.
+        // Data on disk contains this identity, so it must never change.
         assert_eq!(first.inode, 0xf725_f919_0df7_1826);
         assert_eq!(first, name("c", "t", 0));
         for other in [

@@ -10,9 +10,9 @@
 //! `reader` is the thread, `gather` and `decode` turn records into entries, `start` finds where to begin a partition,
 //! `identity` makes its id for a durable channel, and `progress` is the state that both threads share.
 //!
-//! An offset is committed for the group only after everything before it is kept (behind memory: settled). A revoked partition
-//! is given up once the records read from it are kept and committed. With fixed partitions and a disk channel, every record is
-//! kept exactly once: the channel keeps the offset with the data.
+//! An offset is committed for the group only after everything before it is kept (with a memory channel: settled). A revoked
+//! partition is released after the records read from it are kept and committed. With fixed partitions and a disk channel, every
+//! record is kept exactly once: the channel keeps the offset with the data.
 
 mod decode;
 mod gather;
@@ -102,7 +102,7 @@ impl Source for Kafka {
                 flights: HashMap::new(),
             };
             let sent = sending.send_all(pieces).await;
-            // After a failure, too, the thread commits the settled offsets and leaves the group.
+            // Even after a failure, the thread commits the settled offsets and leaves the group.
             progress.land();
             progress.ended().await?;
             sent
@@ -137,7 +137,7 @@ struct Sending {
 }
 
 impl Sending {
-    /// Sends the pieces of the reading thread until it ends, then waits for all answers.
+    /// Sends the pieces of the reading thread until that thread ends, then waits for all answers.
     async fn send_all(&mut self, mut pieces: mpsc::Receiver<Piece>) -> Result<(), Failure> {
         loop {
             tokio::select! {

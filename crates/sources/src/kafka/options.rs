@@ -24,13 +24,13 @@ pub(super) struct Config {
     pub(super) brokers: OneOrMany<String>,
     /// Topics to read: names, or regular expressions that begin with `^`.
     pub(super) topics: OneOrMany<String>,
-    /// Consumer group. Its members share the partitions, and reading continues at its offsets.
+    /// Consumer group. Its members share the partitions, and reading continues at its committed offsets.
     pub(super) group: String,
-    /// Fixed partitions: `all` or a list of numbers. They are read whatever the other members of the group do, and exactly once
-    /// into a disk channel. Default: the group assigns partitions.
+    /// Fixed partitions: `all` or a list of numbers. They are read regardless of the other members of the group. With a disk
+    /// channel, each record is read exactly once. Default: the group assigns partitions.
     #[serde(default)]
     pub(super) partitions: Option<Partitions>,
-    /// Position at which to begin partitions without a committed offset: `beginning`, `end`, or a time (RFC 3339).
+    /// Start of partitions without a committed offset: `beginning`, `end`, or a time (RFC 3339).
     #[serde(default)]
     pub(super) start: Start,
     /// Tag of the records: a template of `{topic}` and `{partition}`. Default: the name of the node.
@@ -77,7 +77,7 @@ pub(super) enum Format {
     Msgpack,
 }
 
-/// Names of fields for the parts of a record beside its value.
+/// Names of fields for the parts of a record other than its value.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Fields {
@@ -100,7 +100,7 @@ pub(super) struct Fields {
 pub(super) enum Partitions {
     /// All partitions, including those that are added later.
     All,
-    /// These of every topic.
+    /// The partitions of every topic that have these numbers.
     Numbers(Vec<i32>),
 }
 
@@ -139,15 +139,15 @@ impl JsonSchema for Partitions {
     }
 }
 
-/// Where to begin partitions without a committed offset.
+/// The start of partitions without a committed offset.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Start {
-    /// At its first record.
+    /// The first record of the partition.
     #[default]
     Beginning,
-    /// Behind its last record.
+    /// The end of the partition: only new records are read.
     End,
-    /// At the first record at or after this time, in milliseconds since 1970.
+    /// The first record at or after this time, in milliseconds since 1970.
     Time(i64),
 }
 
@@ -217,7 +217,7 @@ impl Config {
         if let Some(Partitions::Numbers(numbers)) = &self.partitions
             && (numbers.is_empty() || numbers.iter().any(|number| *number < 0))
         {
-            at("partitions", "numbers from 0 on, at least one".to_owned());
+            at("partitions", "at least one number, from 0 on".to_owned());
         }
         if let Some(name) = self
             .properties
@@ -237,7 +237,7 @@ impl Config {
         Tagging::new(self.tag.as_deref(), VALUES)
     }
 
-    /// The settings of the client. With `once`, it also reports the ends of partitions.
+    /// The settings of the client. With `once`, the client also reports the ends of partitions.
     pub(super) fn settings(&self, once: bool) -> Settings {
         let mut settings = Settings::new(&self.brokers);
         if !self.properties.contains_key("group.protocol") {
@@ -251,8 +251,8 @@ impl Config {
         settings.set("group.id", &self.group);
         settings.set("enable.auto.commit", "false");
         settings.set("enable.auto.offset.store", "false");
-        // Every partition begins at an offset that was looked up. If it is missing, that must be an error and never a silent
-        // jump.
+        // Every partition begins at an offset that was looked up. If that offset is missing, the client must report an error and
+        // never jump silently.
         settings.set("auto.offset.reset", "error");
         settings.set("enable.partition.eof", if once { "true" } else { "false" });
         let level = if self.uncommitted {

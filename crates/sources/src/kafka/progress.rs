@@ -53,14 +53,14 @@ impl Progress {
         self.all().contains_key(assigned)
     }
 
-    /// Notes that everything before `next` is settled. Ignored if the partition is not assigned any more.
+    /// Notes that everything before `next` is settled. Does nothing if the partition is not assigned any more.
     pub(super) fn settle(&self, assigned: &Assigned, next: u64) {
         if let Some(settled) = self.all().get_mut(assigned) {
             *settled = (*settled).max(next);
         }
     }
 
-    /// The offset up to which a partition is settled.
+    /// The offset up to which a partition is settled; None if the partition is not assigned any more.
     pub(super) fn settled(&self, assigned: &Assigned) -> Option<u64> {
         self.all().get(assigned).copied()
     }

@@ -163,8 +163,8 @@ impl Reader {
             }
             let room = timeout(PAUSE_AFTER, pieces.reserve()).await;
             let Ok(room) = room else {
-                // Polling must continue so that rebalances do. The partitions are paused first; any assigned meanwhile are not
-                // paused yet and may still give records.
+                // Polling must continue, because it also handles rebalances. The partitions are paused first. Partitions that are
+                // assigned meanwhile are not paused yet, so a poll may still return records.
                 paused = true;
                 consumer.pause(true)?;
                 held.extend(self.poll(consumer, None, Duration::ZERO).await?);
@@ -233,7 +233,7 @@ impl Reader {
         Ok(false)
     }
 
-    /// Polls once. Without a size, it only handles rebalances.
+    /// Polls once. If `size` is None, it only handles rebalances.
     async fn poll(
         &mut self,
         consumer: &mut dyn Consumer,
@@ -311,7 +311,7 @@ impl Reader {
         consumer: &mut dyn Consumer,
         partitions: &[Partition],
     ) -> Result<(), Error> {
-        // In a group, the offsets of the channel only save work, so it need not know a new beginning.
+        // In a group, the offsets of the channel only avoid repeated reading, so the channel need not know a new beginning.
         self.begin(consumer, partitions).await.map(drop)
     }
 
@@ -414,7 +414,7 @@ impl Reader {
         }
     }
 
-    /// Gives up partitions once the records read from them are settled and committed.
+    /// Releases partitions after the records read from them are settled and committed, or after [`REVOKE_WAIT`].
     async fn revoke(
         &mut self,
         consumer: &mut dyn Consumer,
@@ -451,8 +451,8 @@ impl Reader {
         Ok(())
     }
 
-    /// Commits the settled offsets of these partitions that are not committed yet. `wait`: commits all of them, and waits for
-    /// the answer.
+    /// Commits the settled offsets of these partitions that are not committed yet. `wait`: commits the offsets of all these
+    /// partitions, and waits for the answer.
     fn commit(
         &mut self,
         consumer: &mut dyn Consumer,
@@ -472,7 +472,7 @@ impl Reader {
     }
 }
 
-/// The lowest offset of the channels behind an outlet, if all of them know the partition and are durable.
+/// The lowest offset of the channels of an outlet; None unless all of them are durable and know the partition.
 fn lowest_kept(outlet: &Outlet, id: FileId) -> Option<u64> {
     let origins = outlet.file_origins()?.into_iter();
     origins

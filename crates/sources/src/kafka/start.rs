@@ -1,10 +1,10 @@
 //! Finds where to begin reading a partition.
 //!
-//! | partitions | behind | begins at |
+//! | partitions | next channel | begins at |
 //! |---|---|---|
-//! | fixed | a disk channel | the offset of the channel, otherwise that of the group, otherwise `start` |
+//! | fixed | disk | the offset of the channel, otherwise that of the group, otherwise `start` |
 //! | fixed | memory | the offset of the group, otherwise `start` |
-//! | assigned by the group | a disk channel | the larger offset of group and channel, otherwise `start` |
+//! | assigned by the group | disk | the larger offset of group and channel, otherwise `start` |
 //! | assigned by the group | memory | the offset of the group, otherwise `start` |
 //!
 //! If the partition does not have that offset (it was recreated, or its oldest records were deleted), the source reports it and

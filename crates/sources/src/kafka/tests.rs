@@ -80,7 +80,7 @@ fn all_topics_of_a_group_are_read_and_committed_once_they_are_settled() {
             .1,
         3
     );
-    // The next run continues there.
+    // The next run continues at the committed offset.
     put(&broker, "a", &["6"]);
     let downstream = Downstream::memory();
     run_once(&broker, r#""topics": ["a"]"#, &downstream);
@@ -88,7 +88,7 @@ fn all_topics_of_a_group_are_read_and_committed_once_they_are_settled() {
 }
 
 #[test]
-fn a_broker_that_refuses_at_once_is_not_asked_in_a_tight_loop() {
+fn a_broker_that_refuses_immediately_is_not_asked_in_a_tight_loop() {
     let broker = Broker::default();
     put(&broker, "a", &["1"]);
     broker.refuse_offsets();
@@ -158,7 +158,7 @@ fn fixed_partitions_continue_at_the_offset_of_the_channel_and_not_of_the_group()
     let downstream = Downstream::durable();
     run_once(&broker, options, &downstream);
     let Origin::File(origin) = downstream.batches()[0].origins[0].clone() else {
-        panic!("an offset is the place in a file");
+        panic!("the origin of a batch is a range of offsets");
     };
     assert_eq!((origin.begin, origin.next), (0, 3));
     assert_eq!(downstream.origins(), [(origin.file, 3)]);
@@ -259,7 +259,7 @@ fn entries_and_maps_of_messagepack_are_both_records() {
 }
 
 #[test]
-fn wrong_options_are_refused_with_their_place() {
+fn wrong_options_are_refused_and_named() {
     for (options, said) in [
         (r#"{"topics": "t", "group": "g"}"#, "brokers"),
         (r#"{"brokers": "a:1", "group": "g"}"#, "topics"),

@@ -48,9 +48,9 @@ pub(super) struct Input {
     too_long: TooLong,
     part: LinePart,
     carried: Vec<u8>,
-    /// Makes the records, unless they are plain lines.
+    /// Makes the records; `None` if they are plain lines.
     framer: Option<Framer>,
-    /// Whether no record was made yet.
+    /// Whether no record has been made yet.
     start: bool,
 }
 
@@ -116,7 +116,7 @@ impl Input {
                 return Ok(());
             }
             if ending == Ending::Quiet && taken == 0 {
-                // A line is incomplete, and no timeout can complete it.
+                // A line is incomplete, and only more input can complete it.
                 self.is_ready(std::time::Duration::MAX)?;
             }
         }
@@ -172,7 +172,7 @@ impl Input {
         }
     }
 
-    /// Sends the first piece of a line that is too long. Returns its length.
+    /// Sends the first piece of a line that is too long. Returns its length, or None if the receiver is dropped.
     async fn send_piece(&mut self, bytes: &[u8], to: &Sender<Piece>) -> Option<usize> {
         let piece = &bytes[..framing::piece(bytes, self.line_max)];
         self.part = match self.too_long {
@@ -189,7 +189,7 @@ impl Input {
         Some(piece.len())
     }
 
-    /// Drops or rejects further bytes of a line that is too long. Returns their number.
+    /// Drops or rejects further bytes of a line that is too long. Returns their number, or None if the receiver is dropped.
     async fn skip_long_line(&mut self, bytes: &[u8], to: &Sender<Piece>) -> Option<usize> {
         let part = &bytes[..bytes.len().min(self.line_max)];
         let end = memchr::memchr(b'\n', part);

@@ -101,7 +101,7 @@ struct Stdin {
     framer: Framer,
     /// The input; None until the standard input is opened.
     input: Option<fs::File>,
-    /// The queue from the reading thread, once that runs. It survives a failure of `run`.
+    /// The queue from the reading thread, once that thread runs. The queue survives a failure of `run`.
     pieces: Option<mpsc::Receiver<Piece>>,
 }
 
@@ -207,7 +207,7 @@ async fn send_all(
             biased;
             piece = pieces.recv() => piece,
             () = stop.stopped() => {
-                // The pieces in the queue are still sent. The thread has not read anything else.
+                // The pieces that are already in the queue are still sent.
                 pieces.close();
                 pieces.recv().await
             }

@@ -30,10 +30,10 @@ const DATAGRAMS: usize = 64;
 const UDP_BYTES_MAX: usize = 64 << 10;
 /// The size of a receive buffer for a unix datagram: a little more than the Linux default limit (`net.core.wmem_default`).
 const UNIX_BYTES_MAX: usize = 256 << 10;
-/// The same for unix sockets. Fewer, because each of them may be longer.
+/// The most unix datagrams that are received with one system call: fewer than for UDP, because each may be longer.
 const UNIX_DATAGRAMS: usize = 16;
-/// The most bytes that are still read from the kernel on a stop, or the size of its buffer if that is larger. A flood must not
-/// delay the stop. For unix sockets, the buffers are those of the senders.
+/// The most bytes that are read from the kernel after a stop, or the size of its buffer if that is larger. Otherwise a flood
+/// would delay the stop. For unix sockets, the bytes are in the buffers of the senders.
 const UNREAD_BYTES_MAX: usize = 64 << 20;
 /// The smallest overhead of a datagram in the kernel's buffer, in bytes.
 const BESIDE_BYTES: usize = 512;

@@ -15,12 +15,12 @@ use millstream_wire::syslog::{After, Decoder, LeftOver, Received, Run, TooLong};
 use super::endpoint::Endpoint;
 use crate::flight::Flight;
 
-/// A batch of this size is sent. It is large enough to make the cost per batch negligible, and small enough to be still in the
-/// cache when the next hop reads it.
+/// A batch is sent when it has this size. It is large enough to make the cost per batch negligible, and small enough to be still
+/// in the cache when the next hop reads it.
 const BATCH_BYTES: usize = 256 << 10;
-/// Space behind [`BATCH_BYTES`] for the record that exceeds it.
+/// Space beyond [`BATCH_BYTES`] for the record that exceeds it.
 const SLACK_BYTES: usize = 16 << 10;
-/// A smaller batch is copied into memory of its size, so that a slow stream does not hold buffers of the pool.
+/// A smaller batch is copied into an allocation of its exact size, so that a slow stream does not hold buffers of the pool.
 const OWN_BYTES_MAX: usize = 16 << 10;
 
 /// Makes batches from messages.
@@ -79,7 +79,8 @@ impl Flow {
         });
     }
 
-    /// Decodes the whole messages in `text`. Returns their size in bytes, and whether no message was left over.
+    /// Decodes the whole messages in `text`. Returns the number of bytes consumed, and whether that is all that can be decoded now.
+    /// Otherwise the batch is full or a message was rejected, and the rest may contain more messages.
     pub(super) async fn decode_stream(&mut self, text: &[u8], after: After) -> (usize, bool) {
         let from = Received {
             now: self.now,
@@ -101,7 +102,7 @@ impl Flow {
         (consumed, !left_over)
     }
 
-    /// Decodes one whole message. `peer`: its sender, unless the batch has that value.
+    /// Decodes one whole message. `peer`: its sender; None if the batch has the value `peer`.
     pub(super) async fn message(&mut self, text: &[u8], peer: Option<&[u8]>) {
         self.begin_batch(text.len(), false).await;
         let from = Received {

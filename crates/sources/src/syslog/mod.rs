@@ -2,10 +2,10 @@
 //!
 //! `[read] -> [decode] -> [send] -> keep -> read back -> process -> encode -> write -> settle`
 //!
-//! Every message that was read becomes a record, whatever its form, even a last one without its end. A RELP message is answered
-//! only when it is kept (durable channel) or settled (memory). While the next channel is full, nothing is read, and nothing is
-//! dropped here. Each connection and each datagram socket has one task. There is no lock and no allocation per record. Formats
-//! are in `wire::syslog` and `wire::relp`, listening and TLS are in `net`.
+//! Every message that was read becomes a record, whatever its format, even a last one that is incomplete. A RELP message is
+//! answered only when it is kept (durable channel) or settled (memory). While the next channel is full, nothing is read, and
+//! nothing is dropped here. Each connection and each datagram socket has one task. There is no lock and no allocation per record.
+//! Formats are in `wire::syslog` and `wire::relp`, listening and TLS are in `net`.
 
 mod datagrams;
 mod endpoint;
@@ -58,7 +58,7 @@ fn build(_name: &str, options: &Node) -> Checked<Box<dyn Source>> {
     Ok(Box::new(Syslog::new(options)?))
 }
 
-/// The source. It has its sockets once it is bound.
+/// The source. [`Source::bind`] opens its sockets.
 struct Syslog {
     config: Config,
     zone: TimeZone,

@@ -27,26 +27,26 @@ pub(super) struct Config {
     /// Longest message in bytes.
     #[serde(default = "line_max")]
     pub(super) line_max: Size,
-    /// Policy for longer messages. Each piece of a split message has its header.
+    /// Policy for longer messages. Each piece of a split message repeats the header.
     #[serde(default)]
     pub(super) too_long: TooLong,
     /// Treatment of lines without a syslog header.
     #[serde(default)]
     pub(super) unparsed: Unparsed,
-    /// Time zone of timestamps without one (RFC 3164): a name such as `Europe/Berlin`, an offset such as `+09:00`, or `local` for the zone of this machine.
-    /// Default: the top-level `timezone`.
+    /// Time zone of timestamps without one (RFC 3164): a name such as `Europe/Berlin`, an offset such as `+09:00`, or `local` for
+    /// the zone of this machine. Default: the top-level `timezone`.
     #[serde(default = "timezone")]
     pub(super) timezone: String,
     /// Pause before the next read of a busy socket that delivers few messages per read. It saves wake-ups and delays a record
     /// by at most this time. Idle streams and RELP are never delayed. 0: no pause.
     #[serde(default = "gather")]
     pub(super) gather: Period,
-    /// Size of the kernel's receive buffer of each datagram socket. Without the capability to exceed it, the limit is
-    /// `net.core.rmem_max`.
+    /// Size of the kernel's receive buffer of each datagram socket. It is at most `net.core.rmem_max`, unless the process has
+    /// CAP_NET_ADMIN.
     #[serde(default = "receive_buffer")]
     pub(super) receive_buffer: Size,
-    /// Limits for each peer; `line_max` takes the place of `frame`. An idle connection without RELP is closed only within a
-    /// message, or if it never sent one: a sender that gets no answers would lose the next message.
+    /// Limits for each peer; `line_max` applies instead of `frame`. Without RELP, an idle connection is closed only if it is
+    /// within a message or has never sent one. Otherwise its sender, which gets no answers, would lose the next message.
     #[serde(default)]
     pub(super) limits: Limits,
     /// TLS on all stream sockets: a name from the top-level `tls`, or a block.
@@ -58,12 +58,12 @@ pub(super) struct Config {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Framing {
-    /// By octet count if a message begins with a number and a space, otherwise at a newline.
+    /// A message that begins with a number and a space has an octet count; any other message ends at a newline.
     #[default]
     Auto,
-    /// By octet count.
+    /// Every message begins with its octet count.
     Octets,
-    /// At newlines.
+    /// Every message ends at a newline.
     Lines,
 }
 
@@ -71,10 +71,10 @@ pub(super) enum Framing {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Unparsed {
-    /// It becomes a record: the whole line as `message`, with the receive time.
+    /// The line becomes a record: the whole line as `message`, with the receive time.
     #[default]
     Keep,
-    /// It leaves by the port `NAME.rejected`.
+    /// The line leaves by the port `NAME.rejected`.
     Reject,
 }
 
@@ -86,7 +86,7 @@ fn timezone() -> String {
     "UTC".to_owned()
 }
 
-/// One clock tick, a usual interval for moderating interrupts.
+/// One millisecond: a usual interval at which network cards moderate interrupts.
 fn gather() -> Period {
     Period::millis(1)
 }

@@ -298,7 +298,7 @@ impl Intake {
         }
     }
 
-    /// Notes the number of a message in the batch, which must be answered even if it became no record.
+    /// Adds a message to those that are answered with the batch. It must be answered even if it became no record.
     fn wait(&mut self, number: u32) {
         match &mut self.waiting {
             Some(waiting) => {
@@ -340,7 +340,7 @@ impl Intake {
         self.answers.push(answer).await;
     }
 
-    /// Queues `text` behind the answers that come before it.
+    /// Queues `text` after the earlier answers.
     async fn answer(&mut self, text: Vec<u8>) {
         let answer = Answer {
             receipts: Vec::new(),

@@ -1,4 +1,7 @@
-//! Decides which of the files that a walk found get a reader, and where it begins.
+//! Decides which of the files that a scan found get a reader, and where each reader begins.
+//!
+//! Terms of `identity.rs`: a mark is an offset in a file and a checksum of the bytes before it. The head of a file is a checksum
+//! of its first line.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -37,17 +40,20 @@ pub(super) struct Admission {
     reporter: Reporter,
     /// The files without a reader.
     pub known: Known,
-    /// Whether an earlier run has stored positions. Files that they do not name are then new.
+    /// Whether an earlier run left positions. If so, a file without a position has appeared since, and is read from its
+    /// beginning even with `start: end`.
     had_run: bool,
-    /// Whether the first walk of this run is not finished yet.
+    /// True until the first scan of this run is finished.
     first: bool,
-    /// When the last walk began. Before the first walk of this run: the last one of an earlier run.
+    /// When the last scan began. Until the first scan of this run is finished, this is the last scan of an earlier run. None if
+    /// there was none.
     ran: Option<Time>,
-    /// Compressed files that need no reader, with their lengths: they are read again only if the length changes.
+    /// Compressed files that need no reader, because they were read or are to be skipped. They are checked again only if their
+    /// length is no longer the length in this map.
     inflated: HashMap<Inode, u64>,
-    /// Whether a compressed file waits until its original is read.
+    /// Whether a compressed file has to wait until its original, the file that was compressed, is read.
     deferred: bool,
-    /// The error for the last file that the current walk could not open.
+    /// The error of the last file that the current scan could not open.
     refused: Option<String>,
 }
 
@@ -72,22 +78,23 @@ impl Admission {
         }
     }
 
-    /// Whether the first walk of this run is not finished yet.
+    /// True until the first scan of this run is finished.
     pub(super) fn is_first(&self) -> bool {
         self.first
     }
 
-    /// When the last walk began.
+    /// When the last scan began; None if no scan has finished yet.
     pub(super) fn ran(&self) -> Option<Time> {
         self.ran
     }
 
-    /// Whether a compressed file waits until its original is read.
+    /// Whether a compressed file has to wait until its original is read.
     pub(super) fn is_deferred(&self) -> bool {
         self.deferred
     }
 
-    /// Returns a beginning for each file that gets a reader. `found` is the result of the walk that began at `ran`.
+    /// Returns a beginning for each file that gets a reader. `found` is the result of the scan that began at `ran`, and `files`
+    /// are the files that already have a reader.
     pub(super) fn admit(
         &mut self,
         found: Vec<FoundFile>,
@@ -110,7 +117,7 @@ impl Admission {
         beginnings
     }
 
-    /// The error for the last file that the last walk could not open.
+    /// The error of the last file that the last scan could not open. None if the scan opened all files.
     pub(super) fn refused(&self) -> Option<&str> {
         self.refused.as_deref()
     }
@@ -125,18 +132,19 @@ impl Admission {
         }
     }
 
-    /// Whether this is the first walk of the first run.
+    /// Whether this is the first scan of the first run.
     fn is_first_start(&self) -> bool {
         self.first && !self.had_run
     }
 
-    /// Where to begin reading a file that has no reader. None if it must not be read, or cannot be read now.
+    /// Decides where to begin reading a file that has no reader. Returns None if it must not be read, or cannot be read now.
     fn begin(&mut self, found: &FoundFile, files: &Files) -> Option<Beginning> {
         if self.was_never_seen(found) {
             self.known.expect(found.stat.inode, &found.path);
         }
         let past = self.known.find(found.stat.inode);
-        // A rotated name is read only for the rest of a known file, or for all of a file that was never seen.
+        // A file under a rotated name is read only if it is known and has unread bytes. Files that no scan has seen were added to
+        // the known files above, with offset 0. Compressed files are checked in `judge_gzip`.
         let is_gz = found
             .path
             .extension()
@@ -160,28 +168,28 @@ impl Admission {
         };
         self.remember_former(&beginning.tracked);
         if found.matches {
-            // The file may be renamed before its first batch is sent. The next run then still knows it by its inode.
+            // Remembers the inode now: if the file is renamed before its first batch is sent, the next run still recognizes it.
             self.known.expect(found.stat.inode, &found.path);
         }
         Some(beginning)
     }
 
-    /// Whether a file with a rotated name was created after the last walk of an earlier run. No walk could then have found it
-    /// under its original name. False if the file system keeps no birth time.
+    /// Whether a file under a rotated name was created after the last scan of an earlier run, so that no scan has seen it under
+    /// its original name. False if the file system keeps no birth time.
     fn was_never_seen(&self, found: &FoundFile) -> bool {
         let birth = found.stat.inode.birth;
         self.first && !found.matches && birth != 0 && self.ran.is_some_and(|ran| birth > ran.0)
     }
 
-    /// Whether a file is older than `ignore_older`. Never true when the first start begins files at their end, because only
-    /// lines appended later are read.
+    /// Whether `ignore_older` excludes a file. Always false in the first scan with `start: end`: then the old lines are skipped
+    /// anyway, and lines that are appended later must be read.
     fn is_too_old(&self, stat: &Stat) -> bool {
         let options = &self.common.options;
         let to_end = self.is_first_start() && options.start == Start::End;
         !options.ignore_older.is_zero() && !to_end && stat.age() > options.ignore_older
     }
 
-    /// Where to begin reading a compressed file.
+    /// Decides where to begin reading a compressed file. Returns None if it needs no reader, or has to wait for its original.
     fn judge_gzip(
         &mut self,
         file: &fs::File,
@@ -227,7 +235,8 @@ impl Admission {
         }
         let mut places = self.common.heads.former(head);
         places.extend(self.known.alike(head));
-        // Without a mark, this may be another file with the same first line. Reading it twice is better than skipping it.
+        // A candidate without a mark shows only that the first lines are equal, so it may be an unrelated file. Without
+        // candidates, a file that `paths` matches is read from its beginning. Reading lines twice is better than losing them.
         places.retain(|place| place.mark.is_some_and(|mark| mark.offset > 0));
         places.sort_by_key(|place| std::cmp::Reverse(place.offset));
         let to_end = self.is_first_start() && self.common.options.start == Start::End;
@@ -243,8 +252,8 @@ impl Admission {
         })
     }
 
-    /// Whether the original of a compressed file still has its name and will get a reader. A compressor removes the original
-    /// last. So while it exists a later walk will find it, even if this one did not.
+    /// Whether the original of a compressed file still exists under the same name without `.gz`, and will get a reader. A
+    /// compressor removes the original last. While the original exists, a later scan finds it, even if this scan did not.
     fn will_read(&self, found: &FoundFile, head: u64, files: &Files) -> io::Result<bool> {
         let plain = found.path.with_extension("");
         let Some(stat) = Stat::at(&plain).ok().filter(|stat| stat.is_file) else {
@@ -271,7 +280,7 @@ impl Admission {
     ) -> io::Result<Option<Beginning>> {
         let stat = Stat::of(file)?;
         if stat.inode != found.stat.inode {
-            // Another file has taken the name: the next scan decides.
+            // Since the scan, another file has taken the name. The next scan decides about both.
             self.common.scan_wanted.notify_one();
             return Ok(None);
         }
@@ -322,7 +331,8 @@ impl Admission {
         })
     }
 
-    /// Adds the contents that earlier runs read before a truncation, so that copies of them are recognized.
+    /// Adds the former contents of the inode, which earlier runs read before the file was truncated. Copies of these contents
+    /// are then recognized.
     fn remember_former(&mut self, tracked: &Arc<Tracked>) {
         let mut state = tracked.state();
         let former = self.known.remove_former(tracked.inode);
@@ -336,7 +346,8 @@ impl Admission {
         }
     }
 
-    /// Where to begin reading a file with a rotated name, of which no byte was sent: at its start, unless it is a copy.
+    /// Decides where to begin reading a file under a rotated name of which no byte was sent yet: at its first byte, or, if it is
+    /// a copy, after the part that was read of the original. Returns None if the file must not be read.
     fn begin_unseen(
         &mut self,
         file: &fs::File,
@@ -375,9 +386,9 @@ impl Admission {
         Ok(Some(Beginning::new(tracked, begin, stat)))
     }
 
-    /// Whether the file is a copy of another one: its name extends the other's by a suffix, the other is older, and begins with
-    /// the same bytes. The lines are then read from the original. A rotated file is no copy: it is older than the file that now
-    /// has its original name.
+    /// Whether the file is a copy of an original whose lines are read anyway: the name of the copy is that of the original with
+    /// a suffix, and the original is older and begins with the same bytes. A rotated file is no copy, because it is older than
+    /// the file that has its original name now.
     fn is_copy_of_original(
         &self,
         file: &fs::File,
@@ -401,7 +412,8 @@ impl Admission {
         Ok(false)
     }
 
-    /// Begins at the last line start, so that a line that is being written is read whole.
+    /// Begins at the start of the last line if it has no newline yet, otherwise at the end. A line that is being written is then
+    /// read whole.
     fn begin_at_end(&self, file: &fs::File, stat: &Stat) -> io::Result<Begin> {
         let window = stat.len.min(self.common.options.line_max as u64 + 1);
         let mut last = Vec::new();

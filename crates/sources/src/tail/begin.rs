@@ -12,27 +12,28 @@ use super::{
 /// Where a reader begins.
 #[derive(Clone, Debug)]
 pub(super) enum Begin {
-    /// At the first byte of the inode's `generation`th content.
+    /// At the first byte. `generation` is the number of contents that the inode held before.
     Fresh {
         generation: u16,
-        /// The file appeared after the first start, so it may be a copy of another file.
+        /// Whether the file appeared after the first start. It may then be a copy of another file.
         appeared: bool,
     },
-    /// At a mark of a known file.
+    /// At a mark (an offset and a checksum of the bytes before it) of a known file.
     At(FileId, Mark),
-    /// At a mark of a file that a durable channel does not know yet. The reader announces the file first.
+    /// At a mark of a file that a durable channel does not know yet. The reader first announces the file: it sends the offset to
+    /// the channel, without records.
     Announce(FileId, Mark),
     /// In a compressed file.
     Gzip(GzipBegin),
 }
 
-/// Where the reader of a compressed file begins: at the first candidate that fits, otherwise at its beginning.
+/// Where the reader of a compressed file begins: at the first candidate whose mark fits the text, otherwise at the first byte.
 #[derive(Clone, Debug)]
 pub(super) struct GzipBegin {
     /// The identity of the file, if it is known.
     pub id: Option<FileId>,
     pub candidates: Vec<Candidate>,
-    /// The file is read only if a candidate fits.
+    /// Whether the file is read only if the mark of a candidate fits.
     pub only_candidates: bool,
 }
 
@@ -42,7 +43,7 @@ pub(super) struct Beginning {
     pub begin: Begin,
     /// When the file was last written.
     pub written: SystemTime,
-    /// The reader begins once this file was read to its end.
+    /// The previous file of the same rotation. The reader begins once that file was read to its end.
     pub after: Option<Arc<Tracked>>,
 }
 

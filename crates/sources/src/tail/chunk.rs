@@ -1,4 +1,5 @@
-//! The bytes of one read, and bytes before them that prove that the file has not changed.
+//! The bytes of one read. Each read also covers some bytes before the position, which show whether the file was truncated or
+//! rewritten.
 
 use std::{fs, io};
 
@@ -9,7 +10,7 @@ use millstream_sys::disk::read_at;
 use super::identity::Mark;
 use crate::flight::share;
 
-/// Bytes that were read behind a mark.
+/// Bytes that were read after a mark, and the bytes before it that its checksum covers.
 pub(super) struct Chunk {
     buffer: Buffer,
     /// The number of bytes at the start of the buffer that lie before the mark.
@@ -19,13 +20,13 @@ pub(super) struct Chunk {
 }
 
 impl Chunk {
-    /// The size of the buffer for reading `bytes` bytes at `mark`. One byte more, because the last line of a file may need a
-    /// newline.
+    /// The size of the buffer for reading `bytes` bytes at `mark`. Includes one byte for the newline that the last line of a file
+    /// may lack.
     pub(super) fn memory(mark: Mark, bytes: usize) -> usize {
         mark.covered() + bytes + 1
     }
 
-    /// Reads at most `bytes` bytes behind `mark`. None if the bytes before the mark have changed.
+    /// Reads at most `bytes` bytes after `mark`. Returns None if the bytes before the mark have changed.
     pub(super) fn read(
         file: &fs::File,
         mut buffer: Buffer,
@@ -54,12 +55,13 @@ impl Chunk {
         &self.buffer[self.covered..]
     }
 
-    /// The mark behind the first `bytes` bytes of the text.
+    /// The mark after the first `bytes` bytes of the text.
     pub(super) fn mark(&self, bytes: usize) -> Mark {
         Mark::new(self.at + bytes as u64, &self.buffer[..self.covered + bytes])
     }
 
-    /// The first `bytes` bytes of the text, which are whole lines. Copies them if they are few, otherwise keeps the buffer.
+    /// The first `bytes` bytes of the text, which are whole lines. Copies them if they are few; otherwise the result owns
+    /// the buffer.
     pub(super) fn into_lines(self, bytes: usize) -> Bytes {
         share(self.buffer, self.covered..self.covered + bytes)
     }
@@ -79,7 +81,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn bytes_are_read_only_behind_the_content_that_the_mark_covers() {
+    async fn a_chunk_is_read_only_if_the_bytes_before_its_mark_are_unchanged() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("a");
         fs::write(&path, "one\ntwo\nthree").unwrap();

@@ -24,7 +24,8 @@ impl FileContext {
         }
     }
 
-    /// Waits for a buffer. None when the source stops: the pool may be empty because no consumer runs any more.
+    /// Waits for a buffer. Returns None when the source stops: the wait could then last forever, because no consumer returns
+    /// buffers to the pool any more.
     pub(super) async fn reserve(&mut self, bytes: usize) -> Option<Buffer> {
         tokio::select! {
             biased;

@@ -10,23 +10,25 @@ use super::{
     identity::{Mark, Stat},
 };
 
-/// How long a new file with the same content as another one is held back: it may be a copy in progress.
+/// How long a new file with the same content as another one is held back, because it may be a copy in progress. Measured from its
+/// last growth.
 const COPY_WAIT: Duration = Duration::from_secs(10);
-/// The interval at which such a file is checked.
+/// The interval at which a file is checked while it is held back.
 const COPY_LOOK: Duration = Duration::from_millis(20);
 
 /// The answer to whether a new file is a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Copied {
-    /// No copy: all of it is read.
+    /// The file is not a copy. All of it is read.
     No,
-    /// A copy of a file that was already read up to this mark.
+    /// The file is a copy of a file that was already read up to this mark.
     UpTo(Mark),
     /// The source stops. Nothing is sent from a file that may be a copy.
     Stopped,
 }
 
-/// Compares a new file of `len` bytes with files that begin alike. Waits while it may still become a copy of one.
+/// Compares a new file of `len` bytes with files that begin alike. Waits while the new file may still
+/// become a copy of one of them.
 pub(super) async fn find_original(
     context: &mut FileContext,
     file: &fs::File,
@@ -40,7 +42,7 @@ pub(super) async fn find_original(
             Likeness::CopyUpTo(offset) => {
                 return Ok(Mark::read(file, offset)?.map_or(Copied::No, Copied::UpTo));
             }
-            // With `--once`, nothing is waited for: the file counts as new.
+            // With `--once` there is no wait: the file counts as new.
             Likeness::Perhaps if context.source.once => return Ok(Copied::No),
             Likeness::Perhaps => {}
         }

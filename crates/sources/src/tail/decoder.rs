@@ -1,10 +1,10 @@
-//! Finds where records end in the bytes behind the position.
+//! Finds where records end in the bytes after the position.
 //!
 //! `read -> [decode] -> send -> keep -> read back -> process -> encode -> write -> settle`
 //!
-//! Plain lines are found without looking at each of them. Joined records and text in other encodings are made line by line by a
-//! [`Framer`]. In both cases, text without a whole record is passed in again once there is more of it, so the position never
-//! points into a record. Pure: no I/O and no waiting.
+//! For plain lines only the end of the last whole line is searched, so most lines are never examined. A [`Framer`] processes
+//! joined records and text in other encodings line by line. In both cases, text without a whole record is decoded again once
+//! there is more of it, so the position never points into a record. This module does no I/O and never waits.
 
 use std::time::Instant;
 
@@ -22,7 +22,7 @@ const READ_BYTES_MIN: usize = 4 << 10;
 /// Finds records in the bytes that are read.
 #[derive(Debug)]
 pub(super) struct Decoder {
-    /// Makes the records, unless they are plain lines.
+    /// Makes the records. None if plain lines are the records.
     framer: Option<Framer>,
     line_max: usize,
     too_long: TooLong,
@@ -30,15 +30,15 @@ pub(super) struct Decoder {
     first_read: usize,
     /// The number of bytes of the next read. Larger than `first_read` only for a long record.
     read_bytes: usize,
-    /// The number of bytes behind the position that hold no whole record.
+    /// The number of bytes after the position that hold no whole record.
     partial: u64,
-    /// Since when there has been a record that may be complete.
+    /// Since when the text after the position is a record that is complete unless more lines follow. None if there is none.
     pending_since: Option<Instant>,
-    /// Whether all remaining bytes become records.
+    /// Whether all remaining bytes become records, because the file is closed.
     closing: bool,
 }
 
-/// The content at the start of a text.
+/// The result of decoding the start of a text.
 #[derive(Debug)]
 pub(super) enum Decoded {
     /// Whole lines of this many bytes in total.
@@ -47,14 +47,14 @@ pub(super) enum Decoded {
     Framed(Framed, usize),
     /// A line that is longer than `line_max`; its first piece has this many bytes.
     TooLong(usize),
-    /// No whole record, but the file holds more: the next read will be larger.
+    /// No whole record, but the file holds more. The next read will be larger.
     More,
-    /// No whole record.
+    /// No whole record, and the file holds nothing more.
     Partial,
 }
 
 impl Decoder {
-    /// `by_line`: makes even plain lines one by one, because the text is not in a buffer of the pool.
+    /// `by_line`: uses a framer even for plain lines, because the text is not in a pooled buffer that the batch could own.
     pub(super) fn new(options: &Options, by_line: bool) -> Self {
         let first_read = match usize::try_from(options.rate_max) {
             Ok(rate @ 1..) => READ_BYTES.min(rate.max(READ_BYTES_MIN)),
@@ -95,17 +95,17 @@ impl Decoder {
         self.read_bytes
     }
 
-    /// Bytes behind the position that hold no whole record.
+    /// The number of bytes after the position that hold no whole record.
     pub(super) fn partial(&self) -> u64 {
         self.partial
     }
 
-    /// Notes that the next `bytes` bytes hold no whole record. 0: they must be read again in any case.
+    /// Notes that the next `bytes` bytes hold no whole record. 0: the bytes are decoded again even if the file has not grown.
     pub(super) fn set_partial(&mut self, bytes: u64) {
         self.partial = bytes;
     }
 
-    /// With `true`, all remaining bytes become records.
+    /// Sets whether all remaining bytes become records.
     pub(super) fn set_closing(&mut self, closing: bool) {
         self.closing = closing;
     }
@@ -125,14 +125,14 @@ impl Decoder {
         available != self.partial || self.closing || self.is_quiet()
     }
 
-    /// Notes that the position moved behind the decoded records.
+    /// Notes that the position moved to the end of the decoded records.
     pub(super) fn advanced(&mut self) {
         self.read_bytes = self.first_read;
         self.partial = 0;
         self.pending_since = None;
     }
 
-    /// Notes that the position moved elsewhere. Forgets everything about the bytes behind the old one.
+    /// Notes that the position moved elsewhere. Forgets everything about the bytes after the old position.
     pub(super) fn reset(&mut self) {
         self.advanced();
         if let Some(framer) = &mut self.framer {
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn text_without_a_whole_line_is_shown_again_with_more() {
+    fn text_without_a_whole_line_is_decoded_again_when_there_is_more() {
         let options = options(r#"{"paths": "/a", "line_max": "8B", "rate_max": "4KiB"}"#);
         let mut decoder = Decoder::new(&options, false);
         assert_eq!(decoder.read_bytes(), 4096);

@@ -1,7 +1,7 @@
 //! Removes or renames files that were read (`when_done`).
 //!
-//! For directories into which programs put whole files. A file is done when it was read to its end and not written for
-//! `rotate_wait`. Lines that are written to it later may not be read.
+//! This is meant for directories into which programs put complete files. A file is done when it was read to its end and not
+//! written for `rotate_wait`. Lines that are written to it later may not be read.
 
 use std::{fs, io, path::Path};
 
@@ -11,19 +11,19 @@ use serde::Deserialize;
 
 /// The suffix of the names of renamed files.
 pub(super) const SUFFIX: &str = ".done";
-/// The most names that are tried when others are taken.
+/// The largest number of names that are tried if names are taken.
 const NAMES_MAX: u32 = 10_000;
 
 /// Action for a file that was read completely.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum WhenDone {
-    /// It stays.
+    /// The file stays.
     #[default]
     Keep,
-    /// It is removed.
+    /// The file is removed.
     Delete,
-    /// `.done` is added to its name; files with such names are not read.
+    /// `.done` is appended to the name of the file. Files with this suffix are not read.
     Rename,
 }
 
@@ -38,7 +38,7 @@ impl WhenDone {
     }
 }
 
-/// Adds the suffix to the name, with a number before it if that name is taken.
+/// Appends the suffix to the name. If that name is taken, inserts a number before the suffix.
 fn rename(path: &Path) -> io::Result<()> {
     for number in 0..NAMES_MAX {
         let mut name = path.as_os_str().to_owned();

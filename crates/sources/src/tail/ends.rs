@@ -10,13 +10,13 @@ use super::identity::{Inode, Mark};
 /// How a reader ended.
 #[derive(Clone, Debug)]
 pub(super) struct Ended {
-    /// The inode it read.
+    /// The inode that the reader read.
     pub inode: Inode,
-    /// Where reading resumes. None if nothing was sent or known.
+    /// Where reading resumes. None if nothing was sent and no earlier position is known.
     pub left_at: Option<(FileId, Mark)>,
     /// False if the reader panicked.
     pub in_order: bool,
-    /// The length of the compressed file, if all of it was read.
+    /// The length of the compressed file. None if the file is not compressed or was not read completely.
     pub compressed: Option<u64>,
 }
 
@@ -28,12 +28,12 @@ pub(super) struct Ends {
 }
 
 impl Ends {
-    /// Returns when a reader has ended since the last call.
+    /// Waits until a reader has ended since the last call.
     pub(super) async fn changed(&self) {
         self.added.notified().await;
     }
 
-    /// Removes and returns the ends of readers since the last call.
+    /// Removes and returns the readers that have ended since the last call.
     pub(super) fn drain(&self) -> Vec<Ended> {
         std::mem::take(&mut *self.ended.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_reader_that_panics_is_reported_like_one_that_returns() {
+    async fn the_ends_of_readers_that_panic_and_return_are_reported() {
         let ends = Arc::new(Ends::default());
         drop(EndGuard::new(ends.clone(), end(false)));
         EndGuard::new(ends.clone(), end(false)).finish(end(true));

@@ -1,8 +1,8 @@
-//! Files compressed by gzip. Each is decompressed while it is read, once, to its end.
+//! Reads files compressed by gzip. Each is decompressed while it is read, once, to its end.
 //!
 //! Positions are offsets in the decompressed text. A file may be compressed after a part of it was read (logrotate's
-//! `compress`). The compressed file then continues where the reader of the original stopped: its head is the same, and known
-//! marks are compared with its text.
+//! `compress`). Reading of the compressed file then begins where the reader of the original stopped. The original is recognized
+//! by its head (a checksum of the first line) and its marks (checksums of the bytes before certain offsets).
 
 use std::{fs, io, io::Write, path::Path, time::Duration, time::Instant};
 
@@ -23,7 +23,8 @@ const BYTES_MIN: u64 = 20;
 const INFLATE_BYTES: usize = 4 << 10;
 /// Decompressed bytes that are skipped before the task yields to others.
 const TURN_BYTES: u64 = 512 << 10;
-/// The interval at which a file is checked that is shorter than the part of its original that was read.
+/// The interval at which a file is checked that is still being compressed. Its text is then shorter than the part of the original
+/// that was read.
 const GROWTH_LOOK: Duration = Duration::from_millis(500);
 
 /// The kind of a file, by its first bytes.
@@ -47,8 +48,9 @@ pub(super) fn form(start: &[u8], len: u64, path: &Path) -> Form {
     }
 }
 
-/// Whether the text of a file was read completely, up to `offset`. The last four bytes of the file hold the length of the last
-/// member's text. If that does not match, the file may have several members and is decompressed once more.
+/// Whether the text of a file ends at `offset`. The last four bytes of the file hold the length of the text of its last member.
+/// If the file has several members, this may return false although the text ends there. The file is then decompressed once
+/// more.
 pub(super) fn is_read(file: &fs::File, len: u64, offset: u64) -> io::Result<bool> {
     let mut last = Vec::new();
     read_at(file, &mut last, 4, len.saturating_sub(4))?;
@@ -56,7 +58,8 @@ pub(super) fn is_read(file: &fs::File, len: u64, offset: u64) -> io::Result<bool
     Ok(offset > 0 && text_bytes.is_ok_and(|bytes| bytes == offset as u32))
 }
 
-/// The first line of the text, or the part of it that a head covers. Empty if the file does not hold that much yet.
+/// The first `head_bytes` bytes of the text or more, which contain the part of the first line that a head covers. Fewer if the
+/// text is shorter.
 pub(super) fn first_line(file: &fs::File, head_bytes: usize) -> io::Result<Vec<u8>> {
     let mut inflater = Inflater::default();
     inflater.fill(file, head_bytes as u64)?;
@@ -79,13 +82,14 @@ impl GzipText {
         }
     }
 
-    /// Continues at the first byte.
+    /// Starts over at the first byte.
     pub(super) fn restart(&mut self) {
         self.inflater = Inflater::default();
     }
 
-    /// Finds the first candidate whose mark fits the text. Waits for more text while the file is being written. `since`
-    /// replaces the time of the last write if that lies in the future.
+    /// Finds the first candidate whose mark fits the text, and returns the mark at its offset. Returns None if no candidate fits.
+    /// Waits for more text while the file is being written. `since` is used instead of the time of the last write if that time
+    /// lies in the future.
     pub(super) async fn find(
         &mut self,
         file: &fs::File,
@@ -176,14 +180,14 @@ impl GzipText {
         is_at
     }
 
-    /// Decompresses until `bytes` bytes of text behind `mark` are available, or the text ends. Returns the number available.
+    /// Decompresses until `bytes` bytes of text after `mark` are available, or the text ends. Returns the number available.
     pub(super) fn fill(&mut self, file: &fs::File, mark: Mark, bytes: usize) -> io::Result<u64> {
         self.inflater.forget(mark.offset - mark.covered() as u64);
         self.inflater.fill(file, mark.offset + bytes as u64)?;
         Ok(self.inflater.end() - mark.offset)
     }
 
-    /// The text behind `mark` that [`GzipText::fill`] made available.
+    /// The text after `mark` that [`GzipText::fill`] made available.
     pub(super) fn text(&self, mark: Mark) -> &[u8] {
         self.inflater.text.get(mark.covered()..).unwrap_or_default()
     }
@@ -193,7 +197,7 @@ impl GzipText {
         self.inflater.mark(offset)
     }
 
-    /// The reason why the file is damaged, if it is. The text ends at the damage.
+    /// The reason why the file is damaged. None if no damage was found. The text ends at the damage.
     pub(super) fn damage(&self) -> Option<&str> {
         self.inflater.broken.as_deref()
     }
@@ -213,7 +217,7 @@ struct Inflater {
     /// The text in memory. It begins at `begin`.
     text: Vec<u8>,
     begin: u64,
-    /// The reason why the file is damaged. The text ends there.
+    /// The reason why the file is damaged. None if no damage was found. The text ends at the damage.
     broken: Option<String>,
 }
 

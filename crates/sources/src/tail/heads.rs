@@ -1,9 +1,10 @@
 //! Recognizes copies of files.
 //!
 //! logrotate's `copytruncate` copies a file and then truncates it. If the copy matches `paths`, too, it holds lines that were
-//! already read, under a new inode. So a new file that begins like another one is compared with the marks of that one. If they
-//! fit, reading begins where the reader of the other file stopped, as soon as that file is truncated. Recently truncated
-//! contents are stored with the positions, including their last marks: the next run may be the first to find the copy.
+//! already read, under a new inode. A new file may be a copy of a known file if both have the same head, a checksum of the first
+//! line. It is then compared with the marks of the known file, checksums of the bytes before certain offsets. If they fit, and
+//! once the known file is truncated, reading of the copy begins where the reader of the known file stopped. Recently truncated
+//! contents are stored with the positions, including their last marks, because the next run may be the first to find the copy.
 
 use std::{
     collections::HashMap,
@@ -23,11 +24,11 @@ use super::{
 
 /// The time for which a truncated content is remembered. All copies of it are found within this time.
 const COPY_AGE_MAX: Duration = Duration::from_secs(60);
-/// The number of marks of a truncated content that are stored. They are spaced so that they reach back to two thirds of its
-/// length, and a copy is nearly as long.
+/// The number of marks of a truncated content that are stored. The marks are spaced so that the first of these lies at about two
+/// thirds of the length. This suffices, because a copy is nearly as long as its original.
 const STORED_MARKS_MAX: usize = 8;
 
-/// The files that have a reader, by how they begin. Cloning shares them.
+/// The files that have a reader, by head. Clones share the table.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Heads(Arc<Mutex<Table>>);
 
@@ -41,9 +42,9 @@ struct Table {
 /// The result of comparing a new file with others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Likeness {
-    /// Not like any other.
+    /// No other file is known with the same content.
     Own,
-    /// Like a file that may be truncated soon, or whose truncation was not noticed yet.
+    /// The content equals that of a file that may be truncated soon, or whose truncation was not noticed yet.
     Perhaps,
     /// A copy of a file that was truncated. Reading begins at this offset.
     CopyUpTo(u64),
@@ -54,7 +55,7 @@ impl Heads {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes how a file begins.
+    /// Adds a file under its head.
     pub(super) fn put(&self, id: &FileId, tracked: &Arc<Tracked>) {
         let mut table = self.lock();
         let alike = table.by_head.entry(head_key(id)).or_default();
@@ -66,10 +67,10 @@ impl Heads {
         alike.push(Arc::downgrade(tracked));
     }
 
-    /// Remembers the former contents of a file without a reader, while copies of them may appear.
+    /// Remembers the former contents of a file without a reader for as long as copies of them may appear.
     pub(super) fn linger(&self, tracked: Arc<Tracked>) {
         let mut state = tracked.state();
-        // No copy of the current content is looked for: no reader would notice its truncation.
+        // Copies of the current content are not looked for, because without a reader a truncation would not be noticed.
         state.settled = None;
         let remembers = !state.previous.is_empty();
         drop(state);
@@ -78,7 +79,7 @@ impl Heads {
         }
     }
 
-    /// Recently truncated contents, to be stored. Leaves out contents without marks: only the name shows their copies.
+    /// The recently truncated contents, to be stored. Leaves out contents without marks, whose copies are recognized only by name.
     pub(super) fn truncated(&self) -> Vec<Truncated> {
         let table = self.lock();
         let mut truncated = Vec::new();
@@ -103,8 +104,8 @@ impl Heads {
         truncated
     }
 
-    /// Remembers the truncations that an earlier run noticed. They count as noticed now, because time without a run must not
-    /// count.
+    /// Remembers the truncations that an earlier run noticed. Their age starts at zero again, because copies cannot be found while
+    /// the source does not run.
     pub(super) fn restore(&self, truncated: Vec<Truncated>) {
         for content in truncated.chunk_by(|one, next| one.id == next.id) {
             let Truncated { id, end, path, .. } = &content[0];
@@ -125,7 +126,7 @@ impl Heads {
         }
     }
 
-    /// The positions in truncated contents that began with this head.
+    /// For each truncated content with this head: the offset up to which it was settled, with the last mark before it.
     pub(super) fn former(&self, head: u64) -> Vec<Candidate> {
         let table = self.lock();
         let alike = table
@@ -230,7 +231,7 @@ impl Heads {
 
 /// Whether the last mark within the length of a file fits its bytes.
 fn fits(file: &fs::File, len: u64, marks: &[Mark]) -> io::Result<bool> {
-    // The same first line alone proves too little.
+    // Without such a mark, only the first lines are known to be equal, which proves too little.
     match marks
         .iter()
         .rev()
@@ -241,8 +242,8 @@ fn fits(file: &fs::File, len: u64, marks: &[Mark]) -> io::Result<bool> {
     }
 }
 
-/// Whether a new file of `len` bytes ends with the same bytes as the file at `path` has there. Also true if that file is
-/// shorter, because it is then being truncated.
+/// Whether the file at `path` has the same bytes before the offset `len` as a new file, whose length is `len`. Also true if the
+/// file at `path` is shorter, because it is then being truncated. False if `path` does not lead to `inode`.
 fn begins_alike(new: &fs::File, len: u64, path: &Path, inode: Inode) -> io::Result<bool> {
     let Ok(other) = fs::File::open(path) else {
         return Ok(false);

@@ -1,20 +1,21 @@
 //! Skips holes. A program that does not append continues at its old offset after its log was truncated (`copytruncate`). The
 //! file then grows again, with a hole before the first line.
 //!
-//! The file system (`SEEK_DATA`) distinguishes a hole from NULs that were written. The NULs behind the hole, up to the end of
-//! its block, count as part of it. A file smaller than a block cannot have a hole: there, NULs at the beginning count as one if
-//! they are at least as many as the bytes that were truncated.
+//! The file system (`SEEK_DATA`) distinguishes a hole from NULs that were written. A hole ends at the start of a block, and NULs
+//! at the start of that block count as part of the hole. A file smaller than a block cannot have a hole. So NULs at the start of
+//! a file count as a hole, too, if their number is at least the number of bytes that were truncated.
 
 use std::{fs, io};
 
 use millstream_sys::disk::read_at;
 use rustix::{fs::SeekFrom, io::Errno};
 
-/// The largest block size of common file systems, in bytes. The last block of a hole is NUL up to its end.
+/// The largest block size of common file systems, in bytes. NULs after a hole belong to it at most up to the next multiple of this
+/// size.
 const BLOCK_BYTES: usize = 64 << 10;
 
-/// The offset at which the hole that begins at `at` ends; None if there is no hole. `text` was read at `at`, `len` is the
-/// length of the file, and `truncated` the number of bytes in it before it was truncated.
+/// The offset at which the hole that begins at `at` ends. None if there is no hole. `text` was read at `at`, `len` is the length
+/// of the file, and `truncated` is the length that it had before it was truncated.
 pub(super) fn hole_end(
     file: &fs::File,
     at: u64,
@@ -47,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn written_nuls_are_a_hole_only_where_as_much_was_truncated() {
+    fn written_nuls_count_as_a_hole_only_if_they_cover_the_truncated_bytes() {
         let file = tempfile::NamedTempFile::new().unwrap();
         let text = b"\0\0\0\0line\n";
         fs::write(file.path(), text).unwrap();

@@ -1,7 +1,7 @@
 //! The identity of a tailed file, through renames, restarts, truncation and reuse of inodes.
 //!
-//! A file is known by device, inode, birth time and `head`. The head is made from its first line when its first batch is sent,
-//! and never changes after that:
+//! A file is identified by device, inode, birth time and `head`. The head is computed from the first line when the first batch
+//! is sent, and never changes after that:
 //!
 //! ```text
 //! bits 63..48   generation: 0, incremented each time the inode holds another content (copytruncate, recreated without a
@@ -10,9 +10,10 @@
 //! bits 31..0    CRC-32C of the first n bytes
 //! ```
 //!
-//! A file that grows keeps its head, because its first n bytes stay. Only those bytes are compared when it is found again. The
-//! first batch includes the first line, so two readers of the same file always make the same head. The generation distinguishes
-//! contents of one inode that begin with the same line (a CSV header). A head of 0 means that nothing of the file was sent yet.
+//! A file that grows keeps its head, because its first n bytes do not change. Only these bytes are compared when the file is
+//! found again. The first batch includes the first line, so two readers of the same file always compute the same head. The
+//! generation distinguishes contents of one inode that begin with the same line (a CSV header). A head of 0 means that nothing
+//! of the file was sent yet.
 //!
 //! A [`Mark`] is an offset and a checksum of the bytes before it. It reveals a file that was truncated and has grown past the
 //! offset again.
@@ -32,7 +33,7 @@ pub(super) const HEAD_BYTES_MAX: usize = 1024;
 /// The number of bytes before its offset that a mark covers. Fewer near the start of the file.
 pub(super) const MARK_BYTES: usize = 256;
 
-/// The identity of a file, as the system knows it.
+/// The identity of a file for the operating system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Inode {
     /// `st_dev`.
@@ -82,12 +83,13 @@ impl Stat {
         fs::metadata(path).map(Self::from)
     }
 
-    /// How long ago the file was written; zero if that lies in the future because the clock was set back.
+    /// How long ago the file was last written. Zero if the time of that write lies in the future, because the clock was set
+    /// back.
     pub(super) fn age(&self) -> Duration {
         self.written.elapsed().unwrap_or_default()
     }
 
-    /// When the file was written. None if that lies in the future because the clock was set back.
+    /// When the file was last written. None if that time lies in the future, because the clock was set back.
     pub(super) fn written_at(&self) -> Option<Instant> {
         Instant::now().checked_sub(self.written.elapsed().ok()?)
     }
@@ -98,8 +100,8 @@ impl Stat {
     }
 }
 
-/// The identity of a file whose first bytes are `start`, as the `generation`th content of its inode. `start` holds the first
-/// line, or 1024 bytes, or the whole file.
+/// The identity of a file whose first bytes are `start`. `generation` is the number of contents that its inode held before.
+/// `start` holds at least the first line, the first 1024 bytes, or the whole file.
 pub(super) fn file_id(inode: Inode, generation: u16, start: &[u8]) -> FileId {
     let start = &start[..start.len().min(HEAD_BYTES_MAX)];
     let line = memchr::memchr(b'\n', start).map_or(start, |end| &start[..=end]);
@@ -151,7 +153,7 @@ pub(super) struct Mark {
 }
 
 impl Mark {
-    /// The mark at `offset`. `before` ends there and holds at least the bytes that the mark covers.
+    /// The mark at `offset`. `before` ends at the offset and holds at least the bytes that the mark covers.
     pub(super) fn new(offset: u64, before: &[u8]) -> Self {
         let covered = &before[before.len() - covered_bytes(offset).min(before.len())..];
         Self {
@@ -168,18 +170,18 @@ impl Mark {
         Ok((read == bytes).then(|| Self::new(offset, &before)))
     }
 
-    /// How many bytes before the offset it covers.
+    /// The number of bytes before the offset that the mark covers.
     pub(super) fn covered(&self) -> usize {
         covered_bytes(self.offset)
     }
 
-    /// Whether `before` ends with the bytes that the mark covers.
+    /// Whether `before`, the [`Mark::covered`] bytes before the offset, has the checksum of the mark.
     pub(super) fn fits(&self, before: &[u8]) -> bool {
         crc32c(before) == self.crc
     }
 }
 
-/// A position that may apply to a file, if the mark fits its bytes.
+/// An offset at which reading of a file may continue. It applies if the mark fits the bytes of the file.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Candidate {
     pub offset: u64,
@@ -219,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_first_line_counts_up_to_its_limit() {
+    fn the_head_covers_at_most_1024_bytes_of_the_first_line() {
         let line = vec![b'x'; 5000];
         let id = file_id(INODE, 7, &line);
         assert!(begins_as(&id, &line[..1024]));
@@ -228,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mark_tells_whether_the_bytes_before_it_are_the_same() {
+    fn a_mark_shows_whether_the_bytes_before_it_are_unchanged() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("a");
         fs::write(&path, [b'a'; 1000]).unwrap();

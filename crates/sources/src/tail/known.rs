@@ -1,6 +1,7 @@
 //! The files without a reader. They are known from a durable channel, from the stored positions, and from readers that ended.
 //!
-//! A file that a scan finds is compared with them: it continues, its inode holds another content, or it is new.
+//! A file that a scan finds is compared with them. The result is a [`Verdict`]: the file continues, its inode holds another
+//! content, or the file is new. Heads, generations and marks are explained in `identity.rs`.
 
 use std::{collections::HashMap, fs, io, path::Path};
 
@@ -17,7 +18,7 @@ pub(super) struct Past {
     pub id: FileId,
     /// Where reading continues.
     pub offset: u64,
-    /// A mark at or before the offset, if one is known. A durable channel keeps only the offset.
+    /// A mark at or before the offset. None if a durable channel has the offset, but no mark was stored.
     pub mark: Option<Mark>,
     seen: u64,
     path: String,
@@ -40,7 +41,7 @@ impl Past {
 #[derive(Debug, Default)]
 pub(super) struct Known {
     files: HashMap<(u64, i64), Vec<Past>>,
-    /// Contents that were truncated after the positions were last stored: the channel has a later generation of their inode.
+    /// Contents that were truncated after the positions were last stored: the channel knows a later content of the same inode.
     /// The next scan may find copies of them.
     former: HashMap<(u64, i64), Vec<Past>>,
 }
@@ -50,9 +51,9 @@ pub(super) struct Known {
 pub(super) enum Verdict {
     /// No part of the file was read.
     New,
-    /// It continues at the mark.
+    /// The file is known. Reading continues at the mark.
     Continues(FileId, Mark),
-    /// Its inode held another content before.
+    /// The inode of the file held another content before.
     Replaced(Past),
 }
 
@@ -87,7 +88,8 @@ impl Known {
             });
             if let Some(past) = displaced.filter(|past| !past.is_unsent()) {
                 let former = known.former.entry((id.inode, id.birth)).or_default();
-                // A copy of a content without a mark is recognized only by its name, and only for the last content.
+                // A copy of a content without a mark is recognized only by its name. This works only for the last content, so
+                // older contents without a mark are dropped.
                 former.retain(|other| other.marks().next().is_some());
                 former.push(past);
             }
@@ -103,7 +105,7 @@ impl Known {
         former
     }
 
-    /// Notes where a file continues.
+    /// Sets where reading of a file continues.
     pub(super) fn set(&mut self, id: FileId, mark: Mark, path: &Path) {
         let _ = self.put(Past {
             id,
@@ -114,7 +116,8 @@ impl Known {
         });
     }
 
-    /// Notes a file of which nothing was sent yet. It is then read from its beginning, even under another name.
+    /// Adds a file of which nothing was sent yet, unless its inode is known. It is then read from its beginning, even under
+    /// another name.
     pub(super) fn expect(&mut self, inode: Inode, path: &Path) {
         if self.find(inode).is_none() {
             let id = FileId {
@@ -127,7 +130,8 @@ impl Known {
         }
     }
 
-    /// Notes a content. Only the newest content of an inode can still exist. Returns an older one that was known before.
+    /// Adds or updates a content. An older content of the same inode can no longer exist, so it is replaced and returned. A content
+    /// that is older than the known one is ignored.
     fn put(&mut self, mut past: Past) -> Option<Past> {
         let all = self
             .files

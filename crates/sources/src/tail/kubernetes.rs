@@ -1,4 +1,4 @@
-//! The logs of pods: where the kubelet writes them, and which values their paths imply.
+//! The logs of pods: the paths to which the kubelet writes them, and the values that follow from a path.
 //!
 //! ```text
 //! /var/log/pods / NAMESPACE_POD_UID / CONTAINER / 0.log
@@ -14,7 +14,7 @@ use millstream_record::Values;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-/// The values of the log of a pod.
+/// The names of the values that follow from the path of a pod's log.
 const VALUES: [&str; 4] = [
     "kubernetes.namespace",
     "kubernetes.pod",
@@ -22,7 +22,7 @@ const VALUES: [&str; 4] = [
     "kubernetes.uid",
 ];
 
-/// The values of every file, followed by those above.
+/// The names of all values of a pod's log: those of every file, then [`VALUES`].
 pub(super) const FILE_VALUES: [&str; 6] =
     ["host", "path", VALUES[0], VALUES[1], VALUES[2], VALUES[3]];
 
@@ -37,9 +37,9 @@ pub(super) const TAG: &str = "kube.{kubernetes.namespace}.{kubernetes.pod}.{kube
 pub(super) struct Kubernetes {
     /// Log directory of the kubelet.
     root: String,
-    /// This pod, whose logs are not read: `NAMESPACE/POD`, or a name in any namespace. Default: the environment variables
-    /// `POD_NAMESPACE` (or the namespace of the service account) and `POD_NAME` (or `HOSTNAME`, which is the name of the pod
-    /// unless it uses `hostNetwork`).
+    /// Pod in which Millstream runs, whose logs are not read: `NAMESPACE/POD`, or `POD` in any namespace. Default: the environment
+    /// variables `POD_NAMESPACE` (or the namespace of the service account) and `POD_NAME` (or `HOSTNAME`, which is the name of the
+    /// pod unless it uses `hostNetwork`).
     own_pod: Option<String>,
 }
 
@@ -57,12 +57,12 @@ impl Kubernetes {
         self.root.trim_end_matches('/')
     }
 
-    /// Matches all current logs.
+    /// The pattern that matches the paths of all current logs.
     pub(super) fn paths(&self) -> String {
         format!("{}/*/*/*.log", self.root())
     }
 
-    /// Matches the logs of this pod; None if its name is unknown.
+    /// The pattern that matches the logs of the pod in which Millstream runs. None if the name of the pod is unknown.
     pub(super) fn itself(&self) -> Option<String> {
         let variable = |name| std::env::var(name).ok();
         let (namespace, pod) = match &self.own_pod {
@@ -89,7 +89,7 @@ impl Kubernetes {
         is_name(&pod).then(|| format!("{}/{namespace}_{pod}_*/**", self.root()))
     }
 
-    /// Sets the values that the path of a log implies.
+    /// Sets the values that follow from the path of a log.
     pub(super) fn set_values(&self, path: &Path, values: &mut Values) {
         let Ok(below) = path.strip_prefix(self.root()) else {
             return;
@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_path_of_a_log_says_whose_it_is() {
+    fn the_path_of_a_log_yields_its_pod_and_container() {
         let mut values = Values::new();
         let path = "/var/log/pods/shop_web-7f9_0a1b-2c/nginx/0.log.20261121-070000";
         Kubernetes::default().set_values(path.as_ref(), &mut values);
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn its_own_pod_is_excluded_by_name() {
+    fn the_pod_of_millstream_is_excluded_by_its_name() {
         let mut kubernetes = Kubernetes {
             root: "/pods/".to_owned(),
             own_pod: Some("millstream-x1".to_owned()),

@@ -1,4 +1,4 @@
-//! Reports how many bytes the files of a source are behind.
+//! Reports the lags of the files of a source: their numbers of unread bytes.
 
 use std::{
     cmp::Reverse,
@@ -15,14 +15,14 @@ use super::{identity::Inode, source_state::TailMeters, tracked::Tracked};
 /// The interval at which the largest lags are determined.
 const LAG_EVERY: Duration = Duration::from_secs(1);
 
-/// Reports the files that are furthest behind.
+/// Reports the files with the largest lags.
 #[derive(Debug, Default)]
 pub(super) struct LagReport {
     at: Option<Instant>,
 }
 
 impl LagReport {
-    /// When to look next; None while no file is behind.
+    /// When [`LagReport::look`] is due. None while no file has unread bytes.
     pub(super) fn at(&self) -> Option<Instant> {
         self.at
     }

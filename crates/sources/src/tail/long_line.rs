@@ -18,7 +18,8 @@ pub(super) struct LineEnd {
 }
 
 impl LineEnd {
-    /// The mark behind the first newline between `from` and `len`, the length of the file; None if there is none yet.
+    /// Searches the file from `from` to its length `len`, and returns the mark after the first newline. None if there is no newline
+    /// yet.
     pub(super) async fn find(
         &mut self,
         file: &fs::File,
@@ -43,7 +44,7 @@ impl LineEnd {
         Ok(None)
     }
 
-    /// Forgets the current line: the next search is for another one.
+    /// Forgets how far the current line was searched, because the next search is for another line.
     pub(super) fn reset(&mut self) {
         self.searched = 0;
     }

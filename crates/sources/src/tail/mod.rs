@@ -2,16 +2,17 @@
 //!
 //! `[read] -> decode -> send -> keep -> read back -> process -> encode -> write -> settle`
 //!
-//! - `run.rs` finds files and gives each a reader. `scan.rs` walks through the directories, `watch.rs` reports changes,
+//! - `run.rs` finds files and gives each a reader. `scan.rs` scans the directories, `watch.rs` reports changes,
 //!   `admission.rs` decides which files are read and from where (`begin.rs`), `store.rs` decides when positions are written.
-//! - `reader.rs` is the hop itself: reads a `chunk.rs` from the `open_file.rs`, cuts it into records with the `decoder.rs`, and
-//!   sends them with the `sender.rs`. The `position.rs` moves with them, `pace.rs` lets batches grow. `gzip.rs`,
-//!   `long_line.rs`, `hole.rs`, `copy.rs` and `done.rs` handle one special case each.
-//! - `identity.rs` distinguishes files; `known.rs` and `positions.rs` remember those of earlier runs, `tracked.rs` and
-//!   `heads.rs` those that are being read.
-//! - `source_state.rs`, `context.rs`, `ends.rs` and `signal.rs` connect readers and run.
+//! - `reader.rs` reads the bytes of one file: it opens the file (`open_file.rs`), reads a chunk (`chunk.rs`), cuts it into
+//!   records (`records.rs`, `decoder.rs`) and sends them (`sender.rs`). `position.rs` tracks how far the file was sent and
+//!   settled, and `pace.rs` delays reads so that batches grow. `gzip.rs`, `long_line.rs`, `hole.rs`, `copy.rs` and `done.rs`
+//!   handle one special case each.
+//! - `identity.rs` distinguishes files. `known.rs` and `positions.rs` remember the files of earlier runs. `tracked.rs` holds the
+//!   state of the files that are being read, and `heads.rs` recognizes copies of them.
+//! - `source_state.rs`, `context.rs`, `ends.rs` and `signal.rs` connect the readers with `run.rs`.
 //!
-//! No line of a file is lost, and behind a durable channel none is delivered twice.
+//! No line of a file is lost. If the source sends to a durable channel, no line is delivered twice.
 
 mod admission;
 mod begin;
@@ -78,7 +79,7 @@ struct Tail(Arc<Options>);
 
 impl Source for Tail {
     fn bind(&mut self, _: &SourceContext) -> Result<(), Failure> {
-        // Nothing is needed before the start, and files may appear later.
+        // There is nothing to bind: `run` finds the files, and they may appear later.
         Ok(())
     }
 
@@ -94,11 +95,11 @@ impl Source for Tail {
         match durable {
             true => Promise::new(
                 Guarantee::ExactlyOnce,
-                "what a truncation destroys before it is read is gone",
+                "lines that a truncation destroys before they are read are lost",
             ),
             false => Promise::new(
                 Guarantee::AtLeastOnce,
-                "what was read within about a second before a crash is read again",
+                "lines that were read within about a second before a crash are read again",
             ),
         }
     }

@@ -13,7 +13,7 @@ use super::identity::{Inode, Stat};
 /// A file that was not written for this long is closed. It is opened again when it is written.
 const CLOSE_AFTER: Duration = Duration::from_secs(600);
 
-/// A file that is opened on demand. The gauge counts it while it is open.
+/// A file that is opened on demand.
 #[derive(Debug)]
 pub(super) struct OpenFile {
     file: Option<fs::File>,
@@ -21,7 +21,7 @@ pub(super) struct OpenFile {
 }
 
 impl OpenFile {
-    /// A closed file; `open_files` counts it while it is open.
+    /// A file that is not open yet. The gauge `open_files` counts it while it is open.
     pub(super) fn new(open_files: Meter) -> Self {
         Self {
             file: None,
@@ -34,7 +34,7 @@ impl OpenFile {
         self.file.as_ref()
     }
 
-    /// Opens the file unless it is open. False if its path does not exist or now leads to another file.
+    /// Opens the file unless it is open. Returns false if the path does not exist or now leads to another file.
     pub(super) fn open(&mut self, path: &Path, inode: Inode) -> io::Result<bool> {
         if self.file.is_some() {
             return Ok(true);
@@ -71,7 +71,8 @@ impl OpenFile {
         Some(Stat::of(self.get()?).ok()?.len)
     }
 
-    /// When the file was last written. None if that lies in the future because the clock was set back.
+    /// When the file was last written. None if the file is closed, or if that time lies in the future because the clock was set
+    /// back.
     pub(super) fn written_at(&self) -> Option<Instant> {
         Stat::of(self.get()?).ok()?.written_at()
     }

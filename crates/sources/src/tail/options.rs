@@ -25,14 +25,16 @@ pub(super) struct Config {
     /// Files to read: paths with `*`, `?`, `[a-z]`, `{a,b}` and `**` (any directories). Required without `kubernetes`.
     #[serde(default)]
     paths: OneOrMany<String>,
-    /// Reads the logs of the pods of this machine (`{}`): sets their paths, the framing `cri`, the values
-    /// `kubernetes.namespace`, `.pod`, `.container` and `.uid`, and the tag `kube.NAMESPACE.POD.CONTAINER`.
+    /// Reads the logs of the pods of this machine; `{}` enables it with all defaults. Adds the paths of these logs to `paths`,
+    /// uses the framing `cri` instead of `lines`, sets the values `kubernetes.namespace`, `.pod`, `.container` and `.uid`, and
+    /// makes `kube.NAMESPACE.POD.CONTAINER` the default tag.
     #[serde(default)]
     kubernetes: Option<Kubernetes>,
     /// Files to skip: patterns of names (`*.gz`) or, with a slash, of whole paths.
     #[serde(default)]
     exclude: OneOrMany<String>,
-    /// Position at which to begin files that existed before the first start. Files that appear later are read from their beginning.
+    /// Position at which to begin reading files that existed before the first start. Files that appear later are read from their
+    /// beginning.
     #[serde(default)]
     start: Start,
     /// Tag of the records: a text in which `*` stands for the path of the file with dots instead of slashes, or a template of
@@ -57,18 +59,20 @@ pub(super) struct Config {
     /// Skips files that were last written longer ago than this, until they are written again. 0: no limit.
     #[serde(default)]
     ignore_older: Period,
-    /// Bytes read from one file per second, at most. 0: no limit. Files take turns in either case.
+    /// Largest number of bytes that are read from one file per second. 0: no limit. With or without a limit, files are read in
+    /// turns.
     #[serde(default)]
     rate_max: Size,
-    /// Action for a file that was read to its end, was not written for `rotate_wait`, and of which everything is kept or settled.
-    /// For directories into which whole files are put.
+    /// Action for a finished file: it was read to its end, it was not written for `rotate_wait`, and all its records are kept or
+    /// settled. Meant for directories into which programs put complete files.
     #[serde(default)]
     when_done: WhenDone,
     /// Time without a write after which a renamed or removed file is closed.
     #[serde(default = "rotate_wait")]
     rotate_wait: Period,
-    /// Interval at which directories are scanned and files without kernel notifications are checked. If a scan takes more than
-    /// a thousandth of it, scans are proportionally rarer, but happen at least once in six times the interval.
+    /// Interval at which directories are scanned. Files for which the kernel sends no notifications are checked at least this
+    /// often. After a slow scan, the next one is delayed to a thousand times the duration of the scan, but at most to six times
+    /// the interval.
     #[serde(default = "rescan")]
     rescan: Period,
 }
@@ -91,14 +95,14 @@ fn rescan() -> Period {
     Period::secs(10)
 }
 
-/// Position at which to begin files that existed before the first start.
+/// Position at which to begin reading files that existed before the first start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Start {
-    /// At their first line.
+    /// At the first line.
     #[default]
     Beginning,
-    /// At the line that is being written.
+    /// At the end. If the last line has no newline yet, at the start of that line.
     End,
 }
 
@@ -106,10 +110,10 @@ pub(super) enum Start {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Compressed {
-    /// They are read once, whatever their name is.
+    /// The files are decompressed and read once, even if their names do not end in `.gz`.
     #[default]
     Read,
-    /// They are skipped.
+    /// The files are not read.
     Skip,
 }
 
@@ -143,7 +147,7 @@ impl Options {
         values
     }
 
-    /// The names of these values.
+    /// The names of the values that [`Options::values_of`] sets.
     pub(super) fn values(&self) -> &'static [&'static str] {
         values(self.kubernetes.is_some())
     }

@@ -1,4 +1,4 @@
-//! How far a reader is behind, and how often it wakes up.
+//! The lag of a reader, its number of unread bytes, and the frequency of its wake-ups.
 //!
 //! A file that is written in small pieces would wake its reader for each of them, or keep it running. After several wake-ups in
 //! quick succession, the reader naps before it reads again. A busy file then needs far fewer reads; an idle one is never
@@ -14,7 +14,7 @@ use std::{
 
 use millstream_pipeline::meters::Meter;
 
-/// Two wake-ups count as near if at most this time lies between them.
+/// A wake-up is called near if it follows the previous one within this time.
 const NEAR: Duration = Duration::from_millis(10);
 /// This many near wake-ups in a row cause a nap.
 const WAKES: u32 = 5;
@@ -28,7 +28,7 @@ pub(super) struct Pace {
     lag: Meter,
     /// Unread bytes of this file.
     behind: u64,
-    /// The same number, published for the run.
+    /// The unread bytes of this file again, for `run.rs` to read.
     own: Arc<AtomicU64>,
     /// Bytes read since the reader last paused for `rate_max`.
     pub owed: u64,

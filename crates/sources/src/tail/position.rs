@@ -1,6 +1,7 @@
 //! How far a file was read, and how far it is settled.
 //!
-//! The run reads the settled position from [`Tracked`] when it stores the positions of all files.
+//! `run.rs` reads the settled position from [`Tracked`] when it stores the positions of all files. A position is a mark: an
+//! offset and a checksum of the bytes before it.
 
 use std::{fs, io, sync::Arc};
 
@@ -31,7 +32,7 @@ pub(super) struct Position {
 }
 
 impl Position {
-    /// The position `next` in the `generation`th content of an inode.
+    /// Starts at `next`. `generation` is the number of contents that the inode held before.
     pub(super) fn new(
         tracked: Arc<Tracked>,
         heads: Heads,
@@ -65,7 +66,7 @@ impl Position {
         self.flight.settled() == self.next
     }
 
-    /// The identity of the file, if it is determined.
+    /// The identity of the file. None if it is not determined yet.
     pub(super) fn id(&self) -> Option<FileId> {
         self.id
     }
@@ -81,7 +82,7 @@ impl Position {
         Ok(id)
     }
 
-    /// Sets the identity of the file. It is read from the current position.
+    /// Sets the identity of the file. Reading begins at the current position.
     pub(super) fn adopt(&mut self, id: FileId) {
         self.id = Some(id);
         let mut state = self.tracked.state();
@@ -115,7 +116,7 @@ impl Position {
         self.tracked.state().advance(mark);
     }
 
-    /// Publishes the answers that have arrived. Fails if a batch was dropped.
+    /// Checks the receipts of the batches in flight, and publishes how far the file is settled. Fails if a batch was dropped.
     pub(super) fn collect(&mut self) -> Result<(), Unsettled> {
         if self.flight.collect()? {
             self.publish();
@@ -123,27 +124,27 @@ impl Position {
         Ok(())
     }
 
-    /// Waits for all answers. Fails if a batch was dropped.
+    /// Waits for the receipts of all batches in flight. Fails if a batch was dropped.
     pub(super) async fn land(&mut self) -> Result<(), Unsettled> {
         self.flight.land().await
     }
 
-    /// Waits for the oldest answer. Never returns if there is none outstanding.
+    /// Waits for the receipt of the oldest batch in flight. Never returns if no batch is in flight.
     pub(super) async fn answered(&mut self) {
         self.flight.answered().await;
     }
 
-    /// Whether an answer has to arrive before the next batch is sent.
+    /// Whether the largest number of batches is in flight, so that a receipt must arrive before the next batch is sent.
     pub(super) fn is_full(&self) -> bool {
         self.flight.is_full()
     }
 
-    /// Whether the next batch should be answered soon.
+    /// Whether consumers should settle the next batch early, so that the reader does not have to wait.
     pub(super) fn is_half_full(&self) -> bool {
         self.flight.is_half_full()
     }
 
-    /// Publishes for the run how far the file is settled.
+    /// Publishes how far the file is settled, so that `run.rs` stores it.
     pub(super) fn publish(&self) {
         let Some(id) = self.id else { return };
         let mark = self.flight.settled();

@@ -1,10 +1,11 @@
-//! The stored positions: one small file that is replaced as a whole. A durable channel has the offsets as well, but not the
-//! marks. The marks reveal a file that was truncated and grew while the source did not run.
+//! The stored positions: one small file that is replaced as a whole. A durable channel stores the offsets as well, but not the
+//! marks (checksums of the bytes before the offsets). The marks reveal a file that was truncated and grew while the source did
+//! not run.
 //!
 //! The body of the file is text:
 //!
 //! ```text
-//! ran NANOSECONDS                                    when the last walk through the directories began, since 1970
+//! ran NANOSECONDS                                    when the last scan of the directories began, since 1970
 //! was DEVICE INODE BIRTH HEAD OFFSET CRC END PATH    a recently truncated file: one line for each of its last marks
 //! DEVICE INODE BIRTH HEAD OFFSET CRC SEEN PATH       one line per file; HEAD and CRC in hex, SEEN in seconds since 1970;
 //!                                                    HEAD 0: the file was seen, but nothing of it was sent
@@ -13,7 +14,7 @@
 //! Up to version 3 the file was all text, with a title line `millstream tail positions VERSION` and a last line `end CRC`.
 //! Version 2 had no line `ran`, version 1 no lines `was` either.
 //!
-//! The file exists from the first run on, even if it is empty. If it exists, every file that it does not name is new, and is
+//! The file exists from the first run on, even if it names no log. If it exists, every log that it does not name is new and is
 //! read from its beginning.
 
 use std::{
@@ -39,15 +40,16 @@ const FORMAT: Format = Format {
     remedy: "restore it from a backup, or remove it and restart Millstream: the files that it names are then read again as \
              `start` says, unless a disk channel knows their positions",
 };
-/// The first line of older formats, up to the version.
+/// The beginning of the first line of older formats, before the version.
 const OLD_TITLE: &str = "millstream tail positions ";
 /// The last version of the older formats.
 const OLD_VERSION: u32 = 3;
-/// Begins the line with the time of the last walk.
+/// Begins the line with the time of the last scan.
 const RAN: &str = "ran ";
 /// Begins the line of a file that was truncated.
 const WAS: &str = "was ";
-/// A file that was not seen for this long is forgotten. Until then it may return (an unmounted directory).
+/// A file that no scan has seen for this long is forgotten. Until then it may return, for example when a directory is mounted
+/// again.
 const FORGET_AFTER: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// The position of one file.
@@ -57,7 +59,7 @@ pub(super) struct Entry {
     pub mark: Mark,
     /// When a scan last saw the file, in seconds since 1970.
     pub seen: u64,
-    /// Not read back: shows people which file this is.
+    /// The last path of the file. Only for people who read the stored positions.
     pub path: String,
 }
 
@@ -75,7 +77,7 @@ pub(super) struct Truncated {
 /// Everything that is stored.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Positions {
-    /// When the last walk through the directories began. Files created later were never seen.
+    /// When the last scan of the directories began. No scan has seen files that were created later.
     pub ran: Option<Time>,
     /// The positions of the files.
     pub entries: Vec<Entry>,
@@ -95,7 +97,7 @@ pub(super) fn now() -> u64 {
 pub(super) struct PositionsFile(WholeFile);
 
 impl PositionsFile {
-    /// The file in `directory`, which is created when it is needed.
+    /// The file in `directory`. The first store creates the directory if necessary.
     pub(super) fn new(disk: Arc<dyn Disk>, directory: &Path) -> Self {
         Self(WholeFile::new(disk, directory.join(NAME), FORMAT))
     }
@@ -115,7 +117,7 @@ impl PositionsFile {
     }
 }
 
-/// The lines between title and checksum of a file of version 1 to 3; None if it is not such a file.
+/// The lines between title and checksum of a file of version 1 to 3. None if the file has another version or is damaged.
 fn body_of_old(bytes: &[u8]) -> Option<&[u8]> {
     let text = str::from_utf8(bytes).ok()?;
     let (whole, end) = text.split_at(text.rfind("end ")?);
@@ -197,9 +199,9 @@ fn fields(line: &str) -> Option<(FileId, Mark, u64, String)> {
     ))
 }
 
-/// Writes a line for [`fields`].
+/// Writes a line that [`fields`] parses.
 fn write_fields(text: &mut String, id: &FileId, mark: Mark, number: u64, path: &str) {
-    // The path is only for people; a control character in it must not break the line.
+    // A control character in the path, for example a newline, must not break the line.
     let path = path.replace(char::is_control, "?");
     let _ = writeln!(
         text,
@@ -296,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_or_newer_file_is_refused_by_name() {
+    fn a_damaged_or_newer_file_is_refused_and_named() {
         let directory = tempfile::tempdir().unwrap();
         let mut file = file(directory.path());
         file.store(&example()).unwrap();
@@ -338,7 +340,7 @@ mod tests {
         assert!(failure.message.contains("at most 256MiB"), "{failure}");
     }
 
-    /// Positions with as many entries as say which number it is.
+    /// Positions whose number of entries is the number of the state.
     struct Numbered(PositionsFile, u64);
 
     impl DurableState for Numbered {

@@ -3,9 +3,9 @@
 //! `[read] -> decode -> send -> keep -> read back -> process -> encode -> write -> settle`
 //!
 //! Bytes are read into a pooled buffer that the batch then owns. A partial record at the end of a read is read again with the
-//! next batch. Every read begins a little before the position and compares those bytes with the position's mark. So a file that
-//! was truncated is noticed even if it has grown past the position again. After a failure the reader continues at the settled
-//! mark: everything before it is settled.
+//! next batch. The position is a mark: an offset and a checksum of the bytes before it. Every read begins a little before the
+//! offset and compares these bytes with the checksum. So a truncation is noticed even if the file has grown past the position
+//! again. After a failure the reader continues at the settled mark: everything before it is settled.
 
 use std::{
     io,
@@ -34,29 +34,29 @@ use super::{
 
 /// How long the reader waits before it retries a file that cannot be read.
 const TROUBLE_WAIT: Duration = Duration::from_secs(5);
-/// A file without notifications is checked again after a tenth of the time for which it has been idle ...
+/// A file without kernel notifications is checked again after a tenth of the time for which it has been idle.
 const LOOK_SHARE: u32 = 10;
-/// ... but not more often than this.
+/// The shortest interval between two checks of such a file.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 /// The reader of one file.
 pub(super) struct Reader {
     context: FileContext,
     file: OpenFile,
-    /// The text of the file, if it is compressed.
+    /// The decompressed text of the file. None if the file is not compressed.
     gzip: Option<GzipText>,
     records: Records,
     /// Whether the file may be a copy of another one.
     appeared: bool,
-    /// Whether the file could not be removed or renamed.
+    /// Whether `when_done` failed to remove or rename the file. It then stays as it is.
     stays: bool,
     /// Raised while the file cannot be read.
     failing: Option<Condition>,
 }
 
 impl Reader {
-    /// Reads a file until the source stops, or the file is gone or done. With `--once`, until the file was read to its end.
-    /// Then waits for the outstanding answers. Begins only after `after` was read to its end.
+    /// Reads a file until the source stops or no more lines are expected in the file. With `--once`, reads it to its end. Then
+    /// waits for the receipts of the batches in flight. Begins only after the file `after` was read to its end.
     pub(super) async fn run(
         context: FileContext,
         begin: Begin,
@@ -76,7 +76,7 @@ impl Reader {
                 Ok(true) => {}
                 Ok(false) => return reader.ended(),
                 Err(error) => {
-                    // The file was not read completely, so the next scan gives it a reader again.
+                    // Without `gzip` the file does not count as read, so the next scan gives it a reader again.
                     reader.gzip = None;
                     let _ = reader.report_failure(&error).await;
                     return reader.ended();
@@ -205,14 +205,14 @@ impl Reader {
                 return self.records.skip_hole(file, end).await;
             }
         }
-        // A short read means that the file system reports more bytes than it delivers. Then do not wait for the rest of a plain
-        // line.
+        // A short read means that the file is shorter than the file system reports. `more` is then false for plain lines:
+        // otherwise the reader would retry immediately and forever.
         let is_complete = self.records.decoder.is_by_line() || text.len() == wanted;
         let more = is_complete && (text.len() as u64) < available;
         self.records.send_chunk(file, chunk, more, len).await
     }
 
-    /// Does the same as [`Reader::step`] for a compressed file.
+    /// [`Reader::step`] for a compressed file.
     async fn step_gzip(&mut self) -> io::Result<Step> {
         let next = self.records.position.next();
         let (Some(gzip), Some(file)) = (&mut self.gzip, self.file.get()) else {
@@ -244,7 +244,7 @@ impl Reader {
     }
 
     /// Yields, so that the consumer on this thread takes the batch while it is in the cache, and other files get a turn. If the
-    /// reader is as fast as the writer, it naps, so that some lines gather.
+    /// reader keeps up with the writer, it sleeps briefly, so that the next read finds several lines.
     async fn yield_turn(&mut self) {
         let rate = self.context.common.options.rate_max;
         if rate > 0 {
@@ -264,14 +264,15 @@ impl Reader {
 
     /// Waits, at the end of the file, until there may be a whole record. Returns true if the reader is done with the file.
     ///
-    /// The kernel reports the next write, so waiting costs nothing. Once no matching name leads to the file and it was not
-    /// written for `rotate_wait`, the reader ends. If the file grows later under a rotated name, the scan finds it again.
+    /// The kernel reports the next write, so waiting costs nothing. The reader ends once no path that matches leads to the file
+    /// and the file was not written for `rotate_wait`. If the file grows later under a rotated name, a scan finds it again.
     async fn wait_at_end(&mut self) -> bool {
         self.context.tracked.read.notify_one();
         let rotated = self.context.tracked.state().rotated;
         let last_read = self.records.pace.last_read;
         let since = match self.gzip {
-            // Compressed files are complete when they appear, and other files wait for the permit.
+            // The reader ends even if the path matches: a compressed file that is not being written is complete, and other readers
+            // wait for the permit.
             Some(_) => Some(self.file.written_at().unwrap_or(last_read)),
             None => rotated
                 .or(self.has_to_be_done().then_some(last_read))
@@ -293,7 +294,7 @@ impl Reader {
                 Some(Ok(true)) => return false,
                 Some(Ok(false)) if rotated.is_none() => self.file.close_if_old(),
                 Some(Ok(false)) => {}
-                // No notifications for this file.
+                // The kernel sends no notifications for this file, so it is polled.
                 Some(Err(_)) | None => {
                     let idle = last_read.elapsed() / LOOK_SHARE;
                     let seldom = options.rescan.max(LOOK_EVERY);
@@ -306,7 +307,7 @@ impl Reader {
         false
     }
 
-    /// Waits for the alarm, an answer, the stop signal, or `until`.
+    /// Waits for the alarm, a receipt, the stop signal, or the time `until`.
     async fn wait(&mut self, until: Option<Instant>) {
         let deadline = until.unwrap_or_else(Instant::now).into();
         let woken = tokio::select! {
@@ -320,7 +321,7 @@ impl Reader {
         }
     }
 
-    /// Sends the last line although it has no newline. Returns false if the file has to be read once more.
+    /// Sends the last record although its newline is missing. Returns false if the file has to be read once more.
     async fn send_partial(&mut self) -> bool {
         if self.records.decoder.partial() == 0 || self.file.get().is_none() {
             return true;
@@ -344,7 +345,7 @@ impl Reader {
         }
     }
 
-    /// Returns false if the file has grown or changed.
+    /// Sends the last line, which has no newline. Returns false if the file has grown or changed.
     async fn send_partial_line(&mut self) -> io::Result<bool> {
         let wanted = usize::try_from(self.records.decoder.partial())
             .unwrap_or(usize::MAX)
@@ -367,7 +368,7 @@ impl Reader {
         self.context.common.options.when_done != WhenDone::Keep && !self.stays
     }
 
-    /// Ends a file that was sent completely and not written for a while: waits for the answers, then applies `when_done`.
+    /// Finishes a file that was sent completely and not written for a while: waits for the receipts, then applies `when_done`.
     /// Returns true if the reader is done with the file.
     async fn finish(&mut self) -> bool {
         if !self.has_to_be_done() || self.context.tracked.state().rotated.is_some() {
@@ -417,7 +418,7 @@ impl Reader {
         Ok(Stat::of(file)?.len == read)
     }
 
-    /// Opens the file. Returns false if its path does not lead to it. The scan then looks for it.
+    /// Opens the file unless it is open. Returns false if the path no longer leads to the file: a scan then looks for it.
     fn open(&mut self) -> io::Result<bool> {
         if self.file.get().is_some() {
             return Ok(true);
@@ -431,7 +432,8 @@ impl Reader {
         Ok(is_open)
     }
 
-    /// Reports that the file cannot be read, and waits. Returns true if the reader should end: the scan then retries.
+    /// Reports that the file cannot be read, and waits. Returns true if the reader should end. The next scan
+    /// then starts another one.
     async fn report_failure(&mut self, error: &io::Error) -> bool {
         let text = format!("cannot read {}: {error}; retrying", self.context.path());
         let reporter = &self.context.source.reporter;
@@ -444,7 +446,8 @@ impl Reader {
         self.context.source.once || self.file.get().is_none()
     }
 
-    /// Whether the file is a copy of one that was truncated. The position is then the one that was reached there.
+    /// Whether the file is a copy of a file that was truncated. If so, continues at the offset up to which the original was read.
+    /// Returns true also if the source stops before this is known.
     async fn is_copy(&mut self, len: u64) -> io::Result<bool> {
         let Some(file) = self.file.get() else {
             return Ok(false);
@@ -462,7 +465,7 @@ impl Reader {
         }
     }
 
-    /// Finds where reading of a compressed file continues. Returns false if nothing has to be read.
+    /// Finds the position at which reading of a compressed file begins. Returns false if the file is not read.
     async fn begin_gzip(&mut self, begin: GzipBegin) -> io::Result<bool> {
         let permit = tokio::select! {
             permit = self.context.common.inflating.clone().acquire_owned() => permit.ok(),
@@ -497,7 +500,7 @@ impl Reader {
         self.records.announce(&mut self.context).await;
     }
 
-    /// Starts over, because the inode holds another content.
+    /// Starts over at the first byte, because the inode holds another content.
     async fn begin_anew(&mut self) {
         if let Err((settled, sent)) = self.records.begin_anew().await {
             let path = self.context.path();

@@ -2,7 +2,7 @@
 //!
 //! `read -> [decode] -> [send] -> keep -> read back -> process -> encode -> write -> settle`
 //!
-//! Each batch moves the position behind its records. A position never points into a record, except between the pieces of a
+//! Each batch moves the position to the end of its records. A position never points into a record, except between the pieces of a
 //! long line that is split.
 
 use std::{fs, io, sync::Arc, time::Duration};
@@ -35,7 +35,7 @@ pub(super) enum Step {
     Continue,
     /// There is no whole record left.
     End,
-    /// The file holds another content than before.
+    /// The file no longer holds the content that was read: it was truncated or rewritten.
     Replaced,
     /// A batch has to be sent again.
     Resend,
@@ -44,7 +44,7 @@ pub(super) enum Step {
 /// The records of one file.
 pub(super) struct Records {
     common: Arc<SourceState>,
-    /// With `--once`, the last batch asks for an answer, because the reader waits for it.
+    /// Whether the source runs with `--once`. The last batch then asks consumers to settle it early, because the reader waits.
     once: bool,
     pub position: Position,
     pub decoder: Decoder,
@@ -54,7 +54,7 @@ pub(super) struct Records {
 }
 
 impl Records {
-    /// Starts at `next`. `by_line` as for [`Decoder::new`].
+    /// Starts at the mark `next`. `by_line` is the argument of [`Decoder::new`].
     pub(super) fn new(
         context: &FileContext,
         id: Option<FileId>,
@@ -87,7 +87,8 @@ impl Records {
         }
     }
 
-    /// Sends the records at the start of a chunk. `len` is the length of the file; `more`: it holds more than the chunk.
+    /// Sends the records at the start of a chunk. `len` is the length of the file. `more`: whether the file holds more than
+    /// the chunk.
     pub(super) async fn send_chunk(
         &mut self,
         file: &fs::File,
@@ -110,7 +111,8 @@ impl Records {
         }
     }
 
-    /// Sends the records at the start of a compressed file's text. `more`: there is more than `gzip` holds.
+    /// Sends the records at the start of a compressed file's text. `more`: whether there is more text than
+    /// `gzip` has decompressed.
     pub(super) async fn send_text(
         &mut self,
         file: &fs::File,
@@ -129,7 +131,7 @@ impl Records {
         }
     }
 
-    /// Sends the last line without its newline. `chunk` holds its first `wanted` bytes, and one byte more if the line has
+    /// Sends the last line, which has no newline yet. `chunk` holds its first `wanted` bytes, and one byte more if the line has
     /// grown. Returns false if the file has grown or changed.
     pub(super) async fn send_partial_line(
         &mut self,
@@ -151,12 +153,12 @@ impl Records {
         if !is_whole && self.decoder.too_long() == TooLong::Reject {
             return Ok(self.reject_line(file, end, mark).await? == Step::Continue);
         }
-        // Sends the line, or its first piece if it is truncated.
+        // Sends the line, or only its first piece if `too_long` truncates the line.
         self.send_lines(file, chunk.into_line(wanted), mark).await?;
         Ok(true)
     }
 
-    /// Continues behind a hole that ends at `end`.
+    /// Skips a hole that ends at `end`.
     pub(super) async fn skip_hole(&mut self, file: &fs::File, end: u64) -> io::Result<Step> {
         let Some(mark) = Mark::read(file, end)? else {
             return Ok(Step::Replaced);
@@ -166,8 +168,8 @@ impl Records {
         self.skip(file, mark).await
     }
 
-    /// Sends a durable channel the position at which the file begins, in a batch without records. Without that, a crash before
-    /// the first lines would make the next run begin at a later end of the file.
+    /// Announces the file: sends the position at which reading begins to a durable channel, in a batch without records. Otherwise,
+    /// after a crash before the first lines are sent, the next run would begin at the new end of the file and lose these lines.
     pub(super) async fn announce(&self, context: &mut FileContext) {
         let signal = &self.common.signal;
         let Some(file) = self.position.id().filter(|_| self.common.durable) else {
@@ -187,8 +189,8 @@ impl Records {
         }
     }
 
-    /// Goes back to the settled mark, or to the offset that a durable channel has, because a batch was dropped. `file` is the
-    /// file unless it is compressed.
+    /// Goes back to the settled mark, or to a later offset if a durable channel has it, because a batch was dropped. `file` is
+    /// None if the file is compressed.
     pub(super) async fn go_back(&mut self, context: &mut FileContext, file: Option<&fs::File>) {
         let _ = self.position.land().await;
         let mut mark = self.position.settled();
@@ -208,8 +210,8 @@ impl Records {
         self.position.publish();
     }
 
-    /// Starts over, because the inode holds another content. First waits for the answers to the old content. If a part of it
-    /// was not settled, fails with the offsets at which that part begins and ends.
+    /// Starts over at the first byte, because the inode holds another content. First waits for the receipts of the old content.
+    /// If a part of the old content was not settled, returns the offsets at which that part begins and ends as an error.
     pub(super) async fn begin_anew(&mut self) -> Result<(), (u64, u64)> {
         let sent = self.position.next().offset;
         let landed = self.position.land().await;
@@ -272,8 +274,8 @@ impl Records {
     /// Handles a line longer than `line_max` according to `too_long`. Its first piece has `piece` bytes; `len` is the length of
     /// the file.
     ///
-    /// Each piece of a split line is a batch, so a position may be between two pieces. Reading from there gives the same
-    /// further pieces. A truncated or rejected line is handled only once its end is written.
+    /// Each piece of a split line is a batch, so a position may lie between two pieces. Reading from there yields the
+    /// same remaining pieces. A truncated or rejected line is handled only once its end is written.
     async fn send_long_line(
         &mut self,
         file: &fs::File,
@@ -315,11 +317,11 @@ impl Records {
         self.skip(file, mark).await
     }
 
-    /// Continues at `mark` without a record.
+    /// Skips the bytes up to `mark` without sending records.
     async fn skip(&mut self, file: &fs::File, mark: Mark) -> io::Result<Step> {
         let origin = self.origin(file, mark)?;
         if self.common.durable {
-            // Keeps the new position in the channel, so that a restart does not read these bytes again.
+            // Stores the new position in the channel, so that a restart does not read these bytes again.
             let receipt = self.sender.send_position(origin).await;
             self.position.sent(receipt, mark);
         } else {
@@ -358,7 +360,7 @@ mod tests {
     };
     use crate::rig::{self, Downstream};
 
-    /// The records of a file with some text, which go to a channel that the test controls.
+    /// The records of a file with a given text. They are sent to a channel that the test controls.
     struct Rig {
         records: Records,
         file: fs::File,
@@ -400,7 +402,7 @@ mod tests {
             }
         }
 
-        /// Sends the records that a read of `bytes` bytes at the position finds.
+        /// Reads `bytes` bytes at the position, and sends the records in them.
         async fn step(&mut self, bytes: usize) -> Step {
             let next = self.records.position.next();
             let buffer = Pool::new(1 << 20).reserve(Chunk::memory(next, bytes)).await;
@@ -430,7 +432,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_long_line_is_rejected_when_its_end_is_there_and_its_neighbours_are_sent() {
+    async fn a_long_line_is_rejected_once_its_end_is_written_and_its_neighbours_are_sent() {
         let json = r#"{"paths": "/a", "line_max": "4B", "too_long": "reject"}"#;
         let mut rig = Rig::new(Downstream::memory(), json, "a\n123456789\nb\n");
         for at in [2, 12, 14] {

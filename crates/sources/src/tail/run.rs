@@ -41,11 +41,13 @@ use super::{
 const SCAN_GAP: Duration = Duration::from_millis(20);
 /// The pause after a scan is at least this many times as long as the scan, so scans use at most 5 % of a core.
 const SCAN_SHARE: u32 = 20;
-/// The tolerance for birth times. File systems take them from the kernel's clock tick, up to 10 ms too early.
+/// The tolerance when a birth time is compared with the start of a scan. File systems take birth times from the last clock tick
+/// of the kernel, so they may be up to 10 ms too early.
 const BIRTH_STEP: Duration = Duration::from_millis(20);
 /// The interval at which a compressed file is checked while it waits for its original.
 const DEFERRED_WAIT: Duration = Duration::from_secs(1);
-/// Periodic scans, without a notification, take at most a thousandth of a core.
+/// The pause before a periodic scan is at least this many times as long as the last scan, so scans that no notification caused
+/// use at most a thousandth of a core.
 const IDLE_SHARE: u32 = 1000;
 /// The longest pause between periodic scans, as a multiple of `rescan`. It takes precedence over [`IDLE_SHARE`].
 const SELDOM_MAX: u32 = 6;
@@ -146,7 +148,7 @@ impl Run {
                 () = at(self.store.at()) => self.store().await,
             }
         }
-        // Waits for the batches that the readers have sent, for whatever reason the run ends.
+        // Even after a failure, waits until the readers have ended. Each waits for the receipts of the batches that it has sent.
         self.stopper.stop();
         while !self.files.is_empty() {
             tokio::select! {
@@ -159,8 +161,8 @@ impl Run {
         outcome
     }
 
-    /// Writes the positions. In front of a durable channel, a restart takes the positions from the channel and needs only the marks
-    /// from here, which reveal files that were truncated in the meantime.
+    /// Writes the positions. If the source sends to a durable channel, a restart takes the offsets from the channel. From this
+    /// file it then needs only the marks, which reveal files that were truncated in the meantime.
     async fn store(&mut self) {
         if !self.store.begin(&self.common.signal) {
             return;
@@ -207,7 +209,7 @@ impl Run {
     async fn scan(&mut self) {
         let started = Instant::now();
         let ran = Time(Time::now().0.saturating_sub(BIRTH_STEP.as_nanos() as i64));
-        // A new directory may hold files that were created before it was watched, so it is walked again.
+        // A new directory may hold files that were created before it was watched, so the walk is repeated.
         while let Some(scan) = self.walk().await {
             let watched_all = self.watch_directories(&scan);
             if self.admission.is_first() {
@@ -252,7 +254,7 @@ impl Run {
             .ok()
     }
 
-    /// Watches the directories of a scan. True if all of them were watched before.
+    /// Watches the directories of a scan. Returns true if all of them were already watched.
     fn watch_directories(&mut self, scan: &Scan) -> bool {
         for (directory, error) in &scan.unreadable {
             let text = format_args!("cannot read the directory {}: {error}", directory.display());
@@ -277,7 +279,7 @@ impl Run {
         known
     }
 
-    /// Compares the found files with those that have a reader; returns those that need one.
+    /// Compares the found files with those that have a reader. Returns a beginning for each file that gets a new reader.
     fn compare(&mut self, scan: Scan, ran: Time) -> Vec<Beginning> {
         let (matching, rotated): (Vec<_>, Vec<_>) =
             scan.files.into_iter().partition(|found| found.matches);
@@ -336,8 +338,8 @@ impl Run {
     }
 }
 
-/// Orders the files of one rotation: rotated ones before the file that has the name now. Each begins after the one before it
-/// was read to its end.
+/// Orders the files of each rotation by age: first the rotated files, then the file that has the original name now. The reader
+/// of each file waits until the previous file was read to its end.
 fn in_order(beginnings: &mut [Beginning], patterns: &Patterns) {
     let mut lines: HashMap<PathBuf, Vec<usize>> = HashMap::new();
     for (place, beginning) in beginnings.iter().enumerate() {
@@ -379,7 +381,7 @@ fn update(tracked: &Tracked, found: &FoundFile) {
     }
 }
 
-/// Waits until a scan may find something new. Returns false if the watch failed. Without a watch it waits forever.
+/// Waits until a scan may find something new. Returns false if the watch failed. Without a watch, never returns.
 async fn changed(watch: &mut Option<Watch>) -> bool {
     match watch {
         Some(watch) => watch.changed().await.is_ok(),

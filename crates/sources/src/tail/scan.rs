@@ -1,7 +1,8 @@
-//! Walks through the directories and finds the files that the patterns match.
+//! Scans the directories for files that the patterns match.
 //!
-//! It also finds files whose name begins with a matching name (`app.log.1` beside `*.log`): renamed files, whose rest must be
-//! read. Only directories to which a pattern may lead are entered. Symbolic links are followed; each directory is entered once.
+//! A scan also finds files whose name begins with a matching name (`app.log.1` for `*.log`). These may be renamed files whose
+//! rest must be read. It enters only directories that may contain matching files. It follows symbolic links, and enters each
+//! directory once.
 
 use std::{
     collections::HashSet,
@@ -15,7 +16,7 @@ use globset::{Glob, GlobBuilder, GlobMatcher, GlobSet, GlobSetBuilder};
 
 use super::identity::Stat;
 
-/// The deepest nesting of directories that is walked: a safeguard.
+/// Directories that are nested deeper than this are not entered: a safeguard.
 const DEPTH_MAX: usize = 64;
 /// A suffix that rotation adds has at most this many parts.
 const SUFFIX_PARTS_MAX: usize = 8;
@@ -31,11 +32,11 @@ pub(super) struct Patterns {
     excluded_names: GlobSet,
 }
 
-/// One path pattern, prepared for the walk.
+/// One path pattern, prepared for a scan.
 #[derive(Clone, Debug)]
 struct Pattern {
     text: String,
-    /// Where the walk starts: the parts before the first wildcard.
+    /// The directory at which the scan starts: the parts of the pattern before the first wildcard.
     base: PathBuf,
     /// Matchers for the directories below the base, level by level, up to the first `**`.
     levels: Vec<GlobMatcher>,
@@ -52,7 +53,7 @@ pub(super) struct FoundFile {
     pub matches: bool,
 }
 
-/// The result of a walk.
+/// The result of a scan.
 #[derive(Debug, Default)]
 pub(super) struct Scan {
     /// The files, sorted by path.
@@ -61,7 +62,7 @@ pub(super) struct Scan {
     pub directories: Vec<PathBuf>,
     /// Directories that could not be read, each with the error.
     pub unreadable: Vec<(PathBuf, String)>,
-    /// The number of directories that were searched for each pattern.
+    /// The number of directories that were searched, one entry per pattern.
     pub searched: Vec<usize>,
 }
 
@@ -114,7 +115,7 @@ impl Pattern {
         })
     }
 
-    /// Whether the walk enters a directory `depth` levels below the base.
+    /// Whether the scan enters the directory `name`, whose parent is `depth` levels below the base.
     fn enters(&self, name: &OsStr, depth: usize) -> bool {
         match self.levels.get(depth) {
             Some(level) => level.is_match(Path::new(name)),
@@ -157,7 +158,7 @@ impl Patterns {
         self.included.is_match(path) && !self.excludes(path)
     }
 
-    /// The matching paths that `path` extends by a suffix, as a rotated name does. The longest comes first.
+    /// The paths that match and of which `path` is an extension by a suffix, as rotation adds it. The longest comes first.
     pub(super) fn originals<'a>(&'a self, path: &'a Path) -> impl Iterator<Item = PathBuf> + 'a {
         let name = path.file_name().unwrap_or_default().as_bytes();
         let cuts = (1..name.len())
@@ -203,7 +204,7 @@ impl Patterns {
             .collect()
     }
 
-    /// Walks through all directories. Blocks, for a long time in large trees, so it must not run on a data thread.
+    /// Scans all directories. Blocks the thread, for a long time in large trees, so it must not run on a data thread.
     pub(super) fn scan(&self) -> Scan {
         let mut scan = Scan::default();
         let mut known = HashSet::new();
@@ -241,7 +242,7 @@ impl Patterns {
             }
             (Ok(_), Ok(_)) => return,
             (_, Err(error)) if error.kind() == std::io::ErrorKind::NotFound => {
-                // The missing directory will appear in its nearest existing parent.
+                // Watches the nearest existing parent, because the missing directory will appear there.
                 let there = directory
                     .ancestors()
                     .skip(1)
@@ -281,7 +282,7 @@ impl Patterns {
         if !matches && self.originals(&path).next().is_none() {
             return;
         }
-        // The file was removed since the directory was read, or it is a broken link.
+        // This fails if the file was removed since the directory was read, or is a broken link.
         let Ok(stat) = Stat::at(&path) else { return };
         if stat.is_file {
             known.insert(path.clone());
@@ -294,7 +295,7 @@ impl Patterns {
     }
 }
 
-/// The pattern without `.` parts and doubled slashes, in the form of the paths that it is compared with.
+/// Removes `.` parts and doubled slashes from a pattern, because the paths that are compared with it have none.
 fn tidy(pattern: &str) -> String {
     let tidied: PathBuf = Path::new(pattern)
         .components()
@@ -317,7 +318,7 @@ mod tests {
         root
     }
 
-    /// (Matching names, names that begin with a matching one.)
+    /// Returns the matching names, and the names that only begin with a matching one.
     fn found(root: &Path, paths: &[&str], exclude: &[&str]) -> (Vec<String>, Vec<String>) {
         let within = |pattern: &&str| format!("{}/{pattern}", root.display());
         let paths: Vec<String> = paths.iter().map(within).collect();
@@ -389,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn the_directory_is_watched_in_which_a_missing_one_would_appear() {
+    fn the_nearest_existing_parent_of_a_missing_directory_is_watched() {
         let root = tree(&["x/a.log"]);
         let pattern = format!("{}/x/later/deeper/*.log", root.path().display());
         let scan = Patterns::new([pattern.as_str()], []).unwrap().scan();
@@ -397,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn patterns_without_a_file_are_reported_with_what_was_searched() {
+    fn patterns_that_match_no_file_are_reported_with_the_searched_directories() {
         let root = tree(&["a.log", "x/y/b.txt"]);
         let place = root.path().display();
         let unmatched = |paths: &[&str], exclude: &[&str]| {

@@ -2,8 +2,8 @@
 //!
 //! `read -> decode -> [send] -> keep -> read back -> process -> encode -> write -> settle`
 //!
-//! Each batch has an origin: its file and the range of bytes. By the origin a durable channel recognizes batches that it
-//! already has.
+//! Each batch has an origin: the file and the range of bytes from which its records were read. A durable channel uses the origin
+//! to recognize batches that it already has.
 
 use std::{fs, io, ops::Range, sync::Arc};
 
@@ -29,16 +29,16 @@ pub(super) struct Sender {
 /// The result of rejecting a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Rejection {
-    /// It left by the port `NAME.rejected`.
+    /// The line was sent to the port `NAME.rejected`.
     Sent,
     /// The file has become shorter.
     Truncated,
-    /// A piece was dropped behind the port. The line has to be rejected again.
+    /// A consumer of the port dropped a piece. The line has to be rejected again.
     Dropped,
 }
 
 impl Sender {
-    /// For the file at `path`, whose records are encoded as `encoding`.
+    /// Sends the records of the file at `path`, which are encoded as `encoding`.
     pub(super) fn new(
         path: &std::path::Path,
         encoding: Encoding,
@@ -57,7 +57,7 @@ impl Sender {
         }
     }
 
-    /// Sends `count` records from `origin`. `awaited` asks for an early answer.
+    /// Sends `count` records from `origin`. `awaited` asks consumers to settle them early.
     pub(super) async fn send(
         &self,
         origin: FileOrigin,
@@ -74,7 +74,7 @@ impl Sender {
         self.send(origin, Bytes::new(), 0, false).await
     }
 
-    /// Rejects parts of the records at `origin`. Returns false if they were dropped and have to be rejected again.
+    /// Rejects `pieces` of the bytes at `origin`. Returns false if a piece was dropped, so that all have to be rejected again.
     pub(super) async fn reject(&self, origin: FileOrigin, pieces: &[Rejected]) -> bool {
         let from = self.batch(origin, Bytes::new(), 0);
         let too_long = format!("a record is longer than line_max ({})", self.line_max);

@@ -1,20 +1,21 @@
-//! How readers ask the run to store positions.
+//! Lets readers ask the run (`run.rs`) to store positions.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use tokio::sync::Notify;
 
-/// Tells the run that positions have moved.
+/// Notifies the run that positions have moved.
 #[derive(Debug, Default)]
 pub(super) struct StoreSignal {
     moved: Notify,
     urgent: AtomicBool,
-    /// The number of files whose first position is not kept yet.
+    /// The number of readers that still have to announce the first position of their file: a durable channel must keep it before
+    /// any lines are sent.
     announcing: AtomicUsize,
 }
 
 impl StoreSignal {
-    /// Returns when a position has moved since the last call.
+    /// Waits until a position has moved since the last call.
     pub(super) async fn changed(&self) {
         self.moved.notified().await;
     }
@@ -43,14 +44,14 @@ impl StoreSignal {
         self.announcing.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Notes that a reader has announced it.
+    /// Notes that a reader has announced the first position of its file, or does not need to.
     pub(super) fn announced(&self) {
         self.announcing.fetch_sub(1, Ordering::Relaxed);
         self.moved();
     }
 
-    /// Whether an announcement is outstanding. Storing positions now would make that file look as if it appeared after the
-    /// first start.
+    /// Whether an announcement is outstanding. If the first positions of the source were stored now, the next run would take that
+    /// file for one that appeared after the first start, and read it from its beginning.
     pub(super) fn is_announcing(&self) -> bool {
         self.announcing.load(Ordering::Relaxed) > 0
     }

@@ -1,4 +1,4 @@
-//! State shared by the readers of a source and its run.
+//! State that the readers of a source share with `run.rs`.
 
 use std::sync::Arc;
 
@@ -10,21 +10,21 @@ use tokio::sync::{Notify, Semaphore};
 
 use super::{ends::Ends, heads::Heads, options::Options, signal::StoreSignal, watch::Alarms};
 
-/// The number of files of a source that are decompressed at a time. Each holds a window of text in memory.
+/// The largest number of files of a source that are decompressed at a time. Each holds a part of its text in memory.
 const INFLATED_AT_ONCE: usize = 4;
 
-/// State shared by the readers of a source and its run.
+/// State that the readers of a source share with `run.rs`.
 pub(super) struct SourceState {
     pub options: Arc<Options>,
-    /// Whether a durable channel keeps the positions.
+    /// Whether the source sends to a durable channel, which stores the positions.
     pub durable: bool,
     pub heads: Heads,
     /// None if the kernel sends no notifications.
     pub alarms: Option<Alarms>,
     pub signal: Arc<StoreSignal>,
-    /// Notified when a reader does not find its file at its path.
+    /// Notified when a reader does not find its file at its path, so that a scan looks for the file.
     pub scan_wanted: Notify,
-    /// A permit for each file that is being decompressed.
+    /// The permits for decompressing files. Each file that is being decompressed holds one.
     pub inflating: Arc<Semaphore>,
     pub ends: Arc<Ends>,
     pub meters: TailMeters,
@@ -55,9 +55,9 @@ impl SourceState {
 pub(super) struct TailMeters {
     /// Unread bytes of all files.
     pub lag: Meter,
-    /// Unread bytes of the file that is furthest behind.
+    /// Unread bytes of the file that has the most.
     pub lag_max: Meter,
-    /// The files that are furthest behind.
+    /// The files with the most unread bytes.
     pub lags: Table,
     pub open_files: Meter,
     pub truncated: Meter,

@@ -13,13 +13,13 @@ use super::{
     signal::StoreSignal,
 };
 
-/// The delay between the first move of a position and the store. Also the delay after a failed store.
+/// The delay between the first change of a position and the write. Also the delay after a failed write.
 const STORE_WAIT: Duration = Duration::from_secs(1);
-/// The same behind a durable channel, where stored positions only help to recognize files. Urgent ones are written at once, but
-/// at most once per [`STORE_WAIT`].
+/// The same delay if the source sends to a durable channel. The stored positions then only help to recognize files. If a change
+/// is urgent, they are written immediately, but at most once per [`STORE_WAIT`].
 const STORE_WAIT_DURABLE: Duration = Duration::from_secs(10);
-/// The longest interval between two stores. Positions are written even if none has moved, because they record when the source
-/// last ran.
+/// The longest interval between two stores. Positions are written even if none has moved, because the time of the last scan
+/// is stored with them.
 const STORE_EVERY: Duration = Duration::from_secs(60);
 
 /// The stored positions of a source.
@@ -74,7 +74,7 @@ impl Store {
         self.at = Some(self.at.map_or(at, |before| before.min(at)));
     }
 
-    /// Notes that a walk is over. The positions are then written within a minute.
+    /// Notes that a scan is finished. The positions are then written within [`STORE_EVERY`].
     pub(super) fn walked(&mut self) {
         self.at.get_or_insert(Instant::now() + STORE_EVERY);
     }
@@ -83,7 +83,7 @@ impl Store {
     pub(super) fn begin(&mut self, signal: &StoreSignal) -> bool {
         self.at = None;
         self.not_before = Instant::now() + STORE_WAIT;
-        // A file whose first position is not announced yet would look like one that appeared later.
+        // The next run would take a file whose first position is not announced yet for one that appeared after the first start.
         if !self.exists && signal.is_announcing() {
             return false;
         }

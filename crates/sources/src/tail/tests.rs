@@ -1,4 +1,4 @@
-//! The whole source: files on a disk, lines in a channel.
+//! Tests of the whole source: they write files and check the lines that arrive in a channel.
 
 mod framed;
 mod gzip;
@@ -104,7 +104,7 @@ fn a_growing_file_arrives_line_by_line_with_host_path_and_tag() {
 }
 
 #[test]
-fn once_reads_what_is_there_and_a_last_line_without_its_newline() {
+fn once_reads_all_existing_lines_and_a_last_line_without_newline() {
     let (place, to) = (Place::new(), Downstream::memory());
     append(&place.log("a.log"), &text(0..100_000));
     append(&place.log("b.log"), "last");
@@ -149,7 +149,7 @@ fn unsettled_lines_are_read_again_after_a_restart() {
     to.hold();
     append(&path, "two\n");
     until("two lines", || to.lines().len() == 2);
-    // Like a kill: nothing more is written, and the answers are lost.
+    // Simulates `kill -9`: the batch in flight is dropped, and the positions of this moment are restored after the stop.
     let frozen = fs::read(place.state.join("positions")).unwrap();
     to.drop_held();
     running.stop();
@@ -179,7 +179,7 @@ fn dropped_batches_are_sent_again_in_order() {
 }
 
 #[test]
-fn a_stop_waits_for_the_answers_and_keeps_the_positions() {
+fn a_stop_waits_until_batches_are_settled_and_stores_the_positions() {
     let (place, to) = (Place::new(), Downstream::memory());
     to.hold();
     append(&place.log("a.log"), "one\ntwo\n");
@@ -196,7 +196,7 @@ fn a_stop_waits_for_the_answers_and_keeps_the_positions() {
 }
 
 #[test]
-fn a_file_and_a_directory_that_appear_are_read_from_their_beginning() {
+fn files_that_appear_later_even_in_new_directories_are_read_from_their_beginning() {
     let (place, to) = (Place::new(), Downstream::memory());
     append(&place.log("old.log"), "old\n");
     let running = place.start("**/*.log", r#", "start": "end", "rescan": "1h""#, &to);
@@ -278,7 +278,7 @@ fn message(mut body: &[u8]) -> String {
 }
 
 #[test]
-fn a_long_line_and_one_of_the_largest_length_arrive_whole() {
+fn a_line_of_the_largest_length_arrives_whole_and_a_longer_one_in_two_pieces() {
     let (place, to) = (Place::new(), Downstream::memory());
     let long = "x".repeat(1 << 20);
     append(&place.log("a.log"), &format!("{long}\nshort\n{long}y\n"));

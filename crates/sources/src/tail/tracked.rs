@@ -1,4 +1,6 @@
-//! The state of a file that is being read. The run and the reader share it.
+//! The state of a file that is being read. `run.rs` and the reader share it.
+//!
+//! A mark is an offset and a checksum of the bytes before it, a head is a checksum of the first line (`identity.rs`).
 
 use std::{
     collections::VecDeque,
@@ -17,18 +19,20 @@ use super::{
     watch::Alarm,
 };
 
-/// The number of ends of batches that are remembered, to compare with a copy that is shorter than the part that was read. It
-/// suffices for files of any length: before any offset, some mark lies within the last sixteenth.
+/// The number of marks that are remembered, each at the end of a batch. A copy may be shorter than the part that was read, and
+/// is then compared with an earlier mark. This number suffices for files of any length, because the marks become sparser towards
+/// the start: the last mark before any offset is at most a sixteenth of that offset away.
 const MARKS_MAX: usize = 400;
 const MARK_SPACING: u64 = 16;
-/// The number of contents of one inode that are remembered. Rotations may follow each other faster than copies are checked.
+/// The number of former contents of one inode that are remembered, because a file may be truncated several times before its
+/// copies are checked.
 const PREVIOUS_MAX: usize = 32;
 
 /// One file that has a reader.
 #[derive(Debug)]
 pub(super) struct Tracked {
     pub inode: Inode,
-    /// Wakes its reader.
+    /// Wakes the reader of the file.
     pub alarm: Arc<Alarm>,
     /// The number of unread bytes.
     pub lag: Arc<AtomicU64>,
@@ -41,15 +45,15 @@ pub(super) struct Tracked {
 /// The changing state of a file.
 #[derive(Debug)]
 pub(super) struct FileState {
-    /// Its current path.
+    /// The current path of the file.
     pub path: PathBuf,
-    /// Since when no matching name leads to it. None while one does.
+    /// Since when no path that matches leads to the file. None while one does.
     pub rotated: Option<Instant>,
-    /// Its identity, and how far it is settled.
+    /// The identity of the file, and how far it is settled. None until the identity is determined.
     pub settled: Option<(FileId, Mark)>,
-    /// The offset up to which it was sent.
+    /// The offset up to which the file was sent.
     pub sent: u64,
-    /// Ends of batches. Their distances grow towards the start of the file.
+    /// Marks at ends of batches. They are sparser towards the start of the file.
     pub marks: VecDeque<Mark>,
     /// The former contents of the inode, the latest last.
     pub previous: VecDeque<Previous>,
@@ -59,9 +63,9 @@ pub(super) struct FileState {
 #[derive(Clone, Debug)]
 pub(super) struct Previous {
     pub id: FileId,
-    /// The offset up to which it was settled. Bytes behind it exist only in a copy.
+    /// The offset up to which the content was settled. Bytes after this offset exist only in a copy.
     pub settled: u64,
-    /// Ends of batches. At most one if it was truncated while the source did not run.
+    /// Marks at ends of batches. At most one if the content was truncated while the source did not run.
     pub marks: Vec<Mark>,
     /// When the truncation was noticed.
     pub noticed: Instant,
@@ -80,7 +84,7 @@ impl From<&Past> for Previous {
 }
 
 impl Tracked {
-    /// A file at `path` whose inode held `previous` before.
+    /// A file at `path`. `previous` are the contents that its inode held before.
     pub(super) fn new(
         inode: Inode,
         path: PathBuf,
@@ -102,8 +106,9 @@ impl Tracked {
         })
     }
 
-    /// Whether this file may be the original of the compressed file at `to` whose text begins with `head`. The rest of that
-    /// text is then read here, or is a copy of a content that was truncated here.
+    /// Whether this file may be the original of the compressed file at `to`, whose text has the head `head`. The compressed file
+    /// then has to wait: the rest of its text is still being read from this file, or was truncated in this file without its
+    /// reader having noticed.
     pub(super) fn is_source_of(&self, head: u64, to: &Path) -> bool {
         let (path, last) = {
             let state = self.state();
@@ -118,7 +123,7 @@ impl Tracked {
         };
         let mut name = path.clone().into_os_string();
         name.push(".gz");
-        // The walk may have seen the file just before it was renamed or truncated.
+        // The scan may have seen the file just before it was renamed or truncated.
         name == to || !self.is_as_read(&path, last).unwrap_or(false)
     }
 
@@ -133,7 +138,7 @@ impl Tracked {
         }
     }
 
-    /// Locks the state; not to be held across an await.
+    /// Locks the state. The guard must not be held across an await.
     pub(super) fn state(&self) -> MutexGuard<'_, FileState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -163,7 +168,7 @@ impl FileState {
     /// Notes that a batch that ends at `mark` was sent.
     pub(super) fn advance(&mut self, mark: Mark) {
         self.sent = mark.offset;
-        // After a failure the position goes back: marks behind it are dropped.
+        // After a failure the position goes back. Marks after the position are dropped.
         while self
             .marks
             .back()
@@ -186,7 +191,7 @@ impl FileState {
         self.marks.push_back(mark);
     }
 
-    /// Moves the content to the former ones, because the inode holds another one.
+    /// Moves the current content to the former contents, because the inode holds another one now.
     pub(super) fn replace(&mut self) {
         let marks = std::mem::take(&mut self.marks).into();
         if let Some((id, mark)) = self.settled.take() {

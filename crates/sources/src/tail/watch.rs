@@ -38,7 +38,7 @@ pub(super) struct Watch {
     alarms: Alarms,
 }
 
-/// Sets alarms on files. Cloning shares them.
+/// Sets alarms on files. Clones share the alarms.
 #[derive(Clone)]
 pub(super) struct Alarms {
     watches: Watches,
@@ -46,14 +46,14 @@ pub(super) struct Alarms {
 }
 
 impl Watch {
-    /// Starts listening; must be called within a runtime.
+    /// Starts to receive notifications. Must be called within a Tokio runtime.
     pub(super) fn new() -> io::Result<Self> {
         let inotify = Inotify::init()?;
         let alarms = Alarms {
             watches: inotify.watches(),
             set: Arc::default(),
         };
-        // The constructor that replaces this one is unsafe, because other types may not own their descriptor. `Inotify` does.
+        // The replacement of this deprecated constructor is unsafe, because a type may not own its descriptor. `Inotify` owns it.
         #[allow(deprecated)]
         let inotify = AsyncFd::new(inotify)?;
         Ok(Self {
@@ -64,7 +64,7 @@ impl Watch {
         })
     }
 
-    /// Sets alarms on files.
+    /// Returns a handle that sets alarms on files.
     pub(super) fn alarms(&self) -> Alarms {
         self.alarms.clone()
     }
@@ -87,7 +87,8 @@ impl Watch {
         Ok(self.watched.insert(path.to_path_buf()))
     }
 
-    /// Wakes the readers of files that were written. Returns when names have changed, so that a scan may find new files.
+    /// Wakes the readers of files that were written. Returns when names in a directory have changed: a scan may then find new
+    /// files.
     pub(super) async fn changed(&mut self) -> io::Result<()> {
         loop {
             let mut ready = self.inotify.readable_mut().await?;

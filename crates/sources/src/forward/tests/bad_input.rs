@@ -1,4 +1,4 @@
-//! Bad input: how it is handled, and that good input beside it is not affected.
+//! Tests of bad input: how it is handled, and that good input is not affected.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -169,7 +169,7 @@ fn an_incomplete_payload_is_refused_three_times_and_then_sorted() {
 }
 
 #[test]
-fn a_payload_with_invalid_messagepack_is_refused_three_times_too() {
+fn a_payload_with_invalid_messagepack_is_refused_and_then_sorted() {
     let taken = Taken::durable();
     let server = serve(&taken, "poison_after: 1");
     let rest = [&[0xc1][..], &entries(2..4)].concat();
@@ -218,7 +218,7 @@ fn a_payload_that_cannot_be_decompressed_is_refused_and_then_rejected_whole() {
 }
 
 #[test]
-fn a_bad_payload_without_an_id_is_sorted_at_once() {
+fn a_bad_payload_without_an_id_is_sorted_immediately() {
     let taken = Arc::new(Taken::default());
     let server = serve(&taken, "");
     let mut stream = server.connect();

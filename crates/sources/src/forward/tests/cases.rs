@@ -1,4 +1,4 @@
-//! Every mode of the protocol, as clients use it.
+//! Tests of every mode of the protocol, as clients use it.
 
 use std::{net::UdpSocket, os::unix::net::UnixStream};
 

@@ -1,4 +1,4 @@
-//! The order of acks, back-pressure, limits, and the ends of connections.
+//! Tests of the order of acks, back-pressure, limits, and the ends of connections.
 
 use std::os::unix::net::UnixStream;
 
@@ -52,12 +52,12 @@ fn a_chunk_that_is_dropped_on_its_way_is_never_acked() {
     drop(held);
     assert!(
         is_closed(&mut stream),
-        "neither it nor what follows it is acked"
+        "neither this chunk nor a later one is acked"
     );
 }
 
 #[test]
-fn reading_stops_without_room_and_acks_are_still_written() {
+fn reading_stops_while_the_channel_is_full_and_acks_are_still_written() {
     let taken = Arc::new(Taken::default());
     taken.set(|state| state.holding = true);
     let server = serve(&taken, "");
@@ -243,7 +243,7 @@ fn a_peer_that_falls_silent_within_a_payload_is_closed() {
 }
 
 #[test]
-fn many_single_writes_are_all_kept_in_order_whatever_the_pauses() {
+fn many_single_writes_are_all_kept_in_order_for_any_gather() {
     for gather in ["1ms", "0"] {
         let taken = Arc::new(Taken::default());
         let server = serve(&taken, &format!("gather: {gather}"));
@@ -258,13 +258,13 @@ fn many_single_writes_are_all_kept_in_order_whatever_the_pauses() {
             }
         }
         assert_eq!(body(&taken.records(5000)), entries(0..5000));
-        // The connection is still open: the acks did not wait for its end.
+        // The connection is still open, so the records did not wait for its end.
         drop(stream);
     }
 }
 
 #[test]
-fn options_that_make_no_sense_are_reported() {
+fn invalid_options_are_reported() {
     let problems = |text: &str| {
         let node = Node::parse("test", text).unwrap();
         let problems = Forward::new(&node).err().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! A source on a free port, the channel behind it, and clients that write bytes.
+//! A source on a free port, the channel that it sends to, and clients that write bytes.
 
 mod bad_input;
 mod cases;
@@ -32,7 +32,7 @@ use super::Forward;
 /// A timeout that is long enough on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A channel that records the batches it receives.
+/// A channel that stores the batches it receives.
 #[derive(Default)]
 struct Taken {
     state: Mutex<State>,

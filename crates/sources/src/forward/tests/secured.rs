@@ -1,4 +1,4 @@
-//! Authentication: the shared key, users, networks, and TLS.
+//! Tests of authentication: the shared key, users, networks, and TLS.
 
 use millstream_testkit::Authority;
 use millstream_wire::forward::handshake::{Ping, Pong, digest, read_helo, read_pong, write_ping};
@@ -7,7 +7,7 @@ use super::*;
 
 const AUTH: &str = "auth: { hostname: agg, shared_key: secret }";
 
-/// The PING with which a sender answers a HELO.
+/// The credentials that a sender proves in its PING.
 struct Sender<'a> {
     key: &'a str,
     user: &'a str,
@@ -20,7 +20,7 @@ const GOOD: Sender<'static> = Sender {
     password: "",
 };
 
-/// Reads a value of the handshake, whose length `read` knows.
+/// Reads byte by byte until `is_whole` returns true.
 fn receive(stream: &mut impl Read, is_whole: impl Fn(&[u8]) -> bool) -> Vec<u8> {
     let mut bytes = Vec::new();
     while !is_whole(&bytes) {
@@ -76,7 +76,7 @@ fn greet(
 }
 
 #[test]
-fn a_sender_with_the_key_is_accepted_and_bytes_behind_its_ping_are_not_lost() {
+fn a_sender_with_the_key_is_accepted_and_bytes_after_its_ping_are_not_lost() {
     let taken = Taken::durable();
     let server = serve(&taken, AUTH);
     let mut stream = server.connect();
@@ -149,7 +149,7 @@ fn a_sender_outside_the_known_networks_is_refused_unless_anonymous_is_allowed() 
 }
 
 #[test]
-fn bytes_that_are_not_a_ping_are_refused_at_once_and_nothing_more_is_read() {
+fn bytes_that_are_not_a_ping_are_refused_immediately_and_nothing_more_is_read() {
     let taken = Taken::durable();
     let server = serve(&taken, AUTH);
     // A frame, JSON, another protocol, a PING that is too long.

@@ -19,7 +19,7 @@ pub(in crate::fuse) enum Framing {
     Write,
     /// When the file is closed.
     File,
-    /// Before each line that matches.
+    /// Before each line that matches `start`.
     Multiline(Multiline),
 }
 
@@ -29,7 +29,7 @@ pub(in crate::fuse) enum RecordEnd {
     Line,
     Write,
     File,
-    /// In front of a line that matches, or when nothing was written for this time.
+    /// Before a line that matches, or when nothing was written for this time.
     Start(Regex, Duration),
 }
 
@@ -45,7 +45,7 @@ impl Framing {
     }
 }
 
-/// Where records end, and what happens to those that are too long.
+/// Where records end, and the treatment of records that are too long.
 #[derive(Debug)]
 pub(in crate::fuse) struct Boundaries {
     pub end: RecordEnd,
@@ -55,7 +55,7 @@ pub(in crate::fuse) struct Boundaries {
 }
 
 impl Boundaries {
-    /// How long to wait for more lines of a record; `None` if lines are not joined.
+    /// How long to wait for more lines of a record. `None` if lines are not joined.
     pub(in crate::fuse) fn wait(&self) -> Option<Duration> {
         match &self.end {
             RecordEnd::Start(_, wait) => Some(*wait),

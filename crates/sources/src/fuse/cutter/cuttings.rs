@@ -1,16 +1,16 @@
-//! The result of cutting: records, rejected pieces, and how to continue.
+//! The result of cutting: records, rejected pieces, and the mode in which the next bytes are cut.
 
 use std::ops::Range;
 
-/// The fate of the bytes up to the end of their record.
+/// The treatment of the next bytes, up to the end of their record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::fuse) enum Fate {
-    /// They become a record.
+    /// The bytes become a record.
     #[default]
     Record,
-    /// They are dropped: their record was truncated.
+    /// The bytes are dropped, because their record was truncated.
     Dropped,
-    /// They are rejected with the rest of their record.
+    /// The bytes are rejected with the rest of their record.
     Rejected,
 }
 
@@ -20,7 +20,7 @@ pub(in crate::fuse) enum Records {
     None,
     /// Lines in this range of the buffer.
     InPlace(Range<usize>),
-    /// Lines.
+    /// Lines that were copied out of the buffer.
     Lines(Vec<u8>),
     /// Records that may hold newlines.
     Separate(Vec<Vec<u8>>),
@@ -38,11 +38,11 @@ pub(in crate::fuse) struct Cuttings {
     pub took_tail: bool,
     /// The number of bytes at the end that are unfinished.
     pub unfinished: usize,
-    /// How to read the bytes that follow.
+    /// How to cut the bytes that follow.
     pub mode: Mode,
 }
 
-/// How a cutter reads the next bytes.
+/// How a cutter cuts the next bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::fuse) struct Mode {
     pub fate: Fate,

@@ -1,4 +1,4 @@
-//! Joins lines: a record is all lines from one that matches up to the next (framing `multiline`).
+//! Joins lines (framing `multiline`): a record begins with a line that matches, and includes all lines up to the next match.
 //!
 //! `read -> [decode] -> send -> keep -> read back -> process -> encode -> write -> settle`
 //!
@@ -19,7 +19,7 @@ use super::{
 };
 use crate::framing::{self, TooLong};
 
-/// Cuttings in progress. Positions count from the start of the unfinished bytes, with the written bytes behind them.
+/// Cuttings in progress. Offsets are relative to the unfinished bytes (`tail`), followed by the written bytes (`data`).
 pub(super) struct Joined<'a> {
     boundaries: &'a Boundaries,
     start: &'a Regex,
@@ -41,7 +41,7 @@ impl<'a> Joined<'a> {
         (tail, mode): (&[u8], Mode),
         data: &[u8],
     ) -> Cuttings {
-        // Room for the longest record and a line that may begin the next one.
+        // Enough for the longest record and a line that may begin the next one.
         let unfinished_max = boundaries.line_max.saturating_mul(2).saturating_add(1);
         let bytes = tail.len() + data.len();
         let is_skipped = mode.within_line && mode.fate != Fate::Record;
@@ -90,7 +90,7 @@ impl<'a> Joined<'a> {
         data: &'a [u8],
     ) -> Self {
         let line = millstream_wire::lines::whole(tail);
-        // The line whose beginning was already sent has ended.
+        // If the tail holds a whole line, the line whose beginning was already sent has ended.
         mode.within_line &= line == 0;
         Self {
             boundaries,
@@ -115,7 +115,8 @@ impl<'a> Joined<'a> {
         self.cuttings.mode.within_line && self.cuttings.mode.fate != Fate::Record
     }
 
-    /// Handles a line that ends at `end`. Not `whole`: the line has no newline yet, but is too long to wait for it.
+    /// Handles a line that ends at `end`. `whole`: whether it has its newline. Without it, the line is handled early, because it is
+    /// too long to be held in memory or is skipped.
     fn line(&mut self, end: usize, whole: bool) {
         let mode = self.cuttings.mode;
         if !mode.within_line && self.start.is_match(&self.text(self.line..end)) {
@@ -138,10 +139,10 @@ impl<'a> Joined<'a> {
         }
     }
 
-    /// Ends the record in front of the current line.
+    /// Ends the record before the current line.
     fn end_record(&mut self) {
         if self.cuttings.mode.fate == Fate::Record && self.record < self.line {
-            // Without its last newline.
+            // The record does not include its last newline.
             let record = self.text(self.record..self.line - 1).into_owned();
             self.records.push(record);
         }
@@ -152,7 +153,7 @@ impl<'a> Joined<'a> {
         let line_max = self.boundaries.line_max;
         self.cuttings.too_long += 1;
         match self.boundaries.too_long {
-            // End the piece between two lines where possible.
+            // Ends the piece between two lines where possible.
             TooLong::Split if self.record < self.line && end - self.line <= line_max => {
                 self.end_record();
                 self.record = self.line;

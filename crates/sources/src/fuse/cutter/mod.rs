@@ -1,10 +1,10 @@
-//! Cuts written bytes into records, and holds the unfinished bytes behind the last whole one.
+//! Cuts written bytes into records, and holds the unfinished bytes after the last whole record.
 //!
 //! `read -> [decode] -> send -> keep -> read back -> process -> encode -> write -> settle`
 //!
 //! Each open file has its own cutter, so lines of several writers never mix. Whole lines stay in the buffer that they were read
-//! into: an unfinished line of earlier writes is copied right in front of them. Cutting does not change the cutter. The
-//! unfinished bytes leave it once the next hop has their records ([`Cutter::advance`]).
+//! into: an unfinished line of earlier writes is copied into the bytes before them. Cutting does not change the cutter. The
+//! unfinished bytes are removed once the next hop has their records ([`Cutter::advance`]).
 
 mod boundaries;
 mod cuttings;
@@ -23,7 +23,7 @@ use crate::framing::{self, Scanned, TooLong};
 use cuttings::Fate;
 use joined::Joined;
 
-/// Room in front of the data in a buffer, in bytes, for an unfinished line of earlier writes.
+/// The free space before the data in a buffer, in bytes, for an unfinished line of earlier writes.
 pub(super) const HEADROOM: usize = 4096;
 
 /// The state of a cutter before it advanced, for [`Cutter::rewind`].
@@ -62,7 +62,7 @@ impl Cutter {
         &self.tail
     }
 
-    /// Cuts the bytes in `data` of the buffer. May overwrite the bytes in front of `data`.
+    /// Cuts the bytes in the range `data` of the buffer. May overwrite the bytes before this range.
     pub(super) fn cut(&self, buffer: &mut [u8], data: Range<usize>) -> Cuttings {
         match &self.boundaries.end {
             RecordEnd::Line => self.cut_lines(buffer, data),
@@ -76,7 +76,7 @@ impl Cutter {
         }
     }
 
-    /// Cuts joined lines after nothing was written for the rule's `wait`: all whole lines are a record.
+    /// Cuts joined lines because nothing was written for the rule's `wait`: all whole lines become one record.
     pub(super) fn cut_quiet(&self) -> Cuttings {
         let whole = match self.boundaries.end {
             RecordEnd::Start(..) => lines::whole(&self.tail),
@@ -115,7 +115,7 @@ impl Cutter {
     /// Removes all unfinished bytes but the last `stay`, because the next hop has their records. Returns the state before.
     pub(super) fn advance(&mut self, stay: usize, mode: Mode) -> CutterBefore {
         let stay = match self.tail.len() - stay {
-            // Usual for a small write behind a long record: all bytes stay, and none is copied.
+            // Usual when a small write continues a long record: all bytes stay, and none is copied.
             0 => std::mem::take(&mut self.tail),
             leaves => self.tail.split_off(leaves),
         };
@@ -125,7 +125,8 @@ impl Cutter {
         }
     }
 
-    /// Restores the state before [`Cutter::advance`], because the records were not kept. Bytes added since stay behind it.
+    /// Restores the state before [`Cutter::advance`], because the records were not kept. Bytes that were added since
+    /// then follow the restored ones.
     pub(super) fn rewind(&mut self, mut before: CutterBefore) {
         before.tail.append(&mut self.tail);
         (self.tail, self.mode) = (before.tail, before.mode);
@@ -136,7 +137,7 @@ impl Cutter {
         self.tail.extend_from_slice(bytes);
     }
 
-    /// Removes this many bytes from the end of the unfinished bytes.
+    /// Removes `bytes` bytes from the end of the unfinished bytes.
     pub(super) fn shorten(&mut self, bytes: usize) {
         self.tail.truncate(self.tail.len() - bytes);
     }
@@ -173,7 +174,7 @@ impl Cutter {
         self.cut_copy(text)
     }
 
-    /// Cuts lines when some may be too long. Copies them.
+    /// Cuts lines of which some may be too long. Copies the lines.
     fn cut_copy(&self, text: &[u8]) -> Cuttings {
         let line_max = self.boundaries.line_max;
         let mut cuttings = Cuttings::none(self.mode);
@@ -211,7 +212,7 @@ impl Cutter {
         cuttings
     }
 
-    /// Handles the first piece of a record that is too long; returns whether the piece is a record.
+    /// Handles the first piece of a record that is too long. Returns whether the piece becomes a record.
     fn too_long(&self, piece: &[u8], cuttings: &mut Cuttings) -> bool {
         cuttings.too_long += 1;
         cuttings.mode.fate = match self.boundaries.too_long {
@@ -225,7 +226,7 @@ impl Cutter {
         cuttings.mode.fate != Fate::Rejected
     }
 
-    /// Skips bytes of a line that is too long; returns how many.
+    /// Skips a part of a line that is too long. Returns the number of bytes that were skipped.
     fn skip(&self, text: &[u8], cuttings: &mut Cuttings) -> usize {
         let part = &text[..text.len().min(self.boundaries.line_max)];
         let end = memchr::memchr(b'\n', part);

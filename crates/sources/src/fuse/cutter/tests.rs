@@ -13,7 +13,7 @@ fn boundaries(framing: Framing, line_max: usize, too_long: TooLong) -> Arc<Bound
     })
 }
 
-/// Joined lines: a digit begins a record.
+/// The framing for joined lines, in which a line with a digit at its start begins a record.
 fn stacks() -> Framing {
     Framing::Multiline(Multiline {
         start: r"^\d".to_owned(),
@@ -21,7 +21,7 @@ fn stacks() -> Framing {
     })
 }
 
-/// Writes pieces behind `room` bytes of headroom; returns all records, and the rejected pieces.
+/// Cuts pieces, each after `room` bytes of headroom in its buffer. Returns all records, and the rejected pieces.
 fn run(boundaries: Arc<Boundaries>, room: usize, pieces: &[&str]) -> (Vec<String>, Vec<String>) {
     let mut cutter = Cutter::new(boundaries);
     let (mut records, mut rejected) = (Vec::new(), Vec::new());
@@ -66,7 +66,7 @@ fn split(lines: &[u8]) -> Vec<String> {
 }
 
 #[test]
-fn lines_are_joined_over_writes_with_room_in_the_buffer_and_without() {
+fn lines_are_joined_across_writes_with_and_without_headroom_in_the_buffer() {
     for room in [0, 3, 100] {
         let lines = boundaries(Framing::Lines, 100, TooLong::Split);
         let pieces = ["a", "b\ncd", "", "\r\n\0x\n\n", "end"];
@@ -116,7 +116,7 @@ fn a_write_or_a_file_is_a_record() {
 }
 
 #[test]
-fn cuttings_say_whether_they_took_unfinished_bytes() {
+fn cuttings_show_whether_they_took_unfinished_bytes() {
     let mut cutter = Cutter::new(boundaries(Framing::Lines, 10, TooLong::Split));
     let mut fed = |text: &[u8]| {
         let mut buffer = text.to_vec();
@@ -172,7 +172,7 @@ fn joined(boundaries: &Arc<Boundaries>, text: &str, bytes: usize) -> (Vec<String
             cuttings.took_tail,
             before > 0 && cuttings.unfinished < before + piece.len()
         );
-        // The most memory that a writer can take.
+        // The limit on the memory that one writer can take.
         assert!(cutter.tail().len() <= 2 * boundaries.line_max + 1);
         take(cuttings);
     }
@@ -221,7 +221,7 @@ fn a_joined_record_that_is_too_long_is_split_at_lines_truncated_or_rejected() {
 }
 
 #[test]
-fn a_line_whose_beginning_has_left_starts_no_record() {
+fn a_line_whose_beginning_was_already_sent_starts_no_record() {
     let long = "x".repeat(30);
     for too_long in [TooLong::Split, TooLong::Truncate, TooLong::Reject] {
         let boundaries = boundaries(stacks(), 10, too_long);
@@ -271,11 +271,11 @@ fn whole_lines_are_a_record_when_nothing_follows_and_a_partial_line_stays() {
 }
 
 #[test]
-fn a_record_that_grows_by_small_writes_is_not_read_again_for_each() {
+fn a_record_that_grows_by_small_writes_is_not_read_again_for_each_write() {
     let line_max = 4 << 20;
     let mut cutter = Cutter::new(boundaries(stacks(), line_max, TooLong::Split));
     let started = Instant::now();
-    // Lines, and a long line. Reading each from its start for every write would read 500 GB.
+    // First many lines, then one long line. If every write read them from their start, it would read 500 GB in total.
     for text in ["at one.place.of.many\n", "no newline"] {
         for _ in 0..150_000 {
             let mut buffer = text.as_bytes().to_vec();
@@ -287,7 +287,7 @@ fn a_record_that_grows_by_small_writes_is_not_read_again_for_each() {
 }
 
 #[test]
-fn empty_lines_behind_a_record_that_was_split_are_no_record() {
+fn empty_lines_after_a_record_that_was_split_are_no_record() {
     for (text, expected) in [
         ("123456789012\n\n\n\n", vec!["123456789012"]),
         ("123456789012\n\n\nb\n\n", vec!["123456789012", "b\n"]),
@@ -303,7 +303,7 @@ fn empty_lines_behind_a_record_that_was_split_are_no_record() {
 
 proptest! {
     #[test]
-    fn however_it_is_written_a_text_gives_the_records_of_the_framer(
+    fn a_text_in_pieces_of_any_size_gives_the_same_records_as_the_framer(
         lines in prop::collection::vec("[0-9 ]?[0-9a-z\u{20ac}]{0,40}", 0..30),
         end in "[0-9a-z]{0,30}",
         bytes in 1..60_usize,

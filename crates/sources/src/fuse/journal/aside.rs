@@ -6,13 +6,13 @@ use millstream_sys::disk::{Disk, Open};
 
 /// The names of the journal and of its copy.
 const NAMES: [&str; 2] = ["unfinished", "unfinished.copy"];
-/// The prefix of the names of these files.
+/// The prefix of the names of the files for an operator.
 const DAMAGED_NAME: &str = "unfinished.damaged";
-/// The bound on the first line of such a file, in bytes.
+/// The largest size of the first line of such a file, in bytes.
 const TITLE_BYTES_MAX: usize = 256;
 
-/// A message that names the damaged file; `None` if both are whole. `lacks`: the bytes that the journal and its copy each
-/// lacked.
+/// A message that names the damaged file. `None` if both files are intact. `lacks`: the numbers of bytes that the journal and its
+/// copy lacked.
 pub(super) fn mended(directory: &Path, lacks: [u64; 2]) -> Option<String> {
     let [journal, copy] = NAMES;
     let (name, bytes, other) = match lacks {
@@ -49,7 +49,7 @@ pub(super) fn put(
     millstream_state::replace(disk, &path, &text)
 }
 
-/// A message that names the files an operator has to check; `None` if there are none.
+/// A message that names the files that an operator has to check. `None` if there are none.
 pub(super) fn doubtful(disk: &dyn Disk, directory: &Path) -> io::Result<Option<String>> {
     let mut named = Vec::new();
     for name in disk.list(directory)? {
@@ -67,8 +67,8 @@ pub(super) fn doubtful(disk: &dyn Disk, directory: &Path) -> io::Result<Option<S
     }
     Ok((!named.is_empty()).then(|| {
         format!(
-            "the journal of unfinished lines was damaged, and lines that may not be whole were not sent: {}. Send on by hand what \
-             is intact in it; to acknowledge the rest as lost, remove the file and restart Millstream",
+            "the journal of unfinished lines was damaged, and lines that may not be whole were not sent: {}. Resend by hand the lines \
+             that are intact; to accept the loss of the others, remove the file and restart Millstream",
             named.join(", ")
         )
     }))

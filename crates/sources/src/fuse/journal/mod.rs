@@ -1,9 +1,10 @@
-//! The journal of unfinished lines. A line survives a crash here until it is whole and a channel has kept it.
+//! The journal of unfinished lines. It stores a line, so that it survives a crash, until the line is whole and kept by a channel.
 //!
-//! Each open file with an unfinished line has a slot. The bytes that are unfinished between two batches are one generation. The
-//! batch that completes them has an origin with the slot as file and the generation as offset (`begin`: this generation,
-//! `next`: the following one). After a crash the origins in a durable channel therefore show which generations it lacks. A
-//! memory channel remembers nothing, so there [`Journal::note_done`] records what is settled.
+//! Each open file with an unfinished line has a slot, which is a number. The bytes of a slot that are unfinished between two
+//! batches are a generation. Generations are numbered. The batch that completes the bytes of a generation has an origin whose
+//! file stands for the slot, with the generation as `begin` and the following one as `next`. After a crash, the origins in a
+//! durable channel therefore show which generations it has kept. A memory channel remembers no origins. For such a channel,
+//! [`Journal::note_done`] writes to the journal which generations are settled.
 //!
 //! The journal is written twice, to a file and its copy: damage to one of them loses nothing. If both are damaged in the same
 //! place, any line may lack a part. Then no line is sent, and all are written to a file beside the journal for an operator.
@@ -40,7 +41,8 @@ const FORMAT: JournalFormat = JournalFormat {
     record_bytes_max: FILE_BYTES_MAX as usize,
     copied: true,
 };
-/// The journal is rewritten when it is larger than this and less than half of it is live: one sync per this many bytes.
+/// The journal is rewritten when it is larger than this many bytes, and less than half of it is live (still needed after a crash).
+/// A rewrite costs a sync, so this limits the number of syncs.
 const BYTES_MAX: u64 = 4 << 20;
 
 /// An unfinished line of an earlier run, in its new slot.
@@ -48,22 +50,22 @@ const BYTES_MAX: u64 = 4 << 20;
 pub(super) struct Left {
     pub slot: u32,
     pub generation: u64,
-    /// Its path below the mount point.
+    /// The path of its file below the mount point.
     pub path: String,
     pub tail: Vec<u8>,
 }
 
-/// Unfinished bytes in the file.
+/// A part of a generation, as one record of the journal file holds it.
 #[derive(Clone, Copy, Debug)]
 struct Piece {
     generation: u64,
-    /// The offset of the data.
+    /// The offset of the bytes in the journal file.
     at: u64,
     bytes: u32,
 }
 
 impl Piece {
-    /// The bytes that a record of this piece takes.
+    /// The number of bytes that a record of this piece takes in the file.
     fn live_bytes(&self) -> u64 {
         frame_bytes(self.bytes as usize)
     }
@@ -81,23 +83,24 @@ struct Slot {
 /// The journal as [`Journal::open`] found it.
 pub(super) struct Opened {
     pub journal: Journal,
-    /// The state that an earlier run left.
+    /// The unfinished lines that an earlier run left.
     pub left: Vec<Left>,
-    /// Damage that lost nothing, as text for the operator.
+    /// A message about damage to one of the two files, which lost nothing. `None` if both were intact.
     pub mended: Option<String>,
-    /// Lines that may be damaged and are not sent, as text for the operator. Reported at each start until their file is removed.
+    /// A message that names the files to which lines were written that may be damaged and are not sent. It is repeated at each
+    /// start until an operator removes these files.
     pub doubtful: Option<String>,
 }
 
 /// The journal. Writes go to the page cache; see [`Journal::begin_sync`].
 pub(super) struct Journal {
     stored: state::Journal,
-    /// Its file. Pieces can be read back from it even after a failed write.
+    /// The file of `stored`. Pieces can be read back from it even after a failed write.
     file: Arc<dyn File>,
     title: Title,
     slots: Vec<Slot>,
     free: Vec<u32>,
-    /// The bytes of the file that are live.
+    /// The number of bytes that the records of live pieces take in the file.
     live: u64,
     /// The offset up to which the file is known to be durable.
     synced: u64,
@@ -117,9 +120,10 @@ impl Sync {
 }
 
 impl Journal {
-    /// Opens the journal in a directory, or creates one. Unfinished lines of an earlier run move to new slots. `kept` returns
-    /// the generation of a slot that a durable channel expects next; `None` if unknown: then all generations that are not done
-    /// are left. Each generation left becomes a line. A slot has several if a channel did not keep the batches between them.
+    /// Opens the journal in a directory, or creates one. Unfinished lines of an earlier run move to new slots. `kept` gets the
+    /// file that stands for a slot, and returns the first generation that a durable channel has not kept. If it returns `None`,
+    /// all generations that are not noted as done are unfinished. Each unfinished generation becomes a line. A slot has several
+    /// of them if the batches between them were not kept.
     pub(super) fn open(
         disk: Arc<dyn Disk>,
         directory: &Path,
@@ -189,7 +193,7 @@ impl Journal {
         self.title.identity
     }
 
-    /// Takes a slot for an open file; returns it and its first generation.
+    /// Takes a slot for an open file. Returns the slot and its first generation.
     pub(super) fn begin(&mut self, path: &str) -> io::Result<(u32, u64)> {
         let number = match self.free.pop() {
             Some(number) => number,
@@ -273,8 +277,8 @@ impl Journal {
         });
     }
 
-    /// Records in the file that the generations below `next` are settled. Needed behind memory, which remembers nothing after a
-    /// crash.
+    /// Writes to the journal that the generations below `next` are settled. Needed with a memory channel, which remembers nothing
+    /// after a crash.
     pub(super) fn note_done(&mut self, number: u32, next: u64) -> io::Result<()> {
         let pieces = &self.slots[number as usize].pieces;
         if pieces.iter().any(|piece| piece.generation < next) {
@@ -291,7 +295,8 @@ impl Journal {
         self.free.push(number);
     }
 
-    /// Begins a sync of everything that was written. [`Sync::run`] may be called without holding the journal.
+    /// Begins a sync of everything that was written. [`Sync::run`] may be called without a lock on the
+    /// journal.
     pub(super) fn begin_sync(&mut self) -> io::Result<Sync> {
         if self.stored.needs_replace() {
             self.rewrite()?;
@@ -316,7 +321,7 @@ impl Journal {
         }
     }
 
-    /// Appends a record; returns the offset of its data.
+    /// Appends a record. Returns the offset of its data.
     fn write(&mut self, kind: Kind, slot: u32, generation: u64, data: &[u8]) -> io::Result<u64> {
         let bytes = self.stored.bytes();
         if self.stored.needs_replace() || (bytes > BYTES_MAX && bytes / 2 > self.live) {

@@ -28,7 +28,7 @@ const HEADER_BYTES: usize = 44;
 const HEADER_BYTES_WITHOUT_COPY: usize = 36;
 const RECORD_HEAD_BYTES: usize = 24;
 
-/// Reads a journal and its copy; `None` if neither has the header of an older version.
+/// Reads a journal and its copy. Returns `None` if neither has the header of an older version.
 pub(super) fn convert(files: [Option<&[u8]>; 2]) -> Option<Recovered> {
     let headers = files.map(|file| file.and_then(Header::decode));
     let header = match headers {
@@ -99,7 +99,7 @@ impl Header {
         self.bytes == HEADER_BYTES
     }
 
-    /// Reads each record from whichever file has it whole.
+    /// Reads each record from the file in which it is intact.
     fn read(&self, sides: [&[u8]; 2]) -> Recovered {
         let (head, data) = self.title.encode();
         let mut bodies = vec![[&head.encode()[..], &data].concat()];
@@ -109,7 +109,7 @@ impl Header {
         while at < end {
             let records = sides.map(|side| self.record_at(side, at));
             let Some(record) = records.iter().flatten().next() else {
-                // Bytes behind the last record were being written when the process died, and were not acknowledged.
+                // Bytes after the last record were being written when the process died, and were not acknowledged.
                 let mut behind = at + 1..end;
                 let is_record = |next: &usize| {
                     sides
@@ -160,7 +160,7 @@ impl Header {
                 kind,
                 slot: number(12)?,
                 generation: u64::from_le_bytes(*head.last_chunk()?),
-                // Older versions did not record this. With the maximum, every hole counts as damage.
+                // Older versions did not store this offset. With the maximum, every hole counts as damage.
                 synced: u64::MAX,
             },
             data: &whole[RECORD_HEAD_BYTES..],

@@ -6,16 +6,18 @@
 //!      1   3   zero
 //!      4   4   slot
 //!      8   8   generation
-//!     16   8   how far the file was durable when this was written
+//!     16   8   offset up to which the file was durable when this was written
 //!     24   -   data
 //! ```
 //!
-//! - `title`, the first record. Its generation is the first one that was never used; data: the journal's number and the time of
+//! - `title`: the first record. Its generation is the first one that was never used; data: the journal's number and the time of
 //!   its creation in nanoseconds, 8 bytes each.
 //! - `begin`: an open file takes the slot; data: its path.
 //! - `piece`: unfinished bytes of a generation.
 //! - `done`: the generations below this one are settled.
-//! - `part`: the last bytes of the generations below this one move to this one; data: their number (8 bytes).
+//! - `part`: the last bytes of the generations below this one move to this one; data: the number of these bytes (8 bytes).
+//!
+//! Slots and generations are explained in `mod.rs`.
 
 use std::collections::BTreeMap;
 
@@ -27,7 +29,7 @@ pub(super) const HEAD_BYTES: usize = 24;
 /// Stands in for the device number in origins: no device has this number.
 const DEVICE: u64 = u64::from_be_bytes(*b"ms-fuse\0");
 
-/// The bytes of the file that a record with this much data takes.
+/// The number of bytes that a record with `data` bytes of data takes in the file.
 pub(super) fn frame_bytes(data: usize) -> u64 {
     (8 + HEAD_BYTES + data).next_multiple_of(8) as u64
 }
@@ -60,7 +62,7 @@ pub(super) struct Title {
 }
 
 impl Title {
-    /// The title of a new journal, which no other one has.
+    /// A new title. Its number is random, so that no other journal has it.
     pub(super) fn new() -> std::io::Result<Self> {
         Ok(Self {
             identity: Identity {
@@ -71,7 +73,7 @@ impl Title {
         })
     }
 
-    /// Adds the title to a replacement; returns its offset.
+    /// Adds the title to the records of a replacement. Returns its offset.
     pub(super) fn add(&self, records: &mut Records) -> u64 {
         let (head, data) = self.encode();
         records.add(&[&head.encode(), &data])
@@ -124,7 +126,7 @@ impl Kind {
     }
 }
 
-/// The fixed part of a record, in front of its data.
+/// The fixed part of a record, before its data.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Head {
     pub(super) kind: Kind,
@@ -156,11 +158,11 @@ impl Head {
     }
 }
 
-/// The journal's state of one slot.
+/// The state of one slot, as the records describe it.
 #[derive(Debug, Default)]
 struct Slot {
     path: String,
-    /// The generation at which its open file began.
+    /// The first generation of the open file that has the slot.
     start: u64,
     /// Generations below this one are done.
     done: u64,
@@ -191,7 +193,7 @@ impl Slot {
         }
     }
 
-    /// Moves the last `bytes` bytes of the generations below this one to this one.
+    /// Moves the last `bytes` bytes of the generations below `generation` to `generation`.
     fn part(&mut self, generation: u64, bytes: usize) {
         let mut moved = Vec::new();
         for (_, tail) in self.tails.range_mut(..generation).rev() {
@@ -213,18 +215,18 @@ pub(super) struct Lines {
     pub(super) title: Title,
     /// The slots according to all records.
     all: BTreeMap<u32, Slot>,
-    /// The slots according to the records that can be relied on.
+    /// The slots according to the records before the first hole. Empty if the journal is damaged.
     intact: BTreeMap<u32, Slot>,
     /// The number of bytes lost in holes before the last record.
     pub(super) lost_bytes: u64,
-    /// Whether some of the lost bytes were durable.
+    /// Whether the journal is damaged: some of the lost bytes were durable.
     pub(super) is_damaged: bool,
 }
 
 impl Lines {
-    /// Reads the records. A hole in front of the durable offset is damage: any line may lack a part. A hole behind it is most
-    /// likely a write that a power cut lost, so the records before the hole can be relied on. Returns an error if the records
-    /// contradict each other.
+    /// Reads the records. A hole is a range without valid records that is followed by a valid one. A hole before the offset up to
+    /// which the file was durable is damage: any line may lack a part. A hole after that offset is most likely a write that a
+    /// power cut lost, so the records before the hole are intact. Returns an error if the title is lost or a record is unknown.
     pub(super) fn of(recovered: &Recovered) -> Result<Self, &'static str> {
         let mut records = Vec::new();
         for record in &recovered.records {

@@ -50,7 +50,7 @@ fn unfinished_lines_survive_a_crash_and_the_next_one() {
     for _ in 0..2 {
         let (journal, left) = open(directory.path());
         assert_eq!(journal.identity(), identity);
-        // The bytes behind the first generation were acknowledged, too.
+        // The bytes of the second generation were acknowledged, too.
         assert_eq!(tails(&left), [("a.log", &b"unfin"[..]), ("a.log", b"next")]);
         // No generation is ever reused.
         assert!(left[0].generation > first + 1);
@@ -58,7 +58,7 @@ fn unfinished_lines_survive_a_crash_and_the_next_one() {
 }
 
 #[test]
-fn lines_that_a_durable_channel_has_kept_are_not_left() {
+fn lines_that_a_durable_channel_has_kept_are_not_recovered() {
     let directory = tempfile::tempdir().unwrap();
     let (mut journal, _) = open(directory.path());
     let (a, first) = journal.begin("a").unwrap();
@@ -72,7 +72,7 @@ fn lines_that_a_durable_channel_has_kept_are_not_left() {
 }
 
 #[test]
-fn behind_memory_every_line_that_is_not_settled_is_left() {
+fn with_a_memory_channel_every_line_that_is_not_settled_is_recovered() {
     let directory = tempfile::tempdir().unwrap();
     let (mut journal, _) = open(directory.path());
     let (a, first) = journal.begin("a").unwrap();
@@ -90,7 +90,7 @@ fn files(directory: &Path) -> [PathBuf; 2] {
 }
 
 #[test]
-fn a_torn_end_is_left_out_and_a_newer_version_is_refused() {
+fn a_torn_end_is_ignored_and_a_newer_version_is_refused() {
     let directory = tempfile::tempdir().unwrap();
     let (mut journal, _) = open(directory.path());
     let (slot, first) = journal.begin("a").unwrap();
@@ -140,7 +140,7 @@ fn a_torn_end_is_left_out_and_a_newer_version_is_refused() {
 }
 
 #[test]
-fn the_journal_stays_small_and_keeps_what_is_live() {
+fn the_journal_stays_small_and_keeps_live_bytes() {
     let directory = tempfile::tempdir().unwrap();
     let (mut journal, _) = open(directory.path());
     let (quiet, first) = journal.begin("quiet").unwrap();
@@ -189,7 +189,7 @@ fn bytes_that_stay_move_to_a_new_generation() {
     assert_eq!(left(first + 1), parted[1..]);
     journal.rewrite().unwrap();
     assert_eq!(left(0), parted);
-    // More than one generation stays, with all its bytes.
+    // Bytes of more than one generation move.
     journal.append(a, first + 2, b"!").unwrap();
     journal.part(a, first + 3, 5).unwrap();
     assert_eq!(left(0), ["1 one\n at b\n", "2", " two!"]);
@@ -202,7 +202,7 @@ fn bytes_that_stay_move_to_a_new_generation() {
     assert_eq!(journal.live, 0);
 }
 
-/// Journals of versions 1 to 3, in hexadecimal. They have generations 5 and 6 of `app/a.log`, and generation 6 of `b`.
+/// Journals of versions 1 to 3, in hexadecimal. They hold generations 5 and 6 of `app/a.log`, and generation 6 of `b`.
 const OLDER: [&str; 3] = [
     "4d53465553453031887766554433221100002a36fe9c971705000000000000003125f4a7bd1fcb5709000000010000000000 \
      000005000000000000006170702f612e6c6f6799f1eff007000000020000000000000005000000000000006f6e650a207477 \
@@ -263,7 +263,7 @@ fn journals_of_older_versions_are_read_and_converted() {
         assert_eq!(file.birth, 1_700_000_000_000_000_000);
         assert!(fs::read(&path).unwrap().starts_with(b"MILLFUSE"));
         assert_eq!(tails(&open(directory.path()).1), expected);
-        // Channels know the slots of an older journal by the same names.
+        // The conversion keeps the identity of the journal, so the origins in a channel still match its slots.
         fs::write(&path, &older).unwrap();
         match version {
             3 => fs::write(&copy, &older).unwrap(),
@@ -294,7 +294,7 @@ fn damage_to_either_file_of_an_older_journal_loses_no_line() {
     }
 }
 
-/// A journal with lines of three files; returns those that are left.
+/// Fills a journal with lines of three files. Returns the lines that are unfinished.
 fn filled(directory: &Path) -> Vec<(String, Vec<u8>)> {
     let (mut journal, _) = open(directory);
     let mut lines = Vec::new();
@@ -311,7 +311,7 @@ fn filled(directory: &Path) -> Vec<(String, Vec<u8>)> {
         sync.run().unwrap();
         journal.end_sync(&sync, true);
     }
-    // A record written after the sync, which states how far the file was durable.
+    // Records after the sync state up to which offset the file was durable.
     let (slot, first) = journal.begin("empty").unwrap();
     journal.append(slot, first, b"done").unwrap();
     journal.note_done(slot, first + 1).unwrap();
@@ -398,7 +398,7 @@ fn damage_to_either_file_of_the_journal_loses_no_line_and_sends_no_wrong_one() {
 }
 
 #[test]
-fn lines_of_a_journal_that_is_damaged_twice_are_put_aside_and_reported_until_acknowledged() {
+fn if_both_files_are_damaged_the_lines_go_to_a_file_that_is_reported_until_it_is_removed() {
     let directory = tempfile::tempdir().unwrap();
     let lines = filled(directory.path());
     for path in files(directory.path()) {
@@ -426,7 +426,7 @@ fn lines_of_a_journal_that_is_damaged_twice_are_put_aside_and_reported_until_ack
 }
 
 #[test]
-fn a_write_that_a_power_cut_lost_takes_no_durable_line_with_it() {
+fn a_write_lost_in_a_power_cut_does_not_lose_a_durable_line() {
     let directory = tempfile::tempdir().unwrap();
     let (mut journal, _) = open(directory.path());
     let (a, first) = journal.begin("a").unwrap();
@@ -445,7 +445,7 @@ fn a_write_that_a_power_cut_lost_takes_no_durable_line_with_it() {
     }
     let opened = reopen(directory.path()).unwrap();
     assert_eq!(tails(&opened.left), [("a", &b"durable"[..])]);
-    // The line as it may have been is written to a file for the operator.
+    // The line without its lost part is written to a file for the operator.
     let text = fs::read_to_string(directory.path().join("unfinished.damaged.1")).unwrap();
     assert!(text.ends_with("--- a: 13 bytes\ndurable, torn\n"), "{text}");
     assert!(opened.doubtful.is_some());
@@ -462,13 +462,13 @@ fn after_a_failed_sync_the_journal_is_rewritten() {
     fs::remove_file(&path).unwrap();
     journal.append(a, first, b"two").unwrap();
     assert!(path.exists());
-    // The sync of a file that was replaced does not count for the new one.
+    // A sync of the replaced file says nothing about the new file.
     journal.end_sync(&sync, false);
     assert!(!journal.stored.needs_replace());
     assert_eq!(tails(&open(directory.path()).1), [("a", &b"onetwo"[..])]);
 }
 
-/// A state that stores a number as a line, each in a new generation.
+/// A state that stores each number as a line in a new generation.
 struct Numbered {
     journal: Journal,
     place: Option<(u32, u64)>,

@@ -17,7 +17,7 @@ use crate::rig::Downstream;
 const CALLS: usize = 6000;
 /// The number of names per directory. Few, so that calls often affect the same files.
 const NAMES: u64 = 5;
-/// The largest size of a file in bytes: all of it can be read back.
+/// The largest size of a file in bytes. Small enough that all of a file can be read back.
 const SIZE_MAX: u64 = 40_000;
 
 /// A path of a file or directory, at most two directories deep.

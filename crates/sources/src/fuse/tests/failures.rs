@@ -1,4 +1,4 @@
-//! Writes that fail lose no bytes of earlier writes.
+//! Tests that writes that fail lose no bytes of earlier writes.
 
 use std::process::Child;
 
@@ -20,7 +20,7 @@ impl Rig {
         command.spawn().unwrap()
     }
 
-    /// The unfinished lines that a start after a crash would find.
+    /// The unfinished lines that a start would find if the source crashed now.
     pub(super) fn left(&self) -> Vec<String> {
         let copy = tempfile::tempdir().unwrap();
         let name = "unfinished";
@@ -46,11 +46,11 @@ impl Rig {
 }
 
 #[test]
-fn with_when_full_fail_a_write_that_finds_no_room_fails() {
+fn with_when_full_fail_a_write_that_finds_no_space_fails() {
     let rig = Rig::new(Downstream::durable(), r#", "when_full": "fail""#);
     let mut file = rig.append("f");
     file.write_all(b"AAA").unwrap();
-    // There is no room to send it, and none to keep it.
+    // First the channel accepts no batch. Then it accepts a batch, but has no space to keep it.
     rig.downstream.set_full(true);
     let refused = file.write_all(b"x\n").unwrap_err();
     assert_eq!(refused.kind(), io::ErrorKind::StorageFull);
@@ -75,7 +75,7 @@ fn a_slow_sync_and_a_slow_command_fail_no_write() {
         r#", "when_full": "fail", "rules": [{{ "path": "exec", "exec": ["sh", "-c", "sleep 3; cat > {place}/out"] }}]"#
     );
     let rig = Rig::new(Downstream::durable(), &options);
-    // A slow sync, then a command behind a full pipe.
+    // First a slow sync, then a command that does not read from its full pipe.
     let mut file = rig.append("f");
     rig.downstream.hold();
     let writes = thread::spawn(move || file.write_all(b"x\n"));
@@ -93,16 +93,16 @@ fn a_slow_sync_and_a_slow_command_fail_no_write() {
 }
 
 #[test]
-fn a_killed_writer_takes_no_bytes_of_others_with_it() {
+fn killing_a_writer_loses_no_bytes_of_other_writers() {
     let rig = Rig::new(Downstream::durable(), "");
     let mut file = rig.append("f");
     file.write_all(b"AAA").unwrap();
-    // The child waits for room.
+    // The child waits for free space.
     rig.downstream.set_full(true);
     kill(Rig::writes(&file, "never\n"));
     rig.downstream.set_full(false);
     file.write_all(b"BBB\nCC").unwrap();
-    // The child waits for the answer: the channel has its batch.
+    // The channel has the batch of the child, which waits until it is kept.
     rig.downstream.hold();
     kill(Rig::writes(&file, "DDD\nnever"));
     file.write_all(b"EE").unwrap();
@@ -131,7 +131,7 @@ fn bytes_that_were_not_kept_are_unfinished_again() {
 }
 
 #[test]
-fn bytes_that_the_journal_has_no_room_for_are_not_accepted() {
+fn bytes_for_which_the_journal_has_no_space_are_not_accepted() {
     let mut rig = Rig::new(Downstream::durable(), "");
     rig.stop();
     let state = rig.directory.path().join("state");

@@ -1,4 +1,4 @@
-//! Joined lines: on a mount, at stops and crashes, and in files below it.
+//! Tests of joined lines: on a mount, at stops and crashes, and in files below the mount.
 
 use super::*;
 
@@ -49,7 +49,7 @@ fn lines_up_to_the_next_start_are_a_record_of_their_file() {
             "4 four",
         ];
         rig.until_messages(&first);
-        // At a close, unfinished bytes become a record; likewise at a stop.
+        // When a file is closed, and when the source stops, unfinished bytes become a record.
         drop(two);
         rig.until_messages(&[&first[..], &["5 five\n  at"]].concat());
         one.write_all(b"  at d\n6 six").unwrap();
@@ -145,7 +145,7 @@ fn a_kill_at_any_moment_loses_and_repeats_nothing() {
     file.write_all(b"1 one\n at").unwrap();
     file.write_all(b" a\n2 t").unwrap();
     assert_eq!(rig.left(), ["1 one\n at a\n2 t"]);
-    // The channel has the record but has not answered. The bytes that stay are in the journal nevertheless.
+    // The channel has the record, but has not confirmed that it is kept. The bytes after the record are already in the journal.
     rig.downstream.hold();
     let mut other = file.try_clone().unwrap();
     let writes = thread::spawn(move || other.write_all(b"wo\n"));
@@ -154,7 +154,7 @@ fn a_kill_at_any_moment_loses_and_repeats_nothing() {
     rig.downstream.settle();
     writes.join().unwrap().unwrap();
     assert_eq!(rig.left(), ["2 two\n"]);
-    // The same for a record that leaves after the wait.
+    // The same holds for a record that is sent after the wait.
     file.write_all(b" at b\n at").unwrap();
     rig.downstream.hold();
     until("it has left", || rig.messages().len() == 2);
@@ -170,12 +170,12 @@ fn a_kill_at_any_moment_loses_and_repeats_nothing() {
 }
 
 #[test]
-fn a_write_waits_for_a_record_that_leaves_before_it_and_can_be_killed() {
+fn a_write_waits_for_an_earlier_record_and_its_writer_can_be_killed() {
     let rig = Rig::new(Downstream::durable(), &stacks("100ms"));
     let mut file = rig.append("f");
     rig.downstream.set_full(true);
     file.write_all(b"1 one\n at a\n at").unwrap();
-    // By now the record waits for room.
+    // By now the record waits for free space.
     thread::sleep(Duration::from_millis(400));
     let mut child = Rig::writes(&file, "never\n");
     thread::sleep(Duration::from_millis(300));
@@ -201,7 +201,7 @@ fn a_write_waits_for_a_record_that_leaves_before_it_and_can_be_killed() {
 }
 
 #[test]
-fn a_close_waits_for_a_record_that_leaves_before_it() {
+fn a_close_waits_for_an_earlier_record() {
     let rig = Rig::new(Downstream::durable(), &stacks("100ms"));
     let mut file = rig.append("f");
     rig.downstream.set_full(true);
@@ -216,7 +216,7 @@ fn a_close_waits_for_a_record_that_leaves_before_it() {
 }
 
 #[test]
-fn a_record_that_left_after_the_wait_and_was_not_kept_is_unfinished_again() {
+fn a_record_that_was_sent_after_the_wait_but_not_kept_is_unfinished_again() {
     let rig = Rig::new(Downstream::durable(), &stacks("2s"));
     let mut file = rig.append("f");
     file.write_all(b"1 one\n at a\n at").unwrap();
@@ -231,7 +231,7 @@ fn a_record_that_left_after_the_wait_and_was_not_kept_is_unfinished_again() {
 }
 
 #[test]
-fn a_write_fails_in_time_behind_a_record_that_finds_no_room() {
+fn a_write_fails_in_time_while_an_earlier_record_waits_for_space() {
     let options = stacks("100ms") + r#", "when_full": "fail""#;
     let rig = Rig::new(Downstream::durable(), &options);
     let mut file = rig.append("f");
@@ -242,7 +242,7 @@ fn a_write_fails_in_time_behind_a_record_that_finds_no_room() {
     let refused = file.write_all(b"2 two\n").unwrap_err();
     assert_eq!(refused.kind(), io::ErrorKind::StorageFull);
     assert!(started.elapsed() < Duration::from_secs(10));
-    // The record that found no room is not counted as a refused write.
+    // The record that found no space is not counted as a refused write.
     assert_eq!(rig.running.as_ref().unwrap().meter("writes_refused"), 1);
     rig.downstream.set_full(false);
     rig.until_messages(&["1 one"]);
@@ -251,13 +251,13 @@ fn a_write_fails_in_time_behind_a_record_that_finds_no_room() {
 }
 
 #[test]
-fn behind_memory_fsync_keeps_the_unfinished_line() {
+fn with_a_memory_channel_fsync_stores_the_unfinished_line() {
     let rig = Rig::new(Downstream::memory(), &stacks("1h"));
     let mut file = rig.append("f");
     file.write_all(b"1 one\n at a\n2 t").unwrap();
     file.sync_all().unwrap();
     assert_eq!(rig.left(), ["1 one\n at a\n2 t"]);
-    // The bytes that stay are in the journal before the `fsync`, too.
+    // The bytes after the record are in the journal even before the `fsync`.
     file.write_all(b"wo\n").unwrap();
     assert_eq!(rig.left(), ["1 one\n at a\n", "2 t"]);
     file.sync_all().unwrap();
@@ -268,7 +268,7 @@ fn behind_memory_fsync_keeps_the_unfinished_line() {
 }
 
 #[test]
-fn lines_of_files_below_are_joined_even_while_they_are_written() {
+fn lines_of_files_below_the_mount_are_joined_even_while_they_are_written() {
     let mut rig = Rig::new(Downstream::durable(), &stacks("500ms"));
     rig.stop();
     fs::write(rig.path("a.log"), "1 one\n at a\n2 two\n at b").unwrap();
@@ -283,7 +283,7 @@ fn lines_of_files_below_are_joined_even_while_they_are_written() {
     open.write_all(b" c\n at d\n").unwrap();
     until("it is followed", || rig.messages().len() >= 4);
     drop(open);
-    // This holds until the file is removed.
+    // Waits until the file is removed.
     thread::sleep(Duration::from_millis(1000));
     rig.stop();
     assert_eq!(rig.messages()[3], " at c\n at d");

@@ -1,4 +1,4 @@
-//! The source on a real mount, in front of a channel that the test controls.
+//! Tests of the source on a real mount. Its records go to a channel that the test controls.
 
 mod exerciser;
 mod failures;
@@ -182,7 +182,7 @@ fn only_a_fatal_signal_interrupts_a_waiting_writer() {
     child.wait().unwrap();
     assert!(killed.elapsed() < Duration::from_secs(5));
     assert_eq!(rig.lines(), ["one"]);
-    // The same if the first signal is fatal.
+    // A fatal signal also ends the wait if it is the first signal.
     let mut child = Command::new("sh")
         .args(["-c", "echo three > h"])
         .current_dir(rig.mount())
@@ -274,7 +274,7 @@ fn the_last_bytes_can_be_read_again() {
 }
 
 #[test]
-fn behind_memory_fsync_waits_until_everything_is_settled() {
+fn with_a_memory_channel_fsync_waits_until_everything_is_settled() {
     let rig = Rig::new(Downstream::memory(), "");
     let mut file = rig.append("f");
     rig.downstream.hold();
@@ -295,11 +295,11 @@ fn behind_memory_fsync_waits_until_everything_is_settled() {
 }
 
 #[test]
-fn files_below_are_shipped_and_removed_even_if_they_are_still_being_written() {
+fn files_below_the_mount_are_shipped_and_removed_even_if_they_are_still_being_written() {
     let mut rig = Rig::new(Downstream::durable(), "");
     fs::create_dir(rig.path("app")).unwrap();
     rig.stop();
-    // The directory that was made in the mount exists without the mount.
+    // A directory that is made in the mount is also made in the plain directory below.
     fs::write(rig.path("app/a.log"), "below\nits end").unwrap();
     let mut open = rig.append("b.log");
     open.write_all(b"open 1\nop").unwrap();
@@ -325,7 +325,7 @@ fn files_below_are_shipped_and_removed_even_if_they_are_still_being_written() {
 }
 
 #[test]
-fn with_once_the_files_below_are_shipped() {
+fn with_once_the_files_below_the_mount_are_shipped() {
     let directory = tempfile::tempdir().unwrap();
     let mount = directory.path().join("mnt");
     fs::create_dir(&mount).unwrap();
@@ -401,7 +401,7 @@ fn wrong_options_are_refused_with_the_reason() {
     assert!(rule(&format!(r#"{{"path": "a", {start}}}"#)).contains("`start` is not a regular"));
 }
 
-/// Behind memory, `fsync` counts as the answer: it returns when everything is settled.
+/// With a memory channel, a return of `fsync` is the acknowledgement: everything is then settled.
 #[test]
 fn a_mount_keeps_the_contract_of_sources() {
     let directory = tempfile::tempdir().unwrap();
@@ -409,7 +409,7 @@ fn a_mount_keeps_the_contract_of_sources() {
     let mount = root.join("mnt");
     let options = format!("{{\"mount\": {mount:?}}}");
     let write = move || {
-        // Before the mount, the file would be created below it.
+        // Without the mount, the file would be created in the plain directory below it.
         if millstream_sys::fuse::type_of_mount(&mount)?.is_none() {
             return Err(io::ErrorKind::NotFound.into());
         }

@@ -9,7 +9,7 @@ pub(super) struct Content {
     size: u64,
     /// The offset at which the window begins.
     start: u64,
-    /// The window: contiguous bytes that end at the last one written or a little before it.
+    /// The window: contiguous bytes, usually up to the last byte that was written.
     bytes: Vec<u8>,
 }
 
@@ -36,7 +36,7 @@ impl Content {
         self.size = to;
     }
 
-    /// Notes a write. It must end at or below [`SIZE_MAX`]. The window then holds at least the last `keep` bytes and at most
+    /// Notes a write, which must end at or below [`SIZE_MAX`]. The window then holds at least the last `keep` bytes and at most
     /// twice as many. If the write is `masked`, only its newlines can be read back.
     pub(super) fn write(&mut self, offset: u64, data: &[u8], masked: bool, keep: usize) {
         self.size = self.size.max(offset + data.len() as u64);
@@ -100,11 +100,11 @@ impl Content {
 
     fn restart_at(&mut self, start: u64) {
         self.start = start;
-        // Gives the memory back.
+        // Frees the memory.
         self.bytes = Vec::new();
     }
 
-    /// Up to `bytes` bytes from `offset` on; `None` if the first are no longer in the window.
+    /// Up to `bytes` bytes from `offset` on. `None` if the first of them are no longer in the window.
     pub(super) fn read(&self, offset: u64, bytes: u64) -> Option<Vec<u8>> {
         let end = offset.saturating_add(bytes).min(self.size);
         if offset >= end {
@@ -145,7 +145,7 @@ mod tests {
         assert_eq!(content.read(8, 100), Some(b"89abcdef".to_vec()));
         assert_eq!(content.read(0, 4), None);
         assert_eq!(content.read(16, 4), Some(Vec::new()));
-        // Over the start of the window, and behind a gap.
+        // A write across the start of the window, and a write after a gap.
         content.write(6, b"XYZ", false, 8);
         assert_eq!(content.read(8, 2), Some(b"Z9".to_vec()));
         content.write(18, b"gh", false, 8);
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_holds_only_bytes_that_are_all_there() {
+    fn a_file_holds_bytes_only_if_all_of_them_can_be_read() {
         let mut content = Content::default();
         content.write(0, b"abc", false, 8);
         assert!(content.holds(0, b"abc") && content.holds(1, b"b"));

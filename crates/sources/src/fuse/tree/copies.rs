@@ -1,9 +1,10 @@
 //! Recognises copies of files within the mount, as `logrotate` makes with `copytruncate` and `compress`.
 //!
 //! The bytes of a copy were shipped when they were written to the original. A file counts as a copy while all its bytes equal
-//! those of another file at the same offsets. Its name must also extend the other's by a suffix (`app.log.1` of `app.log`), and
-//! the writing process must have read the other file recently. So two logs that begin alike are no copies. A compressed copy
-//! has other bytes; its first bytes show that it is compressed.
+//! those of an original at the same offsets. Its name must also be the name of the original with a suffix (`app.log.1` for
+//! `app.log`), and the writing process must have read the original recently. So two logs that begin with the same bytes are no
+//! copies. A compressed copy has other bytes than its original, so only its first bytes are checked: they show that it is
+//! compressed.
 
 use std::{collections::VecDeque, os::unix::ffi::OsStrExt};
 
@@ -22,7 +23,7 @@ pub(in crate::fuse) enum WriteKind {
     New,
     /// The first bytes of a copy.
     CopyBegins,
-    /// More of a copy.
+    /// A later part of a copy.
     Copy,
 }
 
@@ -41,8 +42,8 @@ impl RecentReads {
         }
     }
 
-    /// Judges a write before it is made. Returns the new state of the file and the kind of the write. `is_writer` returns
-    /// whether a thread belongs to the writing process.
+    /// Decides whether a write is a part of a copy, before the write is applied. Returns the new state of the file and the kind of
+    /// the write. `is_writer` returns whether a thread belongs to the writing process.
     pub(super) fn judge(
         &self,
         nodes: &Nodes,
@@ -72,7 +73,7 @@ impl RecentReads {
         Ok((state, kind))
     }
 
-    /// The state of a file that begins with these bytes.
+    /// The state of a file whose first write is `data`.
     fn first(
         &self,
         nodes: &Nodes,
@@ -110,7 +111,7 @@ fn extends(nodes: &Nodes, number: u64, other: u64) -> bool {
         })
 }
 
-/// Whether these bytes can be read from a file.
+/// Whether a read of the file at `offset` returns exactly these bytes.
 fn holds(nodes: &Nodes, number: u64, offset: u64, data: &[u8]) -> bool {
     nodes
         .file(number)
@@ -122,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_are_remembered_once_each_and_not_for_ever() {
+    fn each_recent_read_is_remembered_once_and_old_ones_are_forgotten() {
         let mut reads = RecentReads::default();
         for node in 0..100 {
             reads.note(node, 1);

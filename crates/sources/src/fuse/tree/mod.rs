@@ -1,8 +1,8 @@
 //! The tree of names below the mount point: directories, symbolic links, and files with their size. It exists only in memory.
 //!
 //! The tree does no I/O and reads no clock. The kernel checks permissions (`default_permissions`) and refuses most of what is
-//! forbidden; the tree checks the rest. Written data does not pass through it: of each file it keeps the last bytes, for
-//! readers.
+//! forbidden; the tree checks the rest. Written data does not pass through the tree on its way to a channel. The tree only keeps
+//! a copy of the last bytes of each file, for readers.
 
 mod content;
 mod copies;
@@ -31,19 +31,19 @@ pub(super) const FILE: u32 = 0o100_000;
 pub(super) const LINK: u32 = 0o120_000;
 /// `st_blksize` of files. Programs that follow it write in pieces of this size, and each piece is one request.
 const BLOCK_BYTES: u32 = 1 << 20;
-/// The limit on nodes. Beyond it, the files are forgotten that are not open and were written longest ago.
+/// The limit on nodes. When it is reached, files that are not open are forgotten, starting with those written longest ago.
 pub(super) const NODES_MAX: usize = 100_000;
 /// The longest name, in bytes.
 pub(super) const NAME_BYTES_MAX: usize = 255;
 /// `renameat2(2)`: the new name must be free.
 const NO_REPLACE: u32 = 1;
 
-/// How much of the written data can be read back.
+/// The amount of written data that can be read back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Recent {
-    /// Bytes of each file, at least.
+    /// The number of bytes at the end of each file that can be read back, unless that exceeds `all`.
     pub file: usize,
-    /// Bytes of all files together, at most.
+    /// The largest number of bytes that are held for all files together.
     pub all: usize,
 }
 
@@ -227,7 +227,7 @@ impl Tree {
         number.is_ok_and(|number| self.nodes.directory(number).is_ok())
     }
 
-    /// The path of a node below the mount point; `None` if it was removed.
+    /// The path of a node below the mount point. `None` if its name was removed.
     pub(super) fn path(&self, number: u64) -> Option<PathBuf> {
         let mut parts = Vec::new();
         let mut at = number;
@@ -307,14 +307,14 @@ impl Tree {
             .collect();
         closed.sort_unstable();
         for (written, number) in closed.into_iter().take(NODES_MAX / 10) {
-            // The directory gets the file's time, not the current one: programs watch it.
+            // The directory gets the time of the file instead of the current time, because programs watch it for changes.
             let _ = self.remove(number, written);
         }
     }
 
     // References.
 
-    /// Notes that a file was opened. It then stays even if its name is removed.
+    /// Notes that a file was opened. Its node then stays even if its name is removed.
     pub(super) fn open(&mut self, number: u64) -> Result<(), Errno> {
         let node = self.nodes.get_mut(number)?;
         match node.kind {
@@ -335,7 +335,7 @@ impl Tree {
         self.drop_if_unused(number);
     }
 
-    /// Drops this many of the kernel's references to a node.
+    /// Drops `lookups` of the kernel's references to a node.
     pub(super) fn forget(&mut self, number: u64, lookups: u64) {
         if let Ok(node) = self.nodes.get_mut(number) {
             node.lookups = node.lookups.saturating_sub(lookups);
@@ -381,7 +381,7 @@ impl Tree {
         })
     }
 
-    /// Changes attributes; returns the new ones.
+    /// Changes attributes. Returns the new ones.
     pub(super) fn set(
         &mut self,
         number: u64,
@@ -449,7 +449,7 @@ impl Tree {
         Ok(())
     }
 
-    /// Notes a write to a file; returns its kind. Only the newlines of a `masked` write can be read back. `is_writer` returns
+    /// Notes a write to a file. Returns the kind of the write. Only the newlines of a `masked` write can be read back. `is_writer` returns
     /// whether a thread belongs to the writing process.
     pub(super) fn write(
         &mut self,
@@ -481,7 +481,7 @@ impl Tree {
         Ok(kind)
     }
 
-    /// Drops the windows of the files that were written longest ago, until a quarter of the memory for them is free.
+    /// Drops the windows (last bytes) of the files that were written longest ago, until a quarter of the memory for them is free.
     fn drop_windows(&mut self) {
         let files = self.nodes.iter().filter_map(|(number, node)| {
             let Kind::File(file) = &node.kind else {
@@ -509,7 +509,7 @@ impl Tree {
         self.reads.note(number, thread);
     }
 
-    /// Reads from a file. ENODATA: the bytes were written too long ago and are no longer held.
+    /// Reads from a file. Returns ENODATA if the bytes were written too long ago and are no longer held.
     pub(super) fn read(&self, number: u64, offset: u64, bytes: u32) -> Result<Vec<u8>, Errno> {
         match &self.nodes.get(number)?.kind {
             Kind::File(file) => {

@@ -34,11 +34,11 @@ pub(super) enum CopyState {
     /// Nothing was written yet.
     #[default]
     Unknown,
-    /// All its bytes are also in this node, at the same offsets.
+    /// All bytes of the file are also in the file of this node, at the same offsets.
     Of(u64),
-    /// It is a compressed copy.
+    /// The file is a compressed copy.
     Compressed,
-    /// It is no copy.
+    /// The file is not a copy.
     No,
 }
 
@@ -52,7 +52,7 @@ pub(super) struct Directory {
 #[derive(Debug)]
 pub(super) struct Node {
     pub kind: Kind,
-    /// Its directory, and its name in there. `None`: the root, or removed.
+    /// The directory of the node, and its name in that directory. `None` for the root, and if the name was removed.
     pub place: Option<(u64, OsString)>,
     pub mode: u32,
     pub uid: u32,
@@ -61,7 +61,7 @@ pub(super) struct Node {
     pub times: [Time; 3],
     /// The number of references that the kernel holds.
     pub lookups: u64,
-    /// The number of times it is open.
+    /// The number of open files of this node.
     pub opens: u32,
 }
 
@@ -70,13 +70,13 @@ impl Node {
         matches!(self.kind, Kind::Directory(_))
     }
 
-    /// Notes that its content has changed.
+    /// Notes that the content of the node has changed.
     pub(super) fn touch(&mut self, now: Time) {
         self.times[1] = now;
         self.times[2] = now;
     }
 
-    /// Whether it has no name, no reference and no open file.
+    /// Whether the node has no name, no reference and no open file.
     pub(super) fn is_unused(&self) -> bool {
         self.place.is_none() && self.lookups == 0 && self.opens == 0
     }

@@ -1,11 +1,11 @@
-//! The tree through its public methods.
+//! Tests of the tree.
 
 use super::*;
 
 const WHO: Who = Who { uid: 7, gid: 8 };
 const NOW: Time = Time(5_000_000_000);
 
-/// The writing process has one thread.
+/// The only thread of the writing process is thread 1.
 fn is_writer(thread: u32) -> bool {
     thread == 1
 }
@@ -33,7 +33,7 @@ fn names(tree: &Tree, directory: u64) -> Vec<String> {
 }
 
 #[test]
-fn a_rename_replaces_a_file_but_no_full_directory() {
+fn a_rename_replaces_a_file_but_not_a_directory_with_entries() {
     let mut tree = tree();
     let (a, b) = (file(&mut tree, ROOT, "a"), file(&mut tree, ROOT, "b"));
     tree.rename((ROOT, b"a"), (ROOT, b"b"), 0, NOW).unwrap();
@@ -184,7 +184,7 @@ fn only_the_newlines_of_masked_writes_can_be_read() {
     tree.write(node, 0, b"key=1\nab", true, is_writer, NOW)
         .unwrap();
     assert_eq!(tree.read(node, 0, 8), Ok(b"*****\n**".to_vec()));
-    // Of a write that is longer than the window, the last bytes are there.
+    // After a write that is longer than the window, the last bytes can be read.
     tree.write(node, 8, b"0123456789\nx", true, is_writer, NOW)
         .unwrap();
     assert_eq!(tree.read(node, 17, 3), Ok(b"*\n*".to_vec()));

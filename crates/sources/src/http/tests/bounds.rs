@@ -1,4 +1,4 @@
-//! Authentication and limits.
+//! Tests of authentication and limits.
 
 use std::{
     io::Write,
@@ -42,7 +42,7 @@ fn requests_need_the_token() {
 }
 
 #[test]
-fn other_paths_methods_and_types_get_different_answers() {
+fn each_unsupported_path_method_and_type_gets_its_status() {
     let rig = Rig::new(r#", "path": "/in""#);
     let json = "Content-Type: application/json; charset=utf-8";
     let cases: [(&str, &[&str], u16); 12] = [
@@ -83,7 +83,7 @@ fn a_request_above_the_limit_is_rejected_before_it_is_read() {
     client.write(b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n");
     let chunk = [b"10000\r\n".as_slice(), &[b' '; 0x10000], b"\r\n"].concat();
     for _ in 0..17 {
-        // It may have closed its side by then.
+        // The server may have closed the connection by then.
         let _ = client.0.get_mut().write_all(&chunk);
     }
     assert_eq!(client.answer().status, 413);
@@ -117,7 +117,7 @@ fn a_slow_body_is_accepted_and_one_that_stalls_is_rejected() {
     let start = Instant::now();
     while endless.is_silent() {
         assert!(start.elapsed() < Duration::from_secs(10));
-        // Single bytes do not keep it alive.
+        // Single bytes do not keep the request alive.
         endless.write(b" ");
         sleep(Duration::from_millis(100));
     }
@@ -184,7 +184,7 @@ fn requests_wait_for_memory_and_are_then_asked_to_retry() {
 #[test]
 fn the_records_of_a_request_count_as_memory() {
     let rig = Rig::new(r#", "wait": "300ms""#);
-    // Its bad parts, or its grown numbers, take more than the 48 MiB that incoming data may take.
+    // The bad parts of a large request, or its numbers once they are packed, take more than the 48 MiB for incoming data.
     let bad = |bytes: usize| [b"{}\n".to_vec(), b"bad\n".repeat(bytes / 4)].concat();
     let numbers = |bytes: usize| {
         let zeros = "-0,".repeat(bytes / 3);

@@ -1,4 +1,4 @@
-//! Which records are kept, and how the client is informed.
+//! Tests of which records are kept, and how the client is informed.
 
 use std::{os::unix::net::UnixStream, thread::sleep, time::Duration};
 
@@ -91,13 +91,13 @@ fn a_full_channel_accepts_no_request_and_delays_none_beyond_its_wait() {
     client.post("/", &[], b"{\"n\":2}");
     until("it is taken", || !rig.records().is_empty());
     sleep(Duration::from_millis(500));
-    assert!(client.is_silent(), "what is only slow is waited for");
+    assert!(client.is_silent(), "a slow channel is waited for");
     rig.downstream.choke();
     assert_eq!(client.answer().status, 503);
     rig.downstream.settle();
     assert_eq!(rig.post("/", &[], b"{\"n\":3}").status, 200);
     assert_eq!(rig.records(), [json!({"n": 2}), json!({"n": 3})]);
-    // The same if there is no space for rejected parts.
+    // A full channel for rejected parts has the same effect.
     rig.running.rejected.choke();
     assert_eq!(rig.post("/", &[], b"{\"n\":4}\nbad").status, 503);
     assert_eq!(rig.records().len(), 2);
@@ -226,7 +226,7 @@ fn every_element_of_an_array_is_kept_or_rejected() {
         (answer.status, &answer.json()["accepted"]),
         (200, &json!(1))
     );
-    // Cut off by its sender: the element before the cut is whole.
+    // The sender cut this array off; the element before the cut is whole.
     let answer = rig.post("/", &[], b"[{\"ok\":5},");
     let errors = ["line 1, byte 11: more of the array expected"];
     let expected = json!({"accepted": 1, "rejected": 1, "errors": errors});
@@ -266,7 +266,7 @@ fn an_idempotency_key_goes_to_the_channel_as_an_origin() {
     assert_eq!(ids[0], ids[1]);
     assert_eq!(ids[0].0, ids[2].0);
     assert_ne!(ids[0].1, ids[2].1);
-    // A str of 48 bytes: not a hash of a content, and long enough to be unique.
+    // A MessagePack string of 48 bytes. Unlike the hash of a content it has a prefix, and it is long enough to be unique.
     assert_eq!(
         ids[0].0[..],
         [

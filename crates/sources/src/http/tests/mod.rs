@@ -26,7 +26,7 @@ struct Rig {
 }
 
 impl Rig {
-    /// Starts a server. `options`: JSON that is inserted behind `listen`.
+    /// Starts a server. `options`: JSON that is inserted after `listen`.
     fn new(options: &str) -> Self {
         Self::before(Downstream::memory(), options)
     }
@@ -156,7 +156,7 @@ impl Client {
         }
     }
 
-    /// Whether no byte was answered so far.
+    /// Whether the server has sent no byte so far.
     fn is_silent(&mut self) -> bool {
         self.0.get_ref().set_nonblocking(true).unwrap();
         let read = self.0.fill_buf().map(<[u8]>::len);
@@ -164,7 +164,7 @@ impl Client {
         read.is_err()
     }
 
-    /// Whether the server has closed it.
+    /// Whether the server has closed the connection.
     fn is_closed(&mut self) -> bool {
         matches!(self.0.read(&mut [0]), Ok(0))
     }

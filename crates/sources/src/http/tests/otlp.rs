@@ -1,4 +1,4 @@
-//! OTLP over HTTP: routes, forms and answers. The decoders have their own tests in `wire`.
+//! Tests of OTLP over HTTP: routes, encodings and answers. The decoders have their own tests in `wire`.
 
 use serde_json::{Value, json};
 
@@ -47,7 +47,7 @@ fn bad_records_are_reported_as_a_partial_success_and_rejected() {
         &request(&[&good, b"\x29bad", &good]),
     );
     assert_eq!(answer.status, 200);
-    // partial_success, one record rejected, why.
+    // The answer is `partial_success`: one rejected record, and the reason.
     assert_eq!(answer.body[..1], [0x0a]);
     assert_eq!(answer.body[2..4], [0x08, 1]);
     assert_eq!(rig.records().len(), 2);
@@ -61,7 +61,7 @@ fn bad_records_are_reported_as_a_partial_success_and_rejected() {
 }
 
 #[test]
-fn an_undecodable_request_is_answered_in_its_own_form() {
+fn an_undecodable_request_is_answered_in_its_own_encoding() {
     let rig = Rig::new("");
     let answer = rig.post("/v1/logs", &[PROTOBUF], b"\xff\xff\xff");
     assert_eq!((answer.status, &answer.body[..2]), (400, &[0x08, 3][..]));

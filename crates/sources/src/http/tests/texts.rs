@@ -114,7 +114,7 @@ fn a_bad_element_of_an_array_does_not_affect_the_others() {
         let text = format!("[{{\"n\":1}},{bad},{{\"n\":3}}]");
         let expected = (vec![first.clone(), last.clone()], vec![fault.to_owned()]);
         assert_eq!(read(&text), expected, "{text}");
-        // At either end, too.
+        // A bad element at either end of the array does not affect the others either.
         let (records, faults) = read(&format!("[{bad},{{\"n\":1}},{{\"n\":3}},{bad}]"));
         assert_eq!(records, expected.0, "{bad}");
         assert_eq!(faults.len(), 2, "{bad}: {faults:?}");
@@ -124,7 +124,7 @@ fn a_bad_element_of_an_array_does_not_affect_the_others() {
 }
 
 #[test]
-fn garbage_between_the_elements_of_an_array_is_bad_and_they_are_read() {
+fn garbage_between_the_elements_of_an_array_is_reported_and_the_elements_are_read() {
     let cases = [
         (
             "[{\"n\":1} {\"n\":2},{\"n\":3}]",

@@ -1,4 +1,4 @@
-//! The whole source at its sockets: messages become records, none is lost, and an answer means that a message is kept.
+//! Tests of the source through its sockets: messages become records, none is lost, and an answer means that a message is kept.
 
 mod relp;
 mod sockets;
@@ -22,7 +22,7 @@ use rmpv::Value;
 use super::{COMPONENT, Syslog};
 use crate::rig::{Downstream, Running, node, try_build, until};
 
-/// The source, with the addresses it listens on.
+/// The source, which reports the addresses that it listens on.
 struct Telling {
     source: Syslog,
     tell: mpsc::SyncSender<Vec<(Scheme, SocketAddr)>>,
@@ -104,7 +104,7 @@ fn field(downstream: &Downstream, name: &str) -> Vec<String> {
 }
 
 #[test]
-fn the_example_is_valid_and_senseless_options_are_refused() {
+fn valid_options_are_accepted_and_invalid_ones_are_refused() {
     let problems = |options: &str| try_build(&COMPONENT, options).err().unwrap_or_default();
     assert_eq!(problems(r#"{"listen": "udp://127.0.0.1"}"#), [""; 0]);
     assert_eq!(problems(r#"{"listen": "relp://127.0.0.1"}"#).len(), 1);
@@ -130,7 +130,7 @@ fn the_promise_depends_on_the_protocol() {
     assert_eq!(promise(r#""udp://127.0.0.1""#), "AtMostOnce");
 }
 
-/// Reads until `count` newlines have come.
+/// Reads until `count` newlines have arrived.
 fn lines(stream: &mut TcpStream, count: usize) -> String {
     let (mut text, mut byte, mut left) = (Vec::new(), [0], count);
     while left > 0 {

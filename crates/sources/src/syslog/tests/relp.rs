@@ -216,7 +216,7 @@ fn it_keeps_the_contract_of_sources() {
     let messages = OPEN.to_owned() + &frame(2, "<13>one") + &frame(3, "<13>two");
     let case = SourceCase {
         build: &build,
-        // Answers come in order.
+        // Answers arrive in order, so the last one implies the others.
         peer: Some(peer(connect, messages.into(), "\n3 rsp 6 200 OK\n")),
         records: 2,
         rejected: 0,

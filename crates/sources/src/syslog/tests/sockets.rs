@@ -1,4 +1,4 @@
-//! Streams and datagrams.
+//! Tests of stream and datagram sockets.
 
 use std::{
     net::UdpSocket,
@@ -59,7 +59,7 @@ fn every_kind_of_socket_delivers_the_same_records() {
 }
 
 #[test]
-fn a_last_line_without_newline_and_a_cut_count_are_kept() {
+fn a_last_line_without_newline_and_an_incomplete_counted_message_are_kept() {
     let directory = tempfile::tempdir().unwrap();
     let downstream = Downstream::memory();
     let options = r#"{"listen": "tcp://127.0.0.1:0"}"#;
@@ -101,7 +101,7 @@ fn a_stop_reads_what_the_kernel_holds() {
     let (running, addresses) = start(&options, &downstream, directory.path());
     let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
     let mut stream = UnixStream::connect(socket).unwrap();
-    // Both wait for space with their first message. The kernel holds the rest: more than one read takes.
+    // Both readers wait for space with their first message. The kernel holds the rest, which is more than one read takes.
     downstream.set_full(true);
     let datagram = |text: &str| udp.send_to(text.as_bytes(), addresses[0]).unwrap();
     datagram("<13>datagram");
@@ -257,7 +257,7 @@ fn octet_counts_and_datagrams_beyond_the_limits_do_not_affect_other_messages() {
             _ => {
                 assert_eq!(kept, 0);
                 assert_eq!(field(set_aside, "message").concat().len(), bytes);
-                // 1,000 bytes each: of the stream and of UDP. A unix socket has no address.
+                // Pieces of 1,000 bytes, from TCP and from UDP. Those from the unix socket have no address.
                 let mut peers = field(set_aside, "peer");
                 peers.retain(|peer| peer.starts_with("127.0.0.1"));
                 assert_eq!(peers.len(), bad.len().div_ceil(1000) + 60);
@@ -309,7 +309,7 @@ fn a_flood_of_datagrams_is_read_or_counted_as_dropped() {
         )
         .unwrap();
     }
-    // The number of drops comes with a datagram behind them.
+    // The kernel reports the number of dropped datagrams with the next datagram.
     until("all are accounted for", || {
         udp.send_to(b"", addresses[0]).unwrap();
         records_sent(&running) + running.meter("datagrams_dropped") >= sent

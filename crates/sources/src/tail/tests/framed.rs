@@ -1,4 +1,4 @@
-//! Joined records, containers, other encodings and pods.
+//! Tests of `framing` (joined records, logs of containers), `encoding` and `kubernetes`.
 
 use std::{fs, io::Write, thread, time::Duration};
 
@@ -99,7 +99,7 @@ fn cri(stream: &str, tag: &str, text: &str) -> String {
 }
 
 #[test]
-fn logs_of_pods_are_joined_and_tagged_by_their_paths_and_its_own_log_is_skipped() {
+fn logs_of_pods_are_joined_and_tagged_and_the_log_of_the_own_pod_is_skipped() {
     let (place, to) = (Place::new(), Downstream::durable());
     let directory = place.log("shop_web-1_0a1b/nginx");
     let own = place.log("ops_millstream-x_77/millstream");
@@ -181,7 +181,7 @@ fn other_encodings_become_utf_8() {
 }
 
 #[test]
-fn a_long_pending_record_does_not_delay_a_stop() {
+fn a_record_that_waits_for_more_lines_does_not_delay_a_stop() {
     let (place, to) = (Place::new(), Downstream::memory());
     append(&place.log("a.log"), "1 one\n  open");
     let more = r#", "framing": {"multiline": {"start": "^\\d", "wait": "1h"}}"#;

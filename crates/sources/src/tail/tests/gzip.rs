@@ -1,4 +1,4 @@
-//! Compressed files: read once, and not at all if they were read before the compression.
+//! Tests of compressed files: they are read once, and lines that were read before the compression are not read again.
 
 use std::{fs, io::Write, path::Path, thread, time::Duration};
 
@@ -21,7 +21,7 @@ fn compress(path: &Path) {
 }
 
 #[test]
-fn compressed_files_are_read_once_and_plain_ones_beside_them() {
+fn compressed_files_and_plain_files_beside_them_are_read_once() {
     for to in [Downstream::memory(), Downstream::durable()] {
         let place = Place::new();
         append(&place.log("a.log"), "plain\n");
@@ -158,7 +158,7 @@ fn a_compressed_copy_waits_until_the_truncation_is_noticed_however_long_that_tak
         &to,
     );
     until("the first lines", || to.lines().len() == 1000);
-    // The reader still waits for answers when the file is truncated.
+    // The reader still waits for a receipt when the file is truncated.
     to.hold();
     append(&path, &text(1000..1001));
     until("one line more", || to.lines().len() == 1001);
@@ -200,7 +200,7 @@ fn lines_read_before_the_compression_are_not_read_from_a_growing_compressed_file
 }
 
 #[test]
-fn a_copy_that_was_truncated_away_and_compressed_is_not_read_twice() {
+fn a_compressed_copy_of_a_truncated_file_is_not_read_twice() {
     let (place, to) = (Place::new(), Downstream::durable());
     let path = place.log("a.log");
     append(&path, &text(0..1000));
@@ -232,7 +232,7 @@ fn a_growing_compressed_file_is_read_as_it_grows_and_a_damaged_one_up_to_the_dam
     let end = damaged.len();
     damaged[end - 20] ^= 0x55;
     fs::write(place.log("b.log.gz"), damaged).unwrap();
-    until("it is given up", || running.meter("open_files") == 2);
+    until("b.log.gz is opened", || running.meter("open_files") == 2);
     running.stop();
 }
 

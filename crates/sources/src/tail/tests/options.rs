@@ -1,4 +1,4 @@
-//! Old files, rates, files that were read completely, links, holes.
+//! Tests of `ignore_older`, `rate_max`, `when_done`, links and holes.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -120,7 +120,7 @@ fn a_file_that_has_two_names_is_read_once() {
     assert_eq!((to.lines().len(), to.repeats()), (3, 0));
 }
 
-/// Writes like a program that does not append: at its own current offset.
+/// Writes like a program that does not append, but keeps its own offset.
 fn write_at(path: &std::path::Path, offset: u64, text: &str) {
     let mut file = OpenOptions::new()
         .write(true)
@@ -133,7 +133,7 @@ fn write_at(path: &std::path::Path, offset: u64, text: &str) {
 }
 
 #[test]
-fn the_hole_behind_a_truncation_is_skipped() {
+fn the_hole_after_a_truncation_is_skipped() {
     for lines in [10, 3000] {
         for to in [Downstream::memory(), Downstream::durable()] {
             let place = Place::new();

@@ -1,4 +1,4 @@
-//! Renamed, removed, truncated, copied and reused files, at rest and under load.
+//! Tests of files that are renamed, removed, truncated or copied, and of reused inodes, at rest and under load.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -29,7 +29,7 @@ fn a_renamed_file_is_read_to_its_end_and_the_new_one_from_its_beginning() {
     until("the rest of the old one", || {
         to.lines().contains(&"late, and without an end".to_owned())
     });
-    until("it is let go", || running.meter("open_files") == 1);
+    until("the old one is closed", || running.meter("open_files") == 1);
     running.stop();
     assert_eq!(to.lines().len(), 3);
 }
@@ -40,7 +40,7 @@ fn a_file_renamed_while_the_source_was_down_is_found_and_its_rest_is_read() {
         let place = Place::new();
         append(&place.log("a.log"), "one\n");
         append(&place.log("foreign.log.1"), "foreign\n");
-        // Longer than the precision of the kernel's clock tick.
+        // Waits longer than a clock tick of the kernel, the precision of birth times.
         thread::sleep(Duration::from_millis(50));
         place.once("*.log", "", &to);
         append(&place.log("a.log"), "two\n");
@@ -50,7 +50,7 @@ fn a_file_renamed_while_the_source_was_down_is_found_and_its_rest_is_read() {
         until("all lines", || {
             sorted(to.lines()) == ["one", "three", "two"]
         });
-        until("it is let go", || running.meter("open_files") == 1);
+        until("the old one is closed", || running.meter("open_files") == 1);
         running.stop();
         place.once("*.log", "", &to);
         assert_eq!(to.lines().len(), 3);
@@ -78,7 +78,7 @@ fn files_created_and_renamed_while_the_source_was_down_are_read_oldest_first() {
         for rotated in 0..3 {
             append(&path, &text(rotated * 1000 + 10..rotated * 1000 + 1010));
             rotate(&place, rotated);
-            // File times have the precision of the kernel's clock tick.
+            // The precision of file times is a clock tick of the kernel.
             thread::sleep(Duration::from_millis(20));
         }
         append(&path, &text(3010..3020));
@@ -86,7 +86,7 @@ fn files_created_and_renamed_while_the_source_was_down_are_read_oldest_first() {
             place.once("a.log", "", &to);
             assert!(
                 to.lines() == numbers(0..3020),
-                "lost, twice or in another order"
+                "lines are lost, repeated or out of order"
             );
         }
         assert_eq!(to.repeats(), 0);
@@ -99,7 +99,7 @@ fn a_file_that_was_empty_when_the_last_run_ended_is_read_under_its_new_name() {
         let place = Place::new();
         let path = place.log("a.log");
         append(&path, "");
-        // Longer than the precision of the kernel's clock tick.
+        // Waits longer than a clock tick of the kernel, the precision of birth times.
         thread::sleep(Duration::from_millis(50));
         place.once("a.log", "", &to);
         append(&path, "one\n");
@@ -140,7 +140,7 @@ fn a_copy_made_while_the_source_was_down_is_not_read_again() {
 }
 
 #[test]
-fn files_that_were_found_and_not_settled_are_read_by_the_next_run() {
+fn files_that_were_found_but_not_settled_are_read_by_the_next_run() {
     for to in [Downstream::memory(), Downstream::durable()] {
         let place = Place::new();
         let path = place.log("a.log");
@@ -164,7 +164,7 @@ fn files_that_were_found_and_not_settled_are_read_by_the_next_run() {
 }
 
 #[test]
-fn a_removed_file_is_read_to_its_end_and_let_go() {
+fn a_removed_file_is_read_to_its_end_and_closed() {
     let (place, to) = (Place::new(), Downstream::memory());
     let path = place.log("a.log");
     let mut file = File::create(&path).unwrap();
@@ -174,14 +174,14 @@ fn a_removed_file_is_read_to_its_end_and_let_go() {
     fs::remove_file(&path).unwrap();
     file.write_all(b"two\n").unwrap();
     until("two lines", || to.lines() == ["one", "two"]);
-    until("it is let go", || running.meter("open_files") == 0);
+    until("it is closed", || running.meter("open_files") == 0);
     append(&path, "new\n");
     until("its successor", || to.lines() == ["one", "two", "new"]);
     running.stop();
 }
 
 #[test]
-fn a_truncated_file_begins_anew_even_when_it_has_grown_past_the_old_end() {
+fn a_truncated_file_is_read_from_its_beginning_even_if_it_has_grown_past_its_old_end() {
     for to in [Downstream::memory(), Downstream::durable()] {
         let place = Place::new();
         let path = place.log("a.log");
@@ -229,7 +229,7 @@ fn a_reused_inode_is_another_file() {
 }
 
 #[test]
-fn a_copy_that_matches_is_not_read_twice() {
+fn a_copy_that_matches_paths_is_not_read_twice() {
     let (place, to) = (Place::new(), Downstream::durable());
     let path = place.log("a.log");
     append(&path, &text(0..1000));
@@ -243,8 +243,8 @@ fn a_copy_that_matches_is_not_read_twice() {
     until("what came after", || to.lines().len() == 1002);
     thread::sleep(Duration::from_millis(200));
     running.stop();
-    // The same while the source is down. Repeated, because the reader of the original may end before the reader of its copy
-    // begins.
+    // Copies and truncates the file again, now while the source is down. Repeats this, because it depends on chance whether the
+    // reader of the original ends before the reader of the copy begins.
     let mut expected = numbers(0..1001);
     expected.push("after".to_owned());
     for round in 2..22 {
@@ -276,7 +276,7 @@ fn a_copy_that_only_the_next_run_finds_is_not_read_twice() {
         append(&path, "after\n");
         until("what came after", || to.lines().len() == 1002);
         running.stop();
-        // Pretends that the copy existed before, and that the walk had not reached it yet.
+        // Simulates a copy that was made before the truncation, but that no scan has found yet.
         fs::write(place.log("a.log.1"), copied).unwrap();
         place.once("a.log*", "", &to);
         place.once("a.log*", "", &to);
@@ -333,8 +333,8 @@ impl Load {
     }
 }
 
-/// Writes numbered lines to `path`, like a program that reopens its log when it is gone. After each quarter of them it waits
-/// for another rotation, so that a fast writer does not end before the first one.
+/// Writes numbered lines to `path`. With `reopen`, opens the path again from time to time, like a program whose log is renamed.
+/// After each quarter of the lines, waits for another rotation, so that a fast writer does not end before the first rotation.
 fn write_under_load(
     path: PathBuf,
     lines: u32,
