@@ -1,5 +1,5 @@
-//! The speed of the file sink with batches in memory, in records per CPU-second, and what a bare writer of the same
-//! bytes makes: `cargo bench -p millstream-sinks --bench file [DIRECTORY]`.
+//! Measures the file sink with batches that are in memory, in records per CPU-second, and for comparison a bare writer to a file:
+//! `cargo bench -p millstream-sinks --bench file [DIRECTORY]`.
 
 #![allow(clippy::print_stdout, reason = "a benchmark prints its figures")]
 
@@ -27,7 +27,7 @@ use millstream_record::{Batch, Encoding, Pool, Position, Time, Values};
 use millstream_sys::disk::{Disk, HostDisk, Open};
 use millstream_wire::msgpack::{write_array_len, write_map_len, write_str, write_time};
 
-/// Gives the same batch again and again, as a durable channel.
+/// A durable channel that delivers the same batch repeatedly.
 struct Again {
     batch: Batch,
     left: u64,
@@ -54,7 +54,7 @@ impl Reader for Again {
     }
 }
 
-/// 8192 entries of 122 bytes with a message of five tabs, as the forward sender of the reference makes them.
+/// Returns 8192 entries of 122 bytes. The message has five tabs, as in the reference benchmark.
 fn packed() -> Batch {
     let mut body = Vec::new();
     for n in 0..8192 {
@@ -69,7 +69,7 @@ fn packed() -> Batch {
     batch(Encoding::Packed, body, 8192)
 }
 
-/// 8192 entries of two fields, the first of which names one of ten files, another one each time.
+/// Returns 8192 entries of two fields. The first field names one of ten files; consecutive entries name different files.
 fn scattered() -> Batch {
     let mut body = Vec::new();
     for n in 0..8192 {
@@ -84,7 +84,7 @@ fn scattered() -> Batch {
     batch(Encoding::Packed, body, 8192)
 }
 
-/// A mebibyte of lines of 100 bytes.
+/// Returns 10,000 lines of 100 bytes.
 fn lines() -> Batch {
     let line = format!("{}\n", "x".repeat(99));
     batch(Encoding::Lines, line.repeat(10_000).into_bytes(), 10_000)

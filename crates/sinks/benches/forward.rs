@@ -1,8 +1,8 @@
-//! The cost of the forward sink alone: batches of 122-byte records that are in memory already -> sink -> TCP -> a receiver
-//! that counts bytes and acks. CPU time is that of the sink's thread; the receiver has another.
+//! Measures the cost of the forward sink alone: batches of 122-byte records that are in memory already -> sink -> TCP -> a receiver
+//! that counts bytes and acks. The CPU time is that of the sink's thread; the receiver runs on another thread.
 //!
-//! `cargo bench -p millstream-sinks --bench forward [-- SECONDS]`. Beside it, in the same run, a bare writer: the same
-//! bytes by `write_all` from one buffer. On one machine both vary by a fifth from run to run; compare ratios.
+//! `cargo bench -p millstream-sinks --bench forward [-- SECONDS]`. The same run also measures a bare writer, which sends the same
+//! bytes by `write_all` from one buffer. On one machine both figures vary by a fifth from run to run, so compare their ratio.
 
 #![allow(clippy::print_stdout, clippy::unwrap_used)]
 
@@ -58,7 +58,7 @@ fn main() {
     }
 }
 
-/// (records, CPU of this thread, wall).
+/// Number of records, CPU time of this thread, wall-clock time.
 type Cost = (u64, Duration, Duration);
 
 fn report(round: u32, name: &str, (records, cpu, wall): Cost) {
@@ -98,7 +98,7 @@ fn cpu() -> Duration {
     Duration::from_nanos(text.split(' ').next().unwrap().parse().unwrap())
 }
 
-/// A receiver that reads whatever comes and acks each chunk, whose id it finds behind the payload.
+/// Starts a receiver that reads all bytes and acks each chunk. It finds the chunk's id after the payload.
 fn receiver(acks: bool) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -112,7 +112,7 @@ fn receiver(acks: bool) -> SocketAddr {
 
 fn serve(mut stream: TcpStream, acks: bool) {
     let payload = RECORD_BYTES * RECORDS as usize;
-    // 93, the tag `bench`, db and the length stand before a payload.
+    // The bytes before a payload: 93 (an array of 3), the tag `bench`, and db (str 32) with the length.
     let head = 1 + 6 + 5;
     let mut buffer = vec![0; 1 << 20];
     let (mut held, mut skip) = (Vec::new(), head + payload);
@@ -168,7 +168,7 @@ fn bare_writer(batch: &Batch, time: Duration) -> Cost {
     (chunks * u64::from(RECORDS), cpu() - before, start.elapsed())
 }
 
-/// The same batch again and again, until the time is over.
+/// A channel that delivers the same batch repeatedly until the time is over.
 struct Endless {
     batch: Batch,
     until: Instant,

@@ -59,7 +59,7 @@ impl Sink for Tally {
     ) -> LocalFuture<'a, Result<(), Failure>> {
         Box::pin(async move {
             let mut counts: BTreeMap<Tag, u64> = BTreeMap::new();
-            // None: start where the channel says. A sink that commits positions on its own passes its last one.
+            // `None`: continue at the channel's cursor. A sink that commits positions itself passes the last one.
             inlet.resume(None)?;
             while let Some(item) = inlet.next().await? {
                 match item {

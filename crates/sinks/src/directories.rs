@@ -1,4 +1,4 @@
-//! Directories that are created on the way to a file.
+//! Creates the missing parent directories of a file, so that they survive a power cut.
 
 use std::{
     collections::HashSet,
@@ -8,10 +8,10 @@ use std::{
 
 use millstream_sys::disk::{Disk, OutputMode};
 
-/// Remembers this many directories, then checks all of them again.
+/// Maximum number of directories that are remembered. When it is exceeded, all are forgotten, and checked again when next used.
 const KNOWN_MAX: usize = 4096;
 
-/// Known directories: their names, and the names of all their parents, are durable.
+/// Directories that are known to be durable: they and all their parents have been synced.
 pub(crate) struct Directories {
     known: HashSet<PathBuf>,
     /// The permissions of new directories.
@@ -19,7 +19,7 @@ pub(crate) struct Directories {
 }
 
 impl Directories {
-    /// For output files; `mode` is their permissions, from which those of directories follow.
+    /// For directories of output files. `mode`: the permissions of the files, from which those of the directories follow.
     pub(crate) fn of_outputs(mode: OutputMode) -> Self {
         Self {
             known: HashSet::new(),
@@ -27,9 +27,9 @@ impl Directories {
         }
     }
 
-    /// Creates `directory` and its missing parents. Syncs each name before anything is created below it, even an existing one
-    /// (an earlier start may have created it and died), so that a power cut cannot remove a directory from under committed
-    /// files.
+    /// Creates `directory` and its missing parents. Syncs the name of each directory before it creates anything inside, so that a
+    /// power cut cannot remove a directory that holds committed files. Syncs the names of existing directories, too: an earlier
+    /// process may have created one and died before the sync.
     pub(crate) fn make(&mut self, disk: &dyn Disk, directory: &Path) -> io::Result<()> {
         let mut missing = Vec::new();
         let mut at = Some(directory);
@@ -50,8 +50,8 @@ impl Directories {
             let synced = level
                 .parent()
                 .map_or(Ok(()), |above| disk.sync_directory(above_or_here(above)));
-            // An existing directory may be in one that this user may not open. Then its name is not synced here: the process that
-            // created it is responsible for that.
+            // This user may lack the permission to open the parent of an existing directory. The name is then not synced here: the
+            // process that created the directory is responsible for that.
             match synced {
                 Err(error) if new || error.kind() != io::ErrorKind::PermissionDenied => {
                     return Err(error);
@@ -74,7 +74,7 @@ pub(crate) fn directory_of(path: &Path) -> &Path {
     path.parent().map_or(Path::new("/"), above_or_here)
 }
 
-/// The parent of a relative path with one part is the working directory.
+/// Returns `.` for an empty path, which is the parent of a relative path with one part.
 fn above_or_here(directory: &Path) -> &Path {
     if directory.as_os_str().is_empty() {
         Path::new(".")
@@ -83,7 +83,7 @@ fn above_or_here(directory: &Path) -> &Path {
     }
 }
 
-/// Whether a directory exists. Any other kind of file with its name is an error.
+/// Whether a directory exists. Any other kind of file with this name is an error.
 fn is_directory(disk: &dyn Disk, directory: &Path) -> io::Result<bool> {
     match disk.metadata(directory) {
         Ok(found) if found.directory => Ok(true),

@@ -1,4 +1,4 @@
-//! The options for the output format of a sink. They are the same for every sink that has them.
+//! The options for the output format, shared by all sinks that format records.
 
 use jiff::tz::TimeZone;
 use millstream_config::{Node, Problem, Value};
@@ -18,29 +18,29 @@ use serde::{Deserialize, de::DeserializeOwned};
 #[serde(default)]
 struct FormatOptions {
     /// Format of records: `json` (one object per line), `ltsv` (`label:value`, separated by tabs), `csv` (the fields of
-    /// `columns`, quoted as in RFC 4180), `raw` (the field `message` and a newline; a line unchanged), `msgpack` (entries
-    /// `[time, record]`), `template`, or `avro_event` (Avro files of Flume events: the sinks `hdfs` and `object`).
+    /// `columns`, quoted as in RFC 4180), `raw` (the field `message` and a newline; a plain line is written unchanged), `msgpack`
+    /// (entries `[time, record]`), `template`, or `avro_event` (Avro files of Flume events: only the sinks `hdfs` and `object`).
     format: Format,
     /// New fields and their templates; never overwrites a field of the record. The formats json, ltsv and csv also add `time:
     /// "{time}"`, and avro_event adds `timestamp: "{time:unix_ms}"`, unless a template here shows the event time. `time: null`
-    /// leaves it out; `{}` adds nothing.
+    /// leaves out the field `time`; `{}` adds nothing.
     add: Option<Add>,
-    /// Fields that `format: csv` writes, in this order, such as `[time, host, .user.id, message]`; of the record or of `add`.
+    /// Fields of the record or of `add` that `format: csv` writes, in this order, such as `[time, host, .user.id, message]`.
     columns: Option<Vec<FieldPath>>,
     /// Whether the output of `format: csv` (each file) starts with the names of the columns. Default: `false`.
     header: Option<bool>,
-    /// Field that `format: raw` and the body of `avro_event` hold. Default: `message`.
+    /// Field that `format: raw` writes, and that `format: avro_event` writes as the body of the event. Default: `message`.
     field: Option<FieldPath>,
     /// Names of the headers of `format: avro_event`: `own` (the fields' names) or `flume` (facility and severity as Flume's
     /// syslog sources name and number them, and `priority`). Default: `own`.
     headers: Option<Headers>,
     /// Template that `format: template` writes for each record.
     template: Option<Template>,
-    /// Text behind each record. Default: a newline; nothing for template.
+    /// Text after each record. Default: a newline; nothing for template.
     delimiter: Option<String>,
     /// How text that is not UTF-8 is written: `base64` (of the whole text), `replace` (U+FFFD for each invalid part) or
-    /// `escape` (`\xff` for each invalid byte). Default: `base64` for json, without a mark; unchanged bytes for ltsv, csv, raw
-    /// and template.
+    /// `escape` (`\xff` for each invalid byte). Default: `base64` for json, where nothing marks such a text as encoded; unchanged
+    /// bytes for ltsv, csv, raw and template.
     invalid_utf8: Option<InvalidUtf8>,
     /// Time zone of strftime fields in templates, such as `Europe/Berlin` or `+09:00`. Default: the top-level `timezone` (`UTC`).
     timezone: Option<String>,
@@ -51,7 +51,7 @@ struct FormatOptions {
 pub(crate) enum Default {
     /// JSON, each record followed by its delimiter.
     Lines,
-    /// The format's text without a delimiter; this format if none is named.
+    /// No delimiter after each record, and this format unless the options name another.
     Bare(Format),
 }
 
@@ -69,7 +69,7 @@ impl Default {
     }
 }
 
-/// A checked format. Makes an encoder per lane.
+/// The checked options of a format. Makes an encoder for each lane.
 #[derive(Clone, Debug)]
 pub(crate) struct Formatting {
     options: Options,
@@ -117,7 +117,7 @@ impl Formatting {
         Self::without_avro(node, format, config)
     }
 
-    /// [`Formatting::with`] for sinks with other defaults. An option `headers` is the sink's own and not that of Avro files.
+    /// [`Formatting::with`] for sinks with other defaults. The option `headers` then belongs to the sink, not to the format.
     pub(crate) fn with_default<T: DeserializeOwned>(
         node: &Node,
         default: Default,
@@ -159,7 +159,7 @@ impl Formatting {
         }
     }
 
-    /// How records are written.
+    /// The format in which records are written.
     pub(crate) fn format(&self) -> Format {
         self.options.format
     }
@@ -192,7 +192,7 @@ impl Formatting {
     /// The encoder of a lane.
     pub(crate) fn encoder(&self) -> Encoder {
         let encoder = self.options.encoder(&self.zone);
-        encoder.expect("the same options made one when they were checked")
+        encoder.expect("these options made an encoder when they were checked")
     }
 }
 

@@ -1,4 +1,4 @@
-//! Tests for `check --connect` whether servers accept connections: handshakes, and no records.
+//! Tests whether servers accept connections, for `check --connect`. Only shakes hands, and sends no records.
 
 use std::{fmt, future::Future, io, time::Duration};
 
@@ -8,12 +8,13 @@ use tokio::{io::AsyncReadExt, runtime::Builder, task::LocalSet, time::timeout};
 
 /// A server that does not answer within this time counts as down.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
-/// Time in which a server that refuses the client after the handshake (a missing certificate or key) closes the connection.
+/// How long a probe waits after the handshake. A server that refuses the client (a missing certificate or key) closes the connection
+/// within this time.
 const OBJECTION: Duration = Duration::from_millis(300);
 /// Maximum bytes of a greeting that are read.
 const GREETING_BYTES: usize = 512;
 
-/// Probes each server: `probe` returns what the server has proven, or why records would not arrive there.
+/// Probes each server. `probe` returns what its success proves, such as `it answers`, or why records would not reach the server.
 pub(crate) fn servers<E: fmt::Display>(
     servers: &[String],
     probe: impl AsyncFn(&str) -> Result<&'static str, E>,
@@ -46,7 +47,7 @@ pub(crate) fn run<T>(probe: impl Future<Output = Result<T, Failure>>) -> Result<
     LocalSet::new().block_on(&runtime, probe)
 }
 
-/// Returns the bytes that a server sends first; none if it waits for the client, as it should.
+/// Returns the first bytes that a server sends. They are empty if the server waits for the client, as it should.
 ///
 /// # Errors
 /// The server has closed the connection, or the system reports an error.
@@ -56,7 +57,7 @@ pub(crate) async fn greeting(stream: &mut Stream) -> io::Result<Vec<u8>> {
         Err(_) => Ok(Vec::new()),
         Ok(Ok(0)) => Err(io::Error::new(
             io::ErrorKind::ConnectionAborted,
-            "it closes the connection at once",
+            "it closes the connection immediately",
         )),
         Ok(Ok(count)) => {
             bytes.truncate(count);

@@ -28,7 +28,7 @@ pub(crate) struct Upstream(Arc<Mutex<State>>);
 
 #[derive(Default)]
 struct State {
-    /// The id of a durable channel; None: memory.
+    /// The id of a durable channel; `None`: memory.
     id: Option<u128>,
     /// Durable: all batches ever put, at position (1, index + 1). Memory: batches that were not read yet.
     batches: VecDeque<(Batch, Option<delivery::Token>)>,
@@ -55,11 +55,11 @@ impl Upstream {
         upstream
     }
 
-    /// Puts a batch into the channel. `awaited`: its source waits for the receipt.
+    /// Puts a batch into the channel. `awaited`: the source of the batch waits for the receipt.
     pub(crate) fn put(&self, batch: Batch, awaited: bool) -> Receipt {
         let (token, receipt) = delivery::receipt(awaited, batch.count.into(), Meter::default());
         let mut state = self.lock();
-        // A durable channel settles what it keeps; memory passes the token on.
+        // A durable channel settles a batch when it keeps it; a channel in memory passes the token to the sink.
         let token = match state.id {
             Some(_) => {
                 token.settle();
@@ -169,7 +169,7 @@ impl Reader for Upstream {
     }
 }
 
-/// Keeps and settles rejects, except those that are to be lost.
+/// The channel of the sink's port `rejected`: stores and settles rejects, except those that a test wants to lose.
 struct Rejects(Upstream);
 
 impl Channel for Rejects {
@@ -198,7 +198,7 @@ pub(crate) struct Rig {
 }
 
 impl Rig {
-    /// Builds the component with these options (in JSON) behind `upstream`.
+    /// Builds the component with these options (in JSON); it reads from `upstream`.
     pub(crate) fn new(
         component: &Component,
         options: &str,
@@ -236,13 +236,13 @@ impl Rig {
         sink.run(&mut self.inlet, self.context.clone()).await
     }
 
-    /// The value of one of its meters.
+    /// The value of one of the sink's meters.
     pub(crate) fn meter(&self, name: &str) -> u64 {
         self.meters.value("sink", name)
     }
 }
 
-/// Checks the contract of sinks. `arrived` returns the lines at the destination; the sink rejects `misfit`, if there is one.
+/// Checks the contract of sinks. `arrived` returns the lines at the destination. `misfit`: a batch that the sink must reject.
 pub(crate) async fn check_contract(
     sink: &Arc<dyn Sink>,
     directory: &Path,

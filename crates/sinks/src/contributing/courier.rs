@@ -34,7 +34,7 @@ pub const COMPONENT: Component = Component {
     build: Build::Sink(build),
 };
 
-/// The options of `courier` beside those of the format.
+/// The options of `courier` in addition to those of the format.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Config {
@@ -55,7 +55,7 @@ fn build(_name: &str, options: &Node) -> Checked<Arc<dyn Sink>> {
     Ok(Arc::new(Courier { formatting, config }))
 }
 
-/// The codec: the lines of a batch, and where each one's record is.
+/// The codec: the encoded lines of a batch, and where the batch holds the record of each line.
 struct Lines {
     encoder: Encoder,
     text: Vec<u8>,
@@ -98,11 +98,11 @@ impl Lines {
     }
 }
 
-/// The connection: lines out, `ok` back for each.
+/// The connection: sends lines, and receives an `ok` for each.
 struct Connection(TcpStream);
 
 impl Connection {
-    /// Sends the lines behind the first `acked` and counts the acknowledgements, also if it fails.
+    /// Sends the lines after the first `acked`. Adds each acknowledgement to `acked`, even if a later one fails.
     async fn send(&mut self, lines: &Lines, acked: &mut usize) -> io::Result<()> {
         let (read, mut write) = self.0.split();
         let (text, count) = (lines.unacked(*acked), lines.marks.len());
@@ -117,7 +117,7 @@ impl Connection {
             }
             Ok(())
         };
-        // Both at once: a server that waits for us to read would stop reading.
+        // Concurrently: a server may stop reading until its answers are read.
         tokio::try_join!(write.write_all(text), receive)?;
         Ok(())
     }
@@ -221,7 +221,8 @@ mod tests {
     use super::*;
     use crate::rig::{Rig, Upstream, lines};
 
-    /// Serves connections one after the other; each acknowledges this many lines and is then closed. Returns all lines.
+    /// Serves one connection after the other: acknowledges `acks[n]` lines on connection `n`, then closes it. The thread returns all
+    /// lines received.
     fn server(acks: &'static [usize]) -> (String, thread::JoinHandle<Vec<String>>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();

@@ -2,8 +2,8 @@
 //!
 //! `read -> decode -> send -> keep -> read back -> process -> encode -> [write] -> settle`
 //!
-//! The smallest sink, and the one to copy for a new one (CONTRIBUTING.md). Promise: every batch that it reads is settled. It counts with the
-//! meters that every sink has: records and bytes received, records settled.
+//! The smallest sink, and the one to copy when you write a sink (CONTRIBUTING.md). It promises that every batch that it reads is
+//! settled. The counts are the meters that every sink has: records and bytes received, records settled.
 
 use std::sync::Arc;
 
@@ -51,7 +51,7 @@ impl Sink for Discard {
         _: SinkContext,
     ) -> LocalFuture<'a, Result<(), Failure>> {
         Box::pin(async move {
-            // It commits no position, so it continues at the channel's cursor.
+            // This sink commits no position, so it continues at the channel's cursor.
             inlet.resume(None)?;
             while let Some(item) = inlet.next().await? {
                 match item {

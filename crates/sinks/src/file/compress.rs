@@ -3,8 +3,8 @@
 //! `encode -> [write] -> settle`
 //!
 //! The compressor keeps no state between two pieces. So every committed length is the end of a whole stream, one compressor serves
-//! thousands of files, and a piece whose write failed is compressed again. A piece is everything up to the next checkpoint, or four
-//! mebibytes of it. Smaller pieces compress badly, so nothing is written in between.
+//! thousands of files, and a piece whose write failed is compressed again. A piece is all text up to the next checkpoint, or four
+//! mebibytes of it. Smaller pieces would compress badly, so nothing is written earlier.
 
 use std::io::IoSlice;
 
@@ -27,7 +27,7 @@ pub(super) enum Compression {
 }
 
 impl Compression {
-    /// None: not compressed.
+    /// Returns the codec, or None without compression.
     pub(super) fn codec(self) -> Option<Codec> {
         match self {
             Self::None => None,
@@ -37,7 +37,7 @@ impl Compression {
     }
 }
 
-/// A compressor with the last piece it made.
+/// A compressor and the last piece that it has made.
 pub(super) struct Compressor {
     members: Members,
     piece: Vec<u8>,

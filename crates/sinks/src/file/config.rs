@@ -13,7 +13,7 @@ use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
 use super::{compress::Compression, rotate::Rules};
 use crate::format::Formatting;
 
-/// Options of the sink `file`, beside those of the format.
+/// Options of the sink `file`, in addition to those of the format.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Config {
@@ -21,22 +21,23 @@ pub(super) struct Config {
     /// (`/var/log/{host}/{tag}.%Y-%m-%d.log`). Missing directories are created.
     path: Template,
     /// Symbolic link to the current file, for paths that change with time: a template like `path`, such as
-    /// `/var/log/{tag}.log`. An output whose path is that of a link replaces the link. Default: no link.
+    /// `/var/log/{tag}.log`. If an output has the same path as a link, it replaces the link. Default: no link.
     latest: Option<Template>,
-    /// Compression of the files. `path` is used as it is: end it with `.gz` or `.zst`.
+    /// Compression of the files. No extension is added to `path`: end it with `.gz` or `.zst`.
     #[serde(default)]
     compression: Compression,
     /// When a file is renamed and a new one is started.
     #[serde(default)]
     rotate: RotateConfig,
-    /// Maximum number of open files. Beyond it the least recently used files are closed until they are needed again.
+    /// Maximum number of open files. To open more, the sink closes the least recently used files; it opens them again when they are
+    /// needed.
     #[serde(default = "open_files")]
     open_files: u32,
     /// Whether written data stays in the page cache.
     #[serde(default)]
     cache: Cache,
     /// Permissions of new files, in octal, such as `0640`; they must let the owner read and write. New directories can be entered by
-    /// everyone who may read the files in them. Default: what the umask leaves, usually `0644`.
+    /// everyone who may read the files in them. Default: set by the umask, usually `0644`.
     #[serde(default, deserialize_with = "mode")]
     #[schemars(with = "Option<String>")]
     mode: OutputMode,
@@ -67,7 +68,8 @@ struct RotateConfig {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 enum Cache {
-    /// Leaves the page cache to other programs. Where the system supports it (Linux 6.14) large writes cost a fraction.
+    /// Removes written data from the page cache, which then serves other programs. Where the system supports uncached writes (Linux
+    /// 6.14), large writes need only a fraction of the CPU time.
     #[default]
     Drop,
     /// Keeps the data cached, for outputs that are read soon.
@@ -79,7 +81,7 @@ fn open_files() -> u32 {
     256
 }
 
-/// The amount that a checkpoint syncs anyway. A disk of 2026 writes it within a second.
+/// A checkpoint syncs this amount anyway, and a disk of 2026 writes it within a second.
 fn dirty_max() -> Size {
     Size::mib(64)
 }
@@ -114,7 +116,7 @@ pub(super) struct Settings {
     latest: Option<Template>,
     pub(super) codec: Option<Codec>,
     pub(super) open_files: usize,
-    /// `cache: drop`.
+    /// Whether written data is removed from the page cache (`cache: drop`).
     pub(super) drops_cache: bool,
     /// 0: no limit.
     pub(super) dirty_max: u64,
@@ -142,17 +144,17 @@ impl Settings {
         })
     }
 
-    /// The template of the path as it is written.
+    /// The template of the path, as the configuration has it.
     pub(super) fn path_text(&self) -> &str {
         self.path.as_str()
     }
 
-    /// Renders the path of a record.
+    /// Returns the renderer of paths.
     pub(super) fn path(&self) -> Renderer {
         Renderer::path(&self.path, self.format.zone())
     }
 
-    /// Renders the link to the current file.
+    /// Returns the renderer of the `latest` link, or None without one.
     pub(super) fn latest(&self) -> Option<Renderer> {
         let latest = self.latest.as_ref()?;
         Some(Renderer::path(latest, self.format.zone()))
@@ -160,7 +162,7 @@ impl Settings {
 }
 
 impl Config {
-    /// Options that can be read but make no sense.
+    /// Returns a problem for each option that can be read but makes no sense.
     fn problems(&self, node: &Node) -> Vec<Problem> {
         let mut problems = Vec::new();
         let path = self.path.as_str();

@@ -2,8 +2,8 @@
 //!
 //! `read back -> process -> [encode] -> write -> settle`
 //!
-//! A path that all records of a batch have in common is rendered once; otherwise neighbours with the same path go together.
-//! Lines that are written as they came in are shared, not copied. A record is never split between two files. A record that
+//! A path that all records of a batch have in common is rendered once; otherwise neighboring records with the same path are handled
+//! together. Lines that are written unchanged are shared, not copied. A record is never split between two files. A record that
 //! cannot be encoded or has no path is rejected with its reason.
 
 use std::{ffi::OsString, mem::replace, ops::Range, os::unix::ffi::OsStringExt, path::PathBuf};
@@ -19,12 +19,12 @@ use millstream_wire::{
 use super::{config::Settings, patient::PatientWriter, pending::WRITE_BYTES};
 use crate::sending::{Refused, by_reason};
 
-/// Neighbouring records of a batch that go to the same file.
+/// Neighboring records of a batch that go to the same file.
 #[derive(Clone, Debug)]
 struct Span {
-    /// Their bytes in the body.
+    /// The range of the records in the body of the batch.
     range: Range<usize>,
-    /// Number of records. Only correct if the body is written unchanged; otherwise it is not read.
+    /// Number of records. Only correct if the body is written unchanged; otherwise it is not used.
     records: u32,
 }
 
@@ -33,7 +33,7 @@ pub(super) struct Encode {
     path: Renderer,
     latest: Option<Renderer>,
     encoder: Encoder,
-    /// Buffers for the path of the current span, and of the next record.
+    /// Buffers for the path of the current span, and for the path of the next record.
     name: Vec<u8>,
     next_name: Vec<u8>,
     /// Records of the current batch that cannot be encoded or lack a value of their path.
@@ -62,7 +62,7 @@ impl Encode {
         self.encoder.header()
     }
 
-    /// Encodes a batch and hands it to the writer. [`Encode::reject`] then rejects what cannot be written.
+    /// Encodes a batch and hands it to the writer. [`Encode::reject`] then rejects the records that cannot be written.
     pub(super) async fn batch(
         &mut self,
         batch: &Batch,
@@ -144,8 +144,8 @@ impl Encode {
         }
     }
 
-    /// Puts the records into the file called `name`. If it is full, rotates it and puts the remaining records into the new file of
-    /// that name.
+    /// Puts the records into the file whose path is in `self.name`. If it is full, rotates it and puts the remaining records into
+    /// the new file of that name.
     async fn place(
         &mut self,
         batch: &Batch,
@@ -175,7 +175,7 @@ impl Encode {
         Ok(())
     }
 
-    /// Refuses records whose path cannot be a file; `why` is the reason.
+    /// Notes that records are refused because their path cannot be a file; `why` is the reason.
     fn refuse(&mut self, batch: &Batch, span: &Span, why: &str) {
         let start = span.range.start;
         for (range, _) in records(&part(batch, span)) {
@@ -184,7 +184,7 @@ impl Encode {
         }
     }
 
-    /// Puts records into file `id` until it is full; returns those that did not fit.
+    /// Puts records into file `id` until it is full. Returns the records that did not fit, or None.
     fn put(&mut self, id: u32, batch: &Batch, span: Span, out: &mut PatientWriter) -> Option<Span> {
         let writer = &mut out.writer;
         if self.encoder.passes(batch) {
@@ -212,7 +212,8 @@ impl Encode {
         None
     }
 
-    /// Puts as many records as fit, encoded one by one. The first record of a file always fits, however long it is.
+    /// Encodes records one by one and puts as many into file `id` as fit. Returns the records that did not fit, or None. The first
+    /// record of a file always fits, however long it is.
     fn put_some_encoded(
         &mut self,
         id: u32,
@@ -266,7 +267,8 @@ impl Encode {
         }
     }
 
-    /// Sends the records of `batch` that cannot be written to the port for rejects. Neighbours with the same reason stay together.
+    /// Sends the records of `batch` that cannot be written to the rejected port. Neighboring records with the same reason stay
+    /// together.
     pub(super) async fn reject(&mut self, batch: &Batch, inlet: &mut Inlet) {
         let rejects = self.rejects.drain(..);
         self.refused
@@ -278,7 +280,8 @@ impl Encode {
     }
 }
 
-/// Puts as many records as fit, as they are. The first record of a file always fits, however long it is.
+/// Puts as many records as fit into file `id`, without a copy. Returns the records that did not fit, or None. The first record of a
+/// file always fits, however long it is.
 fn put_some_shared(id: u32, batch: &Batch, span: Span, out: &mut PatientWriter) -> Option<Span> {
     let writer = &mut out.writer;
     let (mut bytes, mut count) = (0, 0);

@@ -1,4 +1,4 @@
-//! The files of a sink: opens them when needed, closes some so that others can be opened, and lets go of those that another process
+//! The files of a sink: opens them when needed, closes some so that others can be opened, and retires files that another process
 //! has moved away.
 //!
 //! `encode -> [write] -> settle`
@@ -32,14 +32,14 @@ const DROP_BYTES: u64 = 256 << 10;
 /// The reason why an existing entry of the file system cannot be an output.
 const NOT_A_FILE: &str = "it is a pipe, a socket or a device";
 
-/// How files are opened and kept.
+/// How files are opened and handled.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Handling {
     /// Maximum number of open files.
     pub(super) open_max: usize,
-    /// The channel redelivers whatever is not committed.
+    /// Whether the channel redelivers records that are not committed.
     pub(super) durable: bool,
-    /// Data that is on disk does not stay in the page cache.
+    /// Whether data is removed from the page cache once it is on disk.
     pub(super) drops_cache: bool,
     /// The permissions of new files.
     pub(super) mode: OutputMode,
@@ -88,13 +88,13 @@ impl Files {
         self.handling
     }
 
-    /// The number of the output called `path`; a new one if it is unknown.
+    /// Returns the number of the output with this path. Adds an output if none has it.
     pub(super) fn of(&mut self, path: &[u8], since: Time) -> u32 {
         self.outputs.of(path, since, self.now)
     }
 
-    /// Call it before a write: opens the file if needed and checks that it still has its name. If another process has moved it
-    /// away, a new file takes over the name and the pending records. Returns the number of the file to write to.
+    /// Prepares a file for a write: opens it if needed and checks that it still has its name. If another process has moved it away,
+    /// a new file takes over the name and the pending records. Returns the number of the file to write to.
     pub(super) fn ready(&mut self, id: u32) -> Result<u32, Failure> {
         let output = self.outputs.get(id);
         if output.file.is_none() {
@@ -216,7 +216,7 @@ impl Files {
                 .make(&*self.disk, directory)
                 .map_err(|error| cannot("create the directory", directory, &error))?;
             match self.disk.open(path, Open::Output(self.handling.mode)) {
-                // The directory was removed in the meantime: it is created again.
+                // Another process has removed the directory in the meantime, so the second attempt creates it again.
                 Err(error) if error.kind() == io::ErrorKind::NotFound && attempt == 0 => {
                     self.directories.forget()
                 }
@@ -239,7 +239,7 @@ impl Files {
         self.close(&oldest)
     }
 
-    /// Closes files. They are synced first, because the next commit would have to open them again for it.
+    /// Closes files. They are synced first, because otherwise the next commit would have to open them again for the sync.
     pub(super) fn close(&mut self, ids: &[u32]) -> Result<(), Failure> {
         self.sync(ids)?;
         for id in ids {
@@ -260,7 +260,7 @@ impl Files {
         self.open -= usize::from(removed.is_some_and(|output| output.file.is_some()));
     }
 
-    /// Calls fdatasync on the files that were written since the last one.
+    /// Calls fdatasync on those of the files that were written since their last fdatasync.
     pub(super) fn sync(&mut self, ids: &[u32]) -> Result<(), Failure> {
         let mut unsynced = Vec::new();
         let mut files = Vec::new();
@@ -302,7 +302,7 @@ impl Files {
         Ok(())
     }
 
-    /// Notes that a name in `directory` has changed, so that the next commit syncs it.
+    /// Notes that a name in `directory` has changed, so that the next commit syncs the directory.
     pub(super) fn name_changed_in(&mut self, directory: &Path) {
         self.unsynced_directories.insert(directory.to_owned());
     }
@@ -332,7 +332,8 @@ impl Files {
         Ok(same)
     }
 
-    /// Lets go of a file that another process renamed or removed: syncs its data and retires it with the next commit.
+    /// Retires a file that another process renamed or removed: syncs its data and closes it. It leaves the journal with the next
+    /// commit.
     fn let_go(&mut self, id: u32) -> Result<(), Failure> {
         let output = self.outputs.get(id);
         let path = output.path.clone();
@@ -346,7 +347,7 @@ impl Files {
             return Err(failure);
         }
         self.close(&[id])?;
-        // The new name has to be durable before another file can take the old one.
+        // The new name of the file has to be durable before another file can take the old name.
         let directory = directory_of(&path);
         match self.disk.sync_directory(directory) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => self.directories.forget(),
@@ -356,7 +357,7 @@ impl Files {
         Ok(())
     }
 
-    /// Whether a file that has lost its name still has another one. A closed file is searched for only in its directory.
+    /// Whether a file that has lost its name still has another name. A closed file is searched for only in its directory.
     fn survives(&self, output: &Output) -> Result<bool, Failure> {
         match &output.file {
             Some(file) => file
@@ -367,7 +368,7 @@ impl Files {
     }
 }
 
-/// The path in `directory` of the file with this inode.
+/// Returns the path in `directory` of the file with this inode, if there is one.
 pub(super) fn find_inode(disk: &dyn Disk, directory: &Path, inode: u64) -> Option<PathBuf> {
     let names = disk.list(directory).ok()?;
     let mut paths = names.into_iter().map(|name| directory.join(name));
@@ -377,7 +378,7 @@ pub(super) fn find_inode(disk: &dyn Disk, directory: &Path, inode: u64) -> Optio
     })
 }
 
-/// Takes the lock: a file belongs to one sink.
+/// Locks a file, so that only one sink writes to it.
 pub(super) fn lock(file: &dyn File, path: &Path) -> Result<(), Failure> {
     match file.try_lock() {
         Ok(true) => Ok(()),

@@ -1,4 +1,4 @@
-//! The journal of a file sink: its table and the changes to it, in two files that take turns.
+//! The journal of a file sink: its table and the changes to that table, in two files that are used alternately.
 //!
 //! `encode -> write -> [settle]`
 //!

@@ -2,10 +2,10 @@
 //!
 //! `encode -> [write] -> settle`
 //!
-//! Paths that change with time have no fixed name to follow; the link provides one (`tail -F latest.log`). It is set when a file
-//! gets its first record of a run. If it already leads to a file with newer records, it stays, so late records do not point it to
-//! an older file. It is replaced in one step, by renaming another link. Delivery does not depend on it: an error is logged and
-//! delivery continues.
+//! Paths that change with time have no fixed name to follow; the link provides one (`tail -F latest.log`). The link is set when a
+//! file gets its first record of a run. If the link already leads to a file with newer records, it stays, so that late records do
+//! not point it to an older file. It is replaced in one step, by renaming a new link over it. Delivery does not depend on it: an
+//! error is logged and delivery continues.
 
 use std::{
     collections::HashMap,
@@ -26,15 +26,15 @@ const LINKS_MAX: usize = 65_536;
 
 /// The links of a sink.
 pub(super) struct Latest {
-    /// The time of the file each link leads to.
+    /// For each link, the time of the first record of the file to which it leads.
     times: HashMap<PathBuf, Time>,
-    /// (link, file) to set as soon as the file exists.
+    /// Pairs (link, file): links to set as soon as the file exists.
     due: Vec<(PathBuf, PathBuf)>,
     directories: Directories,
 }
 
 impl Latest {
-    /// Starts without links; `mode` is that of the outputs.
+    /// Creates an empty set of links; `mode` is the mode of the outputs.
     pub(super) fn new(mode: OutputMode) -> Self {
         Self {
             times: HashMap::new(),
@@ -71,7 +71,7 @@ impl Latest {
         }
     }
 
-    /// Makes `link` lead to `path`; false if it already does.
+    /// Makes `link` lead to `path`. Returns false if it already does.
     fn turn(&mut self, disk: &dyn Disk, link: &Path, path: &Path) -> io::Result<bool> {
         let directory = directory_of(link);
         let target = match path.file_name() {
@@ -94,9 +94,9 @@ impl Latest {
         name.push(".new");
         let new = directory.join(name);
         match disk.symlink(&target, &new) {
-            // Left by a run that was killed between the two steps.
+            // A run that was killed before its rename has left this link.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                // An output may have that name.
+                // Fails if it is no link: an output may have this name and must not be removed.
                 disk.read_link(&new)?;
                 disk.remove(&new)?;
                 disk.symlink(&target, &new)?;

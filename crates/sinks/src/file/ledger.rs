@@ -2,7 +2,7 @@
 //!
 //! `encode -> [write] -> [settle]`
 //!
-//! A change is visible in the table at once and durable after the next [`Ledger::note`].
+//! A change is visible in the table immediately and durable after the next [`Ledger::note`].
 
 use millstream_pipeline::failure::Failure;
 use millstream_state::Alternating;
@@ -21,7 +21,7 @@ pub(super) struct Ledger {
 }
 
 impl Ledger {
-    /// The ledger of `table`, which is in `journal`.
+    /// Creates the ledger of `table`, which `journal` already contains.
     pub(super) fn new(table: Table, journal: Alternating) -> Self {
         Self {
             table,
@@ -34,13 +34,13 @@ impl Ledger {
         &self.table
     }
 
-    /// Makes a change.
+    /// Applies a change to the table. It is not durable yet.
     pub(super) fn change(&mut self, change: Change) {
         self.table.apply(&change);
         change.encode(&mut self.changes);
     }
 
-    /// Adds output `id`, unless it is in the table already.
+    /// Adds output `id` to the table, unless the table has it already.
     pub(super) fn enter(&mut self, id: u32, output: &mut Output) {
         if !output.entered {
             output.entered = true;
@@ -70,7 +70,7 @@ mod tests {
     use crate::file::journal;
 
     #[test]
-    fn a_change_is_visible_at_once_and_durable_after_a_note() {
+    fn a_change_is_visible_immediately_and_durable_after_note() {
         let disk = SimulatedDisk::new(1);
         let open = || journal::open(&disk, Path::new("/state"), true).unwrap();
         let (mut journal, _) = open();

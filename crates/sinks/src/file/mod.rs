@@ -1,15 +1,16 @@
-//! The sink `file`: records into files, exactly once behind a disk channel.
+//! The sink `file`: writes records into files, exactly once behind a disk channel.
 //!
 //! `read -> decode -> send -> keep -> read back -> process -> [encode] -> [write] -> [settle]`
 //!
-//! Where to look: `run` takes and settles, `encode` decides which bytes go into which file, `pending` holds them, `writer`
-//! writes and commits (`patient` retries behind memory), `files` opens and closes, `rotate` and `naming` rename, `ledger`
-//! (a `table` in a `journal`) is what `recover` reads at the start.
+//! Where to look: `run` takes batches and settles them, `encode` decides which bytes go into which file, `pending` holds these
+//! bytes until they are written, `writer` writes and commits (`patient` retries behind memory), `files` opens and closes files,
+//! `rotate` and `naming` rename them. `ledger` (a `table` in a `journal`) holds the committed state, which `recover` reads at the
+//! start.
 //!
 //! Guarantees (docs/delivery.md): behind a durable channel every record is in the files exactly once, also after SIGKILL and
-//! power loss; behind memory it is synced before it is settled. A record is never split between two files. A compressed file
-//! is a whole stream up to every committed length. Data written but not yet on disk is bounded (`dirty`). The text of the
-//! records and the compressed streams are made in `wire`.
+//! power loss; behind memory every record is synced before it is settled. A record is never split between two files. Up to each
+//! committed length, a compressed file is a complete stream. Data written but not yet on disk is bounded (`dirty`). The crate
+//! `wire` formats and compresses the records.
 
 mod compress;
 mod config;

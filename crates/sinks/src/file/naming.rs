@@ -1,8 +1,8 @@
 //! Which paths can be files, and the names of rotated files. Pure functions.
 //!
-//! `app.log` becomes `app.log.20261121-035051-7`: the receive time of the batch that did not fit, in UTC, and the number of
-//! the rotation, which is in the journal and never repeats. A replay gives the same names. The extension of a compression
-//! stays at the end: `app.log.gz` becomes `app.log.20261121-035051-7.gz`.
+//! `app.log` becomes `app.log.20261121-035051-7`: the receive time of the batch that did not fit, in UTC, and the number of the
+//! rotation, which is in the journal and never repeats. The extension of a compressed file stays at the end: `app.log.gz` becomes
+//! `app.log.20261121-035051-7.gz`.
 
 use std::{
     ffi::{OsStr, OsString},
@@ -13,16 +13,16 @@ use std::{
 use jiff::{Timestamp, tz::TimeZone};
 use millstream_record::Time;
 
-/// Longest part of a path, and longest path, that Linux accepts.
+/// Maximum bytes of a part of a path, and of a whole path, that Linux accepts.
 const PART_BYTES_MAX: usize = 255;
 const PATH_BYTES_MAX: usize = 4095;
-/// The most that [`rotated`] adds.
+/// Maximum number of bytes that [`rotated`] adds.
 const SUFFIX_BYTES_MAX: usize = ".20261121-035051-18446744073709551615".len();
 
 /// Returns why no file can have this path, or None if one can. Paths contain text from senders, so an impossible path must not stop
 /// other records.
 ///
-/// `rotates`: files get longer names later. `prunes`: every file that is named like a rotation may be removed.
+/// `rotates`: files are renamed to longer names later. `prunes`: every file with a name like a rotated file may be removed.
 pub(super) fn misfit(path: &[u8], rotates: bool, prunes: bool) -> Option<String> {
     let suffix = if rotates { SUFFIX_BYTES_MAX } else { 0 };
     let mut parts = path.split(|byte| *byte == b'/').rev();
@@ -43,7 +43,7 @@ pub(super) fn misfit(path: &[u8], rotates: bool, prunes: bool) -> Option<String>
     }
 }
 
-/// The name of `path` when it is rotated.
+/// Returns the name that a file called `path` gets when it is rotated.
 pub(super) fn rotated(path: &Path, time: Time, number: u64) -> PathBuf {
     // Every 64-bit count of nanoseconds is a time that jiff accepts.
     let time = Timestamp::from_nanosecond(i128::from(time.0))

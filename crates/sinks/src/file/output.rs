@@ -1,4 +1,4 @@
-//! One output file: its state, appending to it, and its pages in the page cache.
+//! One output file: its state, writes to its end, and its pages in the page cache.
 //!
 //! `encode -> [write] -> settle`
 
@@ -24,15 +24,15 @@ const FOLIO_BYTES: u64 = 2 << 20;
 
 /// A file that is written, or was until it was renamed.
 pub(super) struct Output {
-    /// The path under which it is written.
+    /// The path under which the file is written.
     pub(super) path: PathBuf,
     /// Open and locked; None while it is closed because other files need its descriptor.
     pub(super) file: Option<Arc<dyn File>>,
-    /// It is in the journal, so bytes may be written.
+    /// The file is in the journal, so bytes may be written to it.
     pub(super) entered: bool,
-    /// Its name is durable as far as this run knows. An earlier run may have created the file and died.
+    /// This run has synced the directory, so the name is durable. An earlier run may have been killed before that.
     pub(super) named: bool,
-    /// It was rotated or moved away: it leaves with the next checkpoint.
+    /// The file was rotated, or another process has moved it away: it leaves the journal with the next commit.
     pub(super) let_go: bool,
     pub(super) device: u64,
     pub(super) inode: u64,
@@ -43,29 +43,29 @@ pub(super) struct Output {
     pub(super) committed: u64,
     /// The first bytes, up to 64.
     pub(super) head: Vec<u8>,
-    /// When its first record was received, and when the file was started.
+    /// The receive time of the first record, and the time at which the file was started.
     pub(super) since: Time,
     pub(super) begun: Instant,
     /// Bytes were written since the last fdatasync.
     pub(super) unsynced: bool,
     /// Offset from which the page cache may still hold pages of this file.
     pub(super) cached_from: u64,
-    /// This run has written to it.
+    /// This run has written to the file.
     pub(super) ours: bool,
-    /// The link to the current file was requested for it.
+    /// The `latest` link to this file was requested.
     pub(super) linked: bool,
     /// A write failed half way and could not be truncated: the bytes after `length` are not a record.
     pub(super) torn: bool,
-    /// Another process left it in the middle of a line, so the next write starts with a newline.
+    /// The file ends within a line that another process wrote, so the next write starts with a newline.
     pub(super) open_line: bool,
-    /// It is in the list of outputs that the next commit looks at.
+    /// The file is in the list of outputs that the next commit looks at.
     pub(super) changed: bool,
     /// The pieces that wait to be written.
     pub(super) chain: Chain,
-    /// Times of the last write and of the last check of its name.
+    /// The times of the last write and of the last check whether the file still has its name.
     pub(super) written: Instant,
     pub(super) checked: Instant,
-    /// The value of `Files::uses` at its last use: the lowest is the least recently used.
+    /// The value of `Files::uses` at the last use of this file: the lowest value is the least recently used file.
     pub(super) used: u64,
 }
 
@@ -100,7 +100,7 @@ impl Output {
         }
     }
 
-    /// A file from the journal.
+    /// Creates the output of a file that is in the journal.
     pub(super) fn from_row(row: &Row, now: Instant) -> Self {
         let age = Time::now().0.saturating_sub(row.since.0);
         let age = Duration::from_nanos(u64::try_from(age).unwrap_or(0));
@@ -117,7 +117,7 @@ impl Output {
         }
     }
 
-    /// Its row when it enters the journal.
+    /// Returns the row with which the file enters the journal.
     pub(super) fn row(&self) -> Row {
         Row {
             path: self.path.clone(),
@@ -131,12 +131,12 @@ impl Output {
         }
     }
 
-    /// Whether it holds nothing and nothing waits for it.
+    /// Whether the file is empty and no record waits to be written to it.
     pub(super) fn is_empty(&self) -> bool {
         self.length + self.chain.bytes == 0
     }
 
-    /// Whether everything it holds is committed, and nothing waits.
+    /// Whether all records of the file are committed, and none waits to be written.
     pub(super) fn is_clean(&self) -> bool {
         self.length == self.committed && self.chain.is_empty() && !self.unsynced
     }
@@ -165,8 +165,8 @@ impl Output {
         Ok(())
     }
 
-    /// Compares the length of the file with the length after this run's last write, so that the next write goes to its end even if
-    /// another process has changed it. With `lines`, every record ends with a newline.
+    /// Compares the length of the file with its length after the last write, so that the next write goes to the end even if another
+    /// process has changed the length. With `lines`, every record ends with a newline.
     pub(super) fn measure(&mut self, lines: bool, reporter: &Reporter) -> Result<(), Failure> {
         let Some(file) = self.file.clone() else {
             return Ok(());
@@ -232,8 +232,8 @@ impl Output {
         Ok(())
     }
 
-    /// Writes its pending records at its end, as `parts`. If that fails, the file is truncated to the last whole record and the
-    /// records stay pending.
+    /// Appends `parts`, which are the pending records of the file. If that fails, the file is truncated to the last whole record
+    /// and the records stay pending.
     pub(super) fn append(
         &mut self,
         parts: &[IoSlice<'_>],
@@ -264,7 +264,7 @@ impl Output {
         Ok(())
     }
 
-    /// Waits until bytes `start..end` are on disk. Returns at once for a closed file: closing synced it.
+    /// Waits until bytes `start..end` are on disk. Returns immediately for a closed file, because closing has synced it.
     pub(super) fn wait_for_disk(&self, start: u64, end: u64) -> io::Result<()> {
         let Some(file) = self.file.as_ref().filter(|_| self.unsynced) else {
             return Ok(());

@@ -3,7 +3,7 @@
 //! `encode -> [write] -> settle`
 //!
 //! A number is valid until its output is removed and may then be reused. Two outputs never have the same name at a time: an output
-//! that was renamed keeps its number and loses its name until it leaves the journal.
+//! that was renamed keeps its number until it leaves the journal, but a new output can take its old name.
 
 use std::{collections::HashMap, ffi::OsStr, os::unix::ffi::OsStrExt, path::Path, time::Instant};
 
@@ -118,7 +118,7 @@ impl Outputs {
         &self.changed
     }
 
-    /// Returns them and empties the list.
+    /// Returns the outputs that changed since the last commit, and empties the list.
     pub(super) fn take_changed(&mut self) -> Vec<u32> {
         std::mem::take(&mut self.changed)
     }

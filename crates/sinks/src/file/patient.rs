@@ -17,7 +17,7 @@ use millstream_record::{Position, Time};
 
 use super::{pending::GATHER_BYTES, writer::Writer};
 
-/// A busy stream is written at least this often; an idle one at once.
+/// Maximum time between two writes of a busy stream. The records of an idle stream are written immediately.
 const GATHER: Duration = Duration::from_millis(10);
 /// Back-off of a write that fails.
 const RETRY_FIRST: Duration = Duration::from_millis(500);
@@ -26,7 +26,7 @@ const RETRY_MAX: Duration = Duration::from_secs(5);
 /// A writer with its timers and retries.
 pub(super) struct PatientWriter {
     pub(super) writer: Writer,
-    /// After a failure the channel redelivers whatever was not committed.
+    /// After a failure the channel redelivers the records that were not committed.
     durable: bool,
     reporter: Reporter,
     /// The earliest time at which a file may be due for rotation or closing.
@@ -105,7 +105,7 @@ impl PatientWriter {
         mut act: impl FnMut(&mut Writer) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
         let mut wait = RETRY_FIRST;
-        // The condition is cleared when this returns.
+        // Dropping the condition on return clears it.
         let mut failing = None;
         loop {
             match act(&mut self.writer) {

@@ -1,20 +1,20 @@
-//! Pending records: encoded and not yet written. Each piece is bound for one file.
+//! Pending records: encoded and not yet written. Each piece belongs to one file.
 //!
 //! `read back -> process -> [encode] -> write -> settle`
 //!
-//! All files share one buffer for encoded text; lines that are written as they came in are shared with their batch instead of
-//! copied. The pieces of a file are linked, so that thousands of files need neither a buffer each nor a sort. Pieces do not
-//! wait long: they are written when there is a mebibyte (four for several files), when nothing more is ready, and at every
-//! checkpoint.
+//! All files share one buffer for encoded text; lines that are written unchanged are shared with their batch instead of copied. The
+//! pieces of a file form a linked list, so that thousands of files need neither a buffer each nor a sort. Pieces do not wait long:
+//! they are written when there is a mebibyte of them (four for several files), when nothing more is ready, and at every checkpoint.
 
 use std::{io::IoSlice, ops::Range};
 
 use bytes::Bytes;
 
-/// Size of a write. At half this size a byte costs a third more; twice this size no longer fits into the L2 cache.
+/// Size of a write. With half this size, writing a byte takes a third more CPU time; twice this size no longer fits into the L2
+/// cache.
 pub(super) const WRITE_BYTES: usize = 1 << 20;
-/// On a busy stream a smaller amount is not worth a separate write. It goes through the page cache: after an uncached write the
-/// kernel would have to read the last page again for the next lines.
+/// On a busy stream a smaller amount is not worth a separate write. A smaller write goes through the page cache, because after an
+/// uncached write the kernel would have to read the last page again for the next lines.
 pub(super) const GATHER_BYTES: usize = 256 << 10;
 /// Size of a piece before compression. Larger pieces do not compress better.
 pub(super) const PIECE_BYTES: usize = 4 << 20;
@@ -27,7 +27,7 @@ const END: u32 = u32::MAX;
 enum Data {
     /// In the buffer.
     Encoded(Range<usize>),
-    /// In the batch they came in.
+    /// In the batch that contained them.
     Shared(Bytes),
 }
 
@@ -51,10 +51,10 @@ impl Chain {
     }
 }
 
-/// All pieces.
+/// The pieces of all files.
 #[derive(Default)]
 pub(super) struct Pending {
-    /// Encoders append to it; [`Pending::encoded`] then assigns the bytes to a file.
+    /// Encoders append to this buffer; [`Pending::encoded`] then assigns the bytes to a file.
     pub(super) buffer: Vec<u8>,
     /// The files that have pieces.
     pub(super) waiting: Vec<u32>,
@@ -63,7 +63,7 @@ pub(super) struct Pending {
 }
 
 impl Pending {
-    /// Number of bytes that wait.
+    /// Number of bytes that wait to be written.
     pub(super) fn bytes(&self) -> usize {
         self.buffer.len() + self.shared_bytes
     }

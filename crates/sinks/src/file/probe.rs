@@ -1,4 +1,4 @@
-//! Checks whether outputs could be created, for `check --connect`. Creates none.
+//! Checks for `check --connect` whether outputs could be created, without creating any.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use super::failure::cannot;
 
 /// Checks whether this user may write in the directory of the path, as far as the path is known before there are records.
 pub(super) fn path(template: &str) -> Result<String, Failure> {
-    // The directories before the first value are known; missing ones would be created in the last one that exists.
+    // The directories before the first value are known. The sink would create missing directories in the last one that exists.
     let known = template.split(['{', '%']).next().unwrap_or_default();
     let known = known
         .rsplit_once('/')
@@ -43,7 +43,7 @@ mod tests {
     use super::path;
 
     #[test]
-    fn the_directory_before_the_first_value_is_tried() {
+    fn the_directory_before_the_first_value_is_checked() {
         let directory = tempfile::tempdir().unwrap();
         let at = directory.path().display();
         let good = path(&format!("{at}/{{tag}}/%F.log")).unwrap();

@@ -1,14 +1,14 @@
 //! Recovery at the start: brings the files to the state of the last commit.
 //!
-//! Every file in the table is truncated to its committed length: the channel redelivers the records behind it. Intended renames are
-//! finished. A file that is shorter than committed is damaged: it is reported, and never padded. Behind memory, or with a journal
-//! of another channel, no record is redelivered, so nothing is truncated. If another process writes to one of the files, this
-//! data_dir is a copy of its data_dir, and no file is touched.
+//! Every file in the table is truncated to its committed length: the channel redelivers the records after it. Renames that the
+//! journal has announced are completed. A file that is shorter than committed is damaged: it is reported, and never padded. Behind
+//! memory, or with a journal of another channel, no record is redelivered, so nothing is truncated. If another process writes to
+//! one of the files, this data_dir is a copy of the data_dir of that process, and no file is touched.
 //!
 //! Only a journal that can be trusted truncates a file. Its position is committed before the channel's cursor moves, so a
 //! position below the cursor, a missing record, or bytes that no batch of the channel explains show that the journal is damaged
 //! or outdated. Then the sink continues after the cursor, up to which it has settled, and each file with bytes unknown to the
-//! journal is put aside under a rotated name, whole.
+//! journal is put aside: it gets a rotated name and is not truncated.
 
 use std::{
     io,
@@ -47,7 +47,7 @@ pub(super) struct Channel {
 pub(super) struct Recovered {
     pub(super) journal: Alternating,
     pub(super) table: Table,
-    /// The journal may have lost files it once knew.
+    /// The journal is damaged or outdated, so it may lack files that an earlier run has written.
     pub(super) doubtful: bool,
 }
 
@@ -62,7 +62,7 @@ pub(super) fn recover(
     let (mut journal, begun) = journal::open(&**disk, directory, channel.is_some())?;
     let committed = channel.and_then(|channel| channel.bounds.committed);
     let (mut table, damage) = read(begun, directory, committed);
-    // 0 is memory.
+    // Channel id 0 stands for memory.
     let replays = channel.filter(|channel| channel.id == table.channel);
     let doubt = damage.or_else(|| replays.and_then(|_| behind(&table, directory, committed?)));
     let kept = replays.map(|channel| channel.bounds.kept);
@@ -76,8 +76,8 @@ pub(super) fn recover(
         aside: Vec::new(),
         codec,
     };
-    // All files are checked before any is touched: a file that the other process has closed is not locked, but if one file has a
-    // writer, all belong to it.
+    // All files are checked before any of them is changed. If another process writes to one of them, all of them belong to that
+    // process, but it holds locks only on the files that it has open.
     for row in table.rows.values() {
         recovery.claim(row)?;
     }
@@ -136,7 +136,7 @@ fn behind(table: &Table, directory: &Path, committed: Position) -> Option<String
     })
 }
 
-/// Reports the doubt, its consequences, and the files that were put aside.
+/// Reports the fault of the journal, its consequences, and the files that were put aside.
 fn report(
     reporter: &Reporter,
     doubt: Option<String>,
@@ -181,7 +181,7 @@ fn report(
 struct Recovery<'a> {
     disk: &'a dyn Disk,
     reporter: &'a Reporter,
-    /// The channel redelivers whatever was not committed.
+    /// The channel redelivers the records that were not committed.
     replays: bool,
     /// Files may be truncated: the journal can be trusted, and the channel redelivers the truncated records.
     cuts: bool,
@@ -193,7 +193,7 @@ struct Recovery<'a> {
 }
 
 impl Recovery<'_> {
-    /// Fails if another process writes to the file: this journal may be a copy of its journal.
+    /// Fails if another process writes to the file: this journal may be a copy of that process's journal.
     fn claim(&self, row: &Row) -> Result<(), Failure> {
         let Some((path, _)) = self.locate(row)?.filter(|_| self.replays) else {
             return Ok(());
@@ -205,7 +205,7 @@ impl Recovery<'_> {
         lock(&*file, &path)
     }
 
-    /// Recovers one file; returns its row if it keeps its name and is continued.
+    /// Recovers one file. Returns its row if it keeps its name and gets more records, otherwise None.
     fn row(&mut self, mut row: Row) -> Result<Option<Row>, Failure> {
         let Some((path, found)) = self.locate(&row)? else {
             if row.committed > 0 {
@@ -224,7 +224,7 @@ impl Recovery<'_> {
         if empty && path == row.path {
             row.renamed = None;
         }
-        // A compressed file that is short ends within a stream: nothing written after it could be read.
+        // A compressed file that is shorter than committed ends within a stream, so nothing appended to it could be read.
         let short = found.len < row.committed && self.codec.is_some();
         if (unknown || short) && path == row.path {
             let to = self.free_name(&row.path, row.since)?;
@@ -249,7 +249,8 @@ impl Recovery<'_> {
             self.aside
                 .push((row.path.clone(), to.unwrap_or_else(|| path.clone())));
         } else {
-            // Also at equal lengths: a kill may have left the truncation itself unsynced.
+            // Also called at equal lengths, for its sync: an earlier recovery may have been killed between its truncation and its
+            // sync.
             self.truncate(&path, &row, found)?;
         }
         if let Some(to) = row.renamed.as_ref().filter(|_| path == row.path) {
@@ -271,7 +272,7 @@ impl Recovery<'_> {
         Ok(stays.then_some(row))
     }
 
-    /// Finds a rotated name that no file has.
+    /// Returns a rotated name that no file has.
     fn free_name(&mut self, path: &Path, time: Time) -> Result<PathBuf, Failure> {
         loop {
             let to = naming::rotated(path, time, self.number);
@@ -284,7 +285,7 @@ impl Recovery<'_> {
         }
     }
 
-    /// Finds the file: under its new name, its old one, or any other in the same directory.
+    /// Finds the file: under its new name, its old name, or any other name in the same directory.
     fn locate(&self, row: &Row) -> Result<Option<(PathBuf, Metadata)>, Failure> {
         for path in row.renamed.iter().chain([&row.path]) {
             match self.disk.metadata(path) {
@@ -312,7 +313,7 @@ impl Recovery<'_> {
     }
 
     /// Keeps the whole file, because no record is redelivered. Only an incomplete compressed piece at its end, left by a kill, is
-    /// truncated: nothing behind it could be decompressed. Returns the length.
+    /// truncated: nothing after it could be decompressed. Returns the length.
     fn whole(&self, path: &Path, row: &Row, found: Metadata) -> Result<u64, Failure> {
         let tail = usize::try_from(found.len - row.committed).unwrap_or(usize::MAX);
         let Some(codec) = self.codec.filter(|_| (1..=TAIL_BYTES_MAX).contains(&tail)) else {

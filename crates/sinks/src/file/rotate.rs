@@ -3,7 +3,7 @@
 //! `encode -> [write] -> settle`
 //!
 //! The new name is in the journal before the file has it, and durable in the directory before another file can take the old
-//! name. A rotated file leaves the journal with the next commit; only then can `keep` remove one.
+//! name. A rotated file leaves the journal with the next commit; only then can `keep` remove it.
 
 use std::{
     io,
@@ -31,15 +31,15 @@ pub(super) enum Due {
 /// When files are rotated. 0 turns a rule off.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Rules {
-    /// Before a record would make the file larger.
+    /// Maximum size of a file: it is rotated before a record would exceed it.
     pub(super) size: u64,
-    /// After this number of records.
+    /// Maximum number of records in a file.
     pub(super) records: u64,
-    /// This long after its first record.
+    /// Maximum time from the first record of a file to its rotation.
     pub(super) interval: Duration,
-    /// This long after its last record.
+    /// Maximum time from the last record of a file to its rotation.
     pub(super) idle: Duration,
-    /// Number of rotated files that stay.
+    /// Number of rotated files to keep for each path.
     pub(super) keep: usize,
 }
 
@@ -49,7 +49,7 @@ impl Rules {
         self.size > 0 || self.records > 0 || !self.interval.is_zero() || !self.idle.is_zero()
     }
 
-    /// Whether `records` more records with `bytes` bytes fit behind the content and the pending records of the file.
+    /// Whether `records` more records with `bytes` bytes fit into the file after its content and its pending records.
     pub(super) fn fits(&self, output: &Output, bytes: u64, records: u64) -> bool {
         let (length, count) = (
             output.length + output.chain.bytes,
@@ -59,14 +59,14 @@ impl Rules {
         under(self.size, length + bytes) && under(self.records, count + records)
     }
 
-    /// Whether at least a sixteenth of the maximum size, and one record, are left.
+    /// Whether the file has room for at least a sixteenth of the maximum size, and for one record.
     pub(super) fn has_room(&self, output: &Output) -> bool {
         let left = self.size.saturating_sub(output.length);
         left > self.size / 16 && (self.records == 0 || output.records < self.records)
     }
 
-    /// Whether a batch received at `received` comes too late for the file. Receive times and not the clock decide, so that a
-    /// backlog is divided as if it had been written on time.
+    /// Whether the file is too old for a batch received at `received` (`interval`). Receive times and not the clock decide, so that
+    /// a backlog is divided as if it had been written on time.
     pub(super) fn is_old(&self, output: &Output, received: Time) -> bool {
         !self.interval.is_zero()
             && output.length + output.chain.bytes > 0
@@ -81,8 +81,8 @@ impl Rules {
         now + rules.min().unwrap_or(CLOSE_AFTER).min(CLOSE_AFTER)
     }
 
-    /// Returns the next action that is due for a file, and when. Uses a clock that never jumps; `is_old` uses wall-clock times and
-    /// may be early or late by a jump of that clock.
+    /// Returns the next action that is due for a file, and when. Uses the monotonic clock; `is_old` uses wall-clock times, so a
+    /// jump of the wall clock can make it early or late.
     pub(super) fn due(&self, output: &Output) -> Option<(Instant, Due)> {
         if output.let_go {
             return None;
@@ -109,7 +109,7 @@ impl Rules {
     }
 }
 
-/// The time `by` after `time`.
+/// Returns `time` plus `by`.
 fn later(time: Time, by: Duration) -> Time {
     Time(
         time.0
@@ -120,7 +120,7 @@ fn later(time: Time, by: Duration) -> Time {
 /// Renames files and removes old ones.
 pub(super) struct Rotation {
     pub(super) rules: Rules,
-    /// Paths rotated since the last commit. After the next one their old rotations can be removed.
+    /// Paths rotated since the last commit. After the next commit their old rotated files can be removed.
     rotated: Vec<PathBuf>,
     count: Meter,
 }
@@ -148,7 +148,7 @@ impl Rotation {
         }
         let id = files.ready(id)?;
         let output = files.outputs.get_mut(id);
-        // A file that another process has moved away in the meantime needs no other name.
+        // If another process has moved the file away in the meantime, `ready` has returned a new, empty file, which is not rotated.
         if output.length == 0 {
             return Ok(());
         }
@@ -184,7 +184,8 @@ impl Rotation {
         Ok(())
     }
 
-    /// Removes old rotations of the paths rotated since the last commit. A failure only costs space.
+    /// Removes old rotated files of the paths rotated since the last commit. A failure is only logged, because it costs nothing but
+    /// disk space.
     pub(super) fn prune(&mut self, files: &Files, reporter: &Reporter) {
         for path in std::mem::take(&mut self.rotated) {
             if let Err((at, error)) = prune(files, &path, self.rules.keep) {
@@ -214,7 +215,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_is_rotated_before_it_is_closed_only_if_that_is_due_first() {
+    fn an_idle_file_is_due_for_rotation_and_an_empty_one_for_closing() {
         let now = Instant::now();
         let mut output = Output::new(Path::new("/a"), Time(0), now);
         let rules = Rules {

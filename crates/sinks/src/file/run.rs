@@ -26,7 +26,7 @@ use super::{
     writer::{Style, Writer},
 };
 
-/// Recovers, then writes what the inlet gives until it ends.
+/// Recovers the files, then writes and settles batches until the inlet ends.
 pub(super) async fn run(
     settings: &Settings,
     disk: &Arc<dyn Disk>,
@@ -51,7 +51,7 @@ pub(super) async fn run(
     Ok(())
 }
 
-/// Recovers the files to their last commit and makes the inlet continue behind it.
+/// Recovers the files to their last commit and makes the inlet resume after it.
 fn start(
     settings: &Settings,
     disk: &Arc<dyn Disk>,
@@ -94,7 +94,7 @@ fn start(
     ))
 }
 
-/// The next item. Pending records are written before it waits for one.
+/// Returns the next item, or None when the inlet has ended. Writes pending records while it waits for an item.
 async fn next(out: &mut PatientWriter, inlet: &mut Inlet) -> Result<Option<Item>, Failure> {
     loop {
         out.do_what_is_due().await?;
@@ -116,7 +116,7 @@ async fn next(out: &mut PatientWriter, inlet: &mut Inlet) -> Result<Option<Item>
     }
 }
 
-/// The output of a future that is ready now.
+/// Polls a future once. Returns its output if it is ready, otherwise None.
 async fn if_ready<F: Future>(future: F) -> Option<F::Output> {
     let mut future = pin!(future);
     poll_fn(|context| {

@@ -10,7 +10,7 @@
 //!  4 leave   id u32
 //!  5 commit  channel u128, epoch u32, seq u64, 1 = this position, 0 = none yet
 //!  6 number  u64                   the number of the next rotated file
-//! head = length u8 (up to 64), CRC-32C u32 of as many first bytes of the file; path = length u16, bytes
+//! head = length u8 (up to 64), CRC-32C u32 of this number of first bytes of the file; path = length u16, bytes
 //! ```
 //! Integers are little-endian.
 
@@ -38,7 +38,7 @@ pub(super) struct Head {
 }
 
 impl Head {
-    /// The head of a file that starts with `bytes`.
+    /// Returns the head of a file that starts with `bytes`.
     pub(super) fn of(bytes: &[u8]) -> Self {
         let bytes = &bytes[..bytes.len().min(HEAD_BYTES)];
         Self {
@@ -47,7 +47,7 @@ impl Head {
         }
     }
 
-    /// Whether a file that starts with `bytes` can be the one with this head.
+    /// Whether a file that starts with `bytes` can be the file with this head.
     pub(super) fn fits(self, bytes: &[u8]) -> bool {
         bytes
             .get(..usize::from(self.length))
@@ -58,17 +58,17 @@ impl Head {
 /// A file that is written, or not yet recovered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Row {
-    /// The path under which it is written.
+    /// The path under which the file is written.
     pub(super) path: PathBuf,
-    /// Its name after an intended rotation.
+    /// The new name, if the journal has announced a rotation.
     pub(super) renamed: Option<PathBuf>,
     pub(super) device: u64,
     pub(super) inode: u64,
-    /// Its length at the last commit.
+    /// The length at the last commit.
     pub(super) committed: u64,
-    /// Number of records in it, as far as this sink has written them.
+    /// Number of records that this sink has written to the file.
     pub(super) records: u64,
-    /// When its first record was received.
+    /// The receive time of the first record.
     pub(super) since: Time,
     pub(super) head: Head,
 }
@@ -78,7 +78,7 @@ pub(super) struct Row {
 pub(super) enum Change {
     /// A file is about to get its first byte.
     Enter(u32, Row),
-    /// A file has grown: committed, records, head.
+    /// A file has grown: its committed length, number of records and head.
     Grow(u32, u64, u64, Head),
     /// A file is about to be renamed.
     Rename(u32, PathBuf),

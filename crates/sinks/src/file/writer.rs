@@ -1,4 +1,4 @@
-//! Writes pending records into files, and commits what was written.
+//! Writes pending records into files, and commits the written files.
 //!
 //! `read back -> process -> encode -> [write] -> [settle]`
 //!
@@ -38,7 +38,7 @@ use super::{
     table::{Change, Head, ROWS_MAX},
 };
 
-/// With several files, at most this many times the amount of one file is pending.
+/// With several files, up to this many times the amount of one file may be pending.
 const SHARES_MAX: usize = 4;
 /// Minimum time between two ticks, even if files become due in close succession.
 const TICK_MIN: Duration = Duration::from_millis(50);
@@ -46,13 +46,13 @@ const TICK_MIN: Duration = Duration::from_millis(50);
 /// How files are written.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Style {
-    /// None: not compressed.
+    /// The compression, if there is one.
     pub(super) codec: Option<Codec>,
     /// The first bytes of every file.
     pub(super) header: Bytes,
     /// Maximum number of bytes that are written and not yet on disk; 0: no limit.
     pub(super) dirty_max: u64,
-    /// Every record ends with a newline.
+    /// Whether every record ends with a newline.
     pub(super) lines: bool,
 }
 
@@ -63,7 +63,8 @@ pub(super) struct Writer {
     pub(super) ledger: Ledger,
     pub(super) latest: Latest,
     rotation: Rotation,
-    /// Set if the journal had lost something at the start: the files (inodes) that this run has written.
+    /// The inodes of the files that this run has written. None if the journal was intact at the start, or if there are too many
+    /// files.
     trusted: Option<HashSet<u64>>,
     style: Style,
     compressor: Option<Compressor>,
@@ -116,8 +117,8 @@ impl Writer {
             .or_else(|| self.files.misfit(Path::new(OsStr::from_bytes(path))))
     }
 
-    /// Returns the number of the file for `path` and a batch received at `received`. Opens a new file at once, because its length
-    /// decides what fits.
+    /// Returns the number of the file for `path` and a batch received at `received`. Opens a new file immediately, because its
+    /// length decides which records fit.
     pub(super) fn file(&mut self, path: &[u8], received: Time) -> Result<u32, Failure> {
         let id = self.files.of(path, received);
         let output = self.files.outputs.get(id);
@@ -128,12 +129,13 @@ impl Writer {
         Ok(id)
     }
 
-    /// Whether records received at `received` must go to a new file of the same name. One of three reasons: the file is older than
-    /// `interval`; it has another compression, so nothing could read the new records; or a lost journal may have known it, so it
-    /// may end within a record or hold records that the channel redelivers.
+    /// Whether records received at `received` must go to a new file of the same name. There are three reasons. The file is older
+    /// than `interval`. It has another compression, so no tool could read the new records. Or the journal was damaged at the start
+    /// and does not know the file, which may then end within a record or hold records that the channel redelivers.
     pub(super) fn is_over(&self, id: u32, received: Time) -> bool {
         let output = self.files.outputs.get(id);
-        // Only files of earlier runs are checked: the records that this run has written may look like any codec.
+        // Only files of earlier runs are checked: records that this run has written without compression may begin like a compressed
+        // file.
         let foreign =
             !output.ours && output.length > 0 && codec_of(&output.head) != self.style.codec;
         let known = |files: &HashSet<u64>| output.entered || files.contains(&output.inode);
@@ -152,7 +154,7 @@ impl Writer {
         self.rotation.rules.fits(output, bytes, u64::from(records))
     }
 
-    /// Whether a compressed file can hold more, because its records became much shorter than their text.
+    /// Whether a compressed file that seemed full still has room, because compression has made the written records much shorter.
     pub(super) fn has_room(&self, id: u32) -> bool {
         let output = self.files.outputs.get(id);
         self.holds() && !output.let_go && self.rotation.rules.has_room(output)
@@ -167,7 +169,8 @@ impl Writer {
     /// Assigns these bytes to file `id`.
     pub(super) fn add_shared(&mut self, id: u32, bytes: Bytes, records: u64) {
         if self.holds() {
-            // Copied, because they wait for a while and would keep a batch in memory that may be much larger.
+            // The bytes are copied because they wait for a while: shared, they would keep their whole batch in memory, which may be
+            // much larger.
             let start = self.pending.buffer.len();
             self.pending.buffer.extend_from_slice(&bytes);
             self.add_encoded(id, start, records);
@@ -182,7 +185,7 @@ impl Writer {
         self.compressor.is_some()
     }
 
-    /// Whether it is time to write. Several files share a larger amount, so that each still gets a large write.
+    /// Whether pending records should be written now. The limit is higher for several files, so that each still gets a large write.
     pub(super) fn is_full(&self) -> bool {
         let files = self.pending.waiting.len();
         let share = files.clamp(1, SHARES_MAX);
@@ -196,7 +199,7 @@ impl Writer {
     /// Writes all pending records. After an error it can be called again: records that were written are no longer pending.
     pub(super) fn flush(&mut self) -> Result<(), Failure> {
         let open_max = self.files.handling().open_max;
-        // In groups of at most as many files as may be open.
+        // Prepares and writes at most `open_max` files at a time, because all of them stay open until they are written.
         while !self.pending.waiting.is_empty() {
             let first = self.pending.waiting.len().saturating_sub(open_max);
             for waiting in &mut self.pending.waiting[first..] {
@@ -282,7 +285,8 @@ impl Writer {
         Ok(())
     }
 
-    /// If there are too many rows, removes the least recently used tenth from the journal. Returns their numbers.
+    /// If there are too many rows, removes up to a tenth of them from the journal, least recently used first. Returns their
+    /// numbers.
     fn retire_rows(&mut self) -> Vec<u32> {
         let outputs = &self.files.outputs;
         if outputs.iter().count() < ROWS_MAX {
@@ -336,7 +340,7 @@ impl Writer {
                 self.files.remove(id);
             }
         }
-        // Only if everything written is committed; otherwise the next commit follows soon and does it.
+        // If some written records are not committed, the next commit follows soon and includes these changes.
         if self.is_clean() {
             if rotated {
                 self.commit(None)?;

@@ -1,4 +1,4 @@
-//! The option `auth`, and the sender's side of the handshake HELO, PING, PONG: both sides prove that they have the key.
+//! The option `auth`, and the sender's side of the handshake HELO, PING, PONG, in which both sides prove that they have the key.
 
 use std::io;
 
@@ -21,7 +21,7 @@ const ANSWER_BYTES_MAX: usize = 4 << 10;
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Auth {
-    /// Name that this sender gives itself; fluentd refuses a sender with its own name. Default: the name of the host.
+    /// Name of this sender. fluentd refuses a sender that has the same name as fluentd's host. Default: the host name.
     #[serde(default)]
     hostname: Option<String>,
     /// Key that the servers share.
@@ -35,7 +35,7 @@ pub(super) struct Auth {
 }
 
 impl Auth {
-    /// Reports values that are valid on their own and wrong together.
+    /// Reports an empty key, and a user name or a password without the other.
     pub(super) fn check(&self, options: &Node, problems: &mut Vec<Problem>) {
         let mut wrong = |path: &str, text: &str| problems.push(options.problem_at(path, text));
         if self.shared_key.expose().is_empty() {
@@ -95,7 +95,7 @@ impl Auth {
         let user = self.username.as_deref().unwrap_or_default().as_bytes();
         let password = self.password.as_ref().map_or("", |secret| secret.expose());
         let password = digest(&[helo.auth, user, password.as_bytes()]);
-        // Fluentd sends a salt even if it requires no user.
+        // Fluentd sends a salt for the password even if it requires no user, so a user is sent only if one is configured.
         let (user, password): (&[u8], &[u8]) = match helo.auth.is_empty() || user.is_empty() {
             true => (b"", b""),
             false => (user, &password),
@@ -118,7 +118,7 @@ pub(super) fn is_handshake(answer: &[u8]) -> bool {
     answer.starts_with(b"\x92\xa4HELO")
 }
 
-/// Reads exactly one message.
+/// Reads exactly one message. `length` returns the length of the message at the start of the bytes.
 async fn receive(
     stream: &mut (impl AsyncRead + Unpin),
     length: impl Fn(&[u8]) -> Result<usize, ReadError>,
@@ -156,7 +156,8 @@ mod tests {
         Node::parse("t", text).unwrap().read().unwrap()
     }
 
-    /// Does the handshake with a server that has `key` and refuses with the reason `refuse`; returns its PING.
+    /// Does the handshake with a server that has `key`, and that refuses access if there is a reason in `refuse`. Returns the PING
+    /// that the server received.
     fn shake(auth: &Auth, key: &str, refuse: Option<&str>) -> Result<Vec<u8>, String> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .build()

@@ -1,15 +1,16 @@
-//! Chooses the server of the next chunk: round robin by weight, with standbys when too few servers are left. Pure.
+//! Chooses the server of the next chunk: round robin by weight, with standbys in place of servers that have failed. This module
+//! does no I/O.
 
-/// A server as the choice sees it.
+/// The facts about a server that decide whether it gets the next chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Candidate {
-    /// Its share of the chunks; 0 gets none.
+    /// Share of the chunks relative to the weights of the other servers; a server with weight 0 gets no chunks.
     pub(super) weight: u32,
-    /// Takes part only while the weight of failed servers needs to be replaced.
+    /// The server gets chunks only while it has to replace the weight of servers that have failed.
     pub(super) standby: bool,
-    /// It could not be reached, or its connection broke, and it has not recovered since.
+    /// The server could not be reached, or its connection broke, and it has not recovered since then.
     pub(super) failed: bool,
-    /// It is connected and has room for the chunk.
+    /// The server is connected and has room for the chunk.
     pub(super) ready: bool,
 }
 
@@ -27,8 +28,8 @@ impl Choice {
     }
 
     /// Returns the index of the server for the next chunk, or None while no server is ready. Smooth weighted round robin: every
-    /// ready server gains credit equal to its weight; the one with the most credit gets the chunk and pays the sum of these
-    /// weights.
+    /// ready server gains credit equal to its weight; the server with the most credit gets the chunk and loses credit equal to the
+    /// sum of these weights.
     pub(super) fn next(&mut self, servers: &[Candidate]) -> Option<usize> {
         let wanted = wanted(servers);
         let mut total = 0;
@@ -48,7 +49,8 @@ impl Choice {
     }
 }
 
-/// Which servers take part: all but standbys, and as many standbys, in their order, as replace the weight that has failed.
+/// Returns for each server whether it takes part: all servers that are no standbys do, and the first standbys that together replace
+/// the weight of the failed servers. A server with weight 0 never takes part.
 pub(super) fn wanted(servers: &[Candidate]) -> Vec<bool> {
     let failed = servers.iter().filter(|s| s.failed && !s.standby);
     let mut lost: u64 = failed.map(|server| u64::from(server.weight)).sum();

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use super::{flow::Flow, leases::Place};
 
-/// Approximate memory of a chunk beside its bytes. Counting it also bounds many small chunks.
+/// Approximate memory of a chunk in addition to its bytes. Including it in the cost also bounds the number of small chunks.
 const OVERHEAD_BYTES: usize = 1 << 10;
 
 /// Orders waiting chunks: (number, index of the copy).
@@ -22,30 +22,30 @@ pub(super) type Key = (u64, usize);
 /// The identity of a chunk.
 #[derive(Debug)]
 pub(super) struct Name {
-    /// Its place in the order in which batches were taken.
+    /// Sequence number, in the order in which the relay begins chunks.
     pub(super) number: u64,
     /// The id as a MessagePack value.
     pub(super) id: Vec<u8>,
     /// Its flow (`balance: hash`).
     pub(super) flow: Option<Flow>,
-    /// Behind a durable channel: its frame, and which part of it.
+    /// Behind a durable channel: the position of the frame, and the number of the part that this chunk holds.
     pub(super) place: Option<Place>,
 }
 
 /// A frame, ready to be written.
 #[derive(Clone, Debug)]
 pub(super) struct Chunk {
-    /// Its place in the order in which batches were taken.
+    /// Sequence number, in the order in which the relay begins chunks.
     pub(super) number: u64,
     /// Records in it.
     pub(super) records: u32,
     /// Its flow (`balance: hash`).
     pub(super) flow: Option<Flow>,
-    /// Behind a durable channel: its frame, and which part of it.
+    /// Behind a durable channel: the position of the frame, and the number of the part that this chunk holds.
     pub(super) place: Option<Place>,
     /// With `balance: all`: the index of this copy, and the only server that gets it.
     pub(super) copy: Option<(usize, Rc<str>)>,
-    /// The number of the sync that makes its lease durable; 0 without a lease.
+    /// The number of the sync that makes the lease of this chunk durable; 0 without a lease.
     pub(super) lease: u64,
     /// The id as a MessagePack value; empty where no ack is asked for.
     pub(super) id: Vec<u8>,
@@ -53,20 +53,20 @@ pub(super) struct Chunk {
     pub(super) head: Vec<u8>,
     /// The payload.
     pub(super) payload: Bytes,
-    /// The bytes behind the payload.
+    /// The bytes after the payload.
     pub(super) options: Vec<u8>,
-    /// When it was made.
+    /// When the chunk was made.
     pub(super) made: Instant,
     /// At least one byte was written to a connection, so the server may have it.
     pub(super) begun: bool,
-    /// It was begun on a connection that is now closed, so the next write is a resend.
+    /// Bytes of it were written to a connection that is now closed, so the next write is a resend.
     pub(super) again: bool,
-    /// The records it was made of, kept for `retry.give_up`.
+    /// The batches in this chunk, for `retry.give_up`; empty without it.
     pub(super) source: Vec<Batch>,
 }
 
 impl Chunk {
-    /// Its place in the order of waiting chunks.
+    /// Returns the key that orders waiting chunks.
     pub(super) fn key(&self) -> Key {
         let copy = self.copy.as_ref().map_or(0, |(copy, _)| *copy);
         (self.number, copy)
@@ -82,7 +82,7 @@ impl Chunk {
         self.head.len() + self.payload.len() + self.options.len()
     }
 
-    /// Its memory, for bounds.
+    /// Approximate memory of the chunk, which limits such as `in_flight` count.
     pub(super) fn cost(&self) -> usize {
         self.len() + OVERHEAD_BYTES
     }

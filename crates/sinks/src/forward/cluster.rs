@@ -2,9 +2,9 @@
 //!
 //! `read -> decode -> send -> keep -> read back -> process -> encode -> [write] -> settle`
 //!
-//! It promises that a chunk is with exactly one link or at the hub. When a server leaves the list, chunks that were not begun go to
-//! the others at once. Chunks that it may have wait for its ack; with `failover: resend` they go elsewhere if its connection
-//! breaks. The links handle sockets and failures.
+//! The cluster promises that a chunk is with exactly one link or at the hub. When a server leaves the list, its chunks of which no
+//! byte was written go to the other servers immediately. Chunks that the leaving server may have received wait for its ack; with
+//! `failover: resend` they go to other servers if its connection breaks. The links handle sockets and failures.
 
 use std::{ops::Bound, rc::Rc};
 
@@ -32,7 +32,7 @@ pub(super) struct Cluster {
     tasks: JoinSet<()>,
     /// Which links are full in the current deal (`balance: all`). A field only to reuse its allocation.
     full: Vec<bool>,
-    /// Whether this lane sends the heartbeats. The other lanes get the results by `pulses`.
+    /// Whether this lane sends the heartbeats. All lanes get the results through `pulses`.
     asks: bool,
     pulses: watch::Receiver<Pulses>,
 }
@@ -51,7 +51,8 @@ impl Cluster {
         }
     }
 
-    /// Sets the list of servers. New servers join; servers that are missing finish the chunks that they may have and leave.
+    /// Sets the list of servers. New servers join; servers that are not in the list any more leave after they have finished the
+    /// chunks that they may have received.
     pub(super) fn set_servers(&mut self, servers: &[ServerOptions]) {
         self.tidy();
         for link in &self.links {
@@ -127,7 +128,7 @@ impl Cluster {
         self.lessor.begin_sync();
     }
 
-    /// Gives every server its copies of the waiting chunks, in order. Without servers the chunks wait.
+    /// Gives every server its copies of the waiting chunks, in order. While there are no servers, the chunks wait.
     fn deal_to_all(&mut self) {
         for link in &self.links {
             link.endpoint.want(link.takes_all());
@@ -147,7 +148,7 @@ impl Cluster {
                     self.give(key, place);
                 }
                 Some(place) => self.full[place] = true,
-                // It is no longer a server: its copy is not needed.
+                // The server has left the list, so its copy is not needed.
                 None => {
                     self.common.hub.pending.borrow_mut().remove(&key);
                     self.common.hub.finish(key.0);
@@ -156,7 +157,7 @@ impl Cluster {
         }
     }
 
-    /// Returns the next waiting chunk after `after`: its key, the server that its copy is for, and its cost.
+    /// Returns the first waiting chunk beyond `after`: its key, the server that gets it (None if it is not a copy), and its cost.
     fn next_copy(&self, after: Bound<Key>) -> Option<(Key, Option<Rc<str>>, usize)> {
         let pending = self.common.hub.pending.borrow();
         let (key, chunk) = pending.range((after, Bound::Unbounded)).next()?;
@@ -164,7 +165,7 @@ impl Cluster {
         Some((*key, server, chunk.cost()))
     }
 
-    /// Replaces each waiting chunk by one copy for each server. Chunks that are copies already stay.
+    /// Replaces each waiting chunk that is not a copy by one copy for each server.
     fn copy_out(&mut self) {
         let mut pending = self.common.hub.pending.borrow_mut();
         if pending.values().all(|chunk| chunk.copy.is_some()) {
@@ -199,8 +200,8 @@ impl Cluster {
         }
     }
 
-    /// Returns the link to a server that may have chunks. A server that is no longer in the list gets a link that takes only these
-    /// chunks.
+    /// Returns the index of the link to a server that may have received chunks before the sink started. A server that is no longer
+    /// in the list gets a link that takes only these chunks.
     fn holder(&mut self, address: String) -> usize {
         self.find(&address).unwrap_or_else(|| {
             let server = ServerOptions {
@@ -224,7 +225,8 @@ impl Cluster {
         link.endpoint.give(chunk);
     }
 
-    /// Hands over chunks that have waited longer than `retry.give_up` for a server that is not connected.
+    /// Moves the chunks of servers that are not connected to the hub's list of overdue chunks if they are older than
+    /// `retry.give_up`.
     pub(super) fn expire(&self) {
         for link in &self.links {
             link.expire_unless_up();
@@ -255,7 +257,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Passes the pulses on to the links.
+    /// Passes the pulses (results of heartbeats) on to the links.
     fn hear(&mut self) {
         let pulses = self.pulses.borrow_and_update();
         for link in &self.links {
@@ -264,8 +266,8 @@ impl Cluster {
         }
     }
 
-    /// Returns the server of a flow: the one that holds chunks of it, otherwise the one with the highest score. So a flow moves
-    /// only when none of its chunks is in flight, and keeps its order.
+    /// Returns the index of the server of a flow: the server that holds chunks of the flow, otherwise the one with the highest
+    /// score, or None if no server takes part. So a flow moves only when none of its chunks is in flight, and keeps its order.
     fn home_of(&self, flow: Flow) -> Option<usize> {
         let holds = self.links.iter().position(|link| link.holds(flow));
         holds.or_else(|| {
@@ -277,7 +279,7 @@ impl Cluster {
     }
 }
 
-/// Runs a link and asks its server for heartbeats until the link ends.
+/// Runs a link and sends heartbeats to its server until the link ends.
 async fn run_asked(link: Rc<Link>, hearts: Hearts) {
     let unanswered = link.endpoint.common.meters.heartbeats_unanswered.clone();
     let asking = async {

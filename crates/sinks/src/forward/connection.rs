@@ -1,10 +1,10 @@
-//! One connection: chunks out, acks in, at the same time.
+//! One connection to a server: writes chunks and reads acks at the same time.
 //!
 //! `read -> decode -> send -> keep -> read back -> process -> encode -> [write] -> settle`
 //!
 //! Payloads go from the batch's body to the socket by vectored writes, without a copy in this process. The connection promises
-//! that an ack counts only for a chunk that is wholly written here, and that any other answer ends the connection: after one
-//! wrong ack nothing that follows can be trusted. Several chunks are in flight at once, bounded in bytes by the window.
+//! that an ack counts only for a chunk that was wholly written to this connection, and that any other answer ends the connection:
+//! after one wrong ack no later answer can be trusted. Several chunks are in flight at a time; the window bounds their bytes.
 
 use std::{
     fmt,
@@ -26,7 +26,7 @@ use tokio::{
 
 use super::{auth::is_handshake, endpoint::Endpoint, window::SLICES_MAX};
 
-/// Bytes of one read of answers: about a hundred acks.
+/// Size of the buffer for one read: about a hundred acks.
 const READ_BYTES: usize = 8 << 10;
 /// An answer longer than this is not an ack: our ids have fewer than 100 bytes.
 const ACK_BYTES_MAX: usize = 4 << 10;
@@ -50,7 +50,7 @@ pub(super) enum End {
     Handshake,
     /// The peer does not answer heartbeats.
     Unanswering,
-    /// The peer neither read a byte nor sent an ack for this long.
+    /// For this time no byte could be written and no ack arrived.
     Silent(Duration),
 }
 
@@ -71,7 +71,7 @@ impl fmt::Display for End {
     }
 }
 
-/// An open connection.
+/// An open connection to a server.
 pub(super) struct Connection<'a> {
     stream: Stream,
     server: &'a Endpoint,
@@ -181,7 +181,8 @@ impl<'a> Connection<'a> {
         }
     }
 
-    /// [`Connection::exchange`] for anything but plain TCP: TLS buffers bytes in both directions.
+    /// [`Connection::exchange`] for all streams but plain TCP. TLS buffers bytes in both directions, so the readiness of the socket
+    /// is not enough.
     fn poll_exchange(
         &mut self,
         context: &mut Context<'_>,
@@ -259,7 +260,7 @@ impl<'a> Connection<'a> {
         });
     }
 
-    /// Without acks, finishes the chunks that the kernel has accepted: the peer never confirms more.
+    /// Without acks, finishes the chunks that the kernel has accepted: no later confirmation will arrive.
     fn finish_written(&mut self) {
         if self.server.common.settings.ack {
             return;
@@ -270,7 +271,8 @@ impl<'a> Connection<'a> {
         }
     }
 
-    /// Handles bytes that were read; an empty slice is the end of the stream. Returns why the connection has to end, if it has to.
+    /// Handles bytes that were read; an empty slice is the end of the stream. Returns why the connection has to end, or None if it
+    /// stays open.
     fn received(&mut self, fresh: &[u8]) -> Option<End> {
         if fresh.is_empty() {
             return Some(End::Closed);
@@ -287,8 +289,8 @@ impl<'a> Connection<'a> {
         end
     }
 
-    /// Handles the complete acks at the start of `input`. Returns their length in bytes, and why the connection has to end, if it
-    /// has to.
+    /// Handles the complete acks at the start of `input`. Returns their length in bytes, and why the connection has to end, or None
+    /// if it stays open.
     fn acks(&mut self, input: &[u8]) -> (usize, Option<End>) {
         let mut used = 0;
         loop {

@@ -1,6 +1,7 @@
-//! Connects to a server: TLS and the handshake with the shared key over a socket of `net`.
+//! Connects to a server with a socket of the crate `net`, and does the handshakes of TLS and of the shared key.
 //!
-//! It promises to return within `retry.timeout`. An address that drops every packet leaves time to try the others.
+//! A connection attempt ends within `retry.timeout`. An address that drops every packet leaves enough time for the other addresses
+//! of the name.
 
 use std::io;
 

@@ -1,7 +1,7 @@
-//! Which servers there are: those that the options name, and those that a watched file or a DNS name lists.
+//! The list of servers: those that the options name, and those that a watched file or a DNS name lists.
 //!
-//! It promises that a list that cannot be read (a missing or wrong file, a name server that does not answer) changes nothing:
-//! the last good list stays in use, and the operator sees a condition. The cluster decides what joining and leaving mean.
+//! Discovery promises that a list that cannot be read (a missing or wrong file, a name server that does not answer) changes
+//! nothing: the last good list stays in use, and the operator sees a condition. The cluster handles servers that join and leave.
 
 use std::{fmt, fs, io, net::ToSocketAddrs, path::PathBuf, time::Duration};
 
@@ -14,13 +14,13 @@ use super::{
     server::{ServerOptions, WEIGHT, address},
 };
 
-/// A file larger than this is no list of servers.
+/// A larger file is refused: it cannot be a list of servers.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// Where servers are looked up beside those that the options name.
+/// Where servers are looked up in addition to those that the options name.
 #[derive(Clone, Debug)]
 pub(super) enum Place {
-    /// A file with a list as the option `servers` has it.
+    /// A file with a list in the format of the option `servers`.
     File(PathBuf),
     /// `host:port`: every address of the name is a server.
     Dns(String),
@@ -61,7 +61,8 @@ impl Discovery {
         Ok(servers)
     }
 
-    /// Looks up the servers periodically and calls `changed` with each new list. Returns at once if nothing has to be looked up.
+    /// Looks up the servers periodically and calls `changed` with each new list. Returns immediately if nothing has to be looked
+    /// up.
     pub(super) async fn watch(self, reporter: Reporter, changed: impl Fn(Vec<ServerOptions>)) {
         let Some((place, interval)) = self.place.clone() else {
             return;
@@ -96,8 +97,8 @@ impl Discovery {
 }
 
 impl Place {
-    /// Reads the option; None if nothing is looked up. A relative path is relative to the configuration file in which it is
-    /// written.
+    /// Reads the option. Returns None if it has neither a file nor a valid DNS name. A relative path is relative to the
+    /// configuration file in which it is written.
     fn of(discovery: DiscoveryOptions, options: &Node) -> Option<Self> {
         let written = options.find("discovery.file").unwrap_or(options);
         let file = discovery
@@ -149,7 +150,7 @@ fn read(path: &PathBuf) -> Result<Vec<ServerOptions>, String> {
     };
     let text = whole().map_err(|error| format!("reading {name}: {error}"))?;
     if text.trim().is_empty() {
-        // Most likely it is being written.
+        // Most likely a tool has just begun to write the file.
         return Err(format!("{name} is empty; an empty list is written []"));
     }
     let node = Node::parse(&name, &text).map_err(|problems| problems.render(false))?;

@@ -1,10 +1,11 @@
-//! Encodes batches as chunks: splits large ones, converts records where the peer needs it, compresses, writes head and options.
+//! Encodes batches as chunks: splits large ones, converts records where the peer needs it, compresses payloads, writes the head and
+//! the options of each frame.
 //!
 //! `read -> decode -> send -> keep -> read back -> process -> [encode] -> write -> settle`
 //!
-//! A packed batch travels unchanged: its body becomes the payload, uncopied and undecoded. Lines travel as lines between two
-//! Millstreams and become `[time, {"message": line}]` for all others. Only `add`, `time: integer` and dropped metadata make it
-//! parse records. It promises that every record of a batch is either encoded or rejected.
+//! A packed batch is sent unchanged: its body becomes the payload and is neither copied nor decoded. Lines are sent as lines
+//! between two Millstreams and become `[time, {"message": line}]` for all other receivers. Records are parsed only for `add`, for
+//! `time: integer` and to drop metadata. The encoder promises that every record of a batch is either encoded or rejected.
 
 use std::io;
 
@@ -44,7 +45,7 @@ pub(super) fn compact(bytes: Bytes) -> Bytes {
     }
 }
 
-/// Makes chunks. One per lane.
+/// Makes chunks. Each lane has one encoder.
 pub(super) struct Encoder {
     pub(super) peer: Peer,
     pub(super) time: TimeForm,
@@ -52,11 +53,11 @@ pub(super) struct Encoder {
     pub(super) compression: Compression,
     /// Whether chunks carry ids, which makes the peer ack them.
     pub(super) ack: bool,
-    /// Whether chunks keep the batches they were made of, for `retry.give_up`.
+    /// Whether chunks hold the batches of which they were made, for `retry.give_up`.
     pub(super) keep_source: bool,
     /// Whether the sink adds fields to records.
     pub(super) adds: bool,
-    /// `format: msgpack` with the sink's `add`.
+    /// Writes records as MessagePack, with the fields of `add`.
     pub(super) format: format::Encoder,
     pub(super) pool: Pool,
     /// Records whose metadata was dropped since the last report.
@@ -68,12 +69,12 @@ pub(super) struct Payload {
     pub(super) bytes: Bytes,
     /// Number of records in it.
     pub(super) count: u32,
-    /// Records that cannot be encoded: their places in the part's body.
+    /// Records that could not be encoded, each with its range in the part's body.
     pub(super) rejects: Vec<Reject>,
 }
 
 impl Encoder {
-    /// The encoding that a batch has on the wire.
+    /// Returns the encoding that a batch has on the wire.
     pub(super) fn encoding(&self, batch: &Batch) -> Encoding {
         match self.peer {
             Peer::Millstream if !self.adds => batch.encoding,
@@ -81,16 +82,16 @@ impl Encoder {
         }
     }
 
-    /// Whether the body of a batch is its payload.
+    /// Whether the body of a batch can be sent unchanged as its payload.
     fn passes(&self, batch: &Batch) -> bool {
         let same = batch.encoding == self.encoding(batch) && !self.adds;
-        // A source that validated the batch knows whether there is metadata; otherwise the entries are searched.
+        // `plain` means that the source has validated the batch and found no metadata. Otherwise the entries are searched.
         let fits = || self.metadata == Metadata::Keep || batch.plain || !has_metadata(&batch.body);
         let as_they_are = || self.time == TimeForm::Event && fits();
         same && (batch.encoding == Encoding::Lines || as_they_are())
     }
 
-    /// Splits a batch into parts that fit into one chunk each. The same batch is always split between the same records.
+    /// Splits a batch into parts that fit into one chunk each. Repeated calls split a batch between the same records.
     pub(super) fn parts(&self, batch: Batch) -> Vec<Batch> {
         let growth = if self.encoding(&batch) == batch.encoding {
             0
@@ -103,7 +104,7 @@ impl Encoder {
         parts(batch, fits)
     }
 
-    /// Returns the payload of a part before compression: the part's own body, uncopied, wherever possible.
+    /// Returns the payload of a part before compression: the part's own body, without a copy, wherever possible.
     pub(super) fn payload(&mut self, part: &Batch) -> Payload {
         if self.passes(part) {
             return Payload {
@@ -124,7 +125,7 @@ impl Encoder {
         }
     }
 
-    /// Appends the payload of a part to `out`; returns the number of records.
+    /// Appends the payload of a part to `out` and returns the number of its records.
     pub(super) fn append(
         &mut self,
         part: &Batch,
@@ -148,7 +149,7 @@ impl Encoder {
         count
     }
 
-    /// Builds the chunk with this payload; `part` has its tag and values. Compresses the payload if the options say so.
+    /// Builds the chunk with this payload and with the tag and values of `part`. Compresses the payload if the options say so.
     pub(super) fn chunk(&self, name: Name, part: &Batch, payload: Bytes) -> io::Result<Chunk> {
         let (payload, compressed) = self.compress(payload)?;
         let tag = part.tag.as_str().as_bytes();
@@ -204,7 +205,7 @@ impl Encoder {
             Compression::Gzip => (Codec::Gzip, Compressed::Gzip),
             Compression::Zstd => (Codec::Zstd, Compressed::Zstd),
         };
-        // Text usually shrinks to less than half; otherwise the buffer grows.
+        // Text usually shrinks to less than half. The buffer grows for payloads that do not.
         let mut out = self.pool.take(payload.len() / 2);
         compress(codec, &payload, &mut out)?;
         Ok((compact(out.freeze()), compressed))
@@ -230,7 +231,8 @@ fn has_metadata(packed: &[u8]) -> bool {
     false
 }
 
-/// Appends entries without metadata, with EventTime or whole seconds. Returns how many had metadata.
+/// Appends the entries of `packed` to `out` without their metadata, with times in the given form. Returns how many entries had
+/// metadata.
 fn plain_heads(packed: &[u8], form: TimeForm, out: &mut Vec<u8>) -> u64 {
     let (mut at, mut dropped) = (0, 0);
     while let Ok(head) = entry_head(packed, at) {

@@ -1,4 +1,4 @@
-//! One server as a lane sees it: the chunks it was given, whether the cluster wants it, and the result of heartbeats.
+//! One server as a lane sees it: the chunks that it was given, whether the cluster wants it, and the result of its heartbeats.
 //!
 //! The cluster, the link and the connection of a server share this state.
 
@@ -46,7 +46,7 @@ impl ServerMeters {
     }
 }
 
-/// Shared by the servers of a lane.
+/// State that all servers of a lane share.
 pub(super) struct Common {
     pub(super) settings: Settings,
     pub(super) hub: Rc<Hub>,
@@ -55,7 +55,7 @@ pub(super) struct Common {
     pub(super) reporter: Reporter,
 }
 
-/// One server.
+/// The state of one server.
 pub(super) struct Endpoint {
     pub(super) address: String,
     pub(super) common: Rc<Common>,
@@ -63,7 +63,7 @@ pub(super) struct Endpoint {
     pub(super) standing: Standing,
     wanted: Cell<bool>,
     pulse: Cell<Pulse>,
-    /// It has begun to answer heartbeats again, so the next connection attempt skips the back-off.
+    /// The server has begun to answer heartbeats again, so the next connection attempt skips the back-off.
     hurry: Cell<bool>,
     wake: Notify,
 }
@@ -91,12 +91,12 @@ impl Endpoint {
         }
     }
 
-    /// Whether it takes part.
+    /// Whether the cluster wants the server to take part.
     pub(super) fn is_wanted(&self) -> bool {
         self.wanted.get()
     }
 
-    /// Gives it a chunk to send.
+    /// Gives the server a chunk.
     pub(super) fn give(&self, chunk: Chunk) {
         self.window.borrow_mut().push(chunk);
         self.wake();
@@ -119,12 +119,12 @@ impl Endpoint {
         }
     }
 
-    /// Whether it answered heartbeats earlier and has stopped.
+    /// Whether the server has answered heartbeats before and does not answer any more.
     pub(super) fn is_silent(&self) -> bool {
         self.pulse.get().silent
     }
 
-    /// Whether it has begun to answer again since the last call.
+    /// Returns whether the server has begun to answer again since the last call of this function.
     pub(super) fn take_hurry(&self) -> bool {
         self.hurry.take()
     }

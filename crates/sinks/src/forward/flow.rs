@@ -1,4 +1,4 @@
-//! Flows: records that go to the same server, in order (`balance: { hash: TEMPLATE }`). Pure.
+//! Flows: records that go to the same server, in order (`balance: { hash: TEMPLATE }`). This module does no I/O.
 //!
 //! A record's flow is a hash of the template's value. It depends on the record alone, so after a restart a batch is split into the
 //! same pieces, even if the servers have changed. A flow has one server at a time, chosen by weighted rendezvous hashing (Thaler
@@ -23,11 +23,11 @@ impl Flows {
         Self(Splitter::new(template, hash))
     }
 
-    /// Splits a batch by flow, in the order of the flows; the records of a flow keep their order. A missing value counts as empty:
-    /// such records need a server, too.
+    /// Splits a batch by flow, in the order of the flows; the records of a flow keep their order. A missing value counts as empty,
+    /// because its record needs a server, too.
     pub(super) fn split(&mut self, batch: Batch, pool: &Pool) -> Vec<(Flow, Batch)> {
         let parts = self.0.split(batch, FLOWS, pool).into_iter();
-        // Below FLOWS.
+        // The cast loses nothing: a flow is below FLOWS.
         parts.map(|(flow, part)| (flow as Flow, part)).collect()
     }
 }
@@ -36,7 +36,7 @@ impl Flows {
 pub(super) fn wish(flow: Flow, server: &str, weight: u32) -> f64 {
     let mut key = server.as_bytes().to_vec();
     key.push(flow);
-    // In (0, 1), both ends excluded: 53 bits plus one half.
+    // Above 0 and below 1, so that the logarithm is finite and not 0: 53 bits of the hash plus one half.
     let part = ((hash(&key) >> 11) as f64 + 0.5) / (1u64 << 53) as f64;
     -f64::from(weight) / part.ln()
 }
@@ -98,14 +98,14 @@ mod tests {
                 );
             }
         }
-        // It depends on the records alone: splitting again gives the same.
+        // The split depends on the records alone: a second split gives the same parts.
         let again = flows("{.message}").split(batch, &pool);
         let same = |(a, b): (&(Flow, Batch), &(Flow, Batch))| a.0 == b.0 && a.1.body == b.1.body;
         assert!(parts.iter().zip(&again).all(same));
     }
 
     #[test]
-    fn a_template_of_the_batch_leaves_it_whole_and_a_missing_value_has_a_flow() {
+    fn a_template_without_record_fields_does_not_split_a_batch_and_a_missing_value_has_a_flow() {
         let pool = Pool::new(1 << 20);
         let batch = packed("t", "a\nb\n");
         for template in ["{tag}", "{missing}"] {
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn when_a_server_joins_only_flows_that_go_to_it_move() {
+    fn when_a_server_joins_flows_move_only_to_that_server() {
         let before = owners(&[("a:1", 60), ("b:1", 60), ("c:1", 60)]);
         let after = owners(&[("a:1", 60), ("b:1", 60), ("c:1", 60), ("d:1", 60)]);
         let moved = before.iter().zip(&after).filter(|(b, a)| b != a);

@@ -1,7 +1,7 @@
 //! Gathers small batches of one tag into one chunk.
 //!
-//! Only behind memory: behind a durable channel each frame is a chunk, so that ids are stable. A batch of `ALONE_BYTES` or more
-//! travels alone, uncopied.
+//! Batches are gathered only behind a memory channel. Behind a durable channel each frame is a separate chunk, so that ids are the
+//! same after a restart. A batch of `ALONE_BYTES` or more is a separate chunk, too, and is not copied.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use crate::sending::Batching;
 
-/// A batch of this size or more is a separate chunk: copying it would cost more than another ack.
+/// A batch of this size or more is a separate chunk: copying it would cost more than an additional ack.
 const ALONE_BYTES: usize = 128 << 10;
 /// Maximum number of tags that are gathered at a time. Reaching it flushes all of them.
 const TAGS_MAX: usize = 64;
@@ -18,13 +18,13 @@ const TAGS_MAX: usize = 64;
 /// A chunk that is being gathered.
 #[derive(Debug)]
 pub(super) struct Gathered {
-    /// Its number.
+    /// The number of the chunk.
     pub(super) number: u64,
-    /// The first batch without its body, with the count of the whole payload.
+    /// The tag and values of the chunk, and the number of records in `payload`; its body is empty.
     pub(super) part: Batch,
     /// The payload so far.
     pub(super) payload: Buffer,
-    /// The batches it is made of, where they are kept.
+    /// The batches in the chunk; empty without `retry.give_up`.
     pub(super) source: Vec<Batch>,
 }
 
@@ -53,7 +53,7 @@ impl Gathering {
         batch.len() < ALONE_BYTES.min(self.limits.size.as_usize())
     }
 
-    /// Finds the chunk for a batch with this tag and, where values travel along, these values.
+    /// Returns the index of the chunk for a batch with this tag and these values. `values` is None if the peer gets no values.
     pub(super) fn find(&self, tag: &Tag, values: Option<&Arc<Values>>) -> Option<usize> {
         let fits =
             |part: &Batch| part.tag == *tag && values.is_none_or(|values| part.values == *values);

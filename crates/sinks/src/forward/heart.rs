@@ -1,9 +1,10 @@
-//! Heartbeats: whether servers answer. One lane asks for all lanes.
+//! Heartbeats find out whether servers answer. One lane sends them for all lanes.
 //!
-//! A server that has answered, and then not for `silence` (5 s), is silent: until it answers again it gets no chunks, and its
-//! chunks are treated as after a broken connection. A server that has never answered is not judged: a firewall may drop datagrams,
-//! and refused connections are noticed by the links. Fluentd's phi accrual detector has the same effect after a longer wait (about
-//! 37 s at one beat a second) and needs a window of samples; a fixed time can be read off the configuration.
+//! A server is silent if it has answered before, but not for the time `silence` (default 5 s). Until a silent server answers again,
+//! it gets no chunks, and the chunks that it has are treated as after a broken connection. A server that has never answered is not
+//! silent: a firewall may drop datagrams, and the links notice refused connections. Fluentd's phi accrual detector has the same
+//! effect after a longer wait (about 37 s at one beat a second) and needs a window of samples; a fixed time is visible in the
+//! configuration.
 
 use std::{collections::BTreeMap, io, net::SocketAddr};
 
@@ -19,9 +20,9 @@ use super::options::{Beat, Heartbeat};
 /// The state of a server according to heartbeats.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Pulse {
-    /// It answered earlier and has stopped.
+    /// The server has answered before and does not answer any more.
     pub(super) silent: bool,
-    /// Number of times it has begun to answer again.
+    /// How often the server has begun to answer again.
     pub(super) returns: u64,
 }
 
@@ -48,7 +49,7 @@ impl Hearts {
         self.pulses.subscribe()
     }
 
-    /// Whether servers are asked at all.
+    /// Whether heartbeats are sent at all.
     pub(super) fn is_on(&self) -> bool {
         self.options.by != Beat::None
     }
@@ -64,12 +65,13 @@ impl Hearts {
         let interval = self.options.interval.as_duration();
         let (mut answered, mut missed): (Option<Instant>, bool) = (None, false);
         let mut socket = None;
-        // The address may have left the list while silent.
+        // If the server left the list while it was silent and has joined again, it still has its old pulse.
         self.publish(address, |pulse| pulse.silent = false);
         loop {
             let next = Instant::now() + interval;
             let answer = match self.options.by {
-                // A lost datagram is not retransmitted, so waiting longer is useless. A lost SYN is: the kernel sends it again.
+                // A lost datagram is not retransmitted, so waiting longer than `interval` is useless. A lost SYN is retransmitted
+                // by the kernel, so a connection gets the whole time `silence`.
                 Beat::Udp => timeout(interval, datagram(&mut socket, address)).await,
                 _ => timeout(silence, connect()).await,
             };

@@ -1,4 +1,4 @@
-//! The chunks of a lane that no server holds, and what links report to the relay.
+//! The chunks of a lane that no server holds, and the reports of the links to the relay.
 
 use std::{cell::RefCell, collections::BTreeMap};
 
@@ -12,9 +12,11 @@ use super::{
 /// The exchange between the relay and the links of a lane.
 #[derive(Debug, Default)]
 pub(super) struct Hub {
-    /// Chunks without a server, by number, so that they go out in order even after they were taken back.
+    /// Chunks that no server has been chosen for, ordered by number: a chunk that was taken back from a server goes out before
+    /// newer chunks.
     pub(super) pending: RefCell<BTreeMap<Key, Chunk>>,
-    /// Chunks that waited too long for a server that may have them (`failover: wait`). They go to no other server.
+    /// Chunks that waited longer than `retry.give_up` for a server that may have received them (`failover: wait`). They go to no
+    /// other server.
     pub(super) overdue: RefCell<Vec<Chunk>>,
     /// Numbers of chunks that are finished.
     pub(super) done: RefCell<Vec<u64>>,
@@ -33,7 +35,7 @@ impl Hub {
         self.changed.notify_one();
     }
 
-    /// Counts down the copies of a chunk. Returns whether none is left.
+    /// Counts one copy of a chunk as finished. Returns whether all copies are finished.
     pub(super) fn is_last(&self, number: u64) -> bool {
         let mut copies = self.copies.borrow_mut();
         match copies.get_mut(&number) {

@@ -1,4 +1,4 @@
-//! Which server may have which chunk, across restarts (`failover: wait` behind a durable channel).
+//! Leases: which server may have received which chunk, remembered across restarts (`failover: wait` behind a durable channel).
 //!
 //! `read -> decode -> send -> keep -> read back -> process -> encode -> [write] -> settle`
 //!
@@ -7,11 +7,11 @@
 //!             0 kind u16 | 2 fields
 //!             kind 0, the title, always first: channel id, 16 bytes
 //!             kind 1, a server: number u32, address
-//!             kind 2, a lease: epoch u32, seq u64, part u32, server u32; the newest counts
+//!             kind 2, a lease: epoch u32, seq u64, part u32, server u32; the newest lease of a part counts
 //! ```
-//! Integers are little endian, the channel id is big endian. It promises that a lease is durable before the first byte of its chunk
-//! goes out. So after a crash a chunk that a server may have goes to the same server again, which recognises its id. Many leases
-//! share a sync. Leases of settled chunks are forgotten. The file is rewritten when it consists mostly of forgotten leases.
+//! Integers are little endian, the channel id is big endian. A lease is durable before the first byte of its chunk goes out. So
+//! after a crash a chunk that a server may have received goes to the same server again, which recognizes its id. Many leases share
+//! a sync. Leases of settled chunks are forgotten. The file is rewritten when most of it is forgotten leases.
 
 use std::{
     collections::BTreeMap,
@@ -44,16 +44,16 @@ const LEASE: u16 = 2;
 const LEASE_BYTES: usize = 20;
 /// A number and an address: a name has at most 253 bytes, a port 5.
 const SERVER_BYTES_MAX: usize = 4 + 300;
-/// Bytes of a lease in the file: head, kind and fields, at a multiple of 8.
+/// Bytes of a lease in the file: head, kind and fields, padded to a multiple of 8.
 const LEASE_RECORD_BYTES: u64 = 32;
-/// A larger file is rewritten without forgotten leases: about 30,000 leases.
+/// A file larger than this (about 30,000 leases) is rewritten if more than half of it is forgotten leases.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// A chunk behind a durable channel: its frame, and which part of it.
+/// Identifies a chunk behind a durable channel: the position of its frame, and the number of the part.
 pub(super) type Place = (Position, u32);
 
-/// Identifies the start of the sink that may write. A sync of the previous start may still be in flight and must not write any
-/// more.
+/// Counts the starts of the sink. Only the newest start may write: a sync of the previous start may still be in flight and must not
+/// write any more.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Turn(Arc<Mutex<u64>>);
 
@@ -66,14 +66,14 @@ impl Turn {
 /// The leases of a sink.
 pub(super) struct Leases {
     turn: (Turn, u64),
-    /// Locked by the sync in flight.
+    /// Locked while a sync runs.
     journal: Arc<Mutex<Journal>>,
     channel: u128,
     servers: Vec<String>,
     table: BTreeMap<Place, u32>,
     /// Records that are not part of a sync yet.
     unsynced: Bodies,
-    /// The number of the sync that will make them durable.
+    /// The number of the sync that will make `unsynced` durable.
     serial: u64,
     /// Number of unreadable bytes before valid records, found at the start.
     damaged_bytes: u64,
@@ -91,7 +91,7 @@ pub(super) struct Sync {
     turn: (Turn, u64),
     journal: Arc<Mutex<Journal>>,
     work: Work,
-    /// Leases up to this number are durable after it.
+    /// Leases up to this number are durable after this sync.
     pub(super) serial: u64,
 }
 
@@ -129,13 +129,15 @@ impl Leases {
             leases.damaged_bytes = holes.map(|hole| hole.end - hole.start).sum();
             leases.restore(recovered.records.iter().map(|record| &*record.body));
         }
-        // A new file leaves torn ends and damage behind. It also makes the leases that were read durable, before they count.
+        // The new file contains no incomplete or damaged records. Writing it also makes the leases that were read durable before
+        // they are used.
         let records = leases.rewritten();
         lock(&leases.journal).replace(records)?;
         Ok(leases)
     }
 
-    /// Number of damaged bytes in the file. Their leases are unknown, so the chunks may go to another server than before.
+    /// Number of damaged bytes in the file. The leases in these bytes are unknown, so their chunks may go to another server than
+    /// before.
     pub(super) fn damaged_bytes(&self) -> u64 {
         self.damaged_bytes
     }
@@ -188,7 +190,7 @@ impl Leases {
         number as u32
     }
 
-    /// The server that may have a chunk.
+    /// Returns the server that may have received a chunk, or None if the chunk has no lease.
     pub(super) fn holder(&self, place: Place) -> Option<&str> {
         let server = self.table.get(&place)?;
         self.servers.get(*server as usize).map(String::as_str)
@@ -239,7 +241,7 @@ impl Leases {
         }
     }
 
-    /// The records of a new file without forgotten leases.
+    /// Returns the records of a new file without forgotten leases.
     fn rewritten(&mut self) -> Records {
         let mut records = lock(&self.journal).replacement();
         records.add(&[&TITLE.to_le_bytes(), &self.channel.to_be_bytes()]);

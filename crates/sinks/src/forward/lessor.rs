@@ -1,6 +1,6 @@
-//! Grants leases for chunks, and makes them durable on another thread.
+//! Grants leases for chunks, and makes them durable on another thread. A lease records which server may receive a chunk.
 //!
-//! Where leases are kept (`failover: wait` behind a durable channel), a chunk goes out only after the lease that names its server
+//! Where leases are used (`failover: wait` behind a durable channel), a chunk goes out only after the lease that names its server
 //! is durable. Many leases share a sync; only one sync is in flight. In all other modes there are no leases, and no chunk waits for
 //! one.
 
@@ -15,11 +15,11 @@ use super::{chunk::Chunk, leases::Leases};
 /// A sync in flight: the number up to which it makes leases durable, and its task.
 type Syncing = (u64, JoinHandle<Result<(), Failure>>);
 
-/// The leases of a lane, if it keeps any.
+/// The leases of a lane, if this mode has any.
 pub(super) struct Lessor {
     leases: Option<Leases>,
     syncing: Option<Syncing>,
-    /// Leases up to this number are durable.
+    /// Number of the last sync that has finished: leases up to this number are durable.
     durable: u64,
 }
 
@@ -32,19 +32,19 @@ impl Lessor {
         }
     }
 
-    /// Leases up to this number are durable.
+    /// Returns the number up to which leases are durable.
     pub(super) fn durable(&self) -> u64 {
         self.durable
     }
 
-    /// The server that may have this chunk from before the sink started.
+    /// Returns the server that may have received this chunk before the sink started, or None.
     pub(super) fn holder(&self, chunk: &Chunk) -> Option<String> {
         // A chunk that was leased after the start and is back at the hub was not begun, so no server has it.
         let leases = self.leases.as_ref().filter(|_| chunk.lease == 0)?;
         leases.holder(chunk.place?).map(str::to_owned)
     }
 
-    /// Leases a chunk to a server. If an earlier run has leased it, only marks it as begun, because the server may have it.
+    /// Leases a chunk to a server. If an earlier run has leased it, only sets `begun`, because the server may have received it.
     pub(super) fn lease(&mut self, chunk: &mut Chunk, server: &str) {
         let (Some(leases), Some(place)) = (&mut self.leases, chunk.place) else {
             return;

@@ -6,8 +6,9 @@
 //! asleep -> connecting -> up -> (closed while idle) -> connecting
 //!                         up -> (broken)            -> failed -> up
 //! ```
-//! Each link is a task, so a server that cannot be reached delays no other. The link promises that each chunk it was given is
-//! acked, in its window, or back at the hub; never lost, never in two places. The cluster chooses which chunk goes to which server.
+//! Each link is a task, so a server that cannot be reached delays no other. The link promises that each chunk that it was given is
+//! acked, in the link's window, or back at the hub; never lost, never in two of these places. The cluster chooses which chunk goes
+//! to which server.
 
 use std::{
     cell::Cell,
@@ -33,13 +34,14 @@ use super::{
 };
 use crate::sending::Backoff;
 
-/// Maximum number of chunks in doubt that one log line names: with chunks of 32 KiB, this many are in flight.
+/// Maximum number of chunks in doubt (sent, but not acked) that one log line names. With chunks of 32 KiB, the default `in_flight`
+/// holds this many.
 const DOUBT_MAX: usize = 128;
 
 /// The state of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// Not wanted: a standby that is not needed.
+    /// Idle because the server is not wanted, such as a standby while no other server has failed.
     Asleep,
     /// Connecting; the server has not failed.
     Connecting,
@@ -51,13 +53,13 @@ enum Phase {
     Left,
 }
 
-/// One server.
+/// The link to one server.
 pub(super) struct Link {
     pub(super) endpoint: Endpoint,
     weight: Cell<u32>,
     standby: Cell<bool>,
     phase: Cell<Phase>,
-    /// Removed from the list of servers: it only finishes its chunks.
+    /// The server was removed from the list: the link only finishes its chunks.
     leaving: Cell<bool>,
 }
 
@@ -81,7 +83,7 @@ impl Link {
         &self.endpoint.common.settings
     }
 
-    /// This server as the choice sees it, for a chunk of this cost.
+    /// Returns the facts from which `choice` decides whether this server gets a chunk of this cost.
     pub(super) fn candidate(&self, cost: usize) -> Candidate {
         let phase = self.phase.get();
         let limit = self.settings().in_flight_bytes_max;
@@ -97,17 +99,17 @@ impl Link {
         }
     }
 
-    /// Whether it is one of the servers that get everything (`balance: all`).
+    /// Whether this is one of the servers that get every chunk (`balance: all`).
     pub(super) fn takes_all(&self) -> bool {
         self.weight.get() > 0 && !self.leaving.get()
     }
 
-    /// Whether it holds a chunk of this flow.
+    /// Whether this server holds a chunk of this flow.
     pub(super) fn holds(&self, flow: Flow) -> bool {
         self.endpoint.window.borrow().holds(flow)
     }
 
-    /// Its rendezvous score for a flow; None while it takes no part.
+    /// Returns the server's rendezvous score for a flow, or None while the server takes no part.
     pub(super) fn wish(&self, flow: Flow) -> Option<f64> {
         let takes_part = self.endpoint.is_wanted() && self.phase.get() != Phase::Failed;
         takes_part.then(|| wish(flow, self.address(), self.weight.get()))
@@ -125,8 +127,8 @@ impl Link {
         self.leaving.set(false);
     }
 
-    /// Removes the server from the list: chunks that were not begun go back to the hub, and the link ends when all others are
-    /// acked.
+    /// Removes the server from the list: chunks of which no byte was written go back to the hub. The link ends when it has no
+    /// chunks left.
     pub(super) fn leave(&self) {
         if !self.leaving.replace(true) {
             let chunks = self.endpoint.window.borrow_mut().remove_unbegun();
@@ -136,7 +138,7 @@ impl Link {
         }
     }
 
-    /// Whether it has ended.
+    /// Whether the link has ended.
     pub(super) fn has_left(&self) -> bool {
         self.phase.get() == Phase::Left
     }
@@ -174,8 +176,8 @@ impl Link {
             }
             let connected = tokio::select! {
                 biased;
-                // The server answers now, but an attempt that began while it was down may wait up to a minute for the kernel's next
-                // SYN.
+                // If the server answers heartbeats again, a new attempt is faster: one that began while the server was down may
+                // wait up to a minute for the kernel's next SYN.
                 () = self.called_off() => continue,
                 connected = self.connect() => connected,
             };
@@ -195,7 +197,7 @@ impl Link {
     async fn converse(&self, stream: Stream, backoff: &mut Backoff) {
         let (settings, meters) = (self.settings(), &self.endpoint.common.meters);
         self.set(Phase::Up);
-        // The server has proven that it has the shared key; without one only an ack proves that it takes records.
+        // The handshake has proven that the server has the shared key. Without `auth`, only an ack proves that the server works.
         if settings.auth.is_some() {
             self.endpoint.standing.proven();
         }
@@ -204,7 +206,8 @@ impl Link {
         let (end, progress) = Connection::new(stream, &self.endpoint).run().await;
         drop(counted);
         let lasted = since.elapsed() >= settings.retry.first.as_duration();
-        // Without acks a write proves nothing: everything would go to a peer that accepts connections and closes them at once.
+        // Without acks a write proves nothing, so the connection must also last. Otherwise there would be no back-off from a peer
+        // that accepts connections and closes them immediately, and it would swallow all records.
         let worked = progress && (settings.ack || lasted);
         if worked {
             backoff.reset();
@@ -227,7 +230,7 @@ impl Link {
         }
     }
 
-    /// Waits before the next attempt, unless there is nothing left to send or the server has begun to answer.
+    /// Waits before the next attempt, at most until [`Link::called_off`] returns.
     async fn pause(&self, wait: Duration) {
         tokio::select! {
             () = sleep(wait) => {}
@@ -243,7 +246,7 @@ impl Link {
         }
     }
 
-    /// Reports a failure and hands back the chunks that other servers may send. The next attempt follows after `wait`; with None,
+    /// Reports a failure and hands back the chunks that other servers may get. The next attempt follows after `wait`, or with None
     /// when the server answers heartbeats again.
     fn fail(&self, what: fmt::Arguments<'_>, wait: Option<Duration>) {
         let chunks = self.release();
@@ -266,12 +269,12 @@ impl Link {
         self.endpoint.common.hub.changed.notify_one();
     }
 
-    /// Removes and returns the chunks that other servers may send, now that the connection is closed.
+    /// Removes and returns the chunks that other servers may get, now that the connection is closed.
     fn release(&self) -> Vec<Chunk> {
         let mut window = self.endpoint.window.borrow_mut();
         let released = match self.settings().failover {
             Failover::Resend => window.release(|_| true),
-            // A chunk that was begun may have arrived, so it waits for this server.
+            // A chunk of which bytes were written may have arrived, so it waits for this server.
             Failover::Wait => window.release(|chunk| !chunk.begun),
         };
         drop(window);
@@ -279,21 +282,21 @@ impl Link {
         released
     }
 
-    /// Hands over chunks that have waited longer than `retry.give_up` for this server. Other servers never get them, because this
-    /// one may have them.
+    /// Moves the chunks older than `retry.give_up` to the hub's list of overdue chunks. Other servers never get them, because this
+    /// server may have stored them.
     fn expire(&self) {
         let limit = self.settings().retry.give_up.0;
         let overdue = |chunk: &Chunk| chunk.is_overdue(limit);
         if self.endpoint.window.borrow().any(overdue) {
             let chunks = self.endpoint.window.borrow_mut().release(overdue);
             self.endpoint.common.hub.overdue.borrow_mut().extend(chunks);
-            // A leaving link may have waited only for these chunks.
+            // If the server is leaving, the link may have no chunks left and can end.
             self.endpoint.wake();
         }
     }
 
-    /// Calls [`Link::expire`] unless a connection is open, whose end does the same. Without this call, chunks of a silent server
-    /// would never expire: no connection to it is attempted, so none ends.
+    /// Calls [`Link::expire`] unless a connection is open, because the end of that connection calls it. Chunks of a silent server
+    /// expire only by this function: the link opens no connection to a silent server, so no connection ends.
     pub(super) fn expire_unless_up(&self) {
         if !self.is_up() {
             self.expire();
@@ -310,7 +313,8 @@ impl Link {
     }
 }
 
-/// Names the chunks in doubt: this server may have them, and others get them now. Only these can be stored twice.
+/// Lists those of the released chunks that are in doubt: this server may have stored them, and other servers get them now. Only
+/// these chunks can be stored twice.
 fn doubt(chunks: &[Chunk]) -> String {
     let begun: Vec<&Chunk> = chunks.iter().filter(|chunk| chunk.begun).collect();
     if begun.is_empty() {

@@ -7,16 +7,16 @@
 //!            ^-- lane <------------ hub ----------------------------- ack ---------'
 //! ```
 //! - `relay`: takes batches, makes chunks, settles checkpoints (`crate::sending`). One task per lane.
-//! - `encode`, `gather`, `flow`: batches to chunks, uncopied wherever the peer takes them as they are.
-//! - `hub`: chunks without a server, and chunks that are finished.
-//! - `cluster`, `choice`, `discovery`: the servers, which one gets the next chunk, which join and leave.
-//! - `link`: one server's connections and failures. `heart`: whether servers answer. `endpoint`, `standing`: what all of these know
-//!   about a server.
-//! - `dial`, `auth`: a connection, the shared key. `connection`, `window`: bytes out, acks in.
-//! - `leases`, `lessor`: which server may have which chunk, across restarts.
+//! - `encode`, `gather`, `flow`: make chunks of batches. A body that the peer accepts unchanged is not copied.
+//! - `hub`: holds the chunks that no server has been chosen for, and the numbers of finished chunks.
+//! - `cluster`, `choice`, `discovery`: the list of servers, the choice of a server for the next chunk, servers that join and leave.
+//! - `link`: one server's connections and failures. `heart`: heartbeats. `endpoint`, `standing`: the state of a server that these
+//!   modules share.
+//! - `dial`, `auth`: connect, and do the handshake with the shared key. `connection`, `window`: write chunks and read acks.
+//! - `leases`, `lessor`: remember across restarts which server may have received which chunk.
 //!
-//! It promises that a batch is settled only after every chunk of it is acked by some server, that a chunk is resent with the same
-//! id and the same bytes until then, and that a server that cannot be reached delays no other server.
+//! The sink promises that a batch is settled only after every chunk of it is acked by some server, that a chunk is resent with the
+//! same id and the same bytes until then, and that a server that cannot be reached delays no other server.
 
 use std::{sync::Arc, time::Duration};
 
@@ -96,7 +96,8 @@ impl Sink for Forward {
                 "`ack: false`: what is in flight when a connection breaks is lost",
             );
         }
-        // With `balance: all` no server gets a chunk in doubt of another one.
+        // With `balance: all` each server has its own copy of a chunk. A copy in doubt (sent, but not acked) is resent only to its
+        // server.
         let exact = self.has_one_server() || self.keeps_leases() || self.settings.to_all;
         match (durable, self.peer, exact) {
             (true, Peer::Millstream, true) => Promise::new(
@@ -112,7 +113,7 @@ impl Sink for Forward {
     }
 
     fn settles_within(&self) -> Option<Duration> {
-        // When the server acks.
+        // Checkpoints are settled when the servers ack.
         None
     }
 

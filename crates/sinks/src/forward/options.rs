@@ -18,54 +18,56 @@ use crate::sending::{Batching, Retry};
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Config {
-    /// Servers: `"host[:24224]"` or `{ address, weight, standby }`, one or a list. Chunks are dealt round robin by weight; when
-    /// a server fails the others take over, standbys last.
+    /// Servers: one or a list of `"host[:24224]"` or `{ address, weight, standby }`. Chunks are dealt round robin by weight; when a
+    /// server fails, the other servers get its share, and standbys replace its weight.
     #[serde(default)]
     pub(super) servers: OneOrMany<ServerOptions>,
-    /// Where to look up servers beside those in `servers`; they join and leave while the sink runs.
+    /// Where to look up servers in addition to those in `servers`; servers join and leave while the sink runs.
     #[serde(default)]
     pub(super) discovery: Option<DiscoveryOptions>,
     /// How chunks are dealt to the servers.
     #[serde(default)]
     pub(super) balance: Balance,
-    /// Kind of receiver: `any` forward receiver (lines become records, only `add` is written beside them), or another
-    /// `millstream` (lines stay lines; the values of a batch and its receive time travel along).
+    /// Kind of receiver: `any` for any forward receiver (lines become records; values of a batch are sent only as fields of `add`),
+    /// `millstream` for another Millstream (lines stay lines; the values of a batch and its receive time are sent, too).
     #[serde(default)]
     pub(super) peer: Peer,
     /// Whether the sink asks for acks. Without acks, chunks in flight when a connection breaks may be lost.
     #[serde(default = "ack")]
     pub(super) ack: bool,
-    /// Time after which a connection is closed if an ack is due and nothing moves on it.
+    /// Time after which a connection is closed if an ack is due, no ack arrives and no byte can be written.
     #[serde(default = "ack_timeout")]
     pub(super) ack_timeout: Period,
     /// Compression of payloads.
     #[serde(default)]
     pub(super) compression: Compression,
-    /// Form of event times: `event` (nanoseconds), or `integer` seconds for old receivers.
+    /// Format of event times: `event` (nanoseconds), or `integer` (whole seconds) for old receivers.
     #[serde(default)]
     pub(super) time: TimeForm,
-    /// Metadata that newer Fluent Bits write beside the time, `[[time, {...}], record]`: `keep` it for receivers that store
-    /// such records (Fluent Bit, Millstream), or `drop` it, because fluentd up to 1.19.3 acks such records and loses them.
+    /// Metadata that newer versions of Fluent Bit write beside the time, `[[time, {...}], record]`: `keep` it for receivers that
+    /// store such records (Fluent Bit, Millstream), or `drop` it, because fluentd up to 1.19.3 acks such records and loses them.
     /// Default: `keep` with `peer: millstream`, otherwise `drop`; dropped metadata is counted and logged.
     #[serde(default)]
     pub(super) metadata: Option<Metadata>,
-    /// New fields and their templates; never overwrites a field of the record.
+    /// Fields to add and their templates; a field that the record already has is not overwritten.
     #[serde(default)]
     pub(super) add: Option<Add>,
-    /// When small batches leave together (behind memory; behind a durable channel each frame is a chunk).
+    /// When small batches are sent together as one chunk. Applies only behind a memory channel; behind a durable channel each frame
+    /// is a separate chunk.
     #[serde(default)]
     pub(super) batch: Batching,
-    /// TLS to the servers: a name of the top-level `tls`, a block, or `true` (the system's root certificates). A certificate
-    /// must hold the name or address with which `servers` names its server, or `server_name`.
+    /// TLS to the servers: a name of the top-level `tls`, a block, or `true` (the system's root certificates). A server's
+    /// certificate must contain the name or address from `servers`, or `server_name`.
     #[serde(default)]
     pub(super) tls: Tls,
     /// Shared key, and a user, for servers that ask for them.
     #[serde(default)]
     pub(super) auth: Option<Auth>,
-    /// Maximum bytes in flight to each server, without an ack.
+    /// Maximum bytes in flight (sent, but not acked) to each server.
     #[serde(default = "in_flight")]
     pub(super) in_flight: Size,
-    /// Size of the kernel's send buffer of each connection (SO_SNDBUF); 0 lets the kernel decide, for long distances.
+    /// Size of the kernel's send buffer of each connection (SO_SNDBUF); 0 lets the kernel decide, which is faster over long
+    /// distances.
     #[serde(default = "send_buffer")]
     pub(super) send_buffer: Size,
     /// How servers that fail are retried.
@@ -89,12 +91,13 @@ fn ack_timeout() -> Period {
     Period::secs(190)
 }
 
-/// Enough for a chunk being written, one being stored and some being acked; small enough for the cache.
+/// Enough for a chunk that is being written, one that is being stored and some that wait for an ack; small enough for the CPU
+/// cache.
 fn in_flight() -> Size {
     Size::mib(4)
 }
 
-/// On a local network a larger buffer is no faster: sender and receiver then compete for the cache.
+/// On a local network a larger buffer is no faster: sender and receiver then compete for the CPU cache.
 fn send_buffer() -> Size {
     Size::kib(128)
 }
@@ -105,7 +108,7 @@ fn send_buffer() -> Size {
 pub(super) struct DiscoveryOptions {
     /// YAML file with a list as in `servers`; read again when it changes.
     pub(super) file: Option<PathBuf>,
-    /// DNS name, `host[:24224]`: every address is a server.
+    /// DNS name, `host[:24224]`: every address of the name is a server.
     pub(super) dns: Option<String>,
     /// Time between two lookups.
     #[serde(default = "look_interval")]
@@ -124,10 +127,10 @@ pub(super) enum Balance {
     /// Round robin by weight among servers with room.
     #[default]
     RoundRobin,
-    /// By the value of this template (`"{tag}"`, `"{.user}"`): records with the same value go to one server, in order, as long
-    /// as it works.
+    /// By the value of this template (`"{tag}"`, `"{.user}"`): records with the same value go to one server, in order, as long as
+    /// that server works.
     Hash(Template),
-    /// Every server gets everything; a batch is settled when all of them have it. The slowest sets the pace.
+    /// Every server gets every chunk; a batch is settled when all servers have acked it. The slowest server sets the pace.
     All,
 }
 
@@ -135,9 +138,9 @@ pub(super) enum Balance {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Metadata {
-    /// Sends it.
+    /// Sends the metadata.
     Keep,
-    /// Leaves it out.
+    /// Removes the metadata.
     Drop,
 }
 
@@ -145,17 +148,17 @@ pub(super) enum Metadata {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Beat {
-    /// A connection with all its handshakes, closed at once.
+    /// A connection with all its handshakes, closed immediately.
     #[default]
     Transport,
-    /// A datagram to the same port, answered by a datagram: also notices a server that hangs. Where no datagram is ever
-    /// answered (a firewall), no server is judged.
+    /// A datagram to the same port, which the server answers with a datagram: also notices a server that hangs. A server that has
+    /// never answered a datagram (a firewall may drop them) gets chunks as usual.
     Udp,
     /// No heartbeats.
     None,
 }
 
-/// Heartbeats.
+/// How heartbeats are sent, and when a server counts as silent.
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Heartbeat {
@@ -201,7 +204,7 @@ pub(super) enum Compression {
     Zstd,
 }
 
-/// Form of event times.
+/// Format of event times.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum TimeForm {
@@ -216,10 +219,10 @@ pub(super) enum TimeForm {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Failover {
-    /// They go to another server at once.
+    /// Chunks in doubt go to another server immediately.
     #[default]
     Resend,
-    /// They wait for their server.
+    /// Chunks in doubt wait for their server.
     Wait,
 }
 
@@ -307,7 +310,7 @@ impl Config {
         if config.in_flight.is_zero() {
             wrong(
                 "in_flight",
-                "it must be more than 0: one chunk goes out at a time then",
+                "it must be more than 0; with 1B, one chunk goes out at a time",
             );
         }
         if u32::try_from(config.send_buffer.as_bytes()).is_err() {

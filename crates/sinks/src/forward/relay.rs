@@ -2,9 +2,9 @@
 //!
 //! `read -> decode -> send -> keep -> [read back] -> process -> [encode] -> write -> [settle]`
 //!
-//! One task per lane. It takes a batch only when every chunk before it has a server, so back-pressure begins when all windows are
-//! full or no server is available. It promises that a checkpoint is settled only when every chunk before it is acked or rejected.
-//! The links handle sockets.
+//! Each lane has one relay, which is a task. It takes a batch only when every earlier chunk has a server, so back-pressure begins
+//! when all windows are full or no server is available. It promises that a checkpoint is settled only when every chunk before it is
+//! acked or rejected. The links handle sockets.
 
 use std::{rc::Rc, sync::Arc};
 
@@ -35,11 +35,12 @@ use super::{
 };
 use crate::sending::{Ids, Input, Lane, PartNumbers, Refused};
 
-/// Bits of a part number below the flow's number: one flow of a batch becomes at most 2^16 chunks of 8 MiB.
+/// Number of low bits of a part number that count the parts of one flow; the bits above are the flow. One flow of a batch becomes
+/// at most 2^16 chunks of 8 MiB.
 const FLOW_PART_BITS: u32 = 16;
 
-/// Maximum number of chunks that may finish behind an unfinished one, whose server is in doubt. The lane keeps a small entry for
-/// each.
+/// Maximum number of chunks from the first unfinished one to the newest. The lane holds a small entry for each of them, even if
+/// only the first is unfinished because its server does not answer.
 const IN_FLIGHT_MAX: usize = 1 << 16;
 
 /// One lane of the sink.
@@ -62,7 +63,7 @@ pub(super) struct Relay<'a> {
 
 /// An event of the lane.
 enum Event {
-    /// Acks, lost connections, new connections, a new list of servers.
+    /// The hub has changed: acks, lost connections, new connections, or a new list of servers.
     Hub,
     /// Leases became durable, a server has left, or one of the tasks panicked.
     Cluster(Result<(), Failure>),
@@ -147,7 +148,7 @@ impl<'a> Relay<'a> {
     }
 
     async fn next(&mut self) -> Result<Event, Failure> {
-        // While a chunk has no server, no more batches are taken. Back-pressure starts here.
+        // While a chunk has no server, the lane takes no more batches. Back-pressure starts here.
         let dealt = self.hub.pending.borrow().is_empty();
         let has_room = dealt && self.lane.in_flight() < IN_FLIGHT_MAX;
         Ok(tokio::select! {
@@ -190,7 +191,7 @@ impl<'a> Relay<'a> {
             return Ok(());
         }
         if self.encoder.peer == Peer::Millstream && batch.tag.as_str().len() > TAG_BYTES_MAX {
-            // The peer would refuse the frame on every resend, and everything behind it would wait.
+            // The peer would refuse the frame on every resend, and all later chunks would wait for it.
             let records = records(&batch).filter_map(|(range, _)| batch.body.get(range));
             let reason = "the tag is longer than the next Millstream accepts";
             self.lane.reject(None, &batch, records, reason).await;
@@ -341,7 +342,7 @@ impl<'a> Relay<'a> {
         self.lane.reject_refused(None, part, &refused).await;
     }
 
-    /// Gives up chunks older than `retry.give_up`: sends their records to the port for rejects.
+    /// Gives up chunks older than `retry.give_up`: sends their records to the rejected port.
     async fn give_up_overdue(&mut self) {
         self.cluster.expire();
         for chunk in self.hub.overdue.take() {
@@ -375,7 +376,7 @@ impl<'a> Relay<'a> {
     }
 }
 
-/// Opens the leases of an earlier start, and reports damage.
+/// Opens the leases that an earlier start wrote, and reports damage.
 fn open_leases(sink: &Forward, context: &SinkContext, channel: u128) -> Result<Leases, Failure> {
     let directory = &context.directory;
     let leases = Leases::open(Arc::new(HostDisk), directory, channel, &sink.leases_turn)?;
@@ -392,7 +393,7 @@ fn open_leases(sink: &Forward, context: &SinkContext, channel: u128) -> Result<L
     Ok(leases)
 }
 
-/// An id as a MessagePack value.
+/// Encodes an id as a MessagePack string.
 fn packed(id: &str) -> Vec<u8> {
     let mut value = Vec::with_capacity(id.len() + 2);
     write_str(&mut value, id.as_bytes());

@@ -1,4 +1,4 @@
-//! One server, as the options or a list that is looked up describe it.
+//! One server, as described in the options or in a list that discovery has read.
 
 use std::{borrow::Cow, fmt, net::Ipv6Addr};
 
@@ -16,23 +16,23 @@ const PORT: u16 = 24224;
 pub(super) struct ServerOptions {
     /// `host:port`.
     pub(super) address: String,
-    /// Its share of the chunks.
+    /// Share of the chunks relative to the weights of the other servers.
     pub(super) weight: u32,
-    /// Whether it takes part only while others have failed.
+    /// Whether the server gets chunks only while other servers have failed.
     pub(super) standby: bool,
 }
 
-/// A server with more than an address.
+/// A server with an address and options.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "Server")]
 struct ServerMap {
     /// Address: `host[:24224]`.
     address: String,
-    /// Share of the chunks relative to the other servers; 0 gets none.
+    /// Share of the chunks relative to the weights of the other servers; a server with weight 0 gets no chunks.
     #[serde(default = "weight")]
     weight: u32,
-    /// Whether it takes part only while too little weight of other servers is left.
+    /// Whether the server is a standby: it gets chunks only while it has to replace the weight of servers that have failed.
     #[serde(default)]
     standby: bool,
 }
@@ -82,7 +82,7 @@ impl JsonSchema for ServerOptions {
     }
 }
 
-/// Adds the default port to `host[:port]`.
+/// Checks `host[:port]` and adds the default port if there is none.
 pub(super) fn address(text: &str) -> Result<String, String> {
     if text.contains("://") {
         return Err(format!(

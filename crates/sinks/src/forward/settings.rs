@@ -1,4 +1,4 @@
-//! The settings that all servers of a sink have in common.
+//! The settings that apply to all servers of a sink.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use millstream_net::ClientTls;
 use super::{auth::Auth, heart::Hearts, options::Failover};
 use crate::sending::Retry;
 
-/// How servers are reached, fed and retried.
+/// How the sink connects to servers, sends to them and retries.
 #[derive(Clone, Debug)]
 pub(super) struct Settings {
     pub(super) ack: bool,
@@ -18,7 +18,7 @@ pub(super) struct Settings {
     pub(super) in_flight_bytes_max: usize,
     pub(super) tls: Option<Arc<ClientTls>>,
     pub(super) auth: Option<Arc<Auth>>,
-    /// Every server gets every chunk.
+    /// Whether every server gets every chunk (`balance: all`).
     pub(super) to_all: bool,
     pub(super) hearts: Hearts,
 }

@@ -30,7 +30,7 @@ pub(super) struct Forward {
     pub(super) discovery: Discovery,
     pub(super) settings: Settings,
     pub(super) batch: Batching,
-    /// Chooses the server of a record; None: round robin.
+    /// Template whose value decides which server gets a record (`balance: { hash: TEMPLATE }`); None for any other `balance`.
     pub(super) flow: Option<Template>,
     pub(super) peer: Peer,
     time: TimeForm,
@@ -39,7 +39,7 @@ pub(super) struct Forward {
     warned_of_metadata: AtomicBool,
     compression: Compression,
     format: Options,
-    /// Which start of the sink may write the leases.
+    /// Lets only the newest start of the sink write the leases.
     pub(super) leases_turn: Turn,
     pub(super) lateness: Lateness,
 }
@@ -93,7 +93,7 @@ impl Forward {
         })
     }
 
-    /// The encoder of a lane.
+    /// Returns a new encoder for a lane.
     pub(super) fn encoder(&self, pool: Pool) -> Encoder {
         let format = self.format.encoder(&TimeZone::UTC);
         Encoder {
@@ -124,7 +124,7 @@ impl Forward {
         }
     }
 
-    /// Whether it remembers across restarts which server may have which chunk.
+    /// Whether the sink remembers across restarts which server may have received which chunk.
     pub(super) fn keeps_leases(&self) -> bool {
         let waits = self.settings.failover == Failover::Wait;
         self.settings.ack && waits && !self.settings.to_all

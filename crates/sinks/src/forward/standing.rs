@@ -25,20 +25,20 @@ impl Working {
     }
 }
 
-/// One server's standing.
+/// Whether one server works, and how its failures are reported.
 #[derive(Debug)]
 pub(super) struct Standing {
     address: String,
     reporter: Reporter,
-    /// Records may have to wait for this server, so its failure is a condition even if all others work.
+    /// Records may have to wait for this server, so its failure is a condition even if all other servers work.
     needed: bool,
     /// Raised while this server's failure keeps the sink from delivering.
     failing: Rc<Condition>,
     working: Rc<Working>,
     connected: Cell<bool>,
-    /// It has failed, and has not proven since that it works.
+    /// The server has failed, and has not proven since then that it works.
     suspect: Cell<bool>,
-    /// Whether [`Working::count`] includes it.
+    /// Whether [`Working::count`] includes this server.
     counted: Cell<bool>,
 }
 
@@ -77,7 +77,8 @@ impl Standing {
         }
     }
 
-    /// Notes that the server works: it has answered as only a working receiver does.
+    /// Notes that the server works: it has acked a chunk or proven that it has the shared key. Without acks, its connection has
+    /// lasted.
     pub(super) fn proven(&self) {
         if self.suspect.replace(false) {
             let address = &self.address;

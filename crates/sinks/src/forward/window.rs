@@ -6,8 +6,8 @@
 //! | written, ack awaited | partly written | not begun |
 //! 0                      written (+ offset bytes)     chunks.len()
 //! ```
-//! It promises that bytes leave in order, that an ack removes exactly the written chunk with its id, and that after a rewind the
-//! same chunks go out again, byte for byte. It does no I/O.
+//! The window promises that bytes leave in order, that an ack removes exactly the written chunk with its id, and that after a
+//! rewind the same chunks go out again, byte for byte. It does no I/O.
 
 use std::{collections::VecDeque, io::IoSlice};
 
@@ -16,21 +16,21 @@ use super::{
     flow::{FLOWS, Flow},
 };
 
-/// Slices of one vectored write: three per chunk, so about twenty small chunks leave with one system call. More slices (the kernel
-/// allows 1024) would not be cheaper, because such a write fills the send buffer.
+/// Maximum number of slices in one vectored write. A chunk has three, so about twenty small chunks leave with one system call. More
+/// slices (the kernel allows 1024) would save little: larger writes do not fit into the send buffer.
 pub(super) const SLICES_MAX: usize = 64;
 
 /// The chunks of one server.
 #[derive(Debug)]
 pub(super) struct Window {
     chunks: VecDeque<Chunk>,
-    /// The sum of the costs of its chunks.
+    /// The sum of [`Chunk::cost`] over all chunks.
     cost: usize,
     /// Number of chunks, from the front, that are wholly written.
     written: usize,
     /// Bytes of the next chunk that are written.
     offset: usize,
-    /// Leases are durable up to this number: chunks beyond it must not go out.
+    /// Leases are durable up to this number. A chunk with a higher `lease` must not go out yet.
     leased: u64,
     /// Number of chunks of each flow.
     flows: [u32; FLOWS],
@@ -59,7 +59,7 @@ impl Window {
         self.chunks.push_back(chunk);
     }
 
-    /// Whether it holds a chunk of this flow.
+    /// Whether the window holds a chunk of this flow.
     pub(super) fn holds(&self, flow: Flow) -> bool {
         self.flows[usize::from(flow)] > 0
     }
@@ -81,13 +81,13 @@ impl Window {
         self.chunks.is_empty()
     }
 
-    /// Whether bytes wait to be written.
+    /// Whether there are bytes that may be written now.
     pub(super) fn has_unwritten(&self) -> bool {
         let next = self.chunks.get(self.written);
         next.is_some_and(|chunk| chunk.lease <= self.leased)
     }
 
-    /// Leases up to this number are durable.
+    /// Notes that leases up to `serial` are durable, so that their chunks may go out.
     pub(super) fn leased(&mut self, serial: u64) {
         self.leased = serial;
     }
@@ -114,7 +114,7 @@ impl Window {
         used
     }
 
-    /// The socket took `bytes` more. Calls `whole` for each chunk that is thereby wholly written.
+    /// Notes that the socket accepted `bytes` more. Calls `whole` for each chunk that is now wholly written.
     pub(super) fn wrote(&mut self, bytes: usize, mut whole: impl FnMut(&Chunk)) {
         self.offset += bytes;
         while let Some(chunk) = self.chunks.get_mut(self.written) {
@@ -146,7 +146,7 @@ impl Window {
         self.remove_written(0)
     }
 
-    /// Starts over after the end of a connection: all chunks go out again on the next one.
+    /// Starts over after the end of a connection: all chunks go out again on the next connection.
     pub(super) fn rewind(&mut self) {
         self.written = 0;
         self.offset = 0;
@@ -160,7 +160,7 @@ impl Window {
         self.chunks.iter().any(is)
     }
 
-    /// Removes and returns the chunks for which `goes` holds, in order. All others go out again from their first byte.
+    /// Removes and returns the chunks for which `goes` holds, in order. The remaining chunks go out again from their first byte.
     pub(super) fn release(&mut self, goes: impl Fn(&Chunk) -> bool) -> Vec<Chunk> {
         self.rewind();
         let (gone, stays): (Vec<_>, Vec<_>) =
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn chunks_that_were_begun_can_stay_while_the_others_go() {
+    fn begun_chunks_can_stay_while_unbegun_chunks_are_released() {
         let mut window = window(&["a", "b", "c"]);
         let third = bytes_of(&window).len() / 3;
         window.wrote(third + 1, |_| ());

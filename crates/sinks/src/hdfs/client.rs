@@ -1,4 +1,4 @@
-//! Creates the client, and turns its errors into failures that name the cluster and the next step.
+//! Creates the client of the library hdfs-native, and turns its errors into failures that name the cluster and the next step.
 //!
 //! The library's tasks (connections, lease renewal) run on a separate runtime, which ends with the client and the outputs that it
 //! writes, so a task of a failed run keeps no file open. After a timeout a new client with new connections starts with another
@@ -39,7 +39,7 @@ impl Live {
         let mut builder = ClientBuilder::new()
             .with_io_runtime(runtime.handle().clone())
             .with_config(settings);
-        // Without a host it is the `fs.defaultFS` of the configuration.
+        // Without a host, the library connects to the `fs.defaultFS` of the Hadoop configuration.
         if !target.cluster.ends_with("//") {
             builder = builder.with_url(&target.cluster);
         }
@@ -54,7 +54,7 @@ impl Live {
                 .with_kerberos_principal(&kerberos.principal)
                 .with_kerberos_keytab(&kerberos.keytab);
         }
-        // The error is in files of this machine, which may change.
+        // The cause is a file on this machine. It may be corrected while the sink runs, so the failure is temporary.
         let client = builder.build().map_err(|error| {
             let url = &target.cluster;
             Failure::peer(format!("cannot make a client for {url}: {error}"))
@@ -76,7 +76,7 @@ impl Deref for Live {
 
 impl Drop for Live {
     fn drop(&mut self) {
-        // This may be dropped within a runtime, which must not block until another runtime has ended.
+        // `drop` may run inside another runtime, which must not block until this runtime has ended.
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();
         }
@@ -97,12 +97,12 @@ impl Connection {
         })
     }
 
-    /// The current client. An output holds the client that it was created with until it is closed.
+    /// Returns the current client. An output holds the client that has created it until the output is closed.
     pub(super) fn client(&self) -> Arc<Live> {
         Arc::clone(&self.live.borrow())
     }
 
-    /// Waits for a response of the cluster, at most `retry.timeout`. The outer result is a timeout, the inner one the response.
+    /// Waits for a response of the cluster, at most `retry.timeout`. After a timeout, replaces the client.
     pub(super) async fn answer<T>(
         &self,
         what: impl fmt::Display,
@@ -137,7 +137,7 @@ impl Connection {
     }
 }
 
-/// Error responses.
+/// An error response of the cluster, or a timeout.
 pub(super) struct Trouble {
     pub(super) failure: Failure,
     error: Option<HdfsError>,
@@ -153,7 +153,7 @@ impl Trouble {
         }
     }
 
-    /// Whether the client does not support this for the kind of file.
+    /// Whether the client does not support this operation for this kind of file.
     pub(super) fn is_unknown(&self) -> bool {
         match &self.error {
             Some(HdfsError::UnsupportedFeature(_)) => true,
@@ -174,7 +174,8 @@ impl From<Trouble> for Failure {
     }
 }
 
-/// A failure that names the request and the cause. All are temporary: a name node in safe mode, a standby that becomes active, a keytab that is corrected.
+/// Returns a failure that names the request and the cause. All causes are temporary: a name node may leave safe mode, a standby may
+/// become active, a keytab may be corrected.
 fn failure(url: &str, what: &dyn fmt::Display, error: &HdfsError) -> Failure {
     // Java's messages continue with a stack trace.
     let text = error.to_string();

@@ -1,13 +1,13 @@
-//! The sink `hdfs`: records into files of HDFS, exactly once behind a disk channel, without Java.
+//! The sink `hdfs`: writes records into files of HDFS, exactly once behind a disk channel, without Java.
 //!
 //! `read -> decode -> send -> keep -> read back -> process -> encode -> [write] -> settle`
 //!
-//! Where to look: `publish` (beside this directory) does the work of all sinks that publish by manifest. Here are its destination
-//! (`store`) and the client (`client`).
+//! Where to look: `publish` (beside this directory) does the work of all sinks that publish by manifest. This directory has the
+//! destination (`store`) and the client (`client`).
 //!
-//! Promise (docs/delivery.md): that of `publish`. Every wait for the cluster ends after `retry.timeout`; then the run fails, and the
-//! next one reads the records again that no manifest names. `store` bounds the bytes in flight to data nodes. `wire` has the formats,
-//! and the crate hdfs-native HDFS's protocol.
+//! Promise (docs/delivery.md): the same as that of `publish`. Every wait for the cluster ends after `retry.timeout`; then the run
+//! fails, and the next run rereads the records that are in no manifest. `store` bounds the bytes in flight to data nodes. The crate
+//! `wire` implements the formats, and the crate hdfs-native the protocol of HDFS.
 
 #[cfg(feature = "hdfs")]
 mod client;
@@ -50,15 +50,15 @@ pub const COMPONENT: Component = Component {
     build: Build::Sink(build),
 };
 
-/// The most bytes that outputs and bodies hold together; beyond that the largest output is finished.
+/// Maximum bytes of memory of all outputs together; above it, the largest output is finished.
 const HELD_BYTES_MAX: usize = 64 << 20;
 
-/// The options of the sink `hdfs`, beside those of the format.
+/// The options of the sink `hdfs`, in addition to those of the format.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Config {
     /// Where to write: `hdfs://NAMENODE:PORT/DIRECTORY` or `hdfs://NAMESERVICE/DIRECTORY`. The directory is a template
-    /// (`/logs/%Y/%m/%d/{.host}`), each value of which is one part of the path. Missing directories are created.
+    /// (`/logs/%Y/%m/%d/{.host}`) in which each value becomes one part of the path. Missing directories are created.
     url: Template,
     /// The directory of `core-site.xml` and `hdfs-site.xml`, which list the name nodes of a name service and the security settings.
     /// Default: `$HADOOP_CONF_DIR`, or none.
@@ -76,9 +76,10 @@ struct Config {
     /// The prefix of file names.
     #[serde(default)]
     prefix: String,
-    /// The name of an empty file, such as `_SUCCESS`, that is created in each directory after files were published there. Default: none.
+    /// The name of an empty file, such as `_SUCCESS`, that is created in each directory after files have been published there.
+    /// Default: none.
     marker: Option<String>,
-    /// The most files that are written at a time; beyond that the least recently used one is finished.
+    /// Maximum number of files that are written at a time; to begin another one, the least recently used file is finished.
     #[serde(default = "open_files")]
     open_files: u32,
     /// The retry policy for a cluster that fails. `give_up` must be `never`.
@@ -112,17 +113,17 @@ enum Compression {
     /// No compression.
     #[default]
     None,
-    /// gzip (RFC 1952): text.
+    /// gzip (RFC 1952), for text.
     Gzip,
-    /// zstd (RFC 8878): text, and Avro's `zstandard`.
+    /// zstd (RFC 8878), for text and for Avro (`zstandard`).
     Zstd,
-    /// Snappy: Avro.
+    /// Snappy, for Avro.
     Snappy,
-    /// deflate (RFC 1951): Avro.
+    /// deflate (RFC 1951), for Avro.
     Deflate,
 }
 
-/// The default number of open files. Each has a buffer of at least 64 KiB, and blocks that data nodes keep open.
+/// The default number of open files. Each open file needs a buffer of at least 64 KiB, and blocks that data nodes hold open.
 fn open_files() -> u32 {
     256
 }
@@ -137,16 +138,16 @@ enum Content {
 /// The cluster and the credentials.
 #[cfg_attr(not(feature = "hdfs"), allow(dead_code, reason = "for the client"))]
 struct Target {
-    /// `hdfs://nameservice1`
+    /// The URL of the cluster, such as `hdfs://nameservice1`.
     cluster: String,
-    /// The constant directory of the option, without a trailing slash.
+    /// The constant directory of the option `url`, without a trailing slash.
     root: String,
     hadoop_conf: Option<String>,
     user: Option<String>,
     kerberos: Option<Kerberos>,
     marker: Option<String>,
     timeout: Duration,
-    /// The number of timeouts over all runs, which decides about the name node that is asked first.
+    /// The number of timeouts in all runs, which decides which name node is asked first.
     turns: AtomicUsize,
 }
 
@@ -201,7 +202,7 @@ fn build(name: &str, node: &Node) -> Checked<Arc<dyn Sink>> {
 }
 
 impl Config {
-    /// The cluster, the constant directory of the option, and the template of the directories below it.
+    /// Returns the URL of the cluster, the constant directory of the option `url`, and the template of the directories below it.
     fn place(&self, node: &Node) -> Result<(String, String, Template), Problem> {
         let help = "write it as `hdfs://NAMENODE:PORT/DIRECTORY` or `hdfs://NAMESERVICE/DIRECTORY`";
         let wrong = |text: String| node.problem_at("url", text).help(help);
@@ -244,7 +245,7 @@ impl Config {
         Ok(content)
     }
 
-    /// The problems of options that parse but cannot be used.
+    /// Returns a problem for each option that can be parsed but not used.
     fn problems(&self, node: &Node) -> Vec<Problem> {
         let mut problems = Vec::new();
         let is_name = |text: &str| !text.contains(['/', ':']);

@@ -1,20 +1,20 @@
 //! Chooses the name node of a name service that is asked first.
 //!
 //! The library asks name nodes in the order of the configuration, and continues with the next if one is on standby or refuses
-//! connections. It would wait forever for one that does not respond (a dead machine, a hanging process), and a new client would
-//! start with the same one. So each client after a timeout starts with another name node.
+//! connections. The library would wait forever for a name node that does not respond (a dead machine, a hanging process), and a new
+//! client would start with the same name node. So each client after a timeout starts with another name node.
 //!
-//! It also reads the list as Hadoop does, which allows spaces behind commas; the library skips names with one.
+//! This module also accepts spaces after the commas of the list, as Hadoop does. The library skips names that begin with a space.
 
 use std::{env, fs, path::PathBuf};
 
 use roxmltree::{Document, Node, ParsingOptions};
 
-/// Name and value: the list of a name service's name nodes.
+/// Name and value of a setting whose value lists the name nodes of a name service.
 type Setting = (String, String);
 
-/// The lists of all name services of the configuration, each rotated by this many places. A configuration that cannot be read
-/// has none; the library reports the error.
+/// Returns the lists of all name services in the Hadoop configuration, each rotated by `turns` names. Returns no lists if the
+/// configuration cannot be read; the library reports that error.
 pub(super) fn lists(hadoop_conf: Option<&str>, turns: usize) -> Vec<Setting> {
     let Some(directory) = directory(hadoop_conf) else {
         return Vec::new();
@@ -25,7 +25,7 @@ pub(super) fn lists(hadoop_conf: Option<&str>, turns: usize) -> Vec<Setting> {
     texts.flat_map(|text| lists_of(text, turns)).collect()
 }
 
-/// The directory in which the library looks.
+/// Returns the directory from which the library reads the Hadoop configuration.
 fn directory(hadoop_conf: Option<&str>) -> Option<PathBuf> {
     let said = hadoop_conf.map(PathBuf::from);
     said.or_else(|| env::var_os("HADOOP_CONF_DIR").map(PathBuf::from))
@@ -57,7 +57,7 @@ fn value<'a>(property: Node<'a, '_>, name: &str) -> Option<&'a str> {
     found.text().map(str::trim)
 }
 
-/// The list, rotated by this many places.
+/// Returns the list without spaces, rotated by `turns` names.
 fn turned(list: &str, turns: usize) -> String {
     let names = list.split(',').map(str::trim);
     let mut names: Vec<&str> = names.filter(|name| !name.is_empty()).collect();
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_turn_begins_with_the_next_name_node_of_the_list() {
+    fn each_client_after_a_timeout_begins_with_the_next_name_node() {
         let text = "<?xml version=\"1.0\"?>\n<!-- a comment -->\n<configuration>\n\
             <property><name>dfs.replication</name><value>3</value></property>\n\
             <property>\n  <name>dfs.ha.namenodes.a</name>\n  <value>nn1,nn2, nn3</value>\n</property>\n\

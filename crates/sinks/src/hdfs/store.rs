@@ -8,8 +8,8 @@
 //! manifest    ROOT/_millstream/SINK/CHAIN/N             written under another name, closed, renamed; a rename to an existing
 //!                                                       name fails, so only one of two writers succeeds
 //! ```
-//! Deleting a file revokes its writer's lease, so a predecessor that still lives cannot append: the name node identifies files by
-//! number, not by name. Files that a predecessor closed and named in a manifest are only renamed.
+//! Deleting a file revokes its writer's lease, so an earlier run that is still alive cannot append: the name node identifies files
+//! by number, not by name. Files that an earlier run has closed and named in a manifest are only renamed.
 
 use std::sync::Arc;
 
@@ -23,12 +23,12 @@ use super::{
 };
 use crate::publish::{OCCUPIED, Patience, Place, Published, Put, Store, too_long};
 
-/// The most bytes in flight to data nodes over all outputs; an output that would exceed it is synced first. A client keeps
-/// unacknowledged bytes, up to 13 MB for one output.
+/// Maximum bytes in flight to data nodes over all outputs. When an append exceeds this limit, its output is synced. A client holds
+/// unacknowledged bytes in memory, up to 13 MB for one output.
 const ON_THE_WAY_BYTES_MAX: usize = 64 << 20;
-/// Permissions of directories; the cluster's umask does not apply, as files get 0644.
+/// Permissions of new directories, independent of the cluster's umask. Files get 0644.
 const DIRECTORY_PERMISSION: u32 = 0o755;
-/// A name node creates no directory with such a name: publication there would fail forever and block everything behind it.
+/// A name node creates no directory with such a name. Publication there would fail forever, and all later records would wait.
 const RESERVED: [&str; 2] = [".snapshot", ".reserved"];
 
 pub(super) struct HdfsStore {
@@ -36,7 +36,7 @@ pub(super) struct HdfsStore {
     patience: Patience,
     root: String,
     marker: Option<String>,
-    /// Bytes appended since the last sync.
+    /// Bytes appended to all outputs since their last syncs.
     on_the_way: usize,
 }
 
@@ -60,7 +60,7 @@ impl HdfsStore {
         })
     }
 
-    /// The full path of a path below the root. HDFS does not accept colons in names.
+    /// Returns the full path of a path below the root. HDFS does not accept colons in names, so they are replaced.
     fn path(&self, relative: &str) -> String {
         let relative = relative.replace(':', "_");
         format!("{}/{relative}", self.root)
@@ -109,7 +109,7 @@ impl HdfsStore {
             .await
     }
 
-    /// Writes a small file.
+    /// Writes a small file, replacing an existing one.
     async fn write(&self, path: &str, bytes: &[u8]) -> Result<(), Failure> {
         let (connection, client) = (&self.connection, self.connection.client());
         let options = WriteOptions::default().overwrite(true);
@@ -128,7 +128,8 @@ impl HdfsStore {
         Ok(connection.answer(what, writer.close()).await?)
     }
 
-    /// Never overwrites: an attempt without a response may take effect late, and would truncate what a later one wrote.
+    /// Creates an output. Never overwrites: an attempt whose response was lost may take effect late, and would then truncate a file
+    /// that a later attempt has written.
     async fn try_create(&self, path: &str) -> Result<Output, Failure> {
         let (connection, client) = (&self.connection, self.connection.client());
         let create = async || {
@@ -162,8 +163,9 @@ impl HdfsStore {
         let Err(trouble) = self.rename(from, to).await else {
             return Ok(Published::Done);
         };
-        // An earlier attempt may have succeeded before a crash, or its response was lost. If neither file exists, this counts only
-        // after a write: a name node that has lost the active role without noticing answers reads with old data, but cannot write.
+        // An earlier attempt may have succeeded before a crash, or its response was lost. That neither file exists counts only if a
+        // write has succeeded before the look-up: a name node that has lost the active role without noticing answers reads with old
+        // data, but cannot write.
         for proven in [false, true] {
             if proven {
                 let draft = draft_beside(from);
@@ -186,8 +188,9 @@ impl HdfsStore {
         if self.exists(path).await? {
             return Ok(Put::Exists);
         }
-        // The name is unique to this process and moment: no other writer writes or renames this draft, and a delayed rename of an
-        // earlier attempt finds a complete one. It is among the outputs in use, so leftovers are deleted with them.
+        // The content is written as a draft and renamed. The draft's name contains this process and the time, so no other writer
+        // writes or renames it, and a delayed rename of an earlier attempt moves a complete draft. Drafts are among the outputs in
+        // use, so leftovers are deleted with them.
         let (directory, name) = path.rsplit_once('/').unwrap_or(("", path));
         let draft = draft_beside(&format!("{directory}/open/{name}"));
         self.write(&draft, bytes).await?;
@@ -254,7 +257,7 @@ impl Store for HdfsStore {
     }
 
     fn held(&self, _: &Output) -> usize {
-        // This bounds the bytes in flight over all outputs.
+        // [`HdfsStore`] itself bounds the bytes in flight over all outputs.
         0
     }
 
@@ -282,7 +285,7 @@ impl Store for HdfsStore {
 
     async fn drop_in_use(&mut self, chain: &str) -> Result<(), Failure> {
         let directory = format!("{chain}/open");
-        // Deleted one by one: files that a successor creates after this listing must stay.
+        // Files are deleted one by one, because files that a later run creates after this listing must stay.
         for name in self.list(&directory).await? {
             self.remove(&self.path(&format!("{directory}/{name}")))
                 .await?;
@@ -336,13 +339,13 @@ impl Store for HdfsStore {
 }
 
 impl HdfsStore {
-    /// Waits until the data nodes have this output on their disks.
+    /// Waits until the data nodes have the bytes of this output on their disks.
     async fn sync(&mut self, output: &mut Output) -> Result<(), Failure> {
         let Output { writer, path, .. } = output;
         if output.on_the_way > 0 {
             let what = format_args!("sync {path}");
             match self.connection.answer(what, writer.hsync()).await {
-                // In an erasure-coded directory only closing makes data durable.
+                // In an erasure-coded directory, a sync is not supported: only closing the file makes its data durable.
                 Err(trouble) if !trouble.is_unknown() => return Err(trouble.failure),
                 _ => {}
             }
@@ -353,13 +356,13 @@ impl HdfsStore {
     }
 }
 
-/// `PATH.PID-NANOSECONDS.draft`
+/// Returns `PATH.PID-NANOSECONDS.draft`.
 fn draft_beside(path: &str) -> String {
     let now = millstream_record::Time::now();
     format!("{path}.{}-{}.draft", std::process::id(), now.0)
 }
 
-/// The reason why HDFS does not accept a directory with this name, if so.
+/// Returns a message if HDFS does not accept a directory with this name.
 fn reserved(directory: &str) -> Option<String> {
     let part = directory.split('/').find(|part| RESERVED.contains(part))?;
     Some(format!("HDFS reserves the name {part}"))

@@ -1,4 +1,4 @@
-//! Tests of options; the program's test `line::hdfs` uses a cluster.
+//! Tests of options. The tests with a cluster are in `line::hdfs` of the program's tests.
 
 use super::*;
 use crate::rig::{build as built, try_build};

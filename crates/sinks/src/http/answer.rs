@@ -3,8 +3,8 @@
 //! | Status | Outcome |
 //! |---|---|
 //! | 2xx | done (`bulk`: item by item) |
-//! | 307, 308 to the same server | sent there unchanged |
-//! | other 3xx, 5xx, those of the option `again` | retried unchanged |
+//! | 307, 308 to another path on the same server | sent to that path, unchanged |
+//! | other 3xx, 5xx, the statuses in the option `again` | retried unchanged |
 //! | other 4xx | refused |
 
 use std::time::Duration;
@@ -34,11 +34,11 @@ pub(super) struct Answer {
 #[derive(Debug, PartialEq)]
 pub(super) enum Verdict {
     Done,
-    /// Retry, no sooner than after this time.
+    /// Retry, after this time at the earliest. The text says why.
     Again(Option<Duration>, String),
-    /// Redirected to another path on the same server.
+    /// Redirected to this `Location`, which may be on another server.
     Moved(String),
-    /// Refused. `parts`: the server may accept some of its records.
+    /// Refused. `parts`: the server may accept some of the records if they are sent separately.
     Refused {
         why: String,
         parts: bool,
@@ -61,7 +61,8 @@ impl Answer {
         }
         if status.is_redirection() {
             let to = self.text(LOCATION.as_str()).unwrap_or("nowhere");
-            return Verdict::Again(None, format!("{why} (it points to {to}: set `url`)"));
+            let text = format!("{why} (redirect to {to}, not followed; change `url`)");
+            return Verdict::Again(None, text);
         }
         // Only these statuses can be caused by single records.
         let parts = matches!(status.as_u16(), 400 | 413 | 422);
@@ -79,7 +80,7 @@ impl Answer {
         }
     }
 
-    /// The wait that the server asks for: seconds, or a date.
+    /// Returns the wait that the server asks for, in seconds or by a date. `None`: the answer has no valid `Retry-After`.
     pub(super) fn retry_after(&self) -> Option<Duration> {
         retry_after(self.text(RETRY_AFTER.as_str())?, Time::now())
     }

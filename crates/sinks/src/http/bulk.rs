@@ -5,8 +5,8 @@
 //!   {"create":{"_index":"logs","_id":"1","status":201}},
 //!   {"create":{"_index":"logs","_id":"2","status":429,"error":{"type":"es_rejected_execution_exception","reason":"..."}}}]}
 //! ```
-//! The items are in the order of the request. 409 to a `create` means that the document exists already. If this sink made the id,
-//! it is the same record.
+//! The items have the order of the request. 409 for a `create` means that a document with this id exists already. If this sink made
+//! the id, that document is the same record from an earlier attempt.
 
 use serde::Deserialize;
 
@@ -40,14 +40,15 @@ pub(super) struct Sorted {
     pub(super) why: Option<String>,
     /// Refused items, each with its reason.
     pub(super) refused: Vec<(u32, String)>,
-    /// How many existed already.
+    /// Number of documents that existed already.
     pub(super) there: u64,
 }
 
-/// Sorts the items `sent`. `again`: statuses, beside 5xx, that are retried; `ours`: this sink made the documents' ids.
+/// Sorts the items `sent` by outcome. `again`: statuses that are retried in addition to 5xx. `ours`: this sink made the documents'
+/// ids.
 ///
 /// # Errors
-/// The fault of an answer that is not valid. The outcome of every item is then unknown.
+/// Returns why the answer is not valid. The outcome of every item is then unknown.
 pub(super) fn sort(body: &[u8], sent: &[u32], again: &[u16], ours: bool) -> Result<Sorted, String> {
     let object = body.trim_ascii_start().starts_with(b"{");
     // Excludes arrays: serde would read their elements as the fields.
@@ -55,7 +56,8 @@ pub(super) fn sort(body: &[u8], sent: &[u32], again: &[u16], ours: bool) -> Resu
     let answer: BulkAnswer = serde_json::from_slice(body)
         .map_err(|error| format!("this is not an answer to `_bulk`: {error}"))?;
     let mut sorted = Sorted::default();
-    // With `filter_path=errors,items.*.error` a successful answer has only this field. An answer without it is not from `_bulk`.
+    // With `filter_path=errors,items.*.error` a successful answer has only the field `errors`. An answer without this field is not
+    // from `_bulk`.
     if answer.errors == Some(false) && answer.items.is_empty() {
         return Ok(sorted);
     }

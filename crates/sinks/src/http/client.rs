@@ -2,8 +2,8 @@
 //!
 //! `read -> decode -> send -> keep -> read back -> process -> encode -> [write] -> settle`
 //!
-//! HTTP/1.1 by `hyper`, one request at a time on each connection. It promises that it reads a bounded part of an answer, and that a
-//! request is resent at once if the server had closed the kept connection.
+//! HTTP/1.1 by `hyper`, one request at a time on each connection. It promises that it reads at most [`ANSWER_BYTES_MAX`] of an
+//! answer, and that a request is resent immediately if the server has closed an idle connection.
 
 use std::{cell::RefCell, fmt::Display, sync::Arc, time::Duration};
 
@@ -28,7 +28,7 @@ use super::{
     target::Site,
 };
 
-/// Reads at most this much of an answer.
+/// Maximum bytes of an answer that are read.
 const ANSWER_BYTES_MAX: usize = 16 << 20;
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 const AGENT: HeaderValue =
@@ -45,7 +45,7 @@ pub(super) struct Client {
     pub(super) idle: RefCell<Vec<SendRequest<Full<Bytes>>>>,
 }
 
-/// The part of a request that is sent.
+/// The items of a request that are sent together: all of them, or some.
 pub(super) struct Part<'a> {
     pub(super) request: &'a Request,
     pub(super) path: &'a str,
@@ -57,7 +57,7 @@ impl Client {
     /// Sends a part of a request and reads the answer, within `retry.timeout`.
     ///
     /// # Errors
-    /// A text, if there was no answer.
+    /// Returns why there is no answer.
     pub(super) async fn exchange(&self, part: &Part<'_>) -> Result<Answer, String> {
         match timeout(self.timeout, self.exchange_now(part)).await {
             Ok(answer) => answer,
@@ -66,7 +66,7 @@ impl Client {
     }
 
     async fn exchange_now(&self, part: &Part<'_>) -> Result<Answer, String> {
-        // The server may have closed a kept connection; this is not a failure.
+        // The server may have closed an idle connection. This is not a failure: the next connection is used.
         while let Some(mut kept) = self.reuse() {
             if kept.ready().await.is_err() {
                 continue;
@@ -122,7 +122,7 @@ impl Client {
         }
     }
 
-    /// A kept connection, if there is one.
+    /// Takes an idle connection, if there is one.
     fn reuse(&self) -> Option<SendRequest<Full<Bytes>>> {
         let mut idle = self.idle.borrow_mut();
         idle.retain(|kept| !kept.is_closed());
@@ -212,7 +212,7 @@ fn is_cut(error: &hyper::Error) -> bool {
     error.is_incomplete_message()
 }
 
-/// An error with its causes: hyper's own text names only the first.
+/// The text of an error and of all its causes. The text of hyper's error alone leaves out the causes.
 fn chain(error: &hyper::Error) -> String {
     use std::error::Error;
     let mut text = error.to_string();

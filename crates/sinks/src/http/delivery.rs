@@ -5,11 +5,12 @@
 //! ```text
 //! request -> accepted
 //!         -> failed: sent again unchanged, after a back-off
-//!         -> refused: one item is rejected; more are split into halves, which are sent separately
+//!         -> refused: several items are split into halves, which are sent separately; a single item is refused finally
 //!         -> bulk: the items that failed are sent again without the others
 //! ```
-//! It promises that each item is accepted, refused with a reason, or still waiting. A good item is refused together with a bad one
-//! only after [`SPLITS_MAX`] splits in a row without an accepted item. The relay rejects refused items.
+//! It promises that each item is accepted, or refused with a reason, unless the process stops first. If single records can cause the
+//! answer (400, 413, 422), a good item is refused together with a bad one only after [`SPLITS_MAX`] consecutive splits without an
+//! accepted item. The lane ([`super::relay`]) sends the records of refused items to the sink's port `rejected`.
 
 use std::{rc::Rc, time::Duration};
 
@@ -23,10 +24,10 @@ use super::{
 };
 use crate::sending::{Outage, Retry, Then};
 
-/// Maximum number of splits in a row without an accepted item. The items that are left then are refused together: a server that
-/// refuses everything is not asked about every record.
+/// Maximum number of consecutive splits without an accepted item. After that, a refused piece is not split further. Otherwise a
+/// server that refuses everything would receive a request for every record.
 const SPLITS_MAX: u32 = 64;
-/// How many redirections are followed.
+/// Maximum number of redirections that a request follows.
 const MOVES_MAX: u32 = 5;
 
 /// Shared by all requests of a lane.
@@ -35,13 +36,13 @@ pub(super) struct Sender {
     pub(super) url: String,
     pub(super) again: Vec<u16>,
     pub(super) retry: Retry,
-    /// With `framing: bulk`: whether this sink gives documents their ids.
+    /// With `framing: bulk`: whether this sink makes the documents' ids. `None`: another framing.
     pub(super) bulk: Option<bool>,
-    /// Whether a durable channel keeps what is not sent.
+    /// Whether the records come from a durable channel, which keeps them until they are settled.
     pub(super) durable: bool,
     pub(super) context: SinkContext,
-    /// Raised if the server accepts nothing of a request for a reason that does not depend on records (401, 404 ...). Cleared when
-    /// it accepts a request.
+    /// Raised if the server accepts nothing of a request and a single bad record is not the cause (404 ...). Cleared when the server
+    /// accepts a request.
     pub(super) refused: Condition,
     pub(super) meters: Meters,
 }
@@ -58,18 +59,18 @@ pub(super) struct Meters {
 /// A request that is finished.
 pub(super) struct Finished {
     pub(super) request: Request,
-    /// Items that the server refuses, each group with its reason.
+    /// Items that the server refuses. Each entry holds items that are refused for the same reason, and the reason.
     pub(super) refused: Vec<(Vec<u32>, String)>,
-    /// The server accepted nothing, for a reason that does not depend on records.
+    /// The server accepted nothing, and a single bad record is not the cause.
     pub(super) hopeless: bool,
-    /// The process stops before the server has accepted all of it.
+    /// The process stopped before the server had accepted or refused every item.
     pub(super) stopped: bool,
 }
 
 /// Items that are sent together.
 struct Piece {
     items: Vec<u32>,
-    /// Its suffix of the request's key, which identifies the piece.
+    /// Suffix that is appended to the request's `Idempotency-Key`, so that each piece has its own key.
     name: String,
 }
 
@@ -130,7 +131,7 @@ pub(super) async fn deliver(sender: Rc<Sender>, request: Request) -> Finished {
 }
 
 impl Delivery<'_> {
-    /// Sends a piece until it is finished, or split into pieces that are sent next. Returns false if the process stops.
+    /// Sends a piece until it is finished or split; its halves are then the next pieces. Returns `false` if the process stops.
     async fn piece(&mut self, mut piece: Piece) -> bool {
         let packing = &self.sender.client.packing;
         let mut body = packing.body(self.request, &piece.items);
@@ -161,7 +162,11 @@ impl Delivery<'_> {
                                 self.path = path;
                                 continue;
                             }
-                            None => (None, format!("{} (to {to}: set `url`)", answer.status)),
+                            None => {
+                                let text = "not followed; change `url`";
+                                let why = format!("{} (redirect to {to}, {text})", answer.status);
+                                (None, why)
+                            }
                         },
                         Verdict::Again(wait, why) => (wait, why),
                         Verdict::Refused { why, parts } => {
@@ -192,7 +197,8 @@ impl Delivery<'_> {
         self.tries = self.tries.saturating_add(1);
     }
 
-    /// Handles an answer with 2xx. With `bulk` some items may have failed; returns those to retry, and why the first one failed.
+    /// Handles a 2xx answer. With `framing: bulk` some items may have failed: returns those to retry, and why the first of them failed.
+    /// `None`: no item is to be retried.
     fn done(
         &mut self,
         answer: &Answer,
@@ -229,7 +235,7 @@ impl Delivery<'_> {
         }
     }
 
-    /// Returns the path of a redirection, or None if it is not followed.
+    /// Returns the path of a redirection, or `None` if it is not followed.
     fn moved(&mut self, to: &str) -> Option<String> {
         self.moves += 1;
         let path = self.sender.client.site.redirected(to)?;

@@ -29,7 +29,7 @@ pub(super) struct Output {
     pub(super) text: Vec<u8>,
     pub(super) around: Vec<u8>,
     pub(super) items: Vec<Encoded>,
-    /// Records that cannot be encoded: their places in the body, and why.
+    /// Records that cannot be encoded: their byte ranges in the batch's body, and why.
     pub(super) rejects: Vec<(Range<usize>, String)>,
 }
 
@@ -52,8 +52,8 @@ pub(super) struct Scratch {
 }
 
 impl Encoder {
-    /// Encodes a batch into `out`. `first`: the number of its first record within the whole batch. `position`: channel and position
-    /// of its frame.
+    /// Encodes a batch, or a part of one, into `out`. `first`: the index of the part's first record in the whole batch. `position`:
+    /// the id of the durable channel, and the batch's position in it.
     pub(super) fn encode(
         &mut self,
         batch: &Batch,
@@ -139,7 +139,7 @@ fn logs(encoder: &mut otlp::Encoder, batch: &Batch, out: &mut Output) {
     }
 }
 
-/// The start of a record's fields in its batch.
+/// The byte offset of a record's fields in its batch; 0 for an entry without a record.
 fn record_at(batch: &Batch, timed: &TimedRecord<'_>) -> usize {
     use millstream_wire::record::Record;
     let bytes = match timed.record {
@@ -266,6 +266,6 @@ impl Actions {
 /// A JSON string.
 fn string(text: &[u8], out: &mut Vec<u8>) {
     let text = String::from_utf8_lossy(text);
-    // Text always serialises, and writing to a vector cannot fail.
+    // Text always serializes, and writing to a vector cannot fail.
     let _ = serde_json::to_writer(out, &text);
 }

@@ -1,9 +1,9 @@
-//! Gathers items into requests, one per target, until the request is full.
+//! Gathers items into requests: at any time at most one for each target, until it is full.
 //!
 //! `read -> decode -> send -> keep -> read back -> process -> [encode] -> write -> settle`
 //!
-//! It promises that the same batches in the same order make the same requests, if [`Gathering::leave`] is called at the same
-//! places.
+//! It promises that the same batches in the same order make the same requests, if [`Gathering::leave`] is called after the same
+//! batches.
 
 use std::collections::HashMap;
 
@@ -44,7 +44,7 @@ pub(super) struct Gathering {
     requests: Vec<PendingRequest>,
     places: HashMap<Vec<u8>, usize, FixedState>,
     since: Instant,
-    /// The index of the last target, which the next item usually has, too.
+    /// The index of the request to which the last item was added. The next item usually has the same target.
     last: usize,
 }
 
@@ -71,15 +71,15 @@ impl Gathering {
         self.requests.is_empty()
     }
 
-    /// Returns when `batch.linger` is over and the requests must leave even if they are not full.
+    /// Waits until `batch.linger` is over: the requests must then be sent, even if they are not full.
     pub(super) async fn due(&self) {
         if !self.linger.is_zero() {
             sleep_until(self.since + self.linger).await;
         }
     }
 
-    /// Adds an item of `batch` for the target `key`. Calls `number` for the number of a new request, and `leaves` with each full
-    /// one.
+    /// Adds an item of `batch` to the request for the target `key`. Calls `number` to number a new request, and passes each request
+    /// that must be sent to `leaves`.
     pub(super) fn add(
         &mut self,
         key: &[u8],
@@ -142,7 +142,7 @@ impl Gathering {
         self.requests.len() - 1
     }
 
-    /// Removes one request.
+    /// Removes one request and passes it to `leaves`.
     fn remove(&mut self, place: usize, leaves: &mut impl FnMut(Gathered)) {
         let request = self.requests.remove(place);
         self.places.remove(&request.key);
@@ -155,7 +155,7 @@ impl Gathering {
         leaves(Gathered(request));
     }
 
-    /// Removes all requests, in order.
+    /// Removes all requests and passes them to `leaves`, oldest first.
     pub(super) fn leave(&mut self, leaves: &mut impl FnMut(Gathered)) {
         self.places.clear();
         self.last = usize::MAX;

@@ -7,13 +7,13 @@
 //!            ^-- lane <-------------- finished ------'
 //! ```
 //! - `relay`: takes batches, keeps requests in flight, settles checkpoints (`crate::sending`). One task per lane.
-//! - `encode`, `gather`, `request`: batches to items to requests, each for one `target`.
+//! - `encode`, `gather`, `request`: turn batches into items, and items into requests. Each request has one `target`.
 //! - `delivery`, `answer`, `bulk`: send one request until it is finished; interpret answers.
 //! - `client`: connections.
 //!
-//! It promises that a batch is settled only when the server has accepted (2xx) every record of it or the record is rejected. A
-//! refused record does not affect its neighbours. A request that is resent has the same body and the same `Idempotency-Key`, behind
-//! a disk channel even after `kill -9`.
+//! It promises that a batch is settled only when each of its records is accepted by the server (2xx) or rejected: sent to the port
+//! `rejected`. A record that the server refuses does not affect its neighbours. A request that is resent has the same body and the
+//! same `Idempotency-Key`; if the sink reads from a disk channel, even after `kill -9`.
 
 use std::{sync::Arc, time::Duration};
 

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::sending::{Batching, Retry};
 
-/// The options of `http` beside those of the format.
+/// The options of `http` in addition to those of the format.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Config {
@@ -23,13 +23,14 @@ pub(super) struct Config {
     /// How records become requests.
     #[serde(default)]
     pub(super) framing: Framing,
-    /// With `framing: bulk`: what Elasticsearch and OpenSearch do with each record, and where.
+    /// With `framing: bulk`: what Elasticsearch and OpenSearch do with each record, and in which index.
     #[serde(default)]
     pub(super) bulk: Option<Bulk>,
-    /// With OTLP: attributes of the resource of records without a field `resources`; templates. A missing value is left out.
+    /// With OTLP: attributes of the resource, for records without a field `resources`; templates. An attribute without a value is
+    /// left out.
     #[serde(default = "resource")]
     pub(super) resource: BTreeMap<String, Template>,
-    /// Headers of each request; templates. Records for which they differ go in different requests.
+    /// Headers of each request; templates. Records with different header values are sent in different requests.
     #[serde(default)]
     pub(super) headers: BTreeMap<String, Template>,
     /// Credentials: `{ bearer }`, `{ username, password }`, or `{ scheme, token }` for `Authorization: SCHEME TOKEN`.
@@ -41,18 +42,18 @@ pub(super) struct Config {
     /// TLS options, if `https://` alone is not enough: the name of an entry in the top-level `tls`, or a block of options.
     #[serde(default)]
     pub(super) tls: Tls,
-    /// Size of a request, and the time its first record waits for more. Behind a disk channel with `idempotency_key` no request
-    /// holds records of two frames.
+    /// Size of a request, and how long its first record waits for more. With `idempotency_key` and behind a disk channel, no request
+    /// holds records of two batches of the channel.
     #[serde(default)]
     pub(super) batch: Batching,
-    /// Maximum number of requests in flight. With more than 1 they may arrive in another order.
+    /// Maximum number of requests in flight. With more than 1, requests may arrive out of order.
     #[serde(default = "in_flight")]
     pub(super) in_flight: usize,
-    /// Statuses, beside 5xx, on which a request is retried unchanged. Any other 4xx rejects its records.
+    /// Statuses on which a request is retried unchanged, in addition to 5xx. Any other 4xx rejects the request's records.
     #[serde(default = "again")]
     pub(super) again: Vec<u16>,
-    /// Whether each request has a header `Idempotency-Key` that is the same for every resend, behind a disk channel even after
-    /// a restart. Default: `true`; `false` with `framing: bulk`.
+    /// Whether each request has a header `Idempotency-Key`, which stays the same when the request is resent; behind a disk channel
+    /// even after a restart. Default: `true`; `false` with `framing: bulk`.
     #[serde(default)]
     pub(super) idempotency_key: Option<bool>,
     /// How a server that fails is retried, unless its `Retry-After` names a longer time.
@@ -77,10 +78,10 @@ pub(super) enum MethodOption {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Framing {
-    /// One after the other, each as `format` writes it (json: one per line).
+    /// Records one after the other, each as `format` writes it (json: one per line).
     #[default]
     Lines,
-    /// A JSON array.
+    /// A JSON array of records.
     Array,
     /// One request per record.
     Single,
@@ -102,10 +103,10 @@ pub(super) struct Bulk {
     #[serde(default)]
     pub(super) action: Action,
     /// Id of the document: `position` (behind a disk channel: the position of the record, so that a resent record makes no
-    /// second document), `none` (the server makes one), or a template.
+    /// second document), `none` (the server makes an id), or a template.
     #[serde(default)]
     pub(super) id: DocumentId,
-    /// Ingest pipeline.
+    /// Name of the ingest pipeline.
     #[serde(default)]
     pub(super) pipeline: Option<String>,
 }
@@ -203,7 +204,7 @@ fn resource() -> BTreeMap<String, Template> {
 }
 
 impl Auth {
-    /// The value of the header.
+    /// Returns the value of the header `Authorization`, or the name of the wrong option and why it is wrong.
     pub(super) fn header(&self) -> Result<String, (&'static str, &'static str)> {
         match (&self.bearer, &self.username, &self.scheme) {
             (Some(token), None, None) => Ok(format!("Bearer {}", token.expose())),

@@ -1,10 +1,10 @@
-//! From the inlet to the server: makes requests, keeps some in flight, settles in order.
+//! One lane of the sink: turns batches into requests, keeps some in flight, and settles checkpoints in order.
 //!
 //! `read -> decode -> send -> keep -> [read back] -> process -> [encode] -> write -> [settle]`
 //!
-//! One task per lane; each request in flight is a task. It takes a batch only when every request before it is in flight, so
-//! back-pressure begins at `in_flight` requests. It promises that a checkpoint is settled only when every request before it is
-//! finished, and that refused records are rejected.
+//! Each lane is a task, and each request in flight is another one. A lane takes a batch only when all complete requests are in
+//! flight, so back-pressure begins at `in_flight` requests. It promises that a checkpoint is settled only when every request before
+//! it is finished, and that records that the server refuses are rejected: they leave by the port `rejected`.
 
 use std::{collections::VecDeque, rc::Rc};
 
@@ -27,7 +27,7 @@ use crate::sending::{Ids, Input, Lane, PartNumbers, parts};
 
 /// Bytes of a batch that are encoded at a time. This bounds the memory of encoding even for large batches.
 const PART_BYTES_MAX: usize = 256 << 10;
-/// Maximum number of requests that may finish behind an unfinished one.
+/// Maximum number of tracked requests: the oldest unfinished one, and all later ones, which may finish before it.
 const REQUESTS_MAX: usize = 1 << 14;
 
 /// One lane of the sink.
@@ -45,14 +45,14 @@ pub(super) struct Relay<'a> {
     waiting: VecDeque<Request>,
     in_flight: JoinSet<Finished>,
     refused: Meter,
-    /// The process stops before the server has accepted all requests in flight.
+    /// The process stopped before all requests in flight were finished.
     stopped: bool,
 }
 
 /// An event of the lane.
 enum Event {
     Input(Input),
-    /// The gathered items have waited long enough.
+    /// `batch.linger` is over for the gathered items.
     Due,
     Finished(Result<Finished, Failure>),
 }
@@ -81,7 +81,7 @@ impl<'a> Relay<'a> {
         })
     }
 
-    /// Sends until the inlet has ended and everything is settled.
+    /// Sends until the inlet has ended and everything is settled, or the process stops.
     pub(super) async fn run(mut self) -> Result<(), Failure> {
         self.lane.start()?;
         loop {
@@ -124,7 +124,8 @@ impl<'a> Relay<'a> {
     }
 
     async fn batch(&mut self, batch: Batch, position: Option<Position>) -> Result<(), Failure> {
-        // Requests that must be the same after a restart hold records of one frame only.
+        // With an `Idempotency-Key` a request must be the same after a restart, so it holds records of one frame (one batch of a
+        // durable channel) only.
         let frame = position.filter(|_| self.sink.idempotency_key);
         let mut first = 0;
         for part in parts(batch, |bytes, _| bytes <= PART_BYTES_MAX) {

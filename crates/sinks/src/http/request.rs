@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! text      the encoded items, one after the other
-//! items     the place of each in the text, and its record in its batch
+//! items     the byte range of each item in the text, and of its record in the batch
 //! body      lines: the text   array: [a,b]   bulk: the text   otlp: grouped by resource and scope
 //! ```
 //! It promises that the same items always make the same body.
@@ -29,9 +29,9 @@ use super::{
 pub(super) struct Item {
     /// Its byte range in the text.
     pub(super) text: Range<usize>,
-    /// With OTLP: the byte range of its resource and scope.
+    /// With OTLP: the byte range of its resource and scope in [`Request::around`].
     pub(super) around: Range<usize>,
-    /// The index of its batch in the request, and its byte range in the batch.
+    /// The index of the record's batch in [`Request::batches`], and the byte range of the record in that batch.
     pub(super) batch: usize,
     pub(super) record: Range<usize>,
 }
@@ -55,7 +55,7 @@ pub(super) struct Request {
 pub(super) struct Packing {
     pub(super) framing: Framing,
     pub(super) compression: Compression,
-    /// The start of every body (the columns of csv).
+    /// The start of every body: with csv the names of the columns, otherwise empty.
     pub(super) header: Bytes,
 }
 
@@ -142,7 +142,7 @@ fn deflated(plain: &[u8]) -> Vec<u8> {
 }
 
 impl Request {
-    /// All its items.
+    /// The indexes of all items.
     pub(super) fn all(&self) -> Vec<u32> {
         (0..u32::try_from(self.items.len()).unwrap_or(u32::MAX)).collect()
     }
@@ -168,7 +168,8 @@ impl Request {
 }
 
 impl Packing {
-    /// The dropped records that an OTLP answer reports, and why: `ExportLogsServiceResponse.partial_success`.
+    /// The number of records that the server has dropped, and why, from the field `partial_success` of an OTLP answer. `None`: it
+    /// has dropped none.
     pub(super) fn partial(&self, body: &[u8]) -> Option<(u64, String)> {
         let form = match self.framing {
             Framing::Otlp => Form::Protobuf,

@@ -1,4 +1,4 @@
-//! The checked sink: its options, and the parts of a lane.
+//! The checked options of the sink, and the parts of a lane that are made from them.
 
 use std::{cell::RefCell, sync::Arc};
 
@@ -133,7 +133,7 @@ impl Http {
         }
     }
 
-    /// Shared by the requests of a lane.
+    /// Makes what all requests of a lane share.
     pub(super) fn sender(&self, context: &SinkContext, durable: bool) -> Sender {
         let (config, meters) = (&self.config, &context.meters);
         let ours = |id: &DocumentId| *id != DocumentId::None;

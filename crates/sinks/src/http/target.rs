@@ -115,7 +115,7 @@ impl Site {
         })
     }
 
-    /// The constant parts: the constant start of the path, and constant headers.
+    /// The parts that do not depend on records: the constant beginning of the path, and the constant headers.
     pub(super) fn fixed(&self) -> (String, impl Iterator<Item = (HeaderName, HeaderValue)>) {
         let is_fixed = |text: &str| !text.contains(['{', '}', '%']);
         let path = self.path.as_str();
@@ -165,7 +165,7 @@ impl Site {
         }
     }
 
-    /// The path and query of a `Location` on the same server.
+    /// The path and query of a `Location`. `None`: it is on another server, or not valid.
     pub(super) fn redirected(&self, location: &str) -> Option<String> {
         let uri: Uri = location.parse().ok()?;
         let path = uri.path_and_query()?.as_str();
@@ -182,7 +182,7 @@ impl Site {
 }
 
 impl Targets {
-    /// The inputs of a target, which decide how often it is rendered.
+    /// How much of the target depends on a batch or record, and so how often it is rendered.
     pub(super) fn depends(&self) -> Depends {
         self.depends
     }
@@ -209,7 +209,7 @@ impl Targets {
     }
 }
 
-/// A URL taken apart.
+/// The parts of a URL.
 struct Url {
     secure: bool,
     host: String,
@@ -233,7 +233,7 @@ fn split(text: &str) -> Result<Url, String> {
         return Err("set name and password in `auth`, not in `url`".to_owned());
     }
     if path.contains('#') {
-        return Err("a `#` and what is behind it never reaches a server".to_owned());
+        return Err("a `#` and the text after it are never sent to a server".to_owned());
     }
     let parsed: hyper::http::uri::Authority = authority
         .parse()
@@ -270,14 +270,14 @@ fn header_name(name: &str) -> Result<HeaderName, String> {
     }
     if parsed == AUTHORIZATION {
         return Err(
-            "`Authorization` is what the option `auth` writes, so that it is never shown"
+            "set `Authorization` with the option `auth`, so that its value is never shown"
                 .to_owned(),
         );
     }
     Ok(parsed)
 }
 
-/// Escapes what a request line does not allow: a template may produce spaces.
+/// Percent-encodes bytes that a request line does not allow: a template may produce spaces.
 fn escape(path: &[u8]) -> String {
     let mut text = String::with_capacity(path.len());
     for byte in path {

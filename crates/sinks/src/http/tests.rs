@@ -1,4 +1,4 @@
-//! Servers that accept, refuse, are busy and fail, on a thread of the test.
+//! Tests with servers that accept, refuse, are busy or fail. The servers run on threads of the test.
 
 mod server;
 
@@ -185,7 +185,7 @@ fn url_headers_and_auth_are_rendered_per_record() {
         requests[0].header("host"),
         Some(&*format!("127.0.0.1:{port}"))
     );
-    // A record without a value for them leaves by the rejected port.
+    // A record without a value for a template leaves by the rejected port.
     let upstream = Upstream::memory();
     upstream.put(packed("t", "a\n"), true);
     let options = format!(r#"{{"url": "http://127.0.0.1:{port}/{{.none}}"}}"#);
@@ -255,7 +255,7 @@ fn a_retried_request_has_the_same_body_and_key() {
 }
 
 #[test]
-fn a_refused_record_takes_no_good_neighbour_with_it() {
+fn good_records_in_a_refused_request_are_still_delivered() {
     let server = Scripted::answering(|request| match request.text().contains("bad") {
         true => Said::status(400).body("cannot read bad"),
         false => Said::status(200),
@@ -327,12 +327,12 @@ fn refused_records_leave_by_the_rejected_port_with_the_reason() {
     assert_eq!(
         receipt.try_outcome(),
         Some(Ok(())),
-        "it is kept among the rejected"
+        "rejected records are settled"
     );
     assert_eq!(
         server.requests().len(),
         1,
-        "its halves would fare no better"
+        "a 404 does not depend on records, so the request is not split"
     );
     let told = rejected(&upstream);
     assert_eq!(told.len(), 2);
@@ -361,11 +361,11 @@ fn a_redirection_is_followed_to_another_path_but_to_no_other_host() {
     let upstream = Upstream::memory();
     upstream.put(packed("t", "a\n"), true);
     run(&options(&server, ""), &upstream);
-    assert_eq!(server.requests().len(), 2, "it is tried here again");
+    assert_eq!(server.requests().len(), 2, "retried at this server");
 }
 
 #[test]
-fn records_that_no_server_takes_in_time_leave_by_the_rejected_port() {
+fn records_are_rejected_if_no_server_accepts_them_in_time() {
     let server = Scripted::start(|_| Said::status(503).body("full"));
     let upstream = Upstream::durable(7);
     upstream.put(packed("t", "a\nb\n"), false);
@@ -491,7 +491,7 @@ fn the_answer_to_bulk_is_read_item_by_item() {
     assert_eq!(
         requests[1].text(),
         format!("{}\n{}\n", first[2], first[3]),
-        "alone, with the same id"
+        "only the busy document, with the same id"
     );
     let told = rejected(&upstream);
     assert_eq!(told.len(), 1);

@@ -1,22 +1,25 @@
-//! Behind a disk channel: transactions, each with the position that it reaches.
+//! Delivers records from a disk channel: in transactions, each of which also commits the position up to which its records reach.
 //!
 //! `read -> decode -> send -> keep -> read back -> process -> encode -> [write] -> settle`
 //!
 //! ```text
-//! session: check the owner of the position -> init (ends what a predecessor left open) -> read the position, check again
-//!          -> claim it -> resume the inlet there
+//! session: check the owner of the position -> init (aborts a predecessor's open transaction) -> read the position, check again
+//!          -> claim the position -> resume the inlet there
 //!   batch: begin a transaction if none is open -> send
-//!   checkpoint: wait until nothing is in flight -> reject what was refused, and wait until that is kept
-//!          -> position into the transaction -> commit -> settle the checkpoint
-//! any failure ends the session. The next one's init aborts its transaction and reads what is committed. Records that brokers
-//! refuse permanently are left out from then on, and rejected with their checkpoint.
+//!   checkpoint: wait until nothing is in flight -> reject the refused records, and wait until the rejects are kept
+//!          -> add the position to the transaction -> commit -> settle the checkpoint
 //! ```
-//! The committed position shows whether a commit has arrived, so its outcome is never guessed. A claim commits the position that
-//! was found, with this process as the owner. By the owner a fenced process can tell whether there is a successor (it stops
-//! permanently) or only its transaction timed out (it continues). It checks the owner before each init but the first, after any
-//! failure: a suspended process that resumes may see only a connection timeout, and its init would fence its successor. It checks
-//! again after each init, because a successor may have started in between. That successor is fenced once, finds that no other
-//! process has claimed the position, and continues.
+//! Any failure ends the session. `init` of the next session aborts the open transaction. The next session leaves out the records
+//! that brokers refuse permanently, and rejects them at their checkpoint.
+//!
+//! The committed position shows whether a commit has succeeded, so its outcome is never guessed. A position is committed together
+//! with its owner, a random number of the process. To claim a position, a session commits the position that it has found, with this
+//! process as the owner. So a process that is fenced can find out why. If another owner is committed, a successor has started, and
+//! this process stops permanently. Otherwise only the transaction has timed out, and it continues.
+//!
+//! The owner is checked before each `init` except the first. Otherwise a suspended process that resumes, and sees only a connection
+//! timeout, would fence its successor with `init`. The owner is checked again after each `init`, because a successor may have
+//! started in between. That successor is fenced once, finds that no other process has claimed the position, and continues.
 
 use std::time::Duration;
 
@@ -37,7 +40,7 @@ use super::{
 };
 use crate::sending::Outage;
 
-/// The sink behind a disk channel.
+/// The sink, with a disk channel in front of it.
 struct Exact<'a> {
     carried: Carried<'a>,
     given_up: GivenUp,
@@ -90,7 +93,7 @@ pub(super) async fn run(
 }
 
 impl Exact<'_> {
-    /// Handles the end of a failed session: waits, or gives up records older than `retry.give_up`.
+    /// Handles the end of a failed session: backs off, or gives up records when `retry.give_up` is over.
     async fn recover(&mut self, error: Error, inlet: &mut Inlet) -> Result<(), Failure> {
         if error.kind == Kind::Settings {
             return Err(Failure::config(format!("Kafka: {error}")));
@@ -103,8 +106,8 @@ impl Exact<'_> {
         Ok(())
     }
 
-    /// Rejects all records up to the next checkpoint; returns false if there are none. Skips committed records if Kafka can be
-    /// asked for the position. Otherwise a record that is in Kafka may be rejected, too: a duplicate is better than a loss.
+    /// Rejects all records up to the next checkpoint; returns `false` if there are none. Skips committed records if the position can
+    /// be read from Kafka. Otherwise a record that Kafka has may be rejected, too: a duplicate is better than a loss.
     async fn give_up(&mut self, inlet: &mut Inlet, error: &Error) -> Result<bool, Failure> {
         let text = format!("Kafka did not accept it for too long (`retry.give_up`): {error}");
         match self.begin(inlet) {

@@ -1,4 +1,5 @@
-//! The position up to which records were given up: they went to `.rejected`, and the position in Kafka does not cover them.
+//! Stores the position up to which records were given up: rejected, because Kafka did not accept them within `retry.give_up`. The
+//! position in Kafka does not cover these records.
 //!
 //! ```text
 //! SINK/given_up      the text of a position (see position.rs), as a `millstream_state::WholeFile`
@@ -56,7 +57,7 @@ impl GivenUp {
         self.position
     }
 
-    /// Stores the position for the next start, before the consumer settles it.
+    /// Stores the position for the next start. Call it before the position is settled.
     pub(super) fn store(&mut self, position: Position) -> Result<(), Failure> {
         let committed = Committed {
             channel: self.channel,
@@ -75,7 +76,7 @@ fn parse(body: &[u8]) -> Option<Committed> {
 
 /// Converts a file of version 1 or 2.
 fn older(bytes: &[u8]) -> Option<Vec<u8>> {
-    // A line ends with a newline: a truncated file of version 2 could look like one of version 1.
+    // The newline is required. Without it, a truncated file of version 2 could look like one of version 1.
     let line = std::str::from_utf8(bytes).ok()?.strip_suffix('\n')?;
     let is_position =
         |text: &str| Committed::parse(text).is_ok_and(|committed| committed.text() == text);
@@ -122,7 +123,7 @@ mod tests {
                 for bit in 0..8 {
                     let mut damaged = whole.clone();
                     damaged[at] ^= 1 << bit;
-                    // In a text, hexadecimal digits may change their case.
+                    // In text, a changed bit may only change the case of a hexadecimal digit, and then the value is the same.
                     if whole != GOLDEN.as_bytes() || !damaged.eq_ignore_ascii_case(&whole) {
                         assert_eq!(refused(&damaged).who, Who::State);
                     }

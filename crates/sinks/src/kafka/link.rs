@@ -1,8 +1,10 @@
-//! Wraps a producer for both modes: hands over records, waits until none is in flight, reports complaints of the client.
+//! Wraps a producer for [`super::exact`] and [`super::plain`]: passes records to it, waits until none is in flight, and reports what
+//! the client complains about.
 //!
 //! `read -> decode -> send -> keep -> read back -> process -> encode -> [write] -> settle`
 //!
-//! Everything here blocks: it runs on the sink's own thread. It stops waiting when the process stops.
+//! All functions block: they run on the sink's own thread. If the sink reads from a disk channel, they stop waiting when the process
+//! stops.
 
 use std::time::{Duration, Instant};
 
@@ -16,7 +18,7 @@ use millstream_record::Batch;
 use super::shape::Shaper;
 use crate::sending::Refused;
 
-/// Time between two checks whether the client's buffer has room.
+/// Time between two checks whether the client's buffer has space.
 const ROOM_WAIT: Duration = Duration::from_millis(1);
 /// Time between two checks for failures while records are in flight. The last answer ends the wait early.
 const FLUSH_WAIT: Duration = Duration::from_millis(10);
@@ -33,7 +35,7 @@ pub(super) struct Link {
     pub(super) failed: Vec<Failed>,
     /// Whether a disk channel keeps the records in flight. Records from memory are written even during a stop.
     durable: bool,
-    /// Purges the producer if no broker acknowledges anything for this long.
+    /// If no broker acknowledges anything for this long, the producer is purged: all its records fail. `None`: never.
     give_up: Option<Duration>,
     /// How many records the producer has accepted.
     accepted: usize,
@@ -59,7 +61,7 @@ impl From<Error> for Halt {
 }
 
 impl Link {
-    /// Creates the link of a sink behind a disk channel.
+    /// Creates the link of a sink that reads from a disk channel.
     pub(super) fn durable(producer: Box<dyn Producer>, context: SinkContext) -> Self {
         Self {
             durable: true,
@@ -67,7 +69,7 @@ impl Link {
         }
     }
 
-    /// Creates the link of a sink behind memory.
+    /// Creates the link of a sink that reads from memory.
     pub(super) fn new(
         producer: Box<dyn Producer>,
         context: SinkContext,
@@ -86,8 +88,8 @@ impl Link {
         }
     }
 
-    /// Hands over the records from `next` on and advances it. Waits while the client's buffer is full; returns as soon as a record
-    /// fails. Adds records that the client refuses to `refused`: number and reason.
+    /// Passes the records from index `next` on to the producer, and advances `next`. Waits while the client's buffer is full, and
+    /// fails if a record fails meanwhile. Adds records that the client refuses to `refused`: number and reason.
     pub(super) fn send(
         &mut self,
         outgoing: &Outgoing,
@@ -145,7 +147,7 @@ impl Link {
         self.listen();
     }
 
-    /// Waits briefly for room in the buffer. Fails as soon as a record has failed.
+    /// Waits briefly for space in the buffer. Fails if a record has failed.
     fn wait(&mut self) -> Result<(), Halt> {
         self.step()?;
         match self.failed.first() {
@@ -159,7 +161,7 @@ impl Link {
         self.heed()
     }
 
-    /// Collects what the client reports; fails if the process stops.
+    /// Collects what the client reports. If the sink reads from a disk channel, fails when the process stops.
     fn heed(&mut self) -> Result<(), Halt> {
         self.watch();
         self.listen();
@@ -193,8 +195,8 @@ impl Link {
         }
     }
 
-    /// Calls `act` in slices until it returns anything but a temporary error, `patience` is over, or the process stops. Behind memory a
-    /// stop does not end it, because the remaining records must still be written.
+    /// Calls `act`, each time for at most [`SLICE`], until it returns anything but a temporary error, `patience` is over, or the
+    /// process stops. With records from memory, a stop does not end the calls, because the remaining records must still be written.
     pub(super) fn patiently<T>(
         &mut self,
         patience: Duration,
@@ -221,8 +223,8 @@ impl Link {
     }
 }
 
-/// Adds records that the client refused (number and reason) to the refused records of their batch, and sorts these by their place
-/// in the batch.
+/// Moves the records that the client refused from `unwanted` (number and reason) to `refused` (byte range in `batch` and reason), and
+/// sorts `refused` by byte range. `first`: the number of the first record of `batch`.
 pub(super) fn place_unwanted(
     batch: &Batch,
     shaper: &Shaper,

@@ -1,15 +1,16 @@
-//! The sink `kafka`: records to topics, exactly once behind a disk channel.
+//! The sink `kafka`: writes records to topics, exactly once behind a disk channel.
 //!
 //! `read -> decode -> send -> keep -> read back -> process -> encode -> [write] -> settle`
 //!
-//! - `shape`: batches to Kafka records (`topics`, `connect`).
-//! - `exact`: behind a disk channel, in transactions with the position (`session`, `position`, `ownership`, `given_up`).
-//! - `plain`: behind memory, without transactions.
-//! - `link`: the producer as both use it. `verdict`: which records brokers refuse permanently.
+//! - `shape`: turns batches into Kafka records (`topics`, `connect`).
+//! - `exact`: delivers from a disk channel, in transactions that include the position (`session`, `position`, `ownership`,
+//!   `given_up`).
+//! - `plain`: delivers from memory, without transactions.
+//! - `link`: wraps the producer for `exact` and `plain`. `verdict`: finds the records that brokers refuse permanently.
 //!
-//! It promises: behind a disk channel, readers of committed records see every record once, even if processes are killed. Behind
-//! memory, a batch is settled when all in-sync replicas have its records. Records that Kafka refuses permanently leave by
-//! `.rejected`.
+//! It promises: if the sink reads from a disk channel, readers of committed records see every record once, even if processes are
+//! killed. If it reads from memory, a batch is settled when all in-sync replicas have its records. Records that Kafka refuses
+//! permanently leave by the port `rejected`.
 
 mod connect;
 mod exact;

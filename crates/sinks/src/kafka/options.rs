@@ -42,12 +42,12 @@ pub(super) struct Config {
     #[serde(default = "yes")]
     pub(super) schemas: bool,
     /// New fields and their templates; never overwrites a field of the record. The format json also adds `time: "{time}"`,
-    /// unless a template here shows the event time. `time: null` leaves it out; `{}` adds nothing.
+    /// unless a template here shows the event time. `time: null` leaves out the field `time`; `{}` adds nothing.
     #[serde(default)]
     pub(super) add: Option<Add>,
     /// How text that is not UTF-8 is written: `base64` (of the whole text), `replace` (U+FFFD for each invalid part) or
-    /// `escape` (`\xff` for each invalid byte). Default: `base64` for json, without a mark; unchanged bytes for raw and
-    /// template.
+    /// `escape` (`\xff` for each invalid byte). Default: `base64` for json, where nothing marks such a text as encoded; unchanged
+    /// bytes for raw and template.
     #[serde(default)]
     pub(super) invalid_utf8: Option<InvalidUtf8>,
     /// Field that `format: raw` writes. Default: `message`.
@@ -62,24 +62,24 @@ pub(super) struct Config {
     /// Compression of record batches.
     #[serde(default)]
     pub(super) compression: Compression,
-    /// When records leave together.
+    /// How records are gathered into batches.
     #[serde(default)]
     pub(super) batch: Batching,
     /// Maximum size of a record: key, value and headers, before compression. Larger records are rejected; so are those that
     /// exceed their topic's `max.message.bytes`.
     #[serde(default = "record_max")]
     pub(super) record_max: Size,
-    /// Bytes that may wait in the client for the brokers.
+    /// Maximum bytes of records in the client that brokers have not acknowledged yet.
     #[serde(default = "buffer")]
     pub(super) buffer: Size,
     /// Behind a disk channel: the topic whose partition 0 holds the position that is committed with the records. Default: the
-    /// topic itself; with a template, `_millstream`, which is created if it does not exist.
+    /// option `topic`; if that is a template, `_millstream`, which is created if it does not exist.
     #[serde(default)]
     pub(super) position: Option<String>,
     /// How a cluster that fails is retried.
     #[serde(default)]
     pub(super) retry: Retry,
-    /// Encryption of connections: `true`, or a block.
+    /// Encryption of connections: `true`, or a block of options.
     #[serde(default)]
     pub(super) tls: Option<Tls>,
     /// How the sink authenticates.
@@ -111,8 +111,8 @@ fn record_max() -> Size {
     Size::bytes(1_000_000)
 }
 
-/// Small enough to stay in the cache until the producer's thread reads it. With a cluster that takes 10 ms to answer it allows
-/// 400 MB/s.
+/// Small enough for the records to stay in the CPU cache until the producer's thread reads them. If the cluster answers within 10 ms,
+/// it allows 400 MB/s.
 fn buffer() -> Size {
     Size::mib(4)
 }
@@ -124,7 +124,7 @@ pub(super) enum Format {
     /// One JSON object: the record's own fields and what `add` names. A line becomes `{"message": line}`.
     #[default]
     Json,
-    /// The field `message` (option `field`); a line as it is.
+    /// The field `message` (option `field`); a plain line is written unchanged.
     Raw,
     /// A MessagePack entry `[time, record]`. A line becomes `{"message": line}`.
     Msgpack,
@@ -134,7 +134,7 @@ pub(super) enum Format {
     Connect,
 }
 
-/// When records leave together.
+/// How records are gathered into batches.
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Batching {
@@ -142,7 +142,7 @@ pub(super) struct Batching {
     pub(super) size: Size,
     /// Maximum records of a batch; 0 sets no limit.
     pub(super) records: u32,
-    /// Time that the first record of a batch waits for more. A batch that a checkpoint waits for leaves at once.
+    /// Time that the first record of a batch waits for more. A batch that a checkpoint waits for is sent immediately.
     pub(super) linger: Period,
 }
 
@@ -151,7 +151,7 @@ impl Default for Batching {
         Self {
             size: Size::mib(1),
             records: 0,
-            // Applies only where no checkpoint waits for the answer. Full batches are cheapest for brokers and readers.
+            // Delays a batch only while no checkpoint waits for it. Full batches are cheapest for brokers and readers.
             linger: Period::millis(100),
         }
     }
@@ -224,7 +224,7 @@ impl Config {
             add: self.add.clone(),
             field: self.field.clone(),
             template: self.template.clone(),
-            // Each record is a message.
+            // Each record is a separate message, which needs no delimiter.
             delimiter: (format != Wire::Msgpack).then(String::new),
             invalid_utf8: self.invalid_utf8,
             ..Options::default()
@@ -235,7 +235,7 @@ impl Config {
     pub(super) fn encoder(&self) -> Encoder {
         let zone = self.zone().unwrap_or(TimeZone::UTC);
         let encoder = self.wire().encoder(&zone);
-        encoder.expect("the same options made one when they were checked")
+        encoder.expect("these options made an encoder when they were checked")
     }
 
     /// The topic that holds the position.
@@ -252,7 +252,7 @@ impl Config {
         self.topic.depends() != Depends::Nothing
     }
 
-    /// The options of a producer without transactions. `batch_max`: the largest batch, in bytes, that topics are known to accept.
+    /// The options of a producer without transactions. `batch_max`: the smallest known limit of a topic, in bytes.
     pub(super) fn producer(&self, batch_max: usize) -> ProducerOptions {
         let record_bytes = self.record_max.as_usize().max(1000);
         // The size before compression stays below every limit, so the compressed batch does, too.

@@ -9,8 +9,8 @@ use super::position::Committed;
 pub(super) struct Ownership {
     pub(super) channel: u128,
     pub(super) owner: u64,
-    /// The owner at the last check (`Some(None)`: there was none); None before the first check. A different owner at the next check
-    /// has taken over since.
+    /// The owner at the last check (`Some(None)`: no position was committed); `None` before the first check. If the next check finds
+    /// a different owner, that process has taken over in between.
     seen: Option<Option<u64>>,
 }
 
@@ -23,8 +23,8 @@ impl Ownership {
         }
     }
 
-    /// Checks the owner of the committed position. Fails if it is neither this process nor the owner seen last: then it is a
-    /// successor.
+    /// Checks the owner of the committed position. Fails if it is a successor: neither this process nor the owner at the last check.
+    /// The first check accepts any owner.
     pub(super) fn check(&mut self, committed: Option<&Committed>) -> Result<(), Failure> {
         let owner = committed.map(|committed| committed.owner);
         let known = owner.is_none_or(|owner| owner == self.owner);
@@ -40,7 +40,7 @@ impl Ownership {
         Ok(())
     }
 
-    /// Whether it has checked the owner before.
+    /// Whether the owner has been checked before.
     pub(super) fn has_checked(&self) -> bool {
         self.seen.is_some()
     }
@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_owner_that_appears_after_the_first_look_is_a_successor() {
+    fn an_owner_that_appears_after_the_first_check_is_a_successor() {
         let committed = |owner| Ownership::new(7, owner).commit(Position { epoch: 1, seq: 2 });
         let mut ours = Ownership::new(7, 1);
         ours.check(Some(&committed(9))).unwrap();

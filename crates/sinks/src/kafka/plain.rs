@@ -1,11 +1,12 @@
-//! Behind memory: an idempotent producer without transactions. A checkpoint is settled when everything before it is acknowledged.
+//! Delivers records from a channel in memory: with an idempotent producer, without transactions. A checkpoint is settled when
+//! everything before it is acknowledged.
 //!
 //! `read -> decode -> send -> keep -> read back -> process -> encode -> [write] -> settle`
 //!
-//! Memory cannot be reread, so batches are held until the checkpoint behind them is settled. Failed records are encoded and sent
-//! again, unless brokers refuse them permanently. The client retries temporary failures on its own. So a failure here means that
-//! records were refused (access rights, a missing topic, a size, a bad record) or that the producer cannot be used any more. Order
-//! is kept except for refused records.
+//! Such a channel cannot be reread, so batches are held until the checkpoint after them is settled. Failed records are encoded
+//! and sent again, unless brokers refuse them permanently. The client retries temporary failures on its own. So a failure here means
+//! that records were refused (access rights, a missing topic, a size, a bad record) or that the producer cannot be used any more.
+//! Records keep their order, except refused ones.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -28,7 +29,7 @@ use crate::sending::{Input, Lane, Outage, Refused, Then};
 struct Held {
     /// Its number in the lane.
     number: u64,
-    /// The numbers of its records: the first, and how many.
+    /// The number of its first record, and how many records it has.
     first: usize,
     count: usize,
     batch: Batch,
@@ -120,7 +121,7 @@ impl Plain<'_> {
         refused.clear();
     }
 
-    /// Hands over the encoded records. Returns false if the client accepts no more; the remaining records then count as failed.
+    /// Passes the encoded records to the client. Returns `false` if it accepts no more; the remaining records then count as failed.
     fn send(&mut self) -> bool {
         if self.outgoing.records.is_empty() {
             return true;
@@ -173,7 +174,7 @@ impl Plain<'_> {
         loop {
             let mut overdue = false;
             if let Some(link) = &mut self.link {
-                // The result is ignored: only a stop ends it early, and behind memory a stop does not end the delivery.
+                // The result is ignored: `drain` fails only if the process stops, and with records from memory not even then.
                 drop(link.drain());
                 self.failed.append(&mut link.failed);
                 overdue = std::mem::take(&mut link.overdue);
@@ -194,7 +195,7 @@ impl Plain<'_> {
             let too_large = |failed: &&Failed| failed.error.kind == Kind::TooLarge;
             let large = failed.iter().find(too_large);
             let unlearned = large.and_then(|first| self.learn_limit(first));
-            // Failures that do not change the next attempt, which would fail the same way.
+            // Whether the next attempt would fail in the same way, because nothing was learned from this failure.
             let stuck = |failed: &&Failed| match failed.error.kind {
                 Kind::TooLarge => unlearned.is_some(),
                 _ => !is_verdict(&failed.error),
@@ -209,8 +210,8 @@ impl Plain<'_> {
                 let given_up = failed.iter().filter(stuck);
                 unfit.extend(given_up.map(|failed| (failed.number, given_up_for(&failed.error))));
             }
-            // A refusal concerns a topic or a record. Any other error concerns the producer or its settings, so the next one is
-            // new.
+            // A refusal concerns a topic or a record. Any other error concerns the producer or its settings, so a new producer is
+            // created.
             let renew = error.is_some_and(|error| error.kind != Kind::Refused);
             if renew || alone || large.is_some() {
                 self.link = None;
@@ -220,7 +221,7 @@ impl Plain<'_> {
         }
     }
 
-    /// Asks for the limit of the topic that refused a record as too large. Returns the error if that fails.
+    /// Asks the brokers for the limit of the topic that refused a record as too large. Returns the error if the request fails.
     fn learn_limit(&mut self, failed: &Failed) -> Option<Error> {
         let link = self.link.as_mut()?;
         let patience = self.sink.config.retry.timeout.as_duration();

@@ -1,11 +1,11 @@
-//! The position that is committed with the records: text in the metadata of an offset.
+//! The position that is committed with the records, as text in the metadata of a consumer group's offset.
 //!
 //! ```text
 //! millstream 1 CHANNEL EPOCH.SEQ OWNER
 //! ```
 //! CHANNEL is the id of the disk channel. OWNER is a random number that each start of the program draws. Both are hexadecimal. The
-//! offset is in the group `millstream-CHANNEL-SINK`, which never has a member; the transactional id has the same name. So each pair
-//! of channel and sink has one position, and only the producer that started last may move it.
+//! consumer group is `millstream-CHANNEL-SINK`, which never has a member; the transactional id has the same name. So each pair of
+//! channel and sink has one position, and only the producer that started last may move the position.
 
 use millstream_pipeline::failure::Failure;
 use millstream_record::Position;
@@ -56,7 +56,7 @@ impl Committed {
     }
 }
 
-/// The name of the group and of the transactional id of one sink behind one channel.
+/// The name of the consumer group and of the transactional id of a sink that reads from a channel.
 pub(super) fn identity(channel: u128, sink: &str) -> String {
     format!("millstream-{channel:032x}-{sink}")
 }

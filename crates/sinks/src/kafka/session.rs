@@ -1,4 +1,4 @@
-//! One session behind a disk channel: the life of one producer.
+//! One session of a sink that reads from a disk channel: the life of one producer.
 //!
 //! `read -> decode -> send -> keep -> read back -> process -> encode -> [write] -> settle`
 //!
@@ -25,18 +25,18 @@ use super::{
 };
 use crate::sending::{Refused, by_reason};
 
-/// Time for a broker to abort an open transaction when the process ends; otherwise the next start does it.
+/// Time limit for aborting an open transaction when the process ends. If it is exceeded, the next start aborts the transaction.
 const ABORT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Why a session ended.
 pub(super) enum End {
     /// The process stops.
     Stopped,
-    /// It learned something that changes the next attempt, which follows without a wait.
+    /// The session learned something that changes the next attempt, which follows without a back-off.
     Learned,
     /// A failure that is retried after a wait.
     Trouble(Error),
-    /// The supervisor decides.
+    /// A failure that ends the sink. The supervisor decides what follows.
     Failure(Failure),
 }
 
@@ -66,7 +66,7 @@ pub(super) struct Carried<'a> {
     pub(super) verdicts: Verdicts,
     /// Unsettled records that brokers refuse permanently.
     pub(super) unfit: Unfit,
-    /// The position up to which each record is sent in a separate batch; None if none is.
+    /// The position up to which each record is sent in a separate batch. `None`: records are sent together.
     pub(super) suspected: Option<Position>,
 }
 
@@ -103,7 +103,7 @@ pub(super) struct Session {
     stored: bool,
     /// How many records have been numbered.
     numbered: usize,
-    /// The batches of the open transaction: the number of the first record, and the position.
+    /// The batches of the open transaction: of each, the number of its first record, and its position.
     batches: Vec<(usize, Option<Position>)>,
 }
 
@@ -136,7 +136,8 @@ impl Session {
         })
     }
 
-    /// Fences the predecessor and reads the position. The caller claims it by committing it again at once.
+    /// Fences the predecessor and reads the position (`None`: none is committed). The caller must claim the position: commit it again
+    /// immediately.
     pub(super) fn find(&mut self, carried: &mut Carried<'_>) -> Result<Option<Position>, End> {
         let patience = carried.patience();
         if carried.ownership.has_checked() {
@@ -259,14 +260,14 @@ impl Session {
         Ok(checkpoint.kept().await?)
     }
 
-    /// Makes everything up to `position` visible, and the position with it. Nothing may be in flight.
+    /// Commits the transaction: makes all records up to `position` visible, together with the position. Nothing may be in flight.
     pub(super) fn commit(
         &mut self,
         position: Position,
         carried: &mut Carried<'_>,
     ) -> Result<(), End> {
         self.batches.clear();
-        // A topic that does not exist cannot hold a position; the first record creates it.
+        // A topic that does not exist cannot hold a position. The first record creates the topic.
         if !self.in_transaction && !self.stored {
             return Ok(());
         }
@@ -317,7 +318,7 @@ impl Session {
     /// Aborts an open transaction because the process ends, so that readers need not wait for the next start.
     pub(super) fn abort(&mut self) {
         if self.in_transaction {
-            // If it fails now, the next start does it.
+            // If this fails, the next start aborts the transaction.
             drop(self.link.producer.abort(ABORT_TIMEOUT));
         }
     }

@@ -23,7 +23,7 @@ use super::{
 };
 use crate::sending::Refused;
 
-/// Makes records of batches. One per lane.
+/// Turns batches into Kafka records. One per lane.
 pub(super) struct Shaper {
     values: Values,
     topics: Topics,
@@ -72,7 +72,7 @@ impl Shaper {
         }
     }
 
-    /// Appends the records of a batch, numbered from `first` on; returns how many numbers they took.
+    /// Appends the records of a batch, numbered from `first` on; returns how many numbers were used.
     pub(super) fn shape(
         &mut self,
         batch: &Batch,
@@ -162,7 +162,7 @@ impl Shaper {
         count
     }
 
-    /// Appends one record whose value is written; writes its key and headers behind the value.
+    /// Appends one record whose value is already written; writes its key and headers after the value.
     #[inline]
     fn add(
         &mut self,
@@ -202,7 +202,7 @@ impl Shaper {
                 outgoing.records.pop();
                 outgoing.headers.truncate(headers);
                 return Err(format!(
-                    "the record takes {size} bytes, and the topic {name} takes {max} (max.message.bytes)"
+                    "the record has {size} bytes, and the topic {name} accepts at most {max} (max.message.bytes)"
                 ));
             }
         }
@@ -210,7 +210,7 @@ impl Shaper {
     }
 }
 
-/// How many bytes of an entry are its record.
+/// The length of the record in an entry, in bytes.
 fn rest(
     timed: &millstream_wire::record::TimedRecord<'_>,
     batch: &Batch,

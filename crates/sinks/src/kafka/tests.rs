@@ -20,7 +20,7 @@ struct Bench {
     _directory: tempfile::TempDir,
 }
 
-/// A sink with these options (in JSON, without the braces) in front of a broker in memory.
+/// A sink with these options (in JSON, without the braces) that writes to a broker in memory.
 fn bench(upstream: Upstream, options: &str) -> Bench {
     let directory = tempfile::tempdir().unwrap();
     let options = format!(
@@ -184,7 +184,7 @@ async fn topics_keys_and_headers_come_from_the_record() {
 }
 
 #[tokio::test]
-async fn connect_writes_key_and_value_and_refuses_single_records() {
+async fn connect_writes_the_key_and_value_of_lines() {
     let mut bench = exact(r#""topic": "t", "format": "connect""#);
     drop(bench.upstream.put(rig::lines("tg", "a\nb\n"), false));
     bench.upstream.close();
@@ -197,7 +197,7 @@ async fn connect_writes_key_and_value_and_refuses_single_records() {
 }
 
 #[test]
-fn wrong_options_are_refused_at_their_place() {
+fn wrong_options_are_reported_by_name() {
     for (options, said) in [
         (r#"{"topic": "t"}"#, "brokers"),
         (r#"{"brokers": "a:1"}"#, "topic"),

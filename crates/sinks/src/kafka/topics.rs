@@ -11,10 +11,10 @@ use millstream_wire::{
     template::{Depends, Renderer, Template},
 };
 
-/// Remembers this many names, then forgets all of them.
+/// Maximum number of names that are remembered. When it is reached, all are forgotten.
 const NAMES_MAX: usize = 10_000;
 
-/// The limits of topics, learned from the batches that they refused.
+/// The limits of topics that have refused a batch as too large.
 #[derive(Clone, Debug)]
 pub(super) struct Limits {
     /// The largest record that a topic accepts, in bytes, for topics that have refused one.
@@ -55,7 +55,7 @@ pub(super) struct Topics {
     renderer: Renderer,
     depends: Depends,
     indices: HashMap<Vec<u8>, Result<usize, &'static str>>,
-    /// The last topic, which the next record usually has, too.
+    /// The topic of the last record. The next record usually has the same topic.
     last: Vec<u8>,
     found: Option<Result<usize, &'static str>>,
     next: Vec<u8>,

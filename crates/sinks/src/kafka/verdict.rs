@@ -3,8 +3,8 @@
 //! `read -> decode -> send -> keep -> read back -> process -> encode -> [write] -> settle`
 //!
 //! A broker refuses a whole batch for one bad record (no key in a compacted topic, a time too far ahead). Kafka since 2.4 names the
-//! bad records. If a broker does not, everything is sent again, each record in a separate batch, so that a refused batch is one bad
-//! record.
+//! bad records. If a broker does not, everything is sent again, each record in a separate batch. A refused batch then identifies one
+//! bad record.
 
 use millstream_kafka::{Error, Failed, Kind, ProducerOptions};
 
@@ -19,7 +19,7 @@ pub(super) struct Verdicts {
 
 impl Verdicts {
     /// Learns from failures. Returns the numbers and reasons of the records that brokers refuse permanently; an empty list if each
-    /// record has to be sent alone first; None if the failures are about something else.
+    /// record must first be sent alone to find them; `None` if the failures have another cause.
     pub(super) fn judge(&mut self, failed: &[Failed]) -> Option<Vec<(usize, String)>> {
         let of = |kind| move |failed: &&Failed| failed.error.kind == kind;
         self.named |= failed.iter().any(|failed| of(Kind::Neighbour)(&failed));
@@ -83,7 +83,7 @@ mod tests {
         for (kinds, unfit) in [
             (&[Suspect, Neighbour, Suspect, Again][..], Some(&[0, 2][..])),
             (&[Neighbour, Suspect], Some(&[1])),
-            // Two batches, each with one.
+            // Two batches, each with one bad record.
             (&[Neighbour, Suspect, Suspect, Neighbour], Some(&[1, 2])),
             (&[Suspect], Some(&[0])),
             // The broker does not name the bad ones, or all of them are bad.

@@ -35,9 +35,9 @@ type Uploads = Vec<(String, String)>;
 pub(super) struct Begun {
     disk: Arc<dyn Disk>,
     path: PathBuf,
-    /// Opened when it is first needed.
+    /// The journal and its uploads; opened when they are first needed.
     open: Option<(Journal, Uploads)>,
-    /// Published since the last [`Begun::forget`].
+    /// Ids of the uploads published since the last [`Begun::forget`].
     done: HashSet<String>,
 }
 
@@ -55,14 +55,14 @@ impl Begun {
         }
     }
 
-    /// The uploads that were begun and not published.
+    /// Returns the uploads that were begun and not published.
     pub(super) fn all(&mut self) -> Uploads {
         // An unreadable journal counts as empty.
         let opened = self.open();
         opened.map_or_else(|_| Vec::new(), |(_, uploads)| uploads.clone())
     }
 
-    /// Notes an upload.
+    /// Notes an upload that was begun.
     pub(super) fn note(&mut self, id: &str, path: &str) -> io::Result<()> {
         let (journal, uploads) = self.open()?;
         uploads.push((id.to_owned(), path.to_owned()));
@@ -98,7 +98,7 @@ impl Begun {
         Ok(())
     }
 
-    /// Replaces the journal by these uploads; removes it if there are none.
+    /// Replaces the content of the journal with these uploads. Removes the journal if there are none.
     pub(super) fn keep(&mut self, left: &[(String, String)]) -> io::Result<()> {
         let path = self.path.clone();
         let disk = self.disk.clone();
@@ -156,7 +156,7 @@ fn uploads(recovered: &Recovered) -> Uploads {
     uploads
 }
 
-/// Converts a text of version 1. Anything else counts as empty.
+/// Converts a journal of version 1. Any other content counts as empty.
 fn older([bytes, _]: [Option<&[u8]>; 2]) -> Option<Recovered> {
     let text = std::str::from_utf8(bytes?).unwrap_or_default();
     let lines = text.lines().filter(|line| line.contains(' '));
@@ -230,7 +230,7 @@ mod tests {
             Ok(begun)
         }
 
-        /// The id of the newest upload; the last three are kept.
+        /// Returns the id of the newest upload; the last three uploads stay in the journal.
         fn number(&self) -> u64 {
             let uploads = self.open.as_ref().map(|(_, uploads)| uploads);
             let newest = uploads.and_then(|uploads| uploads.last());

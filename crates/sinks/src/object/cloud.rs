@@ -2,9 +2,9 @@
 //!
 //! `encode -> [write] -> settle`
 //!
-//! The ticket of an output has the ids of its upload and parts, which is all that is needed to complete the upload. Every request
-//! is repeatable and is retried until it succeeds. A note on this machine lists the uploads that were begun, so that the next start
-//! can abort those that no manifest names; they would only cost space.
+//! The ticket of an output contains the ids of its upload and parts, which suffice to complete the upload. Every request is
+//! repeatable and is retried until it succeeds. A local journal (`begun`) lists the uploads that were begun, so that the next start
+//! can abort those that no manifest names. If it does not, they only cost space in the store.
 
 use std::{cell::Cell, io, sync::Arc};
 
@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use super::{begun::Begun, trouble::trouble};
 use crate::publish::{Patience, Place, Published, Put, Store};
 
-/// S3 accepts 10,000 parts.
+/// Maximum number of parts of an upload. S3 accepts 10,000.
 const PARTS_MAX: u64 = 9_000;
 
 /// The operations that the stores support.
@@ -29,9 +29,9 @@ impl<T: ObjectStore + MultipartStore> Objects for T {}
 /// A bucket.
 pub(super) struct Cloud {
     pub(super) objects: Arc<dyn Objects>,
-    /// Its URL in the configuration, for errors.
+    /// The URL in the configuration, for errors.
     pub(super) url: String,
-    /// The directory in the bucket that everything is below.
+    /// The directory in the bucket below which all objects are.
     pub(super) root: String,
     pub(super) part_bytes: usize,
     pub(super) patience: Patience,
@@ -80,7 +80,7 @@ impl Cloud {
         Ok(())
     }
 
-    /// Logs a failure to note an upload. A missing note only costs space in the store.
+    /// Logs a failure to note an upload. An upload that is not in the journal only costs space in the store.
     fn tell(&self, noted: io::Result<()>) {
         if let Err(error) = noted {
             let text = format_args!("cannot note which uploads were begun: {error}");
@@ -151,8 +151,9 @@ impl Store for Cloud {
             .keep_trying(async || {
                 let parts = parts.iter().map(part).collect();
                 let completed = self.objects.complete_multipart(&path, &id, parts).await;
-                // Only the object proves the result. An earlier attempt or run may have created it. And a server that died while it
-                // completed an upload has reported success to the next attempt although there was no object.
+                // Only the existence of the object proves the result. If the request failed, an earlier attempt or run may have
+                // created the object. If it succeeded, the object may still be missing: a server that was killed while it completed
+                // an upload has been observed to report success to the next attempt.
                 match (self.objects.head(&path).await, completed) {
                     (Ok(_), _) => Ok(Published::Done),
                     (Err(Error::NotFound { .. }), Err(refused)) if is_gone(&refused) => {
@@ -197,7 +198,7 @@ impl Store for Cloud {
                 }
             }
         }
-        // The next start retries them.
+        // The next start retries to abort these.
         let kept = self.begun.keep(&left);
         self.tell(kept);
         Ok(())
@@ -265,13 +266,13 @@ impl Store for Cloud {
     }
 }
 
-/// Whether a store reports that an upload or some of its parts are missing: no retry can complete it.
+/// Whether a store reports that an upload or some of its parts are missing, so that no retry can complete it.
 fn is_gone(error: &Error) -> bool {
     is_no_upload(error) || error.to_string().contains("InvalidPart")
 }
 
-/// Whether a store reports that there is no such upload, in any form that the crate returns. An unknown key or bucket says
-/// nothing about the upload.
+/// Whether a store reports that there is no such upload, in any of the forms that the crate returns. An error about an unknown key
+/// or bucket does not mean that the upload is missing.
 fn is_no_upload(error: &Error) -> bool {
     let text = error.to_string();
     let elsewhere = ["XAdminUserNotFound", "NoSuchBucket"];

@@ -35,7 +35,7 @@ pub(super) enum Scheme {
 }
 
 impl Scheme {
-    /// Splits a URL into its scheme and the part behind `://`.
+    /// Splits a URL into its scheme and the part after `://`. Returns None if the scheme is unknown.
     pub(super) fn of(url: &str) -> Option<(Self, &str)> {
         let (scheme, rest) = url.split_once("://")?;
         let scheme = match scheme {
@@ -49,7 +49,7 @@ impl Scheme {
     }
 }
 
-/// Credentials. Missing ones come from the environment, as the store's own tools read them.
+/// Credentials. Missing values are read from the environment variables that the store's own tools use.
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct Auth {
@@ -58,7 +58,7 @@ pub(super) struct Auth {
     /// S3: the secret access key. Azure: the account's key.
     #[schemars(with = "Option<String>")]
     pub(super) secret_key: Option<Secret>,
-    /// S3: the token of a session.
+    /// S3: the session token of temporary credentials.
     #[schemars(with = "Option<String>")]
     pub(super) token: Option<Secret>,
     /// Google: the JSON key of a service account, such as `${file:gcs.json}`.
@@ -66,7 +66,7 @@ pub(super) struct Auth {
     pub(super) service_account: Option<Secret>,
 }
 
-/// A bucket and its connection.
+/// A bucket, and how to reach it.
 #[derive(Clone, Debug)]
 pub(super) struct Bucket {
     pub(super) scheme: Scheme,
@@ -81,7 +81,7 @@ pub(super) struct Bucket {
 pub(super) struct Http {
     /// The timeout of a connection and of a response.
     pub(super) timeout: Duration,
-    /// The option `tls`; `None`: the system's roots.
+    /// The option `tls`; None for the system's root certificates.
     pub(super) tls: Option<Arc<ClientConfig>>,
 }
 
@@ -189,11 +189,11 @@ fn az(bucket: &Bucket) -> MicrosoftAzureBuilder {
     builder
 }
 
-/// Sets the cryptography of all rustls connections of the process, which rustls requires once.
+/// Sets the cryptography provider of rustls, which rustls requires once for the whole process.
 fn one_provider() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        // An error means that it is set already.
+        // An error means that a provider is set already.
         let _ = rustls::crypto::ring::default_provider().install_default();
     });
 }

@@ -1,4 +1,5 @@
-//! `file://`: a local directory as the destination. Outputs are files in use that are renamed.
+//! `file://`: a local directory as the destination. An output is a file with a temporary name (in use) that is renamed to publish
+//! it.
 //!
 //! `encode -> [write] -> settle`
 
@@ -20,7 +21,7 @@ use crate::{
 pub(super) struct Local {
     root: PathBuf,
     directories: Directories,
-    /// Makes the names of drafts unique.
+    /// Counts the files created by `put_if_absent`, so that their temporary names are unique.
     puts: u64,
 }
 
@@ -85,13 +86,15 @@ impl Store for Local {
     async fn publish(&mut self, place: &Place, _: &str) -> Result<Published, Failure> {
         let (from, to) = (self.at(&place.in_use), self.at(&place.path()));
         let published = self.make_directory(&to).and_then(|()| {
-            // A rename would replace it. No other process creates a file with this name in between.
+            // A rename would replace the existing file. No other process creates a file with this name between this check and the
+            // rename.
             if to.exists() && from.exists() {
                 return Err(io::Error::new(io::ErrorKind::AlreadyExists, OCCUPIED));
             }
             match fs::rename(&from, &to) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                    // The existing file must be durable, too, because its name may not be synced yet.
+                    // If the target exists, an earlier attempt has renamed the file. The sync below makes the new name durable, in
+                    // case that attempt was killed before its sync.
                     if !to.exists() {
                         return Ok(Published::Gone);
                     }
@@ -124,7 +127,7 @@ impl Store for Local {
             let mut file = File::create(&new)?;
             file.write_all(bytes)?;
             file.sync_all()?;
-            // A link fails if the name exists, which a rename does not guarantee everywhere.
+            // A hard link fails if the name exists. A rename without replacement is not available everywhere.
             let linked = fs::hard_link(&new, &path);
             fs::remove_file(&new)?;
             sync_directory(directory_of(&path))?;

@@ -1,12 +1,13 @@
-//! The sink `object`: records as objects of S3, Google Cloud Storage or Azure, or as files of a local directory.
+//! The sink `object`: writes records as objects to S3, Google Cloud Storage or Azure, or as files into a local directory.
 //!
 //! `read -> decode -> send -> keep -> read back -> process -> encode -> [write] -> settle`
 //!
-//! Where to look: `crate::publish` does the work; `options` is the configuration, `cloud` a bucket as the destination, `local` a
-//! directory, `connect` creates the client, `trouble` turns errors into advice, and `probe` serves `check --connect`.
+//! Where to look: `crate::publish` does the work; `options` is the configuration, `cloud` makes a bucket the destination (`begun`
+//! is its journal of uploads), `local` a directory, `connect` creates the client, `trouble` adds advice to errors, and `probe`
+//! serves `check --connect`.
 //!
-//! Promise (docs/delivery.md): behind a durable channel every record is published exactly once; behind memory it is published
-//! before it is settled. `wire` encodes the records, and the crate object_store signs and sends the requests.
+//! Promise (docs/delivery.md): behind a durable channel every record is published exactly once; behind memory every record is
+//! published before it is settled. `wire` encodes the records, and the crate object_store signs and sends the requests.
 
 mod begun;
 mod cloud;
@@ -56,16 +57,16 @@ pub const COMPONENT: Component = Component {
 struct ObjectSink {
     settings: Settings,
     format: Formatting,
-    /// `format: parquet`.
+    /// Whether the format is Parquet.
     columnar: bool,
     codec: Option<Codec>,
     scheme: Scheme,
-    /// The constant directories, without the bucket.
+    /// The constant directories of the URL, without the bucket.
     root: String,
-    /// The constant prefix of the URL, for messages.
+    /// The URL as configured, for messages.
     url: String,
     bucket: Bucket,
-    /// `None`: the defaults of `https://`.
+    /// TLS settings; None for the defaults of `https://`.
     tls: Option<ClientTls>,
     part_bytes: usize,
     retry: Retry,
@@ -84,7 +85,7 @@ impl ObjectSink {
         let (Ok(tls), true) = (tls, problems.is_empty()) else {
             return Err(problems);
         };
-        // `problems` has checked all of this.
+        // `problems` has checked that the URL can be parsed.
         let (scheme, rest) = Scheme::of(config.url.as_str()).unwrap_or((Scheme::File, ""));
         let path = Template::parse(rest).unwrap_or_else(|_| config.url.clone());
         let (root, directory) = split_root(&path);
@@ -156,7 +157,7 @@ impl ObjectSink {
         Http { timeout, tls }
     }
 
-    /// Runs over a bucket.
+    /// Runs the sink with a bucket as the destination.
     async fn run_over(
         &self,
         objects: Arc<dyn Objects>,
@@ -178,7 +179,7 @@ impl ObjectSink {
     }
 }
 
-/// The compression of the blocks of an Avro file.
+/// Returns the compression of the blocks of an Avro file.
 fn blocks(codec: Option<Codec>) -> container::Codec {
     match codec {
         None => container::Codec::Null,
@@ -187,7 +188,7 @@ fn blocks(codec: Option<Codec>) -> container::Codec {
     }
 }
 
-/// The suffix of object names of this format.
+/// Returns the suffix of object names of this format.
 fn extension(format: Format) -> &'static str {
     match format {
         Format::Json => ".json",

@@ -1,4 +1,4 @@
-//! The options and their checks.
+//! The options of the sink `object`, and their checks.
 
 use millstream_config::{Node, Problem, Size};
 use millstream_net::{ClientTls, Tls};
@@ -14,18 +14,19 @@ use crate::{
     sending::Retry,
 };
 
-/// The format that only this sink has.
+/// The name of the format that only this sink has.
 pub(super) const PARQUET: &str = "parquet";
-/// The limits of stores for all parts but the last.
+/// The sizes that stores accept for all parts but the last.
 const PART_MIN: Size = Size::mib(5);
 const PART_MAX: Size = Size::gib(4);
 
-/// The options of the sink `object`, beside those of the format.
+/// The options of the sink `object`, in addition to those of the format.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Config {
-    /// Where to write: `s3://BUCKET/DIRECTORIES`, `gs://BUCKET/DIRECTORIES`, `az://CONTAINER/DIRECTORIES` or `file:///DIRECTORIES`. The directories are
-    /// a template, each value of which is one part (`s3://logs/{host}/%F/%H`). The sink chooses the names of the objects.
+    /// Where to write: `s3://BUCKET/DIRECTORIES`, `gs://BUCKET/DIRECTORIES`, `az://CONTAINER/DIRECTORIES` or `file:///DIRECTORIES`.
+    /// The directories are a template in which each value becomes one part of the path (`s3://logs/{host}/%F/%H`). The sink chooses
+    /// the names of the objects.
     pub(super) url: Template,
     /// The server to use instead of the cloud's own: `https://minio.example:9000`, or `http://` without TLS.
     pub(super) endpoint: Option<String>,
@@ -42,8 +43,8 @@ pub(super) struct Config {
     /// The prefix of object names.
     #[serde(default)]
     pub(super) prefix: String,
-    /// The compression of objects, whose names then end with `.gz` or `.zst`. For Parquet: the compression of its columns, and
-    /// names end with `.parquet`.
+    /// The compression of objects, whose names then end with `.gz` or `.zst`. With `format: parquet`, the columns are compressed,
+    /// and names end with `.parquet`.
     #[serde(default)]
     pub(super) compression: Compression,
     /// When objects are finished and published.
@@ -52,10 +53,10 @@ pub(super) struct Config {
     /// The size of the parts in which an object is uploaded, except the last one.
     #[serde(default = "part")]
     pub(super) part: Size,
-    /// The most objects that are written at a time; beyond that the least recently used one is finished.
+    /// Maximum number of objects that are written at a time; to begin another one, the least recently used object is finished.
     #[serde(default = "open_max")]
     pub(super) open_max: u32,
-    /// The most memory of all objects together; beyond that the largest one is finished.
+    /// Maximum memory of all objects together; above it, the largest object is finished.
     #[serde(default = "held_max")]
     pub(super) held_max: Size,
     /// The retry policy for a store that fails. `give_up` must be `never`.
@@ -76,7 +77,7 @@ fn held_max() -> Size {
 }
 
 impl Config {
-    /// The problems of options that parse but cannot be used.
+    /// Returns a problem for each option that can be parsed but not used.
     pub(super) fn problems(&self, node: &Node) -> Vec<Problem> {
         let mut problems = Vec::new();
         let mut wrong = |option: &str, message: &str, help: &str| {
@@ -145,7 +146,7 @@ impl Config {
         problems
     }
 
-    /// The option `tls`, if the connection is secured.
+    /// Returns the checked option `tls`, or None if it is not set.
     pub(super) fn tls(&self, node: &Node) -> Checked<Option<ClientTls>> {
         let wrong = |option: &str, message: &str, help: &str| {
             Err(vec![node.problem_at(option, message).help(help)])
@@ -186,7 +187,7 @@ pub(super) fn read(node: &Node, columnar: bool) -> Checked<(Formatting, Config)>
     Ok((format.without_time(), config))
 }
 
-/// The options with `format: parquet` among the formats.
+/// Returns the schema of the options, with `parquet` added to the formats.
 pub(super) fn schema() -> Schema {
     let mut schema = schema_with::<Config>();
     let formats = schema.pointer_mut("/$defs/Format/oneOf");

@@ -10,7 +10,7 @@ use crate::probe::{self, PATIENCE};
 pub(super) fn bucket(sink: &ObjectSink) -> Result<String, Failure> {
     let http = sink.http(PATIENCE, &Reporter::new(&sink.settings.sink));
     let objects = connect::connect(&sink.bucket, &http)?;
-    // Few objects are here, even in a full bucket.
+    // This directory holds few objects, even in a full bucket.
     let directory = format!("{}/_millstream/{}", sink.root, sink.settings.sink);
     let directory = Path::from(directory);
     let failed = |verb: &str, path: &Path, error| trouble(&sink.url, verb, path, &error);

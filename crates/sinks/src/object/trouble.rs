@@ -5,10 +5,10 @@ use std::error::Error as _;
 use millstream_pipeline::failure::Failure;
 use object_store::{Error, path::Path};
 
-/// The most characters of a response that are shown: some stores send pages of XML.
+/// Maximum number of characters of a response in a message: some stores send pages of XML.
 const ANSWER_CHARS_MAX: usize = 400;
 
-/// The failure of a request to the store of `url`.
+/// Returns the failure of a request to the store at `url`.
 pub(super) fn trouble(url: &str, verb: &str, path: &Path, error: &Error) -> Failure {
     let mut text = format!("{url}: cannot {verb} {path}: {}", short(error));
     let cause = cause(error);
@@ -26,7 +26,7 @@ pub(super) fn trouble(url: &str, verb: &str, path: &Path, error: &Error) -> Fail
     }
 }
 
-/// The response in one line.
+/// Returns the error as one line, shortened if it is long.
 fn short(error: &Error) -> String {
     let text = error.to_string();
     let mut line: String = text.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -37,7 +37,8 @@ fn short(error: &Error) -> String {
     line
 }
 
-/// The last cause of the error, unless the text contains it. The first cause only says that a connection failed; the last says why.
+/// Returns the last cause of the error, unless the error's text contains it. The first cause only states that a connection failed;
+/// the last one states why.
 fn cause(error: &Error) -> Option<String> {
     let mut last = error.source()?;
     while let Some(deeper) = last.source() {
@@ -47,8 +48,8 @@ fn cause(error: &Error) -> Option<String> {
     (!error.to_string().contains(&cause)).then_some(cause)
 }
 
-/// The next step for the operator, where waiting does not help. Where the crate has no specific error, the text of the response
-/// decides.
+/// Returns the next step for the operator, or None if waiting may help. If the crate has no specific error, the text of the
+/// response decides.
 fn advice(error: &Error, cause: &str) -> Option<&'static str> {
     let text = error.to_string();
     let says = |words: &[&str]| words.iter().any(|word| text.contains(word));
@@ -64,7 +65,7 @@ fn advice(error: &Error, cause: &str) -> Option<&'static str> {
         error,
         Error::Unauthenticated { .. } | Error::PermissionDenied { .. }
     );
-    // The last one is versitygw's response to an unknown key, with 404.
+    // XAdminUserNotFound is the response of versitygw to an unknown key, with status 404.
     let refused = ["401 Unauthorized", "403 Forbidden", "XAdminUserNotFound"];
     (denied || says(&refused)).then_some(
         "it denies access: `auth`, or the environment, has to name a key of this store that may list, get, put and delete \
@@ -114,7 +115,7 @@ mod tests {
             store: "S3",
             source: text.into(),
         };
-        // The decisive words may be beyond the part that is shown.
+        // The advice also considers the part of the response that is not shown.
         let far = format!("{}<Code>NoSuchBucket</Code>", " page".repeat(100));
         assert!(told(&answer(far)).contains("make it"));
         for refused in ["403 Forbidden", "404 <Code>XAdminUserNotFound</Code>"] {

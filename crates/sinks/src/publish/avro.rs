@@ -1,8 +1,8 @@
-//! `format: avro_event`: Avro files as outputs. One packer builds the blocks of all of them.
+//! `format: avro_event`: Avro files as outputs. One packer builds the blocks of all outputs.
 //!
 //! `read back -> process -> [encode] -> write -> settle`
 //!
-//! The sync marker between blocks follows from the output's name, and thus from sink, channel and position.
+//! The sync marker between blocks is a hash of the output's name, and thus of sink, channel and position.
 
 use std::{cell::RefCell, io, ops::Range, rc::Rc};
 
@@ -19,10 +19,10 @@ use super::{
 };
 use crate::format::Formatting;
 
-/// Larger buffers are not kept for reuse.
+/// Buffers with a larger capacity are freed after use.
 const KEEP_BYTES_MAX: usize = 2 << 20;
 
-/// Avro files with blocks of this codec.
+/// Returns the encoder of Avro files with blocks of this codec.
 pub(crate) fn avro(format: &Formatting, codec: Codec) -> Result<Box<dyn Encode>, Failure> {
     let shared = Shared {
         encoder: format.encoder(),
@@ -51,7 +51,7 @@ struct Files {
 struct File {
     shared: Rc<RefCell<Shared>>,
     container: Container,
-    /// Complete blocks.
+    /// Complete blocks that are not drained yet.
     blocks: Vec<u8>,
 }
 

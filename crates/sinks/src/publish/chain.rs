@@ -1,9 +1,10 @@
-//! The chain of manifests: consecutive numbers, each taken by exactly one writer.
+//! The chain of manifests: they have consecutive numbers, and exactly one writer creates the manifest with each number.
 //!
 //! `encode -> [write] -> settle`
 //!
-//! A writer takes the next number to publish. A superseded writer finds that its number is taken or, if that manifest was removed
-//! as old, finds newer ones. The newest [`KEPT`] always stay, so it notices one of the two.
+//! To publish, a writer creates the manifest with the next number. A writer that another one has superseded finds that this
+//! manifest exists. If it was already removed as an old manifest, the writer finds manifests with higher numbers instead, because
+//! the newest [`KEPT`] manifests always stay.
 
 use millstream_pipeline::failure::Failure;
 use millstream_record::Position;
@@ -13,23 +14,23 @@ use super::{
     store::{Place, Put, Store},
 };
 
-/// This number of newest manifests stays, for operators and for superseded writers.
+/// Number of newest manifests that are never removed. Operators can read them, and superseded writers find them.
 const KEPT: u64 = 16;
 
 /// The manifests of one sink behind one channel.
 pub(super) struct Chain {
-    /// Their directory: `_millstream/SINK/CHAIN`.
+    /// The directory of the manifests: `_millstream/SINK/CHAIN`.
     pub(super) directory: String,
-    /// The channel's id; behind memory the sink's own id.
+    /// The channel's id; behind memory an id that the sink has generated.
     pub(super) id: u128,
     /// The number of the last known manifest.
     pub(super) number: u64,
-    /// Its content.
+    /// The position in that manifest.
     pub(super) position: Option<Position>,
     /// The id of this run.
     writer: String,
-    /// The number of the manifest with which this run began. Names in use contain it, so that an earlier run that was suspended
-    /// while it deleted leftovers can never delete a later run's outputs.
+    /// The number of the manifest with which this run began. The names of outputs in use contain it. So an earlier run that was
+    /// suspended while it deleted leftovers cannot delete a later run's outputs.
     claim: u64,
 }
 
@@ -49,7 +50,7 @@ impl Chain {
         format!("{}/{number:020}", self.directory)
     }
 
-    /// The path of an output of this run with this name.
+    /// Returns the paths of an output of this run with this name.
     pub(super) fn place(&self, directory: &str, file: &str) -> Place {
         self.place_of(self.claim, directory, file)
     }
@@ -62,13 +63,13 @@ impl Chain {
         }
     }
 
-    /// The directory of the outputs of a run with this claim.
+    /// Returns the paths of these outputs of the run with this claim.
     pub(super) fn places(&self, claim: u64, outputs: &[Named]) -> Vec<Place> {
         let place = |named: &Named| self.place_of(claim, &named.directory, &named.file);
         outputs.iter().map(place).collect()
     }
 
-    /// Takes the next number for a manifest without outputs. `false`: another writer was faster.
+    /// Creates the next manifest, without outputs. Returns false if another writer has created it before.
     pub(super) async fn claim<S: Store>(
         &mut self,
         store: &mut S,
@@ -78,12 +79,12 @@ impl Chain {
         self.put(store, position, Vec::new()).await
     }
 
-    /// The paths of the outputs of this run.
+    /// Returns the paths of these outputs of this run.
     pub(super) fn own_places(&self, outputs: &[Named]) -> Vec<Place> {
         self.places(self.claim, outputs)
     }
 
-    /// The newest manifest at the destination.
+    /// Reads the newest manifest at the destination and continues the chain from it. Returns None if there is no manifest.
     pub(super) async fn newest<S: Store>(
         &mut self,
         store: &mut S,
@@ -116,7 +117,8 @@ impl Chain {
         Ok(names.filter_map(|name| name.parse().ok()).collect())
     }
 
-    /// Takes the next number for a manifest that brings the chain to `position`. `false`: another writer was faster.
+    /// Creates the next manifest, with these outputs, and moves the chain to `position`. Returns false if another writer has
+    /// superseded this one.
     pub(super) async fn put<S: Store>(
         &mut self,
         store: &mut S,
@@ -133,7 +135,7 @@ impl Chain {
         }
         let numbers = self.numbers(store).await?;
         if numbers.iter().any(|other| *other > number) {
-            // This manifest took the number of one that was removed long ago.
+            // Another writer has superseded this one: this number was free only because its manifest was removed as an old one.
             store.delete(&path).await?;
             return Ok(false);
         }

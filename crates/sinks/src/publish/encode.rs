@@ -1,9 +1,9 @@
-//! The content of outputs: the traits of formats, and the text formats.
+//! The content of outputs: the traits that formats implement, and the text formats.
 //!
 //! `read back -> process -> [encode] -> write -> settle`
 //!
-//! One [`Encode`] for a sink, one [`Body`] for each output. Compressed text is a gzip member or zstd frame for each piece, as in
-//! the sink `file`: one compressor then serves all outputs.
+//! A sink has one [`Encode`], and each output has one [`Body`]. Compressed text is a sequence of pieces, each a gzip member or a
+//! zstd frame, as in the sink `file`. So one compressor serves all outputs.
 
 use std::{cell::RefCell, ops::Range, rc::Rc};
 
@@ -18,14 +18,14 @@ use millstream_wire::{
 use super::store::Place;
 use crate::format::Formatting;
 
-/// Larger buffers are not kept for reuse.
+/// Buffers with a larger capacity are freed after use.
 const KEEP_BYTES_MAX: usize = 2 << 20;
-/// The expected compression of logs; few compress better.
+/// The expected compression ratio of logs; few logs compress better.
 const SHRINKS_TO_ONE_IN: usize = 8;
 
 /// Creates the bodies of outputs.
 pub(crate) trait Encode {
-    /// The body of the output that will be at `place`.
+    /// Creates the body of the output that will be at `place`.
     fn begin(&mut self, place: &Place) -> Result<Box<dyn Body>, Failure>;
 }
 
@@ -39,20 +39,20 @@ pub(crate) trait Body {
         rejects: &mut Vec<Reject>,
     ) -> Result<u32, Failure>;
 
-    /// Its memory in bytes.
+    /// Returns the bytes of memory that the body holds.
     fn held(&self) -> usize;
 
-    /// A low estimate of the bytes that the held records will take in the output, so that an output near its size limit is not
-    /// split into ever smaller pieces.
+    /// Returns a low estimate of the bytes that the held records will take in the output. An estimate that is too high would split
+    /// an output near its size limit into ever smaller pieces.
     fn becomes(&self) -> usize {
         self.held()
     }
 
-    /// Appends complete pieces or blocks to `out`; at the `end` also the rest and the output's trailer.
+    /// Appends complete pieces or blocks to `out`. With `end`, also appends the incomplete one and the output's trailer.
     fn drain(&mut self, out: &mut Vec<u8>, end: bool) -> Result<(), Failure>;
 }
 
-/// The formats of `wire`, compressed or not.
+/// Returns the encoder of a format of the crate `wire`, with compression if there is a codec.
 pub(crate) fn text(format: &Formatting, codec: Option<Codec>) -> Result<Box<dyn Encode>, Failure> {
     let members = codec.map(Members::new).transpose();
     let members =
@@ -132,7 +132,7 @@ impl Body for Text {
     }
 }
 
-/// The number of records in `range`.
+/// Returns the number of records in `range`.
 pub(super) fn count(batch: &Batch, range: &Range<usize>) -> u32 {
     if *range == (0..batch.body.len()) {
         return batch.count;
@@ -145,7 +145,7 @@ pub(super) fn count(batch: &Batch, range: &Range<usize>) -> u32 {
     u32::try_from(records).unwrap_or(u32::MAX)
 }
 
-/// The records of `range` as a batch.
+/// Returns the records of `range` as a batch.
 pub(super) fn part(batch: &Batch, range: &Range<usize>) -> Batch {
     Batch {
         tag: batch.tag.clone(),

@@ -2,9 +2,9 @@
 //!
 //! `read back -> process -> encode -> [write] -> settle`
 //!
-//! Names follow from the position of the first batch, so a replay creates the same names and no other generation does. Memory is
-//! bounded. Three kinds of output are finished early and wait for the manifest: a full one, the least recently used one if too many
-//! are open, and the largest one if all together hold too many bytes.
+//! The names of outputs contain the position of the first batch. So a run that reads the same batches again creates the same names,
+//! and no other generation does. Memory is bounded. Three kinds of output are finished early and wait for the manifest: a full
+//! output, the least recently used output if too many are open, and the largest output if all of them together hold too many bytes.
 
 use std::{collections::HashMap, ops::Range, time::Instant};
 
@@ -20,20 +20,20 @@ use super::{
     store::{Place, Store},
 };
 
-/// A body is written when it holds this many bytes.
+/// The content of an output is written when it holds this many bytes.
 const PIECE_BYTES: usize = 1 << 20;
-/// The most outputs that a manifest names; then one is due.
+/// A manifest is due when there are this many outputs.
 const OUTPUTS_MAX: usize = 4096;
 
 /// An open output.
 struct Open<O> {
     place: Place,
-    /// `None`: nothing was written yet.
+    /// None if nothing was written yet.
     output: Option<O>,
     body: Box<dyn Body>,
     written: u64,
     records: u64,
-    /// The time of its last use; larger is later.
+    /// The value of [`Generation::uses`] at the last use of this output.
     used: u64,
 }
 
@@ -41,15 +41,15 @@ struct Open<O> {
 pub(super) struct Generation<O> {
     open: HashMap<String, Open<O>, foldhash::fast::RandomState>,
     finished: Vec<Named>,
-    /// Bytes of the outputs that a rule finished.
+    /// Bytes of the outputs that were finished because they were full.
     full_bytes: u64,
     /// The prefix of the names.
     stem: String,
-    /// The times of its first and last record.
+    /// When the first and the last batch with records for outputs arrived.
     pub(super) since: Option<Instant>,
     pub(super) touched: Instant,
     uses: u64,
-    /// The number of outputs begun: part of their names.
+    /// The number of outputs begun. The name of an output contains its number.
     begun: usize,
     /// Memory of bodies and outputs, in bytes.
     held: usize,
@@ -85,12 +85,12 @@ impl<O> Generation<O> {
         self.full_bytes * 2 >= finished.chain(open).sum()
     }
 
-    /// Prepares for a batch.
+    /// Notes the arrival of a batch with position `at`. The first batch decides the names of outputs.
     pub(super) fn touch(&mut self, settings: &Settings, chain: &Chain, at: Option<Position>) {
         self.touched = Instant::now();
         if self.since.is_none() {
             self.since = Some(self.touched);
-            // Behind memory there is no position; the number of the manifest is as unique while the chain exists.
+            // Behind memory there is no position. The number of the next manifest is just as unique, as long as the chain exists.
             let Position { epoch, seq } = at.unwrap_or(Position {
                 epoch: 0,
                 seq: chain.number + 1,
@@ -101,7 +101,7 @@ impl<O> Generation<O> {
         }
     }
 
-    /// Adds the records of `range` to outputs of this directory.
+    /// Adds the records in `range` to outputs of this directory.
     pub(super) async fn add<S: Store<Output = O>>(
         &mut self,
         to: &mut To<'_, S>,
@@ -183,7 +183,7 @@ impl<O> Generation<O> {
         };
         self.held = self.held.saturating_sub(held(store, &open));
         if open.records == 0 {
-            // All its records were refused: only the output's header was written.
+            // All its records were rejected, so it holds nothing but a header and is dropped.
             return Ok(0);
         }
         drain(&mut open, store, &mut self.piece, true).await?;
@@ -242,7 +242,7 @@ fn is_large<S: Store>(open: &Open<S::Output>, to: &To<'_, S>) -> bool {
     open.written + open.body.becomes() as u64 >= size
 }
 
-/// Writes the complete part of the body.
+/// Writes the complete pieces of the body to the output. With `end`, also writes the rest.
 async fn drain<S: Store>(
     open: &mut Open<S::Output>,
     store: &mut S,
@@ -266,7 +266,7 @@ async fn drain<S: Store>(
     Ok(())
 }
 
-/// The first `most` records of `range`.
+/// Returns the range of the first `most` records in `range`.
 fn some_records(batch: &Batch, range: &Range<usize>, most: u64) -> Range<usize> {
     if u64::from(batch.count) <= most || u64::from(count(batch, range)) <= most {
         return range.clone();

@@ -5,7 +5,7 @@
 //! {
 //!   "version": 1,
 //!   "writer": "9f86d081884c7d65",                  the run that wrote it
-//!   "claim": 6,                                    the number of that run's claim: part of names in use
+//!   "claim": 6,                                    the number of that run's first manifest, its claim
 //!   "position": { "epoch": 1, "seq": 4711 },       this manifest and earlier ones hold everything up to it; absent behind memory
 //!   "before": { "epoch": 1, "seq": 4000 },         the position of the previous manifest
 //!   "outputs": [{ "directory": "web/2026-11-21", "file": "lake-0123456789abcdef-1-0000004001-0000.json.gz",
@@ -25,13 +25,13 @@ pub(super) struct Manifest {
     version: u32,
     /// Distinguishes otherwise equal manifests of two runs.
     pub(super) writer: String,
-    /// The number of its run's claim.
+    /// The number of the first manifest of the run that wrote this one. The names of that run's outputs in use contain it.
     pub(super) claim: u64,
-    /// Everything up to and including it is published. `None` behind memory and before the first commit.
+    /// Everything up to and including this position is published. None behind memory and before the first commit.
     pub(super) position: Option<At>,
     /// The outputs of this manifest begin after this position.
     pub(super) before: Option<At>,
-    /// The outputs that it publishes.
+    /// The outputs that this manifest publishes.
     pub(super) outputs: Vec<Named>,
 }
 
@@ -86,7 +86,7 @@ impl Manifest {
         serde_json::to_vec_pretty(self).unwrap_or_default()
     }
 
-    /// Reads a manifest; an error names what is wrong.
+    /// Decodes a manifest. The error is a predicate such as "is damaged: ...".
     pub(super) fn decode(bytes: &[u8]) -> Result<Self, String> {
         #[derive(Deserialize)]
         struct Version {

@@ -1,15 +1,15 @@
-//! Publishing by manifest: what `object` and `hdfs` share.
+//! Publishing by manifest: the common part of the sinks `object` and `hdfs`.
 //!
 //! `read -> decode -> send -> keep -> read back -> process -> [encode] -> [write] -> [settle]`
 //!
 //! Where to look: `run` reads batches and settles them, `route` chooses the directory of each record, `encode` has the formats,
-//! `generation` holds the open outputs, `store` is the destination, `manifest` and `chain` are the commit, `recover` is the
-//! start, and `note` is the state on this machine.
+//! `generation` holds the outputs since the last manifest, `store` is the interface to the destination, `manifest` and `chain`
+//! commit, `recover` runs at the start, and `note` stores state on this machine.
 //!
-//! Promise (docs/delivery.md): behind a durable channel every record is published exactly once. Records since the last manifest go
-//! into hidden outputs. The sink makes them durable, creates a numbered manifest that names them together with the position (only
-//! if that number is free), and then gives them their final names. After a crash, an output is either in no manifest and deleted, or
-//! in one and published. `generation` bounds the memory.
+//! Promise (docs/delivery.md): behind a durable channel every record is published exactly once. Records since the last manifest are
+//! written into outputs that are still hidden from readers. The sink makes these outputs durable, creates a numbered manifest (only
+//! if no manifest has that number) that names them and the position, and then gives them their final names. After a crash, an
+//! output that is in no manifest is deleted, and an output that is in a manifest is published. `generation` bounds the memory.
 
 mod avro;
 mod chain;
@@ -46,7 +46,7 @@ pub(crate) struct Settings {
     pub(crate) sink: String,
     /// The template of directories below the root; may be empty.
     pub(crate) directory: Template,
-    /// The time zone of its strftime fields.
+    /// The time zone of the strftime fields in `directory`.
     pub(crate) zone: TimeZone,
     /// The prefix of output names.
     pub(crate) prefix: String,
@@ -54,8 +54,8 @@ pub(crate) struct Settings {
     pub(crate) extension: String,
     /// When outputs are finished and published.
     pub(crate) rotate: Rotate,
-    /// The most open outputs; beyond that the least recently used one is finished.
+    /// Maximum number of open outputs; to open another one, the least recently used output is finished.
     pub(crate) open_max: usize,
-    /// The most bytes that outputs hold in memory together; beyond that the largest one is finished.
+    /// Maximum bytes of memory of all outputs together; above it, the largest output is finished.
     pub(crate) held_max: usize,
 }

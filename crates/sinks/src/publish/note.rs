@@ -3,10 +3,11 @@
 //! ```text
 //! SINK/published     "ID NUMBER" (32 hexadecimal digits, a decimal number), as a `millstream_state::WholeFile`
 //! ```
-//! Before version 3 the file was that line, in version 2 with its CRC-32C in hex before it.
+//! Before version 3 the file was this text and a newline. In version 2, the CRC-32C of the text in hexadecimal and a space precede
+//! it.
 //!
-//! Without the note the next start publishes the newest manifest once more. By then a reader may have removed its outputs,
-//! and that would look like outputs that were never published.
+//! Without the note the next start publishes the newest manifest once more. By then a reader may have removed its outputs, and they
+//! would look as if they had never been published.
 
 use std::{path::Path, sync::Arc};
 
@@ -28,12 +29,12 @@ const FORMAT: Format = Format {
 /// The note of one sink.
 pub(super) struct Note {
     file: WholeFile,
-    /// The chain's id and the number of the manifest.
+    /// The chain's id and the number of the manifest; None if there is no valid note.
     pub(super) said: Option<(u128, u64)>,
 }
 
 impl Note {
-    /// Reads the note. One that is missing, damaged or unreadable says nothing.
+    /// Reads the note. A damaged or unreadable note counts as missing.
     pub(super) fn open(directory: &Path) -> Self {
         Self::open_on(Arc::new(HostDisk), directory)
     }
@@ -50,7 +51,7 @@ impl Note {
         self.said == Some((id, number))
     }
 
-    /// Notes that everything up to this manifest is published.
+    /// Notes that the outputs of this manifest and of all earlier ones are published.
     pub(super) fn write(&mut self, id: u128, number: u64) -> Result<(), Failure> {
         self.file.store(format!("{id:032x} {number}").as_bytes())?;
         self.said = Some((id, number));
@@ -64,9 +65,10 @@ fn parse(text: &str) -> Option<(u128, u64)> {
     (id.len() == 32).then_some(said)
 }
 
-/// Converts a file of version 1 or 2; `None` if it is damaged: a wrong number would mark outputs as published that are not.
+/// Converts a file of version 1 or 2. Returns None if it is damaged: with a wrong number, outputs that were not published would
+/// count as published.
 fn older(bytes: &[u8]) -> Option<Vec<u8>> {
-    // A line ends with a newline: a truncated number is another number.
+    // A line without a newline is truncated, and a truncated number would be a wrong one.
     let line = std::str::from_utf8(bytes).ok()?.strip_suffix('\n')?;
     let text = match line.split_once(' ')? {
         (sum, text) if sum.len() == 8 => {
@@ -86,11 +88,11 @@ mod tests {
 
     use super::*;
 
-    /// Version 2.
+    /// A note of version 2.
     const GOLDEN: &str = "91263cf5 00000000000000000000000000000abc 417\n";
 
     #[test]
-    fn a_damaged_note_says_nothing() {
+    fn a_damaged_note_counts_as_missing() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("published");
         Note::open(directory.path()).write(0xabc, 417).unwrap();

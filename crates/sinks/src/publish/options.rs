@@ -13,13 +13,14 @@ use crate::sending::Retry;
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct RotateConfig {
-    /// The size at which an output is finished, as written (compressed); it may be up to a mebibyte larger. 0 means no limit.
+    /// The size, as written (compressed), at which an output is finished; the output may be up to a mebibyte larger. 0 means no
+    /// limit.
     pub(crate) size: Size,
-    /// The most records in an output. 0 means no limit.
+    /// Maximum number of records in an output. 0 means no limit.
     pub(crate) records: u64,
-    /// The time after the first record at which everything is published. 0 means no limit.
+    /// The time after the first unpublished record at which all outputs are published. 0 means no limit.
     pub(crate) interval: Period,
-    /// The time without a record after which everything is published. 0 means no limit.
+    /// The time without a record after which all outputs are published. 0 means no limit.
     pub(crate) idle: Period,
 }
 
@@ -55,16 +56,16 @@ impl RotateConfig {
 pub(crate) struct Rotate {
     /// The size at which an output is finished, in bytes.
     pub(crate) size: u64,
-    /// The most records in an output.
+    /// Maximum number of records in an output.
     pub(crate) records: u64,
-    /// The time after the first record at which everything is published.
+    /// The time after the first unpublished record at which all outputs are published.
     pub(crate) interval: Option<Duration>,
-    /// The time after the last record at which everything is published.
+    /// The time after the last record at which all outputs are published.
     pub(crate) idle: Option<Duration>,
 }
 
 impl Rotate {
-    /// The longest time until something is published.
+    /// Maximum time until a record is published; None without a limit.
     pub(crate) fn longest(&self) -> Option<Duration> {
         self.interval
     }
@@ -84,7 +85,7 @@ pub(crate) enum Compression {
 }
 
 impl Compression {
-    /// `None`: not compressed.
+    /// Returns the codec, or None without compression.
     pub(crate) fn codec(self) -> Option<Codec> {
         match self {
             Self::None => None,
@@ -112,7 +113,8 @@ pub(crate) fn no_give_up(node: &Node, retry: &Retry) -> Option<Problem> {
     })
 }
 
-/// Splits a path into its constant directory, the root of everything written, and the template of the directories below it.
+/// Splits a path into the constant directory below which everything is written (the root), and the template of the directories
+/// below the root.
 pub(crate) fn split_root(path: &Template) -> (String, Template) {
     let text = path.as_str();
     let first = text.find(['{', '%']).unwrap_or(text.len());
@@ -122,7 +124,7 @@ pub(crate) fn split_root(path: &Template) -> (String, Template) {
         None => 0,
     };
     let (root, rest) = text.split_at(root);
-    // Several pieces of a template between two slashes are one part.
+    // The root ends at a slash, so a part such as `app-{host}` belongs to the template as a whole.
     let rest = Template::parse(rest.trim_end_matches('/')).unwrap_or_else(|_| path.clone());
     (root.trim_end_matches('/').to_owned(), rest)
 }

@@ -7,8 +7,9 @@
 //! tag    BYTE_ARRAY, STRING                   the tag
 //! body   BYTE_ARRAY, STRING (JSON)            the record's fields and those of `add`, as `format: json` writes them
 //! ```
-//! Every record has these three columns: a schema that followed the fields would change from object to object, and engines read
-//! JSON. A row group is written when its bodies reach [`ROW_GROUP_BYTES`], and at the end; until then it is in memory.
+//! Every record has these three columns: a schema that followed the fields would change from object to object, and query engines
+//! can read JSON. A row group is written when its bodies reach [`ROW_GROUP_BYTES`], and at the end; until then its records are in
+//! memory.
 
 use std::{cell::RefCell, ops::Range, rc::Rc, sync::Arc};
 
@@ -36,7 +37,7 @@ use super::{
 };
 use crate::format::Formatting;
 
-/// The text of a row group: large enough for a column to be compressed well, small enough for many outputs.
+/// Bytes of text in a row group: large enough for a column to be compressed well, small enough for many outputs.
 const ROW_GROUP_BYTES: usize = 4 << 20;
 
 const SCHEMA: &str = "message record {
@@ -45,7 +46,7 @@ const SCHEMA: &str = "message record {
     REQUIRED BYTE_ARRAY body (STRING);
 }";
 
-/// Records as Parquet, its columns compressed or not.
+/// Returns the encoder of Parquet, with compressed columns if there is a codec.
 pub(crate) fn parquet(
     format: &Formatting,
     codec: Option<Codec>,
@@ -76,10 +77,10 @@ struct Files {
 /// One output.
 struct File {
     encoder: Rc<RefCell<Encoder>>,
-    /// Its vector holds bytes that are written and not yet drained.
+    /// The vector in it holds bytes that were written and are not drained yet.
     writer: SerializedFileWriter<Vec<u8>>,
     times: Vec<i64>,
-    /// The tag of each run of records, with their number.
+    /// The tags of consecutive records, each with the number of its records.
     tags: Vec<(ByteArray, usize)>,
     bodies: Vec<u8>,
     /// The end of each body in `bodies`.
@@ -141,7 +142,7 @@ impl Body for File {
     }
 
     fn becomes(&self) -> usize {
-        // Columns of text; compression shrinks them much more.
+        // A careful guess for columns of text; compression usually shrinks them more.
         self.writer.inner().len() + self.bodies.len() / 4
     }
 
@@ -159,7 +160,7 @@ impl Body for File {
 }
 
 impl File {
-    /// Writes the gathered records as a row group.
+    /// Writes the records in memory as a row group.
     fn write(&mut self) -> Result<(), ParquetError> {
         if self.times.is_empty() {
             return Ok(());
@@ -169,7 +170,7 @@ impl File {
         let bodies: Vec<ByteArray> = std::mem::take(&mut self.ends)
             .into_iter()
             .map(|end| {
-                // Without the newline at the end of a line of JSON.
+                // The body without the newline after the JSON.
                 let body = bodies.slice(start..end.saturating_sub(1).max(start));
                 start = end;
                 ByteArray::from(body)

@@ -32,7 +32,7 @@ impl Patience {
         &self,
         mut act: impl AsyncFnMut() -> Result<T, Failure>,
     ) -> Result<T, Failure> {
-        // A publishing sink never gives up; its condition holds until this returns.
+        // A publishing sink never gives up. Its condition stays raised until this function returns.
         let retry = Retry {
             give_up: Default::default(),
             ..self.retry

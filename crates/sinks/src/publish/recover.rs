@@ -1,8 +1,9 @@
-//! Start: completes the newest manifest and removes what earlier runs left.
+//! Recovery at the start: completes the newest manifest and deletes the leftovers of earlier runs.
 //!
-//! 1. Publish the outputs of the newest manifest: an earlier run may have been killed before it could.
-//! 2. Take the next number with a claim, a manifest without outputs. From then on no earlier run, and no request of one that is
-//!    still in flight, can extend the chain. Before that nothing may be deleted, because one of them could still name it.
+//! 1. Publish the outputs of the newest manifest: an earlier run may have been killed before it had published them.
+//! 2. Create the next manifest as a claim, without outputs. After the claim no earlier run, and no request of an earlier run that is
+//!    still in flight, can extend the chain. Before the claim no output may be deleted, because an earlier run could still name it in
+//!    a manifest.
 //! 3. Delete every other output in use: the channel still has its records.
 
 use millstream_pipeline::{failure::Failure, report::Reporter};
@@ -14,7 +15,7 @@ use super::{
     store::{Published, Store},
 };
 
-/// Recovers. The chain then has the position to resume from.
+/// Recovers the chain, whose position is then the position to resume from.
 pub(super) async fn recover<S: Store>(
     store: &mut S,
     chain: &mut Chain,

@@ -20,9 +20,9 @@ const RUN_BYTES: usize = 256 << 10;
 /// Neighboring records of a batch that go to the same directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Run {
-    /// The index of its directory.
+    /// The index of the directory in [`Routes::directories`].
     pub(super) directory: usize,
-    /// Their bytes in the body.
+    /// The range of the records in the body of the batch.
     pub(super) range: Range<usize>,
 }
 
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_of_one_directory_are_one_run() {
+    fn neighboring_records_of_one_directory_are_one_run() {
         let routes = routes("x/{.message}", &packed("t", "a\na\nb\na\n"));
         assert_eq!(routes.directories, ["x/a", "x/b", "x/a"]);
         assert_eq!(routes.runs.len(), 3);
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_without_a_value_is_rejected_and_its_neighbors_are_routed() {
+    fn records_without_a_value_for_their_directory_are_rejected() {
         let routes = routes("{.message}/{host}", &packed("t", "a\nb\n"));
         assert!(routes.runs.is_empty());
         assert_eq!(routes.rejects.len(), 2);

@@ -3,8 +3,8 @@
 //! `[read back] -> process -> encode -> write -> [settle]`
 //!
 //! Checkpoints are collected until a manifest is due. Then the sink finishes all outputs, creates the manifest, publishes its
-//! outputs and settles the checkpoints. A failure ends the run: the next one recovers and, behind a durable channel, reads the
-//! records again that no manifest names.
+//! outputs and settles the checkpoints. A failure ends the run: the next run recovers and, behind a durable channel, rereads the
+//! records that are in no manifest.
 
 use std::time::{Duration, Instant};
 
@@ -33,8 +33,8 @@ use crate::sending::{Refused, by_reason};
 
 /// How often the sink asks whether the channel is nearly full while no batch arrives.
 const LOOK: Duration = Duration::from_secs(1);
-/// A manifest for a channel that is nearly full needs this many bytes or this age since the last one. With less, a channel that
-/// another consumer keeps full would cause tiny outputs.
+/// If the channel is nearly full, a manifest is due when this many bytes were read since the last one, or when the first record
+/// since then is this old. Lower limits would cause tiny outputs if another consumer keeps the channel full.
 const HURRY_BYTES: usize = 16 << 20;
 const HURRY_AGE: Duration = Duration::from_secs(5);
 
@@ -99,7 +99,8 @@ async fn work<S: Store>(
     let mut note = Note::open(&directory);
     let mut chain = own_chain(settings, &mut store, inlet, &note).await?;
     recover(&mut store, &mut chain, &mut note, &reporter).await?;
-    // Records without an output (refused, for other sinks) move the cursor and need no manifest.
+    // Records that need no output (rejected, or for other sinks) move the channel's cursor without a manifest, so the cursor may be
+    // ahead of the chain.
     if let Some(position) = chain.position {
         inlet.settle_through(position)?;
     }
@@ -127,8 +128,8 @@ async fn work<S: Store>(
     running.run(inlet).await
 }
 
-/// The chain of the channel that the sink reads; behind memory the sink's own chain, which gets a new id if its manifests were
-/// removed, so that no name is used twice.
+/// Returns the chain of the channel that the sink reads. Behind memory, returns the chain in the note. If its manifests were
+/// removed, the sink starts a chain with a new id, so that no name is used twice.
 async fn own_chain<S: Store>(
     settings: &Settings,
     store: &mut S,
@@ -197,7 +198,8 @@ impl<S: Store> Running<'_, S> {
         }
     }
 
-    /// When to check the time again. A checkpoint follows a batch within a second and checks it then.
+    /// Returns when to check again whether a manifest is due. None if there are no records, or if a checkpoint must follow: it
+    /// arrives within a second after a batch, and the check is made then.
     fn wake(&self) -> Option<Instant> {
         let since = self.generation.since.filter(|_| !self.unsettled)?;
         let rotate = &self.settings.rotate;
@@ -261,7 +263,7 @@ impl<S: Store> Running<'_, S> {
         Ok(())
     }
 
-    /// Finishes and publishes everything and settles the checkpoints. No batch arrived since the last checkpoint.
+    /// Finishes and publishes all outputs and settles the checkpoints. Must not be called between a batch and its checkpoint.
     async fn commit(&mut self, inlet: &mut Inlet) -> Result<(), Failure> {
         let outputs = self.generation.end(&mut self.store).await?;
         self.taken = 0;
@@ -301,8 +303,8 @@ impl<S: Store> Running<'_, S> {
 
 fn fenced(chain: &Chain) -> Failure {
     let text = format!(
-        "manifest {} of {} was taken by another writer: another Millstream works with a copy of this data_dir and has gone on \
-         from here; this one has published nothing of what it could not name and stops. Make sure that only one runs",
+        "manifest {} of {} was taken by another writer: another Millstream works with a copy of this data_dir and has \
+         continued the chain; this one stops, and its outputs since its last manifest stay unpublished. Make sure that only one runs",
         chain.number + 1,
         chain.directory
     );

@@ -3,24 +3,25 @@
 //!
 //! `encode -> [write] -> settle`
 //!
-//! A temporary failure (`Again::Later`) ends the run of the sink: the next one recovers and reads the records again that no
-//! manifest names. A store should retry repeatable requests itself ([`super::Patience`]).
+//! A temporary failure (`Again::Later`) ends the run of the sink: the next run recovers and rereads the records that are in no
+//! manifest. A store should retry repeatable requests itself ([`super::Patience`]).
 
 use millstream_pipeline::failure::Failure;
 
-/// The longest path component that file systems and HDFS accept.
+/// Maximum bytes of a path component that file systems and HDFS accept.
 const PART_BYTES_MAX: usize = 255;
-/// The longest directory: object stores accept 1,024 bytes including the file name.
+/// Maximum bytes of a directory: object stores accept 1,024 bytes including the file name.
 const DIRECTORY_BYTES_MAX: usize = 700;
 
 /// The paths of an output, in use and published, relative to the root of the destination.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
-    /// Its directory after publication; may be empty.
+    /// The directory of the published output; may be empty.
     pub(crate) directory: String,
-    /// Its name there.
+    /// The file name of the published output.
     pub(crate) file: String,
-    /// Its path in use, for a store that renames: below the chain's directory, whose name Hive and Spark ignore.
+    /// The path of the output in use, for a store that renames it to publish it. It is below the chain's directory, whose name Hive
+    /// and Spark ignore.
     pub(crate) in_use: String,
 }
 
@@ -37,18 +38,18 @@ impl Place {
 /// The result of creating a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Put {
-    /// It was created.
+    /// The file was created.
     Made,
-    /// A file exists already. After a lost response it may be our own.
+    /// A file with this name exists already. After a lost response, it may be the caller's own file.
     Exists,
 }
 
 /// The result of publishing an output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Published {
-    /// It has its final name, now or since an earlier attempt.
+    /// The output has its final name, now or since an earlier attempt.
     Done,
-    /// It is neither in use nor published.
+    /// The output is neither in use nor published: it is lost.
     Gone,
 }
 
@@ -60,21 +61,21 @@ pub(crate) trait Store {
     /// Creates an output.
     async fn create(&mut self, place: &Place) -> Result<Self::Output, Failure>;
 
-    /// Appends to it.
+    /// Appends to an output.
     async fn append(&mut self, output: &mut Self::Output, bytes: &[u8]) -> Result<(), Failure>;
 
-    /// Its bytes in memory that only [`Store::finish`] frees.
+    /// Returns the bytes of memory of an output that only [`Store::finish`] frees.
     fn held(&self, output: &Self::Output) -> usize;
 
-    /// Completes it and makes it durable. Returns the ticket that [`Store::publish`] needs beside the path, also in another
-    /// process.
+    /// Completes an output and makes it durable. Returns a ticket: a text that [`Store::publish`] needs in addition to the paths,
+    /// perhaps in another process.
     async fn finish(&mut self, output: Self::Output) -> Result<String, Failure>;
 
-    /// Makes it visible under its final name. Repeatable, also by a successor.
+    /// Makes an output visible under its final name. May be repeated, also by a later run.
     async fn publish(&mut self, place: &Place, ticket: &str) -> Result<Published, Failure>;
 
-    /// Removes a published output, if it exists: another output of the same manifest is missing, and all of them are written
-    /// again.
+    /// Removes a published output, if it exists. Called when another output of the same manifest is lost, because all outputs of
+    /// that manifest are then written again.
     async fn withdraw(&mut self, place: &Place) -> Result<(), Failure>;
 
     /// Deletes outputs in use that earlier runs of this chain left: no manifest will name them.
@@ -85,12 +86,12 @@ pub(crate) trait Store {
         Ok(())
     }
 
-    /// The reason why this directory cannot hold outputs, if so: its records are rejected.
+    /// Returns why this directory cannot hold outputs, or None if it can. Records for such a directory are rejected.
     fn misfit(&self, directory: &str) -> Option<String> {
         too_long(directory)
     }
 
-    /// The largest possible output.
+    /// Maximum bytes of an output.
     fn output_max(&self) -> u64 {
         u64::MAX
     }
@@ -98,7 +99,7 @@ pub(crate) trait Store {
     /// Creates a small file atomically and durably, unless it exists.
     async fn put_if_absent(&mut self, path: &str, bytes: &[u8]) -> Result<Put, Failure>;
 
-    /// The names in a directory, in any order; none if the directory does not exist.
+    /// Returns the names in a directory, in any order; an empty list if the directory does not exist.
     async fn list(&mut self, directory: &str) -> Result<Vec<String>, Failure>;
 
     /// Reads a small file, if it exists.
@@ -108,12 +109,12 @@ pub(crate) trait Store {
     async fn delete(&mut self, path: &str) -> Result<(), Failure>;
 }
 
-/// The error if a published file has the name of an output that is not published yet. Replacing the file would lose its records,
-/// and keeping it those of the output.
+/// The error if a file has the final name of an output that is not published yet. Replacing the file would lose its records, and
+/// skipping the output would lose the records of the output.
 pub(crate) const OCCUPIED: &str = "another file has this name; move it away, and this one is published. A sink publishes a name \
     twice only if its manifests or its channel were removed or replaced by an old copy";
 
-/// The reason why this directory is too long, if so.
+/// Returns a message if this directory is too long.
 pub(crate) fn too_long(directory: &str) -> Option<String> {
     let long = directory.split('/').any(|part| part.len() > PART_BYTES_MAX);
     (long || directory.len() > DIRECTORY_BYTES_MAX).then(|| {

@@ -1,10 +1,10 @@
-//! The ids by which receivers recognise a resend: chunks of `forward`, requests of `http`.
+//! The ids by which receivers recognize a resend, of chunks (`forward`) and requests (`http`).
 //!
-//! Behind a durable channel an id is `CHANNEL.EPOCH.SEQ.PART.CRC`: the channel's id (32 hex digits), the frame's position, the
-//! number of the part, and the CRC-32C of the part's stored bytes (8 hex digits). The split of a frame into parts depends on its
-//! bytes alone. So the same bytes have the same id after a restart, and different bytes (if a new version splits frames
-//! differently) have a different one. Behind memory an id is `RANDOM-COUNTER`. It need not survive a restart, because the source
-//! resends unsettled records as new batches.
+//! For records from a durable channel an id is `CHANNEL.EPOCH.SEQ.PART.CRC`: the channel's id (32 hex digits), the position of the
+//! frame (a batch as the channel stores it), the number of the part, and the CRC-32C of the part's stored bytes (8 hex digits). The
+//! split of a frame into parts depends on its bytes alone. So the same bytes have the same id after a restart, and different bytes
+//! (if a new version splits frames differently) have a different id. For records from memory an id is `RANDOM-COUNTER`. It need not
+//! survive a restart, because the source resends unsettled records as new batches.
 
 use std::fmt::Write;
 
@@ -19,7 +19,7 @@ pub(crate) enum Ids {
     Durable(u128),
     /// From a random number and a counter.
     Memory {
-        /// Differs from that of every other start.
+        /// A random number, different at every start.
         random: u128,
         /// The number of the last id.
         last: u64,
@@ -27,7 +27,7 @@ pub(crate) enum Ids {
 }
 
 impl Ids {
-    /// Creates ids for this durable channel; None: for memory.
+    /// Creates ids for this durable channel; `None`: for memory.
     pub(super) fn new(channel: Option<u128>) -> Result<Self, Failure> {
         if let Some(channel) = channel {
             return Ok(Self::Durable(channel));
@@ -65,12 +65,12 @@ impl Ids {
     }
 }
 
-/// Numbers the parts of one position. Processors can turn the batch of one position into several batches. Each of their parts needs
-/// its own id, which must be the same in every run.
+/// Numbers the parts of the batch at one position. Processors can turn this batch into several. Each part of them needs its own id,
+/// which must be the same in every run.
 #[derive(Default)]
 pub(crate) struct PartNumbers {
     position: Option<Position>,
-    /// The next number of each flow.
+    /// The next number of each flow (records that `forward` sends in order to one server; elsewhere there is only flow 0).
     next: Vec<usize>,
 }
 

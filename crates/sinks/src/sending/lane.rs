@@ -21,9 +21,9 @@ const TICK: Duration = Duration::from_secs(1);
 /// The input of a lane.
 #[derive(Debug)]
 pub(crate) enum Input {
-    /// The next batch; behind a durable channel with its position.
+    /// The next batch and, if it comes from a durable channel, its position.
     Batch(Batch, Option<Position>),
-    /// A checkpoint has arrived. It waits in the lane for everything begun so far.
+    /// A checkpoint has arrived. The lane holds it until everything begun so far is finished.
     Checkpoint,
     /// No more batches will come.
     End,
@@ -31,7 +31,7 @@ pub(crate) enum Input {
     Tick,
 }
 
-/// The inlet of a task, and the numbers in flight.
+/// The inlet of a task, and the numbers in flight (see [`Lane::begin`]).
 pub(crate) struct Lane<'a> {
     inlet: &'a mut Inlet,
     pub(crate) context: SinkContext,
@@ -78,7 +78,7 @@ impl<'a> Lane<'a> {
         self.inlet.resume(None)
     }
 
-    /// The id of the durable channel that feeds the lane; None behind memory.
+    /// The id of the durable channel that feeds the lane; `None` if it is fed from memory.
     pub(crate) fn channel_id(&self) -> Option<u128> {
         self.inlet.channel_id()
     }
@@ -93,7 +93,7 @@ impl<'a> Lane<'a> {
         Ids::new(self.channel_id())
     }
 
-    /// Returns the next input; batches only if `has_room`. Safe to drop and call again.
+    /// Returns the next input. Takes batches and checkpoints from the inlet only if `has_room`. Cancel safe.
     pub(crate) async fn next(&mut self, has_room: bool) -> Result<Input, Failure> {
         let waits = !self.ledger.is_empty();
         tokio::select! {
@@ -132,8 +132,8 @@ impl<'a> Lane<'a> {
         self.ledger.finish_all();
     }
 
-    /// Settles every checkpoint before which all numbers are finished. Behind a durable channel returns the position of the last
-    /// one.
+    /// Settles every checkpoint before which all numbers are finished. With a durable channel, returns the position of the last
+    /// checkpoint that was settled; `None` if there was none.
     pub(crate) async fn settle(&mut self) -> Result<Option<Position>, Failure> {
         let mut settled = None;
         while let Some(mut checkpoint) = self.ledger.ready() {
@@ -146,7 +146,7 @@ impl<'a> Lane<'a> {
         Ok(settled)
     }
 
-    /// Number of numbers in flight, including finished ones behind the oldest.
+    /// How many numbers are tracked: the oldest unfinished one, and all later ones, finished or not.
     pub(crate) fn in_flight(&self) -> usize {
         self.ledger.span()
     }
@@ -161,8 +161,8 @@ impl<'a> Lane<'a> {
         self.ended
     }
 
-    /// Rejects records of the batch that was taken last or, with a `number`, of what was begun under it. They belong to the
-    /// checkpoint behind it, even if that has already arrived.
+    /// Rejects records: without a `number`, of the batch that was taken last; with one, of the chunk or request that has this number.
+    /// The rejects belong to the next checkpoint after these records, even if it has already arrived.
     pub(crate) async fn reject<'r>(
         &mut self,
         number: Option<u64>,
@@ -192,7 +192,7 @@ impl<'a> Lane<'a> {
         }
     }
 
-    /// Logs that records are given up, and counts them in `meter`. The sink rejects them.
+    /// Logs that records are given up, and counts them in `meter`. The caller must reject them.
     pub(crate) fn give_up(&self, meter: &Meter, records: u64, reason: &str) {
         let name = &self.context.name;
         let text = format_args!("{records} records leave by {name}.rejected: {reason}");
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_is_settled_only_when_all_that_was_begun_for_it_is_finished() {
+    fn a_batch_is_settled_only_when_all_its_numbers_are_finished() {
         let upstream = Upstream::memory();
         let receipt = upstream.put(lines("t", "a\n"), true);
         upstream.close();

@@ -26,7 +26,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_meter_shows_the_latest_lane() {
+    fn the_meter_shows_the_lane_with_the_oldest_record() {
         let (lateness, meter) = (Lateness::default(), Meter::default());
         lateness.report(0, Duration::from_secs(5), &meter);
         lateness.report(1, Duration::from_secs(3), &meter);

@@ -12,9 +12,9 @@ use millstream_record::Time;
 pub(crate) struct Ledger<C> {
     /// Every number below is finished.
     floor: u64,
-    /// From `floor` on: the receive time of each number's oldest record, None when the number is finished.
+    /// From `floor` on: the receive time of each number's oldest record, `None` when the number is finished.
     in_flight: VecDeque<Option<Time>>,
-    /// Waiting checkpoints, each with the first number behind it.
+    /// Waiting checkpoints, each with the first number after it.
     checkpoints: VecDeque<(u64, C)>,
 }
 
@@ -52,7 +52,7 @@ impl<C> Ledger<C> {
         self.in_flight.clear();
     }
 
-    /// Adds a checkpoint behind all current numbers.
+    /// Adds a checkpoint after all current numbers.
     pub(crate) fn checkpoint(&mut self, checkpoint: C) {
         self.checkpoints.push_back((self.next(), checkpoint));
     }
@@ -68,7 +68,7 @@ impl<C> Ledger<C> {
         }
     }
 
-    /// The oldest waiting checkpoint behind `number`; None if it has not arrived yet.
+    /// The first waiting checkpoint after `number`; `None` if it has not arrived yet.
     pub(crate) fn checkpoint_of(&mut self, number: u64) -> Option<&mut C> {
         let mut checkpoints = self.checkpoints.iter_mut();
         let waiting = checkpoints.find(|(until, _)| number < *until);
@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_checkpoint_waits_for_everything_before_it_and_for_nothing_behind_it() {
+    fn a_checkpoint_waits_for_everything_before_it_and_for_nothing_after_it() {
         let mut ledger = Ledger::new();
         let (first, second) = (ledger.begin(Time(1)), ledger.begin(Time(2)));
         ledger.checkpoint("a");
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn the_checkpoint_of_a_number_is_the_first_behind_it() {
+    fn the_checkpoint_of_a_number_is_the_first_one_after_it() {
         let mut ledger = Ledger::new();
         let first = ledger.begin(Time(1));
         ledger.checkpoint("a");

@@ -15,11 +15,11 @@ use serde::{
 pub(crate) struct Retry {
     /// Wait after the first failure; each further failure doubles it.
     pub(crate) first: Period,
-    /// Longest wait between two tries.
+    /// Longest wait between two attempts.
     pub(crate) max: Period,
     /// Time limit for a connection attempt and for an answer.
     pub(crate) timeout: Period,
-    /// Time after which records that the destination does not take leave by `NAME.rejected`; `never` keeps retrying.
+    /// Time after which records that the destination does not accept leave by `NAME.rejected`; `never` keeps retrying.
     pub(crate) give_up: GiveUp,
 }
 
@@ -68,13 +68,13 @@ impl JsonSchema for GiveUp {
     }
 }
 
-/// When small batches leave together.
+/// How small batches are gathered and sent together.
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Batching {
-    /// Bytes to gather before they leave; 0 sends every batch on its own.
+    /// Bytes to gather before they are sent; 0 sends every batch on its own.
     pub(crate) size: Size,
-    /// Records to gather before they leave; 0 sets no limit.
+    /// Records to gather before they are sent; 0 sets no limit.
     pub(crate) records: u32,
     /// Time that the first gathered batch waits for more when nothing else is ready.
     pub(crate) linger: Period,
@@ -91,7 +91,7 @@ impl Default for Batching {
 }
 
 impl Batching {
-    /// Whether gathered records leave now although more may be ready.
+    /// Whether enough is gathered to send it now, although more may be ready.
     pub(crate) fn is_full(&self, bytes: usize, records: usize) -> bool {
         bytes >= self.size.as_usize() || self.records > 0 && records >= self.records as usize
     }

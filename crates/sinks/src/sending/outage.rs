@@ -1,4 +1,4 @@
-//! Handling of a destination that fails: back off, retry, and give up when the operator's limit is over.
+//! Handles a destination that fails: backs off, retries, and gives up when `retry.give_up` is over.
 
 use std::{fmt, time::Duration};
 
@@ -31,15 +31,15 @@ pub(crate) struct Outage {
     /// When the clock of `give_up` was started.
     since: Option<Instant>,
     reporter: Reporter,
-    /// The keyword of the condition, and the condition from the first failure on.
+    /// The log keyword of `condition`, which exists from the first failure on.
     kind: &'static str,
     condition: Option<Condition>,
-    /// Ends waits early. None behind memory, because no later start could deliver the records.
+    /// Ends waits early. `None` if the sink reads from memory, because no later start could deliver the records.
     stop: Option<Stop>,
 }
 
 impl Outage {
-    /// `kind` is the log keyword of its condition.
+    /// `durable`: whether a durable channel keeps undelivered records. `kind`: the log keyword of the condition.
     pub(crate) fn new(
         retry: &Retry,
         context: &SinkContext,
@@ -79,7 +79,7 @@ impl Outage {
         self.since = Some(Instant::now());
     }
 
-    /// Whether it has failed for longer than `retry.give_up`. The first call since the last success starts the clock.
+    /// Whether the destination has failed for longer than `retry.give_up`. The first call since the last success starts the clock.
     pub(crate) fn is_overdue(&mut self) -> bool {
         let since = *self.since.get_or_insert_with(Instant::now);
         self.give_up.is_some_and(|limit| since.elapsed() >= limit)
@@ -90,7 +90,7 @@ impl Outage {
         self.backoff.failed()
     }
 
-    /// Waits. Returns false if the process stops meanwhile and a durable channel keeps the records.
+    /// Waits. Returns `false` if the process stops meanwhile and a durable channel keeps the records.
     pub(crate) async fn wait(&mut self, wait: Duration) -> bool {
         let Some(stop) = &mut self.stop else {
             sleep(wait).await;
@@ -103,7 +103,7 @@ impl Outage {
         }
     }
 
-    /// Counts a failure, raises the condition and waits, at least for `at_least` (a server may name a time). Returns false if the
+    /// Counts a failure, raises the condition and waits, at least for `at_least` (a server may name a time). Returns `false` if the
     /// process stops meanwhile and a durable channel keeps the records.
     pub(crate) async fn pause(&mut self, why: impl fmt::Display, at_least: Duration) -> bool {
         let wait = self.failed().max(at_least);

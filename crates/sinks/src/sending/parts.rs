@@ -1,4 +1,4 @@
-//! Splits batches between records, always at the same places.
+//! Splits large batches. The same batch is always split between the same records.
 
 use std::ops::Range;
 
@@ -36,7 +36,7 @@ mod tests {
     use crate::rig::lines;
 
     #[test]
-    fn parts_together_are_the_batch_and_a_large_record_is_a_part_alone() {
+    fn parts_add_up_to_the_batch_and_a_large_record_is_its_own_part() {
         let batch = lines("t", "a\nbb\ncccccccc\nd\n");
         let parts = parts(batch.clone(), |bytes, _| bytes <= 5);
         let texts: Vec<&[u8]> = parts.iter().map(|part| &part.body[..]).collect();

@@ -1,4 +1,4 @@
-//! Records that a destination will never take, and why.
+//! Records that a destination never accepts, and why.
 
 use std::ops::Range;
 

@@ -1,10 +1,10 @@
-//! The sink `stdout`: records to the standard output of the process.
+//! The sink `stdout`: writes records to the standard output of the process.
 //!
 //! `read -> decode -> send -> keep -> read back -> process -> encode -> [write] -> settle`
 //!
-//! It runs on its own thread, because the reader of the output may be slow. It writes at once when no more input is ready, so an
-//! idle stream has no added latency. Promise: a batch is settled only after the system has accepted all of it, and a reader that
-//! closes the output ends the run with an error.
+//! It runs on its own thread, because the reader of the output may be slow. It writes immediately when no more input is ready, so
+//! gathering delays no record. It promises that a batch is settled only after the system has accepted all of it, and that a reader
+//! that closes the output ends the run with an error.
 
 use std::{fs::File, io, os::fd::AsFd, sync::Arc};
 
@@ -37,7 +37,7 @@ pub const COMPONENT: Component = Component {
     build: Build::Sink(build),
 };
 
-/// The options of `stdout` beside those of the format: none.
+/// The options of `stdout` in addition to those of the format: none.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Config {}

@@ -9,7 +9,7 @@ use millstream_testkit::{block_on, contract::SinkCase};
 use super::*;
 use crate::rig::{Rig, Upstream, lines, misfit, packed, try_build};
 
-/// A standard output that records each write, or is closed.
+/// A standard output that stores each write, or is closed.
 #[derive(Clone, Default)]
 struct Output {
     writes: Arc<Mutex<Vec<Vec<u8>>>>,
@@ -160,7 +160,7 @@ fn output_is_written_when_no_more_input_is_ready_before_a_checkpoint_is_due() {
 }
 
 #[test]
-fn the_error_names_options_that_exclude_each_other() {
+fn wrong_options_are_reported_by_name() {
     let problems = try_build(&COMPONENT, r#"{"format": "template"}"#)
         .err()
         .unwrap();

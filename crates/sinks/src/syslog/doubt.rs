@@ -1,24 +1,26 @@
 //! Estimates what a broken connection may have lost.
 //!
 //! ```text
-//! | read by its program | in its system's buffer, perhaps | not acknowledged by its system |
-//!              <- 256 KiB + 6 MiB or twice its window ---> <---- our system reports it --->
+//! The messages written to a server, oldest first:
+//!
+//! | read by the server's program | perhaps in its system's buffer         | not acknowledged by its system |
+//!                                <- 256 KiB + 6 MiB or twice its window -> <--- reported by our system --->
 //! ```
-//! Syslog has no acknowledgements, so a sender cannot know more. This module computes an upper bound of the second part. Whether a
+//! Syslog has no acknowledgements, so a sender cannot know more. This module computes an upper bound of the middle part. Whether a
 //! program stores a message that it has read is not visible to the sender.
 
 use std::collections::VecDeque;
 
-/// Remembers at most this many bytes of written messages: more than the buffers of both systems hold by default
+/// Maximum bytes of written messages that are remembered: more than the buffers of both systems hold by default
 /// (net.ipv4.tcp_wmem and tcp_rmem: 4 and 6 MiB).
 const BYTES_MAX: u64 = 16 << 20;
 
-/// A window is half of the peer's buffer.
+/// A peer announces half of its free receive buffer as its TCP window, so an empty buffer has the size of this many windows.
 const WINDOWS: u64 = 2;
-/// The default maximum of a receive buffer (net.ipv4.tcp_rmem). The window of a buffer that is nearly full says little about its
-/// size.
+/// The default maximum of a receive buffer (net.ipv4.tcp_rmem). It is assumed as the least size of the peer's buffer, because the
+/// window of a buffer that is nearly full does not show its size.
 const BUFFER_BYTES: u64 = 6 << 20;
-/// Bytes that the peer's program may have read and not processed: rsyslog reads 128 KiB at once.
+/// Bytes that the peer's program may have read and not processed: rsyslog reads 128 KiB at a time.
 const PROGRAM_BYTES: u64 = 256 << 10;
 
 /// The messages that were last written to one connection.
@@ -26,7 +28,7 @@ const PROGRAM_BYTES: u64 = 256 << 10;
 pub(super) struct Doubt {
     lengths: VecDeque<u32>,
     bytes: u64,
-    /// The largest window that the peer has announced, which may be 0; None without TCP.
+    /// The largest window that the peer has announced, which may be 0; `None` without TCP.
     window: Option<u64>,
 }
 
@@ -40,7 +42,7 @@ pub(super) struct Lost {
 }
 
 impl Doubt {
-    /// Notes that a message was wholly written.
+    /// Notes that a message was completely written.
     pub(super) fn wrote(&mut self, length: usize) {
         let length = u32::try_from(length).unwrap_or(u32::MAX);
         self.lengths.push_back(length);
@@ -57,9 +59,9 @@ impl Doubt {
         self.window = self.window.max(bytes);
     }
 
-    /// Returns what a broken connection may have lost, and starts over. `unsent`: bytes that the peer's system has not
-    /// acknowledged. `read`: the peer closed the connection in order, so its program had read everything that its system had
-    /// received.
+    /// Returns how many messages a broken connection may have lost, and forgets all messages. `unsent`: bytes that the peer's system
+    /// has not acknowledged. `read`: the peer closed the connection gracefully, so its program had read everything that its system
+    /// had received.
     pub(super) fn broken(&mut self, unsent: u64, read: bool) -> Lost {
         let beyond = match (read, self.window) {
             (true, _) | (_, None) => 0,
@@ -112,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_starts_without_doubt_and_memory_is_bounded() {
+    fn a_new_connection_has_no_message_in_doubt_and_memory_is_bounded() {
         let mut doubt = doubt(20);
         doubt.broken(100_000, false);
         assert_eq!(doubt.broken(100, false), Lost::default());

@@ -33,9 +33,9 @@ pub(super) enum Link {
 /// How a connection ended.
 #[derive(Debug)]
 pub(super) enum End {
-    /// The peer closed it in order, after its program had read everything that its system had received.
+    /// The peer closed the connection gracefully, after its program had read everything that its system had received.
     Closed,
-    /// It broke, or could not be made.
+    /// The connection broke, or could not be made.
     Broken(io::Error),
 }
 
@@ -59,7 +59,7 @@ impl Link {
             .flatten()
     }
 
-    /// Connects and does the TLS handshake; returns what the server has proven.
+    /// Connects, with the TLS handshake if `tls` is set. Returns what its success proves.
     pub(super) async fn probe(target: &Target, reporter: &Reporter) -> io::Result<&'static str> {
         let Self::Stream(mut stream, ..) = Self::connect(target, reporter).await? else {
             return Ok("the socket accepts datagrams");
@@ -136,7 +136,7 @@ impl Link {
         Ok(())
     }
 
-    /// Returns when the peer ends the connection; for datagrams never.
+    /// Waits until the peer ends the connection; with datagrams, forever.
     pub(super) async fn ended(&mut self) -> End {
         match self {
             Self::Stream(stream, ..) => poll_fn(|context| poll_ended(stream, context)).await,
@@ -144,7 +144,7 @@ impl Link {
         }
     }
 
-    /// Closes the connection in order: written bytes still go out.
+    /// Closes the connection gracefully: bytes that were written are still sent.
     pub(super) async fn close(mut self) {
         if let Self::Stream(stream, ..) = &mut self {
             let _ = stream.shutdown().await;
@@ -157,7 +157,7 @@ impl Link {
             .map_or(0, |handle| unsent_bytes(handle).unwrap_or(0))
     }
 
-    /// The window that the peer announced last; None without TCP.
+    /// The window that the peer announced last; `None` without TCP.
     pub(super) fn window(&self) -> Option<u64> {
         match self {
             Self::Stream(_, handle, true) => Some(peer_window_bytes(handle.as_fd()).unwrap_or(0)),
@@ -190,7 +190,7 @@ async fn udp(address: &str) -> io::Result<Link> {
     Err(last)
 }
 
-/// Returns when the stream has ended. Syslog servers send nothing, so any bytes are ignored.
+/// Is ready when the stream has ended. Syslog servers send nothing, so any bytes are ignored.
 fn poll_ended(stream: &mut Stream, context: &mut Context<'_>) -> Poll<End> {
     let mut bytes = [0; 512];
     loop {

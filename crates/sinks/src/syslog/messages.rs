@@ -32,7 +32,7 @@ pub(super) enum Framing {
 struct Message {
     /// The end of the message in the buffer.
     end: usize,
-    /// The index of its batch, and its record there.
+    /// The index of its batch in [`Messages::batches`], and the byte range of its record in that batch.
     batch: usize,
     record: Range<usize>,
 }
@@ -48,7 +48,7 @@ pub(super) struct Messages {
     /// The bytes of all messages.
     bytes: Vec<u8>,
     messages: Vec<Message>,
-    /// Number of messages, from the front, that are wholly written, and number of bytes written.
+    /// How many messages are completely written (the first ones of `messages`), and how many bytes are.
     written: usize,
     at: usize,
     /// The batches of the messages, with their numbers in the lane.
@@ -152,7 +152,7 @@ impl Messages {
         self.bytes.get(self.at..end).unwrap_or_default()
     }
 
-    /// Notes that the system took `bytes` more bytes. Calls `whole` with the length of each message that is thereby wholly written.
+    /// Notes that the system accepted `bytes` more bytes. Calls `whole` with the length of each message that is now completely written.
     pub(super) fn wrote(&mut self, bytes: usize, mut whole: impl FnMut(usize)) {
         let mut begin = self.end_of_written();
         self.at += bytes;
@@ -167,7 +167,7 @@ impl Messages {
         self.clear();
     }
 
-    /// Starts over after the end of a connection: a partly written message goes out again from its first byte.
+    /// Starts over after the end of a connection: a partly written message is sent again from its first byte.
     pub(super) fn rewind(&mut self) {
         self.at = self.end_of_written();
     }
@@ -213,7 +213,7 @@ fn write_count(length: usize, out: &mut Vec<u8>) {
     let _ = write!(out, "{length} ");
 }
 
-/// Replaces each newline within a text by `#012`, as rsyslog does, and drops one at the end.
+/// Replaces each newline within a text by `#012`, as rsyslog does, and drops a newline at the end.
 fn line(text: &[u8], out: &mut Vec<u8>) {
     let text = text.strip_suffix(b"\n").unwrap_or(text);
     let mut lines = text.split(|byte| *byte == b'\n');

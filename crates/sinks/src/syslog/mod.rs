@@ -6,14 +6,14 @@
 //! inlet -> relay -> messages -> link -> server
 //!            '------- doubt <---'
 //! ```
-//! - `relay`: takes batches, writes, connects again, settles (`crate::sending`). One task per lane.
+//! - `relay`: takes batches, writes messages, reconnects, settles checkpoints (`crate::sending`). One task per lane.
 //! - `messages`: encodes batches as framed messages, each with its record.
 //! - `link`: the connection.
-//! - `doubt`: what a broken connection may have lost.
+//! - `doubt`: estimates what a broken connection may have lost.
 //!
-//! It promises that a record is settled only after the system has taken its whole message, and that no message is sent again after
-//! that. A broken connection is reported with the number of records that it may have lost: syslog has no acknowledgements, so a
-//! sender cannot know more.
+//! It promises that a record is settled only after the operating system has accepted its whole message, and that such a message is
+//! not sent again. A broken connection is reported with the number of records that it may have lost: syslog has no acknowledgements,
+//! so a sender cannot know more.
 
 use std::{sync::Arc, time::Duration};
 

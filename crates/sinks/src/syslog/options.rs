@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::sending::{Batching, Retry};
 
-/// The options of `syslog` beside those of the format.
+/// The options of `syslog` in addition to those of the format.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Config {
@@ -35,7 +35,7 @@ pub(super) struct Config {
     /// TLS to the server: a name of the top-level `tls`, a block, or `true` (the system's root certificates).
     #[serde(default)]
     pub(super) tls: Tls,
-    /// When small batches leave together.
+    /// How small batches are gathered and sent together.
     #[serde(default)]
     pub(super) batch: Batching,
     /// How a server that fails is retried. `timeout` limits connection attempts; the sink waits without limit for a server

@@ -1,9 +1,10 @@
-//! From the inlet to the server: makes messages, writes them, connects again, settles.
+//! One lane of the sink: turns batches into messages, writes them, reconnects, and settles checkpoints.
 //!
 //! `read -> decode -> send -> keep -> [read back] -> process -> encode -> [write] -> [settle]`
 //!
-//! One task per lane, one connection. Messages leave when `batch` is full, when nothing more is ready, and before each checkpoint.
-//! It promises that a checkpoint is settled only when every message before it was taken by the system or rejected.
+//! Each lane is a task with one connection. It writes messages when `batch` is full, when nothing more is ready, and before each
+//! checkpoint. It promises that a checkpoint is settled only when every message before it was accepted by the operating system, or
+//! its record rejected.
 
 use std::{ops::Range, time::Duration};
 
@@ -46,11 +47,11 @@ pub(super) struct Relay<'a> {
     connected: Option<(Instant, bool)>,
     /// The earliest time for the next connection.
     not_before: Option<Instant>,
-    /// Raised at a failure, until a connection has lasted for [`LASTING`] after a write.
+    /// Raised at a failure; cleared when a connection has lasted for [`LASTING`] after a write.
     unproven: Condition,
     /// When to check whether the connection has lasted, or to reconnect while there is nothing to write.
     check_at: Option<Instant>,
-    /// When waiting messages leave even if they are few.
+    /// When waiting messages are written even if `batch` is not full.
     due: Option<Instant>,
     meters: Meters,
     stop: Stop,
@@ -67,7 +68,7 @@ struct Meters {
 /// An event of the lane.
 enum Event {
     Input(Input),
-    /// Waiting messages have waited long enough.
+    /// `batch.linger` is over for the waiting messages.
     Due,
     /// It is time to check the connection.
     Check,
@@ -274,10 +275,10 @@ impl<'a> Relay<'a> {
         self.meters.in_doubt.add(lost.in_doubt);
         let (sure, more) = (lost.unacknowledged, lost.in_doubt);
         let text = format_args!(
-            "the connection to {url} is gone ({why}): its system has not acknowledged {sure} records, and its program may not have \
-             read up to {more} before them"
+            "the connection to {url} is gone ({why}): the server's system has not acknowledged {sure} records, and its program may \
+             not have read up to {more} before them"
         );
-        // A server that accepts connections and closes them at once takes no messages: it may expect TLS or another protocol.
+        // A server that accepts connections and closes them immediately reads no messages: it may expect TLS or another protocol.
         let made = self.connected.take();
         let is_short = made.is_some_and(|(at, wrote)| wrote && at.elapsed() < LASTING);
         if sure + more == 0 && !is_short {

@@ -1,4 +1,4 @@
-//! The checked sink: its options, and the encoder of a lane.
+//! The checked options of the sink, and the encoder of a lane.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! The server that messages go to.
+//! The server to which messages are sent.
 
 use std::{sync::Arc, time::Duration};
 

@@ -1,4 +1,4 @@
-//! Servers that listen, fail, and never answer.
+//! Tests with servers that read, that close connections, and that are down.
 
 use std::{
     io::Read,
@@ -154,7 +154,7 @@ fn records_that_a_broken_connection_may_have_lost_are_counted() {
     let lost = (8 << 10) - count(&second) - 90;
     let told = rig.meter("records_unacknowledged") + rig.meter("records_in_doubt");
     assert!(lost > 0, "the buffers held nothing?");
-    assert!(told >= lost, "{lost} are lost, {told} told");
+    assert!(told >= lost, "{lost} are lost, {told} reported");
     assert!(told <= 8 << 10);
 }
 
@@ -245,7 +245,7 @@ fn a_unix_stream_is_framed_like_tcp() {
 }
 
 #[test]
-fn records_that_no_server_takes_in_time_leave_by_the_rejected_port() {
+fn records_are_rejected_if_no_server_accepts_them_in_time() {
     let (listener, _) = listener("");
     let port = listener.local_addr().unwrap().port();
     drop(listener);
@@ -305,7 +305,7 @@ fn wrong_options_are_reported_by_name() {
 fn it_keeps_the_contract_of_sinks() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("log");
-    // A Unix stream can be read as soon as it is written, so nothing is in flight when the check looks.
+    // A Unix stream can be read as soon as it is written, so nothing is in flight when the check calls `arrived`.
     let listener = UnixListener::bind(&path).unwrap();
     listener.set_nonblocking(true).unwrap();
     let received = Mutex::new((Vec::new(), String::new()));
@@ -316,7 +316,7 @@ fn it_keeps_the_contract_of_sinks() {
             streams.push(stream);
         }
         for stream in streams {
-            // Reads what has come; the error says that more may follow.
+            // Reads what has arrived. The error (`WouldBlock`) only means that more may follow.
             let _ = stream.read_to_string(text);
         }
         text.split("- - - ").map(str::to_owned).collect()

@@ -5,7 +5,7 @@ use std::{fs, path::Path, process::Command};
 use super::{names, options, read, run};
 use crate::rig::{Upstream, lines, packed};
 
-/// The output of the tool for a file; it fails if a stream is incomplete.
+/// Returns the text that the tool unpacks from a file. Panics if a stream is incomplete.
 fn unpack(tool: &str, path: &Path) -> String {
     let output = Command::new(tool).arg(path).output();
     let output = output.unwrap_or_else(|error| panic!("{tool}: {error}: run `make deps`"));
@@ -125,7 +125,7 @@ fn zstd_of(file: &mut fs::File, text: &mut Vec<u8>) {
 }
 
 #[test]
-fn a_file_that_was_compressed_in_another_way_is_put_aside() {
+fn a_file_with_another_compression_is_rotated_before_the_first_write() {
     let directory = tempfile::tempdir().unwrap();
     let upstream = Upstream::durable(7);
     let with = |compression: &str| {
@@ -149,7 +149,7 @@ fn a_file_that_was_compressed_in_another_way_is_put_aside() {
 }
 
 #[test]
-fn a_piece_torn_by_a_kill_behind_memory_does_not_spoil_what_follows() {
+fn behind_memory_a_piece_torn_by_a_kill_is_truncated_before_the_next_one() {
     for (compression, tool, _) in TOOLS {
         let directory = tempfile::tempdir().unwrap();
         let more = format!(r#""format": "raw", "compression": "{compression}""#);
@@ -162,7 +162,7 @@ fn a_piece_torn_by_a_kill_behind_memory_does_not_spoil_what_follows() {
         };
         put("1\n");
         let first = fs::read(&path).unwrap();
-        // Another whole piece, and half of one.
+        // Appends another whole piece, and an incomplete piece.
         fs::write(
             &path,
             [&first[..], &first, &first[..first.len() - 5]].concat(),
@@ -174,7 +174,7 @@ fn a_piece_torn_by_a_kill_behind_memory_does_not_spoil_what_follows() {
 }
 
 #[test]
-fn a_compressed_file_cut_by_another_process_is_put_aside_and_what_follows_can_be_read() {
+fn a_compressed_file_cut_by_another_process_is_put_aside_and_a_new_file_can_be_read() {
     let directory = tempfile::tempdir().unwrap();
     let more = r#""format": "raw", "compression": "gzip""#;
     let options = options(directory.path(), "a.gz", more);

@@ -1,4 +1,5 @@
-//! Crashes at every step, on a disk that forgets: every record is in the files exactly once, in order.
+//! Crashes at every call, on a simulated disk that loses data that was not synced: afterwards every record is in the files exactly
+//! once, in order.
 
 use std::{
     collections::BTreeMap,
@@ -36,7 +37,7 @@ use crate::{
     rig::lines,
 };
 
-/// An action on the disk before a batch is taken.
+/// Changes the disk before the channel delivers the batch with this index.
 type Meddle = fn(&SimulatedDisk, usize);
 
 /// A durable channel that asks for a checkpoint every few batches.
@@ -51,7 +52,7 @@ struct Feed {
 pub(super) struct State {
     next: usize,
     pub(super) settled: usize,
-    /// The last error of each run that had one.
+    /// The last error that each run has logged, if any.
     pub(super) errors: Vec<String>,
 }
 
@@ -108,7 +109,7 @@ impl Reader for Feed {
     }
 }
 
-/// One way to use the sink.
+/// A configuration of the sink and its channel.
 pub(super) struct Case {
     pub(super) options: &'static str,
     checkpoint_every: usize,
@@ -180,7 +181,7 @@ impl Case {
         ended
     }
 
-    /// Runs until it ends, as the supervisor does.
+    /// Runs the sink until it ends without a failure, as the supervisor does.
     pub(super) fn run_to_the_end(&self, disk: &SimulatedDisk, state: &Arc<Mutex<State>>) {
         for _ in 0..20 {
             match self.run(disk, state) {
@@ -227,7 +228,7 @@ impl Case {
     }
 }
 
-/// The content of a file as the lines that were sent. Asserts that a compressed stream and every record are whole.
+/// Returns the content of a file as the lines that were sent. Asserts that a compressed stream and every record are complete.
 pub(super) fn records(path: &Path, mut bytes: Vec<u8>) -> String {
     let name = path.to_string_lossy().into_owned();
     let codec = [("gz", Codec::Gzip), ("zst", Codec::Zstd)]
@@ -278,7 +279,7 @@ fn bytes_are_none(bytes: &[u8]) -> String {
     String::new()
 }
 
-/// All files below `directory`: the rotations of a path in order, then the path.
+/// Returns all files below `directory`: the rotated files in the order of their numbers, then the current ones.
 pub(super) fn files(disk: &SimulatedDisk, directory: &Path) -> Vec<PathBuf> {
     let mut files = Vec::new();
     for name in disk.list(directory).unwrap() {
@@ -383,7 +384,8 @@ const MOVED: Case = Case {
     }),
 };
 
-/// Crashes in each call of a run and in random calls of the next two, then runs to the end.
+/// For each call of a run: crashes in that call and in random calls of the next two runs, then runs to the end and checks the
+/// files.
 fn crash_at_every_step(case: &Case, crash: Crash) {
     for call in 0.. {
         let seed = call ^ 0x5eed;
@@ -527,7 +529,7 @@ fn failing_calls_at_any_step_lose_and_repeat_nothing_even_when_the_power_fails_n
             let state = Arc::new(Mutex::new(State::default()));
             let mut random = Random::new(seed);
             for round in 0..6 {
-                // Calls of one kind fail twice, at different places, so each run gets further than the last.
+                // The next one or two calls of this kind fail (with EIO or ENOSPC), and the disk crashes at a later call.
                 disk.crash_at(disk.calls() + 10 + random.below(80));
                 disk.fail(
                     call,

@@ -1,4 +1,5 @@
-//! Damage to the journal, on the simulated disk: settled records stay in the outputs, and every doubt is logged.
+//! Damage to the journal, on the simulated disk: settled records stay in the outputs, and an error is logged if records may be
+//! there twice.
 
 use std::{
     collections::BTreeMap,
@@ -131,9 +132,9 @@ fn damage_after_a_stop(case: &Case, which: u64, damage: Damage) {
 }
 
 #[test]
-fn no_flipped_bit_in_the_journal_of_a_stopped_sink_costs_or_repeats_a_record() {
+fn no_flipped_bit_in_the_journal_of_a_stopped_sink_loses_or_repeats_a_record() {
     for case in [ONE_FILE, ROTATED] {
-        // Bits in the whole file, so that every field of every record is hit.
+        // Bits across the whole file, so that all fields of all records are hit.
         for at in (0..700).step_by(7) {
             for which in 0..2 {
                 damage_after_a_stop(&case, which, Damage::Flip(at));
@@ -143,7 +144,7 @@ fn no_flipped_bit_in_the_journal_of_a_stopped_sink_costs_or_repeats_a_record() {
 }
 
 #[test]
-fn no_damage_to_the_journal_of_a_stopped_sink_costs_or_repeats_a_record() {
+fn no_damage_to_the_journal_of_a_stopped_sink_loses_or_repeats_a_record() {
     let cases = [
         ONE_FILE,
         DIRECTORIES,
@@ -159,7 +160,7 @@ fn no_damage_to_the_journal_of_a_stopped_sink_costs_or_repeats_a_record() {
 }
 
 #[test]
-fn damage_to_the_journal_after_a_crash_loses_nothing_and_repeats_are_logged() {
+fn damage_to_the_journal_after_a_crash_loses_no_record_and_repeats_are_logged() {
     let (mut doubled, mut exact) = (0, 0);
     for seed in 0..600 {
         let case = &[ONE_FILE, DIRECTORIES, ROTATED][seed as usize % 3];
@@ -169,7 +170,7 @@ fn damage_to_the_journal_after_a_crash_loses_nothing_and_repeats_are_logged() {
         disk.crash_at(60 + random.below(90));
         let _ = case.run(&disk, &state);
         disk.restart(Crash::Kill);
-        // Before anything was settled, a missing journal looks like that of a new sink.
+        // If no record was settled, a missing journal looks like the journal of a new sink.
         if state.lock().unwrap().settled == 0 {
             continue;
         }

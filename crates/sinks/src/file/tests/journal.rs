@@ -1,4 +1,5 @@
-//! The journal recovers appended changes, after many switches and after a crash at any step, and notices damage.
+//! The journal recovers appended changes after many switches between its two files and after a crash at any step, and notices
+//! damage.
 
 use std::{io::IoSlice, path::Path, sync::Arc};
 
@@ -27,7 +28,7 @@ fn row(n: u64) -> Row {
     }
 }
 
-/// The `n`th change of a table that lives long.
+/// Returns the `n`th change in the history of a table.
 fn change(n: u64) -> Change {
     let id = (n % 50) as u32;
     match n % 7 {
@@ -40,7 +41,7 @@ fn change(n: u64) -> Change {
     }
 }
 
-/// Appends the changes `from..to`; stops at the first failure and returns how many were appended.
+/// Appends the changes `from..to`; stops at the first failure. Returns the number of the first change that was not appended.
 fn append(journal: &mut Alternating, table: &mut Table, from: u64, to: u64) -> u64 {
     for n in from..to {
         let mut bytes = Vec::new();
@@ -77,9 +78,9 @@ fn open(disk: &SimulatedDisk) -> (Alternating, Table) {
 }
 
 #[test]
-fn appended_changes_are_found_again_after_many_turns() {
+fn appended_changes_are_recovered_after_many_switches_between_the_files() {
     let disk = SimulatedDisk::new(1);
-    // More than a mebibyte of records, so the files take turns.
+    // More than a mebibyte of records, so the journal switches between its files several times.
     let (mut journal, mut table) = open(&disk);
     assert_eq!(append(&mut journal, &mut table, 0, 40_000), 40_000);
     drop(journal);
@@ -101,7 +102,7 @@ fn a_table_larger_than_the_file_makes_it_grow() {
 }
 
 #[test]
-fn a_crash_at_any_step_keeps_every_change_that_append_has_returned_for() {
+fn a_crash_at_any_step_keeps_every_change_that_was_appended_without_an_error() {
     for seed in 0..60 {
         let mut random = Random::new(seed);
         let disk = SimulatedDisk::new(seed);
@@ -146,7 +147,7 @@ fn damage_is_noticed_wherever_it_is_even_in_the_last_record() {
 }
 
 #[test]
-fn no_bytes_make_the_table_panic() {
+fn invalid_bytes_do_not_make_the_decoder_panic() {
     let mut random = Random::new(7);
     let mut whole = Vec::new();
     (0..14).for_each(|n| change(n).encode(&mut whole));

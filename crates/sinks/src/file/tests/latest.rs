@@ -1,4 +1,4 @@
-//! The link to the current file.
+//! The option `latest`: a link to the current file.
 
 use std::{fs, path::Path};
 
@@ -20,7 +20,7 @@ fn linked(directory: &Path, path: &str, latest: &str) -> String {
 }
 
 #[test]
-fn the_link_leads_to_the_newest_file_and_late_records_do_not_turn_it_back() {
+fn the_link_leads_to_the_newest_file_and_late_records_do_not_point_it_to_an_older_one() {
     let directory = tempfile::tempdir().unwrap();
     let upstream = Upstream::durable(7);
     let options = linked(directory.path(), "{tag}.%F.log", "{tag}.log");
@@ -45,7 +45,7 @@ fn the_link_leads_to_the_newest_file_and_late_records_do_not_turn_it_back() {
 }
 
 #[test]
-fn a_link_in_another_directory_leads_there_by_the_whole_path_and_survives_rotation() {
+fn a_link_in_another_directory_has_an_absolute_target_and_survives_rotation() {
     let directory = tempfile::tempdir().unwrap();
     let upstream = Upstream::durable(7);
     let options = linked(directory.path(), "a.log", "links/now");
@@ -53,7 +53,7 @@ fn a_link_in_another_directory_leads_there_by_the_whole_path_and_survives_rotati
     let options = options.replace(r#""field": "x", "#, "");
     upstream.put(lines("t", "1\n2\n"), false);
     fs::create_dir_all(directory.path().join("out/links")).unwrap();
-    // A killed run left it.
+    // A run that was killed has left this temporary link.
     std::os::unix::fs::symlink("nowhere", directory.path().join("out/links/.now.new")).unwrap();
     run(directory.path(), &options, &upstream);
     let path = directory.path().join("out/a.log");

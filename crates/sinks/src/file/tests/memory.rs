@@ -1,4 +1,4 @@
-//! The memory of the host that a sink takes if it is faster than its disk.
+//! How much page cache and how many dirty bytes a sink causes if it is faster than its disk.
 
 use std::{
     fs::File,
@@ -16,8 +16,8 @@ use crate::rig::{Upstream, lines};
 const PAGE_BYTES: u64 = 4096;
 const MIB: u64 = 1 << 20;
 
-/// Runs a sink over `total` bytes in batches of `piece`. Returns the cached pages of its file at the end, and the most dirty bytes
-/// seen.
+/// Runs a sink over `total` bytes in batches of `piece` bytes. Returns the cached pages of its file at the end, and the most dirty
+/// bytes seen.
 fn write(directory: &Path, more: &str, piece: u64, total: u64) -> (Pages, u64) {
     let upstream = Upstream::durable(7);
     let line = "x".repeat(127) + "\n";
@@ -54,7 +54,7 @@ fn written_data_leaves_the_page_cache_whether_in_large_pieces_or_small() {
     for piece in [MIB, 64 << 10] {
         let directory = tempfile::tempdir().unwrap();
         let (left, _) = write(directory.path(), "", piece, 128 * MIB);
-        // The kernel groups pages in pieces of up to 2 MiB; the one that still grows is not dropped.
+        // The kernel groups pages in pieces of up to 2 MiB; the piece that still grows is not dropped.
         assert!(left.cached * PAGE_BYTES <= 4 * MIB, "{piece}: {left:?}");
         assert_eq!(left.dirty + left.writeback, 0);
     }
@@ -64,12 +64,12 @@ fn written_data_leaves_the_page_cache_whether_in_large_pieces_or_small() {
 }
 
 #[test]
-fn no_more_than_dirty_max_is_written_and_not_yet_on_disk() {
+fn dirty_max_bounds_the_bytes_that_are_not_yet_on_disk() {
     for cache in ["keep", "drop"] {
         let directory = tempfile::tempdir().unwrap();
         let more = format!(r#", "cache": "{cache}", "dirty_max": "8MiB""#);
         let (_, most) = write(directory.path(), &more, MIB, 256 * MIB);
-        // Allows one more write, for which the sink waits next, and the rest of its piece.
+        // The sink exceeds the limit by one write before it waits for the disk; the rest is tolerance.
         assert!(most <= 12 * MIB, "{cache}: {} KiB", most >> 10);
         assert!(most > 0, "nothing was seen");
     }

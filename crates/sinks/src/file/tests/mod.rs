@@ -1,4 +1,4 @@
-//! The paths and contents of outputs, and rejects. The other files: crashes, rotation, trouble with the disk.
+//! The paths and contents of outputs, and rejects. The submodules test crashes, rotation and trouble with the disk.
 
 mod compress;
 mod crash;
@@ -26,7 +26,7 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
     runtime.block_on(future)
 }
 
-/// Options with `path` below `directory`, and `more` of them.
+/// Returns options with `path` below `directory`, and with the options in `more`.
 fn options(directory: &Path, path: &str, more: &str) -> String {
     let path = directory.join("out").join(path);
     format!(
@@ -75,7 +75,7 @@ fn entries(tag: &str, time: i64, fields: &[(&str, &str)]) -> Batch {
 }
 
 #[test]
-fn each_format_writes_what_it_should() {
+fn each_format_writes_the_expected_text() {
     let cases = [
         (r#""format": "raw""#, "a\nb\n"),
         (
@@ -105,7 +105,7 @@ fn each_format_writes_what_it_should() {
 }
 
 #[test]
-fn msgpack_is_written_as_it_came() {
+fn msgpack_is_written_unchanged() {
     let directory = tempfile::tempdir().unwrap();
     let upstream = Upstream::memory();
     let batch = packed("t", "a\nb\n");
@@ -193,7 +193,7 @@ fn a_path_may_depend_on_the_tag_the_time_and_the_record() {
 }
 
 #[test]
-fn a_record_without_a_path_or_without_the_field_is_rejected_and_its_neighbours_are_written() {
+fn a_record_without_a_path_or_without_the_field_is_rejected_and_its_neighbors_are_written() {
     let cases = [
         (
             "{.x}.log",
@@ -230,7 +230,7 @@ fn a_record_without_a_path_or_without_the_field_is_rejected_and_its_neighbours_a
 }
 
 #[test]
-fn the_journal_moves_past_rejected_records_only_when_they_are_kept() {
+fn the_journal_moves_past_rejected_records_only_when_the_rejects_are_kept() {
     let directory = tempfile::tempdir().unwrap();
     let upstream = Upstream::durable(7);
     upstream.put(entries("t", 0, &[("x", "1"), ("y", "2")]), false);
@@ -336,7 +336,7 @@ fn a_restart_continues_after_the_position_in_the_journal_and_not_at_the_cursor()
 }
 
 #[test]
-fn options_that_make_no_sense_are_refused_at_once() {
+fn options_that_make_no_sense_are_refused() {
     let cases = [
         (r#"{}"#, "path"),
         (r#"{"path": "/a", "colour": 1}"#, "colour"),

@@ -7,7 +7,7 @@ use millstream_record::Time;
 use crate::file::naming::{misfit, rotated, rotation_number, superfluous};
 
 #[test]
-fn a_rotated_file_is_named_by_keep_time_and_number() {
+fn a_rotated_file_is_named_by_time_and_number() {
     let cases = [
         (
             "/a/app.log",
@@ -78,7 +78,7 @@ fn the_newest_rotations_are_kept() {
 }
 
 #[test]
-fn a_name_that_keep_would_take_for_a_rotation_is_refused() {
+fn a_name_that_keep_would_mistake_for_a_rotated_file_is_refused() {
     for (path, is_one) in [
         ("/a/x.20200101-000000-1", true),
         ("x.20200101-000000-1.gz", true),

@@ -17,7 +17,7 @@ fn at(batch: Batch, seconds: i64) -> Batch {
     }
 }
 
-/// All outputs: the rotated ones in order, then the current one.
+/// Returns the names of all outputs: the rotated files in order, then the current file.
 fn in_order(directory: &std::path::Path, current: &str) -> Vec<String> {
     let mut names = names(directory);
     let number = |name: &String| {
@@ -140,7 +140,7 @@ fn a_file_is_rotated_by_its_number_of_records_across_restarts() {
 }
 
 #[test]
-fn an_interval_goes_by_receive_times_so_that_a_backlog_is_divided_as_if_on_time() {
+fn an_interval_uses_receive_times_so_that_a_backlog_is_divided_as_if_written_on_time() {
     let directory = tempfile::tempdir().unwrap();
     let upstream = Upstream::durable(7);
     for minute in 0..6 {
@@ -201,7 +201,7 @@ fn an_idle_file_is_rotated_by_the_clock() {
 }
 
 #[test]
-fn old_rotations_are_removed_and_nothing_else() {
+fn old_rotated_files_are_removed_and_no_other_files() {
     let directory = tempfile::tempdir().unwrap();
     fs::create_dir(directory.path().join("out")).unwrap();
     for other in ["a.1", "a.20200101-000000-x", "ab.20200101-000000-0"] {

@@ -1,4 +1,4 @@
-//! Trouble: what other processes and the disk do to the files.
+//! Trouble that other processes and the disk cause.
 
 use std::{fs, path::Path, process::Command, time::Duration};
 
@@ -10,7 +10,7 @@ use crate::{
 
 const RAW: &str = r#""format": "raw""#;
 
-/// Runs a sink and `meanwhile` beside it, then closes the channel.
+/// Runs a sink while `happens` runs, then closes the channel and waits until the sink has ended.
 fn meanwhile(
     directory: &Path,
     options: &str,
@@ -23,7 +23,7 @@ fn meanwhile(
             happens.await;
             upstream.close();
         };
-        // As the supervisor does.
+        // Restarts the sink after a failure, as the supervisor does.
         let run = async {
             loop {
                 match rig.run().await {
@@ -46,7 +46,7 @@ async fn wait(millis: u64) {
 }
 
 #[test]
-fn a_renamed_file_is_let_go_and_a_new_one_is_started() {
+fn after_another_process_renames_a_file_a_new_one_is_started() {
     for upstream in [Upstream::memory(), Upstream::durable(7)] {
         let directory = tempfile::tempdir().unwrap();
         let out = directory.path().join("out");
@@ -63,7 +63,7 @@ fn a_renamed_file_is_let_go_and_a_new_one_is_started() {
                     "an idle stream has no added latency"
                 );
                 fs::rename(out.join("a"), out.join("a.1")).unwrap();
-                // This record still goes to the old file, which is checked once a second.
+                // This record still goes to the old file, whose name is checked once a second.
                 upstream.put(lines("t", "2\n"), false);
                 wait(1100).await;
                 upstream.put(lines("t", "3\n"), false);
@@ -106,7 +106,7 @@ fn uncommitted_records_of_a_removed_file_are_written_again() {
 }
 
 #[test]
-fn a_file_locked_by_another_writer_is_refused_by_name() {
+fn a_file_locked_by_another_process_is_a_failure_that_names_the_file() {
     let directory = tempfile::tempdir().unwrap();
     fs::create_dir(directory.path().join("out")).unwrap();
     let path = directory.path().join("out/a");
@@ -192,7 +192,7 @@ impl Drop for Unmount<'_> {
 }
 
 #[test]
-fn a_full_disk_holds_the_source_and_nothing_is_lost_or_split() {
+fn with_a_full_disk_the_source_waits_and_no_record_is_lost_or_split() {
     let directory = tempfile::tempdir().unwrap();
     let out = directory.path().join("out");
     fs::create_dir(&out).unwrap();
@@ -223,7 +223,7 @@ fn a_full_disk_holds_the_source_and_nothing_is_lost_or_split() {
                 assert!(stuck.len() < text.len(), "{} bytes", stuck.len());
                 assert!(
                     stuck.is_empty() || stuck.ends_with('\n'),
-                    "half a record is taken back"
+                    "a partly written record is truncated"
                 );
                 fs::remove_file(out.join("ballast")).unwrap();
                 wait(1000).await;
@@ -261,7 +261,7 @@ fn after_a_damaged_journal_nothing_is_truncated_and_the_sink_continues_in_a_new_
 }
 
 #[test]
-fn a_journal_of_a_newer_format_is_refused_with_both_numbers() {
+fn a_journal_of_a_newer_format_is_refused_with_both_version_numbers() {
     let directory = tempfile::tempdir().unwrap();
     let options = options(directory.path(), "a", RAW);
     let upstream = Upstream::durable(7);
@@ -342,7 +342,7 @@ fn reasons(upstream: &Upstream) -> Vec<String> {
 }
 
 #[test]
-fn a_pipe_or_a_link_to_nothing_costs_only_its_own_records() {
+fn a_pipe_or_a_dangling_link_rejects_no_records_of_other_outputs() {
     for (path, upstream) in [
         ("{.x}", Upstream::memory()),
         ("{.x}", Upstream::durable(7)),
@@ -375,7 +375,7 @@ fn a_pipe_or_a_link_to_nothing_costs_only_its_own_records() {
 }
 
 #[test]
-fn rotation_removes_no_output_whose_name_is_like_that_of_a_rotated_file() {
+fn an_output_named_like_a_rotated_file_is_rejected_because_keep_could_remove_it() {
     let directory = tempfile::tempdir().unwrap();
     let upstream = Upstream::durable(7);
     let other = "a.20200101-000000-0";
@@ -417,7 +417,7 @@ fn records_after_half_a_line_start_a_new_line() {
             wait(50).await;
             let text = fs::read_to_string(&path).unwrap();
             assert_eq!(text, "0\nhal\nfirst\nsecond\n");
-            // In the middle of the last record.
+            // Truncates the file within the last record.
             let file = fs::File::options().write(true).open(&path).unwrap();
             file.set_len(text.len() as u64 - 4).unwrap();
             upstream.put(lines("t", "third\n"), false);
@@ -426,7 +426,7 @@ fn records_after_half_a_line_start_a_new_line() {
         });
         let text = "0\nhal\nfirst\nsec\nthird\nfourth\n";
         assert_eq!(read(directory.path(), "a"), text);
-        // While no sink runs.
+        // Truncates the file while no sink runs.
         let file = fs::File::options().write(true).open(&path).unwrap();
         file.set_len(text.len() as u64 - 3).unwrap();
         upstream.put(lines("t", "fifth\n"), false);

@@ -74,7 +74,7 @@ fn synced_leases_survive_a_crash_at_any_call() {
     for seed in 0..300 {
         let disk = SimulatedDisk::new(seed);
         let shared: Arc<dyn Disk> = Arc::new(disk.clone());
-        // Every lease that was granted, and how many of them are durable.
+        // For each chunk: the servers of its leases, oldest first, and how many of these leases are durable.
         let mut made: HashMap<Place, (Vec<&str>, usize)> = HashMap::new();
         for round in 0..4 {
             disk.crash_at(disk.calls() + 3 + (seed * 7 + round * 13) % 29);
@@ -132,7 +132,7 @@ fn use_leases(
 }
 
 #[test]
-fn a_newer_format_is_refused_with_both_numbers() {
+fn a_newer_format_is_refused_with_both_version_numbers() {
     let disk: Arc<dyn Disk> = Arc::new(SimulatedDisk::new(1));
     drop(open(&disk, 7));
     let path = Path::new("/data/sinks/out/leases");
@@ -174,14 +174,14 @@ fn a_damaged_record_is_reported_and_harms_no_other_record() {
     let holders = [1, 2, 3].map(|seq| leases.holder(place(seq)));
     assert_eq!(holders, [Some("a:1"), None, Some("a:1")]);
     drop(leases);
-    // A flipped version is damage, too, and not a newer format.
+    // A wrong byte in the version is damage, too, and not a newer format, because the checksum does not match.
     let file = disk.open(path, Open::Write).unwrap();
     file.write_at(&[IoSlice::new(&[9])], 8).unwrap();
     drop(file);
     assert!(open(&disk, 7).damaged_bytes() > 0);
 }
 
-/// The newest lease stands for the number; older ones are settled.
+/// A state for [`Trial`]: its number is the sequence number of the newest lease. Older leases are settled.
 struct Numbered {
     leases: Leases,
     disk: Arc<dyn Disk>,

@@ -16,7 +16,8 @@ use super::{FORMAT, LEASE, LEASE_BYTES, SERVER, SERVER_BYTES_MAX, TITLE};
 const HEADER_BYTES: usize = 32;
 const VERSION: u32 = 1;
 
-/// The records of a file. A torn end is ignored. Invalid bytes before a valid record, or an invalid header, are reported as a hole.
+/// Reads the records of a file. An incomplete record at the end is ignored. Invalid bytes before a valid record, or an invalid
+/// header, are reported as a hole.
 pub(super) fn read(bytes: &[u8]) -> Recovered {
     let Some(channel) = channel(bytes) else {
         return Recovered {
@@ -48,7 +49,7 @@ fn hole(range: Range<usize>) -> Vec<Range<u64>> {
     (!hole.is_empty()).then_some(hole).into_iter().collect()
 }
 
-/// The channel id of a valid header.
+/// Returns the channel id, or None if the header is not valid.
 fn channel(bytes: &[u8]) -> Option<&[u8]> {
     let (text, sum) = bytes.get(..HEADER_BYTES)?.split_last_chunk::<4>()?;
     let mut fields = Fields::new(text.strip_prefix(FORMAT.format.magic)?);
@@ -56,7 +57,8 @@ fn channel(bytes: &[u8]) -> Option<&[u8]> {
     is_whole.then_some(fields.rest())
 }
 
-/// The record at the start of `bytes`, in the current form, and its length in the file.
+/// Returns the record at the start of `bytes`, converted to the current version, and its length in the file. Returns None if there
+/// is no valid record.
 fn record(bytes: &[u8]) -> Option<(Vec<u8>, usize)> {
     let mut fields = Fields::new(bytes);
     let (length, kind, sum) = (usize::from(fields.u16()?), fields.u16()?, fields.u32()?);
@@ -74,10 +76,11 @@ fn record(bytes: &[u8]) -> Option<(Vec<u8>, usize)> {
 mod tests {
     use super::*;
 
-    /// A file of version 1: channel 7, server 0 is `a:1`, and chunk (1.5, part 2) is with it.
+    /// The header of [`golden`] without its checksum.
     const GOLDEN: &[u8] = b"MSLEASES\x01\0\0\0\
         \0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x07";
 
+    /// A file of version 1 for channel 7: server 0 is `a:1`, and it has a lease of part 2 of the frame at position 1.5.
     fn golden() -> Vec<u8> {
         let mut bytes = GOLDEN.to_vec();
         bytes.extend(crc32c(GOLDEN).to_le_bytes());
@@ -127,7 +130,7 @@ mod tests {
         file.write_at(&[IoSlice::new(&golden())], 0).unwrap();
         drop(file);
         let place = (Position { epoch: 1, seq: 5 }, 2);
-        // Read once as version 1, then as the current one.
+        // The first open reads version 1 and writes the current version, which the second open reads.
         for _ in 0..2 {
             let open = Leases::open(disk.clone(), Path::new("/out"), 7, &Turn::default());
             let leases = open.unwrap();

@@ -36,7 +36,7 @@ fn every_server_gets_everything_and_a_batch_is_settled_when_all_have_acked_it() 
             eventually(|| one.received().len() == 20 && two.received().len() == 20).await;
             slow.has(20).await;
             tokio::time::sleep(Duration::from_millis(50)).await;
-            assert_eq!(upstream.settled(), 0, "one has not said that it has them");
+            assert_eq!(upstream.settled(), 0, "the slow server has acked nothing");
             slow.act(|_| Act::Ack);
         })
         .await;
@@ -79,7 +79,7 @@ fn a_server_that_fails_gets_what_it_missed_and_no_other_server_gets_it_twice() {
 }
 
 #[test]
-fn a_server_that_joins_gets_everything_from_then_on_and_one_that_leaves_holds_up_nothing() {
+fn a_server_that_joins_gets_all_later_chunks_and_one_that_leaves_delays_none() {
     local(async {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("servers.yaml");

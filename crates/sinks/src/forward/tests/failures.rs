@@ -9,8 +9,8 @@ fn first(act: Act) -> impl FnMut(&Received) -> Act {
     move |_| next.take().unwrap_or(Act::Ack)
 }
 
-/// Sends three chunks to a server that treats the first as `act` says. Checks that all arrive in order, and that none is settled
-/// without its ack.
+/// Sends three chunks to a server that treats the first as `act` says. Checks that all arrive in order and are acked, and whether
+/// chunks were resent (`resent`).
 fn comes_through(act: Act, more: &str, resent: bool) {
     local(async {
         let server = Server::start(first(act)).await;
@@ -116,7 +116,7 @@ fn checkpoints_are_settled_only_when_everything_before_them_is_acked() {
             }
             eventually(|| settled(&receipts[0])).await;
             tokio::time::sleep(Duration::from_millis(100)).await;
-            // 2 and 3 are acked, but 1 is before them.
+            // Chunks 2 and 3 are acked, but chunk 1 is not, and it is before them.
             assert!(
                 receipts[1..]
                     .iter()
@@ -206,7 +206,7 @@ fn another_server_gets_what_a_failed_one_has_not_acked() {
 }
 
 #[test]
-fn chunks_are_dealt_to_servers_that_work() {
+fn servers_that_work_get_equal_shares_of_the_chunks() {
     local(async {
         let late = |_: &Received| Act::AckLate(Duration::from_millis(5));
         let servers = [Server::start(late).await, Server::start(late).await];
@@ -275,7 +275,7 @@ fn with_failover_wait_a_chunk_in_doubt_waits_for_its_server_and_other_chunks_do_
                 receipts.push(upstream.put(packed("t", &format!("{number}\n")), true));
             }
             eventually(|| doubtful.connections() > 3).await;
-            // The server may have some chunks; those stay with it.
+            // The chunks that the server may have received stay with it.
             let begun: Vec<_> = once_each(&doubtful.received())
                 .iter()
                 .map(|f| f.id.clone())
@@ -365,7 +365,7 @@ fn records_that_no_server_takes_in_time_leave_by_the_rejected_port() {
 }
 
 #[test]
-fn without_acks_what_a_broken_connection_has_not_begun_is_still_sent() {
+fn without_acks_a_chunk_after_a_broken_connection_is_sent_on_the_next_one() {
     local(async {
         let server = Server::start(first(Act::StoreAndClose)).await;
         let upstream = Upstream::memory();
@@ -403,7 +403,7 @@ fn many_small_chunks_in_flight_hold_little_memory() {
 }
 
 #[test]
-fn without_acks_a_server_that_accepts_and_closes_does_not_swallow_everything() {
+fn without_acks_a_server_that_closes_each_connection_does_not_swallow_all_chunks() {
     local(async {
         let server = Server::start(|_| Act::Close).await;
         let upstream = Upstream::durable(1);

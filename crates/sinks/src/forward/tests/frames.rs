@@ -100,7 +100,7 @@ fn old_servers_get_times_as_whole_seconds() {
     assert_eq!(frames[0].messages(), ["one", "two"]);
 }
 
-/// `[[time, {"trace": "t"}], {"message": text}]` as newer Fluent Bits write it, and the same without the map.
+/// `[[time, {"trace": "t"}], {"message": text}]` as newer versions of Fluent Bit write it, and the same entry without the map.
 fn with_metadata(text: &str) -> [Vec<u8>; 2] {
     let time = [
         &[0xd7, 0][..],
@@ -114,7 +114,7 @@ fn with_metadata(text: &str) -> [Vec<u8>; 2] {
 }
 
 #[test]
-fn metadata_is_dropped_by_default_and_sent_where_it_is_kept() {
+fn metadata_is_sent_only_with_keep_or_to_another_millstream() {
     let [one, plain_one] = with_metadata("one");
     let [_, plain_two] = with_metadata("two");
     let mut batch = packed("t", "one\ntwo\n");
@@ -134,7 +134,7 @@ fn metadata_is_dropped_by_default_and_sent_where_it_is_kept() {
     ] {
         assert_eq!(sent(batch.clone(), more)[0].payload, expected);
     }
-    // A batch that its source found plain is not searched.
+    // A batch whose source has set `plain` (no metadata) is not searched.
     let known = Batch {
         plain: true,
         ..batch.clone()
@@ -185,13 +185,13 @@ fn payloads_are_compressed_as_configured() {
 }
 
 #[test]
-fn without_acks_no_id_is_sent_and_what_is_written_is_settled() {
+fn without_acks_no_id_is_sent() {
     let frames = sent(packed("t", "one\n"), r#", "ack": false"#);
     assert!(frames[0].id.is_empty());
 }
 
 #[test]
-fn small_batches_that_wait_leave_as_one_chunk_per_tag() {
+fn waiting_small_batches_are_sent_as_one_chunk_per_tag() {
     local(async {
         let server = Server::start(|_| Act::Ack).await;
         let upstream = Upstream::memory();
@@ -216,7 +216,7 @@ fn small_batches_that_wait_leave_as_one_chunk_per_tag() {
 }
 
 #[test]
-fn behind_a_durable_channel_every_frame_is_a_chunk_with_an_id_of_its_position() {
+fn behind_a_durable_channel_every_frame_is_a_chunk_whose_id_contains_its_position() {
     local(async {
         let server = Server::start(|_| Act::Ack).await;
         let upstream = Upstream::durable(0xfeed);

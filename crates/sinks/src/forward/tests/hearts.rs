@@ -1,4 +1,4 @@
-//! Heartbeats: a server that hangs gets nothing before records wait for it, and gets its share again when it answers.
+//! Heartbeats: a server that hangs gets no more chunks, and gets its share again when it answers.
 
 use std::{cell::Cell, net::SocketAddr, rc::Rc};
 
@@ -10,7 +10,7 @@ use crate::rig::packed;
 /// Options of a sink with frequent datagram heartbeats.
 const BY_UDP: &str = r#", "heartbeat": {"by": "udp", "interval": "20ms", "silence": "100ms"}, "batch": {"size": "0"}"#;
 
-/// Answers datagrams as fluentd does, while `answers` is set.
+/// Answers datagrams to `address` as fluentd does, while the returned flag is true.
 async fn answer(address: SocketAddr) -> Rc<Cell<bool>> {
     let socket = UdpSocket::bind(address).await.unwrap();
     let answers = Rc::new(Cell::new(true));
@@ -107,8 +107,8 @@ fn with_failover_wait_only_chunks_that_a_hanging_server_may_have_wait_for_it() {
     });
 }
 
-/// With `failover: wait`: gives five chunks to a server that does not answer, and five to a good one; then `fails` ends the first
-/// server. Checks that the chunks that it may have are given up.
+/// With `failover: wait`: gives five chunks to a server that does not ack, and five to a good one; then `fails` makes the first
+/// server fail. Checks that the sink gives up the five chunks that the first server may have received.
 fn in_doubt_is_given_up(more: &str, fails: impl AsyncFnOnce(Server, Rc<Cell<bool>>)) {
     local(async {
         let (hung, good) = (
@@ -151,7 +151,7 @@ fn with_failover_wait_chunks_of_a_server_that_stays_silent_are_given_up() {
 }
 
 #[test]
-fn with_failover_wait_an_overdue_chunk_of_a_failed_server_goes_to_no_other() {
+fn with_failover_wait_an_overdue_chunk_of_a_failed_server_goes_to_no_other_server() {
     let more = r#", "heartbeat": {"by": "none"}, "batch": {"size": "0"},
         "retry": {"first": "10ms", "max": "50ms", "timeout": "1s", "give_up": "100ms"}"#;
     in_doubt_is_given_up(more, async |hung: Server, _: Rc<Cell<bool>>| {
@@ -161,7 +161,7 @@ fn with_failover_wait_an_overdue_chunk_of_a_failed_server_goes_to_no_other() {
 }
 
 #[test]
-fn a_server_that_never_answered_a_datagram_is_not_judged() {
+fn a_server_that_never_answered_a_datagram_gets_chunks_as_usual() {
     local(async {
         let server = Server::start(|_| Act::Ack).await;
         let upstream = Upstream::memory();
@@ -180,7 +180,7 @@ fn a_server_that_never_answered_a_datagram_is_not_judged() {
 }
 
 #[test]
-fn a_server_that_answers_again_is_tried_at_once_however_long_the_back_off_is() {
+fn a_server_that_answers_again_is_connected_immediately_even_if_the_back_off_is_long() {
     local(async {
         let server = Server::start(|_| Act::Ack).await;
         let address = server.address;
@@ -199,7 +199,7 @@ fn a_server_that_answers_again_is_tried_at_once_however_long_the_back_off_is() {
             );
             drop(server);
             let second = upstream.put(packed("t", "1\n"), true);
-            // Long enough to fail and to back off.
+            // Long enough for the connection to fail and for the back-off to begin.
             tokio::time::sleep(Duration::from_millis(300)).await;
             let server = Server::start_on(address, |_| Act::Ack).await;
             eventually(|| settled(&second)).await;

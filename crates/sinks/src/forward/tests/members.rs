@@ -5,7 +5,7 @@ use std::{fs, path::Path};
 use super::{server::Act, *};
 use crate::rig::packed;
 
-/// Options that look for servers in this file.
+/// Returns options of a sink that reads its list of servers from this file.
 pub(super) fn looking_at(path: &Path, more: &str) -> String {
     let path = path.to_str().unwrap();
     format!(
@@ -14,7 +14,7 @@ pub(super) fn looking_at(path: &Path, more: &str) -> String {
     )
 }
 
-/// Replaces the list as tools do: by another file.
+/// Replaces the list as tools do: by renaming a new file over it.
 pub(super) fn list(path: &Path, servers: &[&Server]) {
     let lines: String = servers
         .iter()
@@ -138,7 +138,7 @@ fn a_list_that_cannot_be_read_changes_nothing() {
 }
 
 #[test]
-fn every_address_of_a_name_is_a_server() {
+fn every_address_of_a_dns_name_is_a_server() {
     local(async {
         let server = Server::start(|_| Act::Ack).await;
         let port = server.address.port();
@@ -154,7 +154,7 @@ fn every_address_of_a_name_is_a_server() {
     });
 }
 
-/// The flow in every line of these tests.
+/// Returns the host of a message, which decides the flow.
 fn key(message: &str) -> &str {
     message.split_once(' ').unwrap().0
 }
@@ -190,7 +190,8 @@ fn records_of_a_flow_go_to_one_server_in_order_and_move_together() {
             }
         }
         assert_eq!((records, owner.len()), (9000, 500));
-        // The shares depend on the addresses, which differ in each run: a third each, plus or minus 10.
+        // Each server gets about a third of the 500 values. The shares depend on the addresses, which differ in each run, so the
+        // limit is low.
         let flows = [0, 1, 2].map(|place| owner.values().filter(|owner| **owner == place).count());
         assert!(flows.iter().all(|flows| *flows > 80), "{flows:?}");
     });
@@ -221,7 +222,8 @@ fn flows_of_a_server_that_fails_move_and_keep_their_order() {
             eventually(|| upstream.settled() == 200).await;
         })
         .await;
-        // The chunks that the failing server acked came first; each flow is in order over both.
+        // The frames of the failing server are older than those that the good server got after the failure. So each flow is in
+        // order across both servers.
         let frames = [failing.received(), good.received()].concat();
         assert_eq!(once_each(&frames).len(), 200);
         let mut last: HashMap<String, usize> = HashMap::new();
@@ -238,7 +240,7 @@ fn flows_of_a_server_that_fails_move_and_keep_their_order() {
 fn with_failover_wait_a_chunk_in_doubt_goes_to_the_same_server_even_after_a_restart() {
     local(async {
         let directory = tempfile::tempdir().unwrap();
-        // This server stores chunks and never acks.
+        // This server stores chunks and does not ack.
         let doubtful = Server::start(|_| Act::Silence).await;
         let good = Server::start(|_| Act::Ack).await;
         let upstream = Upstream::durable(3);
@@ -266,7 +268,7 @@ fn with_failover_wait_a_chunk_in_doubt_goes_to_the_same_server_even_after_a_rest
             .iter()
             .map(|frame| frame.id.clone())
             .collect();
-        assert!(doubtful.received().len() > stored, "it was asked again");
+        assert!(doubtful.received().len() > stored, "it got chunks again");
         let others = good.received();
         assert!(others.iter().all(|frame| !doubt.contains(&frame.id)));
         let all = [doubtful.received(), others].concat();
@@ -312,7 +314,7 @@ fn with_failover_wait_a_chunk_in_doubt_can_be_given_up_after_a_restart() {
 }
 
 #[test]
-fn nothing_goes_out_before_its_lease_is_durable() {
+fn no_chunk_goes_out_before_its_lease_is_durable() {
     local(async {
         let directory = tempfile::tempdir().unwrap();
         let servers = [

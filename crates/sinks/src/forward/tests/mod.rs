@@ -1,4 +1,4 @@
-//! The sink against a small correct receiver: properties that must hold under every behaviour of the network.
+//! The sink against a small correct receiver: properties that must hold whatever the network does.
 
 mod everyone;
 mod failures;
@@ -20,7 +20,7 @@ use super::COMPONENT;
 use crate::rig::{Rig, Upstream, build, check_contract, misfit};
 use server::{Act, Received, Server};
 
-/// Runs a test on one runtime with local tasks, for at most five minutes (a busy machine is no failure).
+/// Runs a test on one runtime with local tasks, for at most five minutes, so that a slow machine does not fail the test.
 fn local<T>(test: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -56,7 +56,7 @@ fn rig(upstream: &Upstream, options: &str) -> Rig {
     Rig::new(&COMPONENT, options, upstream, "unused".as_ref())
 }
 
-/// Runs the sink until `until` is ready, then drops it.
+/// Runs the sink until `until` is ready, then stops it by dropping its future.
 async fn run_until<T>(rig: &mut Rig, until: impl Future<Output = T>) -> T {
     tokio::select! {
         ended = rig.run() => panic!("the sink ended: {ended:?}"),

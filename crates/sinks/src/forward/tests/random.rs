@@ -3,7 +3,7 @@
 use super::{server::Act, *};
 use crate::rig::packed;
 
-/// A generator that repeats with its seed (xorshift64*).
+/// A random generator that returns the same numbers for the same seed (xorshift64*).
 #[derive(Clone)]
 struct Random(u64);
 
@@ -36,8 +36,8 @@ fn faulty(mut random: Random) -> impl FnMut(&Received) -> Act + 'static {
 
 const CHUNKS: usize = 150;
 
-/// Sends numbered chunks, some larger than a write, to servers that fail at random, and kills the sink now and then. Returns the
-/// chunks that each server has stored.
+/// Sends numbered chunks, some larger than one write to a socket, to servers that fail at random, and kills the sink now and then.
+/// Returns the chunks that each server has stored.
 async fn storm(seed: u64, servers: usize, more: &str) -> Vec<Vec<Received>> {
     let directory = tempfile::tempdir().unwrap();
     let mut random = Random(seed);
@@ -55,8 +55,8 @@ async fn storm(seed: u64, servers: usize, more: &str) -> Vec<Vec<Received>> {
     let servers: Vec<_> = started.iter().collect();
     let more = format!(r#", "ack_timeout": "60ms", "in_flight": "1MiB"{more}"#);
     let options = options(&servers, &more);
-    // Each run is longer than the last one. No chunk is settled before the first checkpoint, which may come behind all chunks, and
-    // on a busy machine that takes time.
+    // The maximum time of a run grows with each restart: no chunk is settled before the first checkpoint, which may come after all
+    // chunks, and a busy machine needs time to reach it.
     for restarts in 1.. {
         let mut rig = Rig::new(&COMPONENT, &options, &upstream, directory.path());
         let life = Duration::from_millis(random.below(200 * restarts));
@@ -79,19 +79,18 @@ fn number(frame: &Received) -> usize {
 }
 
 #[test]
-fn to_one_server_every_chunk_comes_exactly_once_in_order_when_ids_are_remembered() {
+fn one_server_gets_every_chunk_once_and_in_order_if_it_ignores_repeated_ids() {
     for seed in 1..=8 {
         let received = local(storm(seed, 1, ""));
         let once = once_each(&received[0]);
-        // A server that drops a frame and continues on a new connection gets the dropped one first, so the first copies of all
-        // chunks are in order.
+        // A server that drops a frame gets that frame first on the next connection, so the first copies of all chunks are in order.
         let numbers: Vec<_> = once.iter().map(|frame| number(frame)).collect();
         assert_eq!(numbers, (0..CHUNKS).collect::<Vec<_>>(), "seed {seed}");
     }
 }
 
 #[test]
-fn to_several_servers_nothing_is_lost_and_the_same_id_is_the_same_bytes() {
+fn several_servers_lose_no_chunk_and_the_same_id_has_the_same_bytes() {
     for (seed, more) in [
         (11, ""),
         (12, ""),

@@ -1,4 +1,4 @@
-//! A forward receiver for tests: it parses whole frames without the code under test and treats each as the test says.
+//! A forward receiver for tests: it parses whole frames without the code under test and treats each frame as the test decides.
 
 use std::{
     cell::{Cell, RefCell},
@@ -45,10 +45,10 @@ pub(super) struct Received {
     pub(super) tag: String,
     /// The MessagePack value of `chunk`; empty if there is none.
     pub(super) id: Vec<u8>,
-    /// The marker of the payload and its bytes.
+    /// The MessagePack marker of the payload.
     pub(super) marker: u8,
     pub(super) payload: Vec<u8>,
-    /// The option map as JSON-like text.
+    /// The option map of the frame.
     pub(super) options: rmpv::Value,
 }
 
@@ -75,7 +75,7 @@ impl Received {
     }
 }
 
-/// A server that runs while it is held.
+/// A server that stops when it is dropped.
 pub(super) struct Server {
     pub(super) address: SocketAddr,
     shared: Rc<Shared>,
@@ -94,7 +94,7 @@ struct Shared {
 }
 
 impl Server {
-    /// A server on a free port that treats each frame as `act` says.
+    /// Starts a server on a free port that treats each frame as `act` returns.
     pub(super) async fn start(act: impl FnMut(&Received) -> Act + 'static) -> Self {
         Self::start_on("127.0.0.1:0".parse().unwrap(), act).await
     }
@@ -157,7 +157,7 @@ impl Drop for Server {
 }
 
 async fn accept(listener: TcpListener, shared: Rc<Shared>) {
-    // Dropped with this task, which closes its connections: the server dies as a process would.
+    // Aborting this task drops the set, which closes the connections, as when a process is killed.
     let mut connections = tokio::task::JoinSet::new();
     loop {
         let (stream, _) = listener.accept().await.unwrap();
@@ -221,13 +221,13 @@ async fn serve_frames(
     }
 }
 
-/// The whole frame at the start of `input` and its length.
+/// Parses the frame at the start of `input`. Returns its length and the frame, or None if it is incomplete.
 fn frame(input: &[u8], connection: usize) -> Option<(usize, Received)> {
     let mut reader = Reader::new(input);
     match reader.skip() {
         Ok(()) => {}
         Err(ReadError::Short) => return None,
-        Err(error) => panic!("the sink wrote no MessagePack: {error}"),
+        Err(error) => panic!("the sink wrote invalid MessagePack: {error}"),
     }
     let length = reader.position();
     let mut reader = Reader::new(input);

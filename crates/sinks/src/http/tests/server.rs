@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-/// Its answer.
+/// A scripted answer.
 #[derive(Clone)]
 pub(super) enum Said {
     /// Closes the connection.
@@ -93,12 +93,12 @@ pub(super) struct Scripted {
 }
 
 impl Scripted {
-    /// Answers request `n`, counted from 0, as `script` says.
+    /// Answers request `n`, counted from 0, with `script(n)`.
     pub(super) fn start(script: impl Fn(usize) -> Said + Send + Sync + 'static) -> Self {
         Self::run(Box::new(move |_, n| script(n)))
     }
 
-    /// Answers each request as `script` says of it.
+    /// Answers each request with `script(request)`.
     pub(super) fn answering(script: impl Fn(&Request) -> Said + Send + Sync + 'static) -> Self {
         Self::run(Box::new(move |request, _| script(request)))
     }

@@ -17,9 +17,9 @@
 //! array     array      of its first element's type; with schemas an empty one or one of mixed types is refused
 //! ext                  refused
 //! ```
-//! Records with a key that is not text, or with more than 128 levels, are refused, too. Refused records leave by `.rejected`, where
-//! the connector would end its connection or task. Of equal keys the last one counts. The code does not recurse on the depth of a
-//! record.
+//! Records with a key that is not text, or with more than 128 levels, are refused, too. Refused records leave by the port
+//! `rejected`, whereas the connector ends its connection or task. If a key occurs twice, its last value counts. The code does not
+//! recurse, so the depth of a record cannot overflow the stack.
 
 mod schema;
 mod text;
@@ -68,7 +68,7 @@ impl Connect {
         }
     }
 
-    /// Appends the key that all records of a batch share and returns its range; None without schemas.
+    /// Appends the key that all records of a batch share and returns its range. Without schemas there is no key: returns `None`.
     pub(super) fn key(&self, batch: &Batch, out: &mut Vec<u8>) -> Option<Range<usize>> {
         if !self.schemas {
             return None;

@@ -61,7 +61,7 @@ impl Schemas {
         Ok(())
     }
 
-    /// Appends the schema of the value `root`; `topic` names that of the record.
+    /// Appends the schema of the value `root`. `topic`: the name of the schema if the value is the whole record.
     pub(super) fn write(
         &mut self,
         tree: &Tree,

@@ -32,14 +32,14 @@ fn written(value: &rmpv::Value, schemas: bool) -> Result<String, String> {
     match result {
         Ok(()) => Ok(text),
         Err(reason) => {
-            assert_eq!(text, "", "what is refused leaves nothing");
+            assert_eq!(text, "", "a refused record leaves no output");
             Err(reason)
         }
     }
 }
 
 #[test]
-fn schemas_say_the_types_and_sort_the_fields() {
+fn with_schemas_types_are_written_and_fields_are_sorted() {
     let value = map(vec![
         ("s", "x".into()),
         ("i", 5.into()),
@@ -120,7 +120,7 @@ fn records_that_kill_the_connector_are_refused_with_a_reason() {
 }
 
 #[test]
-fn any_depth_is_refused_or_written_and_never_ends_the_program() {
+fn a_record_that_is_too_deep_is_refused_without_a_stack_overflow() {
     let mut deep = rmpv::Value::from(1);
     for _ in 0..100_000 {
         deep = rmpv::Value::Array(vec![deep]);
@@ -143,7 +143,7 @@ fn any_depth_is_refused_or_written_and_never_ends_the_program() {
 }
 
 #[test]
-fn the_last_of_equal_keys_counts() {
+fn the_last_value_of_a_repeated_key_counts() {
     let value = map(vec![("a", 1.into()), ("b", 2.into()), ("a", 3.into())]);
     assert_eq!(written(&value, false).unwrap(), r#"{"a":3,"b":2}"#);
 }

@@ -7,7 +7,7 @@ use millstream_wire::msgpack::{ReadError, Reader};
 /// The same limit as for JSON in the rest of Millstream.
 const DEPTH_MAX: usize = 128;
 
-/// Up to this many fields are compared with each other; more are looked up in a set.
+/// In maps with up to this many fields, repeated keys are found by comparison, in larger ones with a hash map.
 const FEW_FIELDS: usize = 32;
 
 /// The kind of a value, with the data for its text.
@@ -129,7 +129,7 @@ impl Tree {
         }
     }
 
-    /// Removes duplicates: of children with equal names, the last one stays, at the position of the first.
+    /// Removes duplicates: of children with equal names, the last one stays, at the index of the first.
     fn latest(&mut self, bytes: &[u8], first: usize) {
         let (nodes, fields) = (&self.nodes, self.pending.get(first..).unwrap_or_default());
         let mut places: HashMap<&[u8], usize> = HashMap::new();
@@ -181,7 +181,7 @@ impl Tree {
             .unwrap_or_default()
     }
 
-    /// The name of its field.
+    /// The name of the field that holds a value.
     pub(super) fn name<'a>(&self, node: usize, bytes: &'a [u8]) -> &'a [u8] {
         name_of(&self.nodes, node, bytes)
     }

@@ -1,4 +1,4 @@
-//! Giving up: committed records are never given up, as long as brokers can be asked.
+//! Tests of `retry.give_up`: committed records are never given up, if brokers can be asked for the committed position.
 
 use std::thread;
 
@@ -63,7 +63,7 @@ async fn records_that_are_not_accepted_in_time_are_given_up_if_configured() {
 }
 
 #[tokio::test]
-async fn committed_records_are_not_given_up_although_the_answer_was_lost() {
+async fn committed_records_are_not_given_up_even_if_the_answer_was_lost() {
     let mut bench = exact(GIVE_UP);
     bench.put("a\nb\n");
     bench.broker.doubt_commit(Kind::Fatal);
@@ -85,7 +85,7 @@ async fn a_start_gives_up_nothing_that_an_earlier_start_has_committed() {
     bench.broker.on_init(away);
     bench.upstream.close();
     bench.rig.run().await.unwrap();
-    // `b` was already given up.
+    // `a` was committed, so only `b` is given up.
     assert_eq!(count(&bench.upstream.rejected()), 1);
     assert!(reasons(&bench.upstream.rejected()).contains('b'));
     assert_eq!(bench.upstream.settled(), 2);
@@ -129,7 +129,7 @@ async fn given_up_records_are_not_written_after_a_kill_before_the_cursor_moved()
 }
 
 #[tokio::test]
-async fn records_that_come_when_brokers_are_back_are_written_however_long_they_were_down() {
+async fn records_that_arrive_after_an_outage_are_written_however_long_it_lasted() {
     let mut bench = exact(GIVE_UP);
     for _ in 0..4 {
         bench.broker.on_init(away);

@@ -1,4 +1,5 @@
-//! Two processes with one position: the one that started last continues, the other one stops permanently.
+//! Two processes with one position: the one that started last (the successor) continues, the other one stops permanently. A zombie is
+//! a process that was suspended, and resumes after its successor has started.
 
 use millstream_kafka::Error;
 
@@ -26,7 +27,7 @@ async fn a_producer_that_was_fenced_by_a_successor_stops_permanently() {
 }
 
 #[tokio::test]
-async fn a_process_that_had_the_position_does_not_take_it_back_whatever_has_failed() {
+async fn a_process_never_takes_the_position_back_from_its_successor() {
     let mut bench = exact(RAW);
     let committed = |epoch, owner| Committed {
         channel: CHANNEL,
@@ -39,7 +40,7 @@ async fn a_process_that_had_the_position_does_not_take_it_back_whatever_has_fail
         .set_position(group, "t", &committed(1, 5).text());
     bench.put("a\n");
     bench.broker.fail_record(Kind::Fatal);
-    // By then the process has claimed the position.
+    // When the record fails, the process has already claimed the position.
     let successor = committed(2, 9);
     bench
         .broker
@@ -53,7 +54,7 @@ async fn a_process_that_had_the_position_does_not_take_it_back_whatever_has_fail
 }
 
 #[tokio::test]
-async fn a_producer_that_only_the_broker_timed_out_continues() {
+async fn a_producer_whose_transaction_timed_out_continues() {
     let mut bench = exact(RAW);
     bench.put("a\n");
     bench.broker.fail_commit(Kind::Fenced);
@@ -63,13 +64,13 @@ async fn a_producer_that_only_the_broker_timed_out_continues() {
 }
 
 #[tokio::test]
-async fn a_zombie_whose_successor_comes_while_it_wakes_up_stops_without_a_claim() {
+async fn a_zombie_stops_without_a_claim_if_its_successor_starts_while_it_resumes() {
     let mut bench = exact(RAW);
     bench.broker.set_position(GROUP, "t", &committed(0, 5));
     bench.put("a\n");
     bench.broker.fail_record(Kind::Fatal);
     bench.broker.on_init(|_| Ok(()));
-    // The process has already checked the owner and found itself.
+    // The process has already checked the owner, and was still the owner.
     bench.broker.on_init(|broker| {
         broker.set_position(GROUP, "t", &committed(0, 9));
         Ok(())
@@ -96,7 +97,7 @@ async fn a_successor_that_a_zombie_has_fenced_continues() {
 }
 
 #[tokio::test]
-async fn a_start_takes_over_from_whoever_it_finds_first() {
+async fn a_start_takes_over_from_the_first_owner_that_it_finds() {
     let mut bench = exact(RAW);
     bench.put("a\n");
     bench.broker.on_init(|_| Err(Error::new(Kind::Fatal, "no")));
@@ -104,7 +105,7 @@ async fn a_start_takes_over_from_whoever_it_finds_first() {
         broker.set_position(GROUP, "t", &committed(0, 5));
         Ok(())
     });
-    // It has not seen an owner yet, so any owner that it finds now was there before it.
+    // The process has not seen an owner yet, so any owner that it finds now was there before it.
     bench.upstream.close();
     bench.rig.run().await.unwrap();
     assert_eq!(bench.broker.values(), ["a"]);

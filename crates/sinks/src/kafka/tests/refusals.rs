@@ -1,4 +1,4 @@
-//! Records that a topic will never take, and their neighbours.
+//! Records that a topic never accepts, and their neighbours.
 
 use super::*;
 
@@ -88,7 +88,7 @@ async fn a_record_that_brokers_refuse_is_rejected_and_its_neighbours_are_written
 }
 
 #[tokio::test]
-async fn refused_records_cost_no_pause_and_no_other_record_is_given_up() {
+async fn refused_records_cause_no_back_off_and_no_other_record_is_given_up() {
     let retry = r#""retry": {"first": "1h", "max": "1h", "timeout": "1s", "give_up": "0s"}"#;
     let options = format!("{retry}, {RAW}");
     for durable in [true, false] {

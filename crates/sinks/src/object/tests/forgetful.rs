@@ -1,5 +1,5 @@
-//! A store that reports an upload as completed without having it, or that has lost parts of one: the sink writes again what the
-//! store lost, and nothing more.
+//! A store reports an upload as completed although there is no object, or has lost a part of an upload. The sink writes the lost
+//! records again, and no others.
 
 use std::{
     collections::HashSet,
@@ -30,11 +30,11 @@ use crate::{
 /// How a store loses an upload.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum How {
-    /// It always reports it as completed.
+    /// The store always reports the upload as completed.
     SaysYes,
-    /// It reports it once as completed; then there is no such upload.
+    /// The store reports the upload as completed once, and then that there is no such upload.
     SaysYesOnce,
-    /// It lacks a part and reports that.
+    /// The store has lost a part and reports that.
     MissesPart,
 }
 
@@ -46,7 +46,7 @@ struct Forgetful {
     remembers: usize,
     completed: AtomicUsize,
     how: How,
-    /// Whether the sink survives until the first response; otherwise `forgot` reports the moment to kill it.
+    /// Whether the request that loses the upload gets a response. If it does not, `forgot` notifies the test to kill the sink.
     answers: bool,
     forgot: Notify,
     /// Uploads that no longer exist.
@@ -70,7 +70,7 @@ impl Forgetful {
         self.completed.load(Ordering::Relaxed) > self.remembers
     }
 
-    /// The lines of all objects but manifests, in order.
+    /// Returns the sorted lines of all objects except manifests.
     async fn lines(&self) -> Vec<String> {
         let (mut directories, mut found) = (vec![Path::default()], String::new());
         while let Some(directory) = directories.pop() {
@@ -133,7 +133,7 @@ impl MultipartStore for Forgetful {
         if !self.ended.lock().unwrap().insert(id.clone()) {
             return match self.how {
                 How::SaysYes => Ok(yes()),
-                // The text of S3 for an upload that no longer exists.
+                // The response of S3 for an upload that no longer exists.
                 How::SaysYesOnce => Err(Error::NotFound {
                     path: path.to_string(),
                     source: "NoSuchUpload".into(),
@@ -200,7 +200,7 @@ impl ObjectStore for Forgetful {
     }
 }
 
-/// Three outputs of one manifest, and three of the next one.
+/// Each tag becomes an output, so each manifest has three outputs.
 const TAGS: [&str; 3] = ["a", "b", "c"];
 
 fn put(upstream: &Upstream, round: &str) -> Vec<String> {
@@ -251,7 +251,7 @@ fn check(forgotten: usize, how: How, answers: bool) {
 }
 
 #[test]
-fn an_upload_that_the_store_loses_is_written_again_and_nothing_twice() {
+fn an_upload_that_the_store_loses_is_written_again_and_no_record_twice() {
     for forgotten in 0..2 * TAGS.len() {
         for how in [How::SaysYes, How::SaysYesOnce, How::MissesPart] {
             check(forgotten, how, true);

@@ -44,7 +44,7 @@ fn run(upstream: &Upstream, directory: &Path, template: &str, more: &str) -> Rig
 }
 
 #[test]
-fn records_are_in_objects_by_tag_with_names_by_position() {
+fn records_go_to_an_object_of_their_tag_with_the_position_in_its_name() {
     let directory = tempfile::tempdir().unwrap();
     let upstream = Upstream::durable(0xabcd_ef01_u128 << 96);
     upstream.put(lines("web", "a\nb\n"), false);
@@ -175,7 +175,7 @@ fn options_that_cannot_work_are_refused() {
 }
 
 #[test]
-fn parquet_is_written_by_column_and_the_schema_knows_it() {
+fn parquet_is_written_by_column_and_is_a_format_in_the_schema() {
     let directory = tempfile::tempdir().unwrap();
     let upstream = Upstream::durable(7);
     upstream.put(packed("web", "a\nb\n"), false);
@@ -220,7 +220,7 @@ fn it_keeps_the_contract_of_sinks() {
 }
 
 #[test]
-fn a_file_with_the_name_of_an_output_is_not_replaced_but_reported_until_it_is_moved_away() {
+fn a_file_with_the_name_of_an_output_is_reported_and_not_replaced() {
     let directory = tempfile::tempdir().unwrap();
     let out = directory.path().join("out");
     let upstream = Upstream::durable(7);

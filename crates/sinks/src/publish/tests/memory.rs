@@ -11,15 +11,15 @@ use tokio::sync::Notify;
 
 use crate::publish::{Place, Published, Put, Store};
 
-/// The contents.
+/// The contents of the destination.
 #[derive(Default)]
 pub(super) struct State {
     pub(super) files: BTreeMap<String, Vec<u8>>,
-    /// Uploads by number (a store of uploads), or files in use by path (a store that renames).
+    /// In a store of uploads, the uploads by number; in a store that renames, the files in use by path.
     pub(super) in_use: BTreeMap<String, Vec<u8>>,
     uploads: usize,
     pub(super) calls: usize,
-    /// Requests of a dead sender that arrive later.
+    /// Requests whose writer is dead and that take effect later.
     late: Vec<(String, Vec<u8>)>,
 }
 
@@ -28,13 +28,13 @@ pub(super) struct State {
 pub(super) enum Faults {
     #[default]
     None,
-    /// The call with this number fails, before or after its work.
+    /// The call with this number fails.
     At(usize, After),
-    /// One call in this many fails, in a random way.
+    /// One call out of this number fails, in a random way.
     Random(Random, u64),
 }
 
-/// When a call fails.
+/// Whether a call that fails does its work before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum After {
     Nothing,
@@ -51,7 +51,7 @@ pub(super) struct Gate {
     pub(super) open: Arc<Notify>,
 }
 
-/// A writer's connection to it.
+/// A writer's connection to the destination.
 pub(super) struct Memory {
     pub(super) state: Arc<Mutex<State>>,
     pub(super) renames: bool,

@@ -32,7 +32,7 @@ use memory::{After, Faults, Gate, Memory, State};
 
 const BATCHES: usize = 12;
 
-/// A durable channel that asks for a checkpoint every few batches. A copy of a data_dir has its own.
+/// A durable channel that asks for a checkpoint every few batches. A copy of a data_dir has a separate copy of the channel.
 #[derive(Clone, Default)]
 struct Channel(Arc<Mutex<Cursor>>);
 
@@ -41,7 +41,7 @@ struct Cursor {
     next: usize,
     settled: usize,
     cut_every: usize,
-    /// Whether it is memory, which has no positions.
+    /// Whether this is a memory channel, which has no positions.
     memory: bool,
 }
 
@@ -107,7 +107,7 @@ struct Case {
     codec: Option<Codec>,
 }
 
-/// A manifest at every checkpoint, to a store that renames.
+/// Creates a manifest at every checkpoint, in a store that renames.
 const EVERY_CUT: Case = Case {
     records: u64::MAX,
     interval: Some(Duration::ZERO),
@@ -118,7 +118,7 @@ const EVERY_CUT: Case = Case {
     codec: None,
 };
 
-/// A manifest when outputs are full, many outputs, to a store of uploads.
+/// Creates a manifest when outputs are full, with many outputs, in a store of uploads.
 const FULL: Case = Case {
     records: 7,
     interval: None,
@@ -157,7 +157,7 @@ impl Case {
         })))
     }
 
-    /// One run of the sink.
+    /// Runs the sink once.
     async fn run(
         &self,
         store: Memory,
@@ -197,7 +197,7 @@ impl Case {
         panic!("it never ends");
     }
 
-    /// Checks that everything is published once and nothing is left in use.
+    /// Checks that every record is published once and no output is left in use.
     fn check(&self, state: &Arc<Mutex<State>>, channel: &Channel, what: &str) {
         let state = state.lock().unwrap();
         let mut found: Vec<String> = Vec::new();
@@ -294,7 +294,7 @@ fn many_faults_in_a_row_lose_and_repeat_nothing() {
     }
 }
 
-/// A writer that is suspended at any call while a copy of it continues and ends, and then resumes.
+/// For each call: a writer is suspended at this call while a copy of it continues and ends, and then the writer resumes.
 #[test]
 fn a_superseded_writer_publishes_nothing_more() {
     for case in CASES {
@@ -329,7 +329,8 @@ fn a_superseded_writer_publishes_nothing_more() {
                 let (zombie, copy) = tokio::join!(zombie, others);
                 match zombie {
                     Err(failure) if failure.again == Again::Never => fenced += 1,
-                    // Some of its outputs were deleted while it was suspended; a restart would find the chain at its end.
+                    // It had nothing left to publish, or its outputs were deleted while it was suspended. A restart would find that
+                    // the chain is complete.
                     Err(_) | Ok(()) => {}
                 }
                 copy
@@ -342,7 +343,7 @@ fn a_superseded_writer_publishes_nothing_more() {
 }
 
 #[test]
-fn names_follow_from_positions_and_are_the_same_in_a_replay() {
+fn names_contain_positions_and_are_the_same_when_batches_are_read_again() {
     let names = |fault: Faults| {
         let (state, channel) = (Arc::default(), EVERY_CUT.channel());
         let directory = tempfile::tempdir().unwrap();
@@ -367,7 +368,7 @@ fn outputs_that_are_removed_before_they_are_published_are_written_again() {
     let case = FULL;
     let (state, channel) = (Arc::<Mutex<State>>::default(), case.channel());
     let directory = tempfile::tempdir().unwrap();
-    // The first publication fails; then the outputs that wait for it are removed.
+    // For each call: this call fails, and then an output that is not published yet is removed.
     let mut gone = false;
     for call in 0..calls(&case) {
         *state.lock().unwrap() = State::default();
