@@ -63,7 +63,7 @@ fn fill(mut text: impl FnMut(usize, usize) -> String) -> Vec<u8> {
     out
 }
 
-/// The lines as records of the source `syslog`.
+/// Parses the lines to records, as the source `syslog` does.
 fn parsed(lines: &[u8]) -> Batch {
     let mut decoder = Decoder::new(Settings {
         framing: Framing::Auto,

@@ -1,6 +1,6 @@
-//! Speed of conditions and changes of fields: `cargo bench -p millstream-wire --bench condition`. Prints million records
-//! per second for a batch of 5 fields and about 250 bytes a record that stays in the cache. The fastest lap counts,
-//! because other work on the machine only makes laps slower.
+//! Speed of conditions and changes of fields: `cargo bench -p millstream-wire --bench condition`. Prints millions of
+//! records per second, for a batch that stays in the cache and whose records have 5 fields and about 250 bytes. The
+//! fastest lap counts, because other work on the machine only makes laps slower.
 
 use std::{hint::black_box, sync::Arc, time::Instant};
 
@@ -24,7 +24,7 @@ fn batch() -> Batch {
         write_array_len(&mut body, 2);
         write_event_time(&mut body, 1_700_000_000, number);
         write_map_len(&mut body, 5);
-        // Neighbouring records differ without a period, as in real streams.
+        // The values change irregularly from record to record, as in real streams.
         let mixed = number.wrapping_mul(2_654_435_761) >> 7;
         let level = ["debug", "error"][(mixed & 1) as usize];
         let message = format!("{number:0160}");

@@ -1,6 +1,6 @@
-//! Speed of parsing text fields: `cargo bench -p millstream-wire --bench parse`. Prints nanoseconds per record, the least
-//! of many laps (other work on the machine only adds), for a batch of 512 records that stays in the cache. `-- NAME` runs
-//! only the cases whose name contains it.
+//! Speed of parsing text fields: `cargo bench -p millstream-wire --bench parse`. Prints nanoseconds per record for a
+//! batch of 512 records that stays in the cache. The fastest lap counts, because other work on the machine only makes
+//! laps slower. `-- NAME` runs only the cases whose name contains it.
 
 use std::{hint::black_box, time::Instant};
 
@@ -66,9 +66,9 @@ fn syslog(n: usize) -> String {
     )
 }
 
-/// A line of nginx. Each group ends at a byte that cannot be part of it.
+/// Matches a line of nginx. Each capture group ends at a byte that cannot be part of it.
 const PLAIN: &str = r#"^(?<remote>[^ ]*) (?<ident>[^ ]*) (?<user>[^ ]*) \[(?<time>[^\]]*)\] "(?<method>[^ "]*) (?<path>[^ "]*)(?: [^"]*)?" (?<code>[^ ]*) (?<size>[^ ]*) "#;
-/// The same with the part of Fluentd's expression that can match in several ways.
+/// The same expression, but with the part of Fluentd's expression that can match in several ways.
 const PATTERN: &str = r#"^(?<remote>[^ ]*) (?<ident>[^ ]*) (?<user>[^ ]*) \[(?<time>[^\]]*)\] "(?<method>\S+) (?<path>[^"]*?)(?: \S*)?" (?<code>[^ ]*) (?<size>[^ ]*)"#;
 
 #[allow(clippy::print_stdout)]
@@ -107,7 +107,7 @@ fn lines(text: impl Fn(usize) -> String) -> Vec<Vec<u8>> {
     (0..RECORDS).map(|n| text(n).into_bytes()).collect()
 }
 
-/// Entries with the text and two other fields.
+/// Entries with the text in `message`, and two other fields.
 fn entries(text: impl Fn(usize) -> String) -> Vec<Vec<u8>> {
     let entry = |n| {
         let mut entry = Vec::new();

@@ -1,5 +1,5 @@
-//! Speed of dividing batches by a key: `cargo bench -p millstream-wire --bench split`. Prints million records per second for
-//! batches of 128 KiB that stay in the cache. The fastest lap counts, because other work on the machine only makes laps
+//! Speed of dividing batches by a key: `cargo bench -p millstream-wire --bench split`. Prints millions of records per second
+//! for batches of 128 KiB that stay in the cache. The fastest lap counts, because other work on the machine only makes laps
 //! slower.
 
 use std::{
@@ -16,12 +16,12 @@ use millstream_wire::{
     split::Splitter,
 };
 
-/// Bytes of a batch, as the source `generate` makes them.
+/// The size of a batch, as the source `generate` sends it.
 const BATCH_BYTES: usize = 128 << 10;
 /// Passes over the batch.
 const LAPS: usize = 3000;
 
-/// The hash of the pipeline.
+/// The hash function that the pipeline uses.
 fn hash(key: &[u8]) -> u64 {
     let mut hasher = FixedState::with_seed(0).build_hasher();
     hasher.write(key);

@@ -1,6 +1,6 @@
 //! Speed of decoding syslog messages: `cargo bench -p millstream-wire --bench syslog`. Prints CPU nanoseconds per
-//! message of 300 bytes, the least of nine laps (other work on the machine only adds), for a read buffer that stays in
-//! the cache.
+//! message of 300 bytes, for a read buffer that stays in the cache. The fastest of nine laps counts, because other work
+//! on the machine only makes laps slower.
 
 use std::{hint::black_box, time::Instant};
 
@@ -36,7 +36,7 @@ fn older(_: usize) -> String {
     "<13>Nov 21 06:40:31 hammer-0001 bench[4242]: ".to_owned()
 }
 
-/// A message of one of many senders: neighbours differ in their header fields.
+/// A message of one of many senders: adjacent messages differ in their header fields.
 fn mixed(n: usize) -> String {
     let (host, app) = (HOSTS[n % HOSTS.len()], APPS[n % APPS.len()]);
     let (second, id) = (28 + n * 7 % 4, n * 7919 % 60_000);
@@ -72,7 +72,7 @@ fn structured(n: usize) -> String {
     )
 }
 
-/// Name of the case, the header of a message, and whether octets are counted.
+/// Name of the case, the header of a message, and whether messages are framed by octet counts.
 type Row = (&'static str, fn(usize) -> String, bool);
 
 #[allow(clippy::print_stdout)]

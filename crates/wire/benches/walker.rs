@@ -1,5 +1,5 @@
-//! Speed of validating entries: `cargo bench -p millstream-wire --bench walker`. Prints million entries per second for
-//! chunks that stay in the cache. The fastest lap counts, because other work on the machine only makes laps slower.
+//! Speed of validating entries: `cargo bench -p millstream-wire --bench walker`. Prints millions of entries per second
+//! for chunks that stay in the cache. The fastest lap counts, because other work on the machine only makes laps slower.
 
 use std::{hint::black_box, time::Instant};
 

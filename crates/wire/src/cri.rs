@@ -1,7 +1,7 @@
 //! Container logs as the kubelet's runtimes (containerd, CRI-O) write them, in the logging format of the Container
 //! Runtime Interface.
 //!
-//! Hop: read [decode] send keep take encode write settle.
+//! `read -> [decode] -> send -> keep -> read back -> process -> encode -> write -> settle`
 //!
 //! ```text
 //! 2026-11-21T07:00:00.123456789Z stdout F the text of a line
@@ -23,14 +23,14 @@ const TIME_BYTES_MAX: usize = 40;
 /// The field with the stream of a record.
 pub const STREAM: &str = "stream";
 
-/// One line.
+/// A parsed line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Line<'a> {
     /// When the container wrote the line.
     pub time: Time,
     /// `stdout` or `stderr`.
     pub stream: &'a [u8],
-    /// The record continues in the next line of this stream.
+    /// Whether the record continues in the next line of this stream.
     pub partial: bool,
     /// The text of the container.
     pub text: &'a [u8],
@@ -58,7 +58,7 @@ pub fn parse(line: &[u8]) -> Option<Line<'_>> {
     })
 }
 
-/// The bytes up to the next space, and those after it. `None` if the space is missing or comes first.
+/// Splits `text` at the first space. Returns `None` if there is no space, or no byte before it.
 fn word(text: &[u8]) -> Option<(&[u8], &[u8])> {
     let (word, rest) = text.split_at_checked(memchr(b' ', text)?)?;
     (!word.is_empty()).then_some((word, rest.get(1..)?))

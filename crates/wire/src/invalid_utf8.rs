@@ -1,7 +1,8 @@
 //! Replacements for text that is not UTF-8.
 //!
-//! Hop: read decode send keep take [encode] write settle. The bytes of a record do not change before this hop: they are
-//! replaced only by a sink that must write UTF-8.
+//! `read -> decode -> send -> keep -> read back -> process -> [encode] -> write -> settle`
+//!
+//! The bytes of a record do not change before this hop: they are replaced only by a sink that must write UTF-8.
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use schemars::JsonSchema;
@@ -19,11 +20,11 @@ pub enum InvalidUtf8 {
     Escape,
 }
 
-/// Bytes per piece of base64: a multiple of three.
+/// Input bytes per piece of base64: a multiple of three, so that only the last piece is padded.
 const BASE64_BYTES: usize = 96;
 
 impl InvalidUtf8 {
-    /// Whether `text` is not UTF-8; if so, its replacement.
+    /// Returns the replacement for `text`; `None` if `text` is UTF-8.
     #[cold]
     #[inline(never)]
     pub(crate) fn of_invalid(self, text: &[u8]) -> Option<Self> {
@@ -53,7 +54,7 @@ impl InvalidUtf8 {
     }
 }
 
-/// `\xff`
+/// The escape of a byte, such as `\xff`.
 fn hex(byte: u8) -> [u8; 4] {
     let digit = |value: u8| match value {
         0..10 => b'0' + value,

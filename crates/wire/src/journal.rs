@@ -1,13 +1,13 @@
 //! systemd's Journal Export Format, as `journalctl -o export` writes it, converted to entries of the packed encoding.
 //!
-//! Hop: read [decode] send keep take encode write settle.
+//! `read -> [decode] -> send -> keep -> read back -> process -> encode -> write -> settle`
 //!
 //! ```text
 //! __CURSOR=s=739ad4...\n        a field: name, `=`, value, newline
 //! __REALTIME_TIMESTAMP=1342540861416351\n
 //! MESSAGE\n                     a field whose value is not plain text:
-//! nnnnnnnn                      its length, 64 bits, little endian
-//! value \n                      as many bytes, and a newline
+//! nnnnnnnn                      the length of the value, 64 bits, little endian
+//! value \n                      that many bytes, and a newline
 //! \n                            an empty line ends the entry
 //! ```
 //!
@@ -24,18 +24,18 @@ const NAME_BYTES_MAX: usize = 256;
 /// The most fields of an entry: the journal's own bound.
 const FIELDS_MAX: usize = 1024;
 
-/// The range of an entry and the fields that its reader needs.
+/// An entry, and the values of the fields that its reader needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry<'a> {
-    /// Its fields, in this format.
+    /// The fields of the entry, in the export format.
     pub fields: &'a [u8],
-    /// Their number.
+    /// The number of fields.
     pub count: u32,
-    /// `__CURSOR`: where to resume after it.
+    /// `__CURSOR`: the cursor from which to resume after this entry; empty if the field is missing.
     pub cursor: &'a [u8],
     /// `__REALTIME_TIMESTAMP`; `None` if it is missing or not a number.
     pub time: Option<Time>,
-    /// Its length in bytes, including the line that ends it.
+    /// The length of the entry in bytes, including the empty line that ends it.
     pub length: usize,
 }
 
@@ -44,9 +44,9 @@ pub struct Entry<'a> {
 pub enum Scanned<'a> {
     /// A complete entry.
     Entry(Entry<'a>),
-    /// This many bytes between entries.
+    /// This many newlines between entries.
     Blank(usize),
-    /// An incomplete entry.
+    /// An incomplete entry: read more bytes.
     Partial,
 }
 
@@ -153,7 +153,7 @@ pub fn scan(text: &[u8]) -> Result<Scanned<'_>, Malformed> {
     }))
 }
 
-/// The cursor of an incomplete entry, if it is among its first fields.
+/// Returns the cursor of an incomplete entry, if the field `__CURSOR` has arrived.
 pub fn cursor(text: &[u8]) -> Option<&[u8]> {
     let mut at = 0;
     while let Ok(Some(Field { name, value, next })) = field(text, at) {

@@ -1,7 +1,7 @@
 //! Codecs between bytes and batches: the forward protocol, syslog, JSON, OTLP, Avro, compression. No I/O, no clock, no
 //! async.
 //!
-//! On the line: read -> [decode] -> send -> keep -> read back -> process -> [encode] -> write -> settle.
+//! `read -> [decode] -> send -> keep -> read back -> process -> [encode] -> write -> settle`
 
 pub mod avro;
 pub mod compression;

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::msgpack::{self, Reader};
 
-/// The field of a line's record, which holds the text of the line.
+/// The name of the only field of a line's record. Its value is the text of the line.
 pub const MESSAGE: &str = "message";
 
 /// A record, as a slice of the body.
@@ -20,7 +20,7 @@ pub enum Record<'a> {
     None,
     /// A line without its newline: its one field is [`MESSAGE`].
     Line(&'a [u8]),
-    /// A MessagePack map at the start of these bytes, which may continue after it.
+    /// A MessagePack map at the start of these bytes. Other bytes may follow it.
     Packed(&'a [u8]),
 }
 
@@ -38,7 +38,7 @@ pub struct TimedRecord<'a> {
 pub enum Value<'a> {
     /// A line.
     Line(&'a [u8]),
-    /// A MessagePack value at the start of these bytes, which may continue after it.
+    /// A MessagePack value at the start of these bytes. Other bytes may follow it.
     Packed(&'a [u8]),
 }
 
@@ -52,14 +52,14 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// Whether it is nil.
+    /// Whether the value is nil.
     pub fn is_nil(self) -> bool {
         matches!(self, Self::Packed([0xc0, ..]))
     }
 }
 
-/// The records of a batch in order, each with its range in the body (including the newline of a line). Stops at bytes
-/// that are not an entry, which no valid batch contains.
+/// The records of a batch in order, each with its range in the body (including the newline of a line). Stops at bytes that are
+/// not an entry; a valid batch contains none.
 pub fn records(batch: &Batch) -> Events<'_> {
     Events {
         body: &batch.body,
@@ -137,7 +137,8 @@ impl FieldPath {
         }
     }
 
-    /// Parses a path at the start of `text`, up to the first character that is not part of it; also returns its length.
+    /// Parses a path at the start of `text`, up to the first character that is not part of the path; also returns the length
+    /// of the path.
     pub(crate) fn read(text: &str) -> Result<(Self, usize), FieldPathError> {
         let mut parts = Vec::new();
         let mut at = 0;
@@ -221,7 +222,7 @@ fn quoted(text: &str) -> Option<(String, usize)> {
     None
 }
 
-/// The value of `key` in the map at the start of `bytes`; the result includes the bytes after it.
+/// Returns the value of `key` in the map at the start of `bytes`, with all bytes that follow the value.
 fn entry<'a>(bytes: &'a [u8], key: &[u8]) -> Option<&'a [u8]> {
     let mut reader = Reader::new(bytes);
     for _ in 0..reader.map_len().ok()? {

@@ -1,12 +1,14 @@
-//! Writes RFC 3339 with nanoseconds. Recent seconds are remembered, because the times of a stream repeat them.
+//! Writes times as RFC 3339 with nanoseconds. The texts of recent seconds are cached, because many records of a stream
+//! have the same second.
 
 use jiff::{Timestamp, tz::TimeZone};
 use millstream_record::Time;
 
-/// The number of remembered texts. Several, because records of different senders interleave, a few seconds apart.
+/// The number of cached texts. One is not enough, because the records of different senders interleave, and their times
+/// are a few seconds apart.
 pub(crate) const SLOTS: usize = 8;
 
-/// The time as a type of jiff.
+/// Converts a time to jiff's type.
 pub(crate) fn timestamp(time: Time) -> Timestamp {
     // Every Time lies between 1677 and 2262, well within jiff's range.
     Timestamp::from_nanosecond(i128::from(time.0)).unwrap_or_default()
@@ -17,7 +19,7 @@ pub(crate) const RFC3339_BYTES: usize = 30;
 /// The length up to and including the dot.
 const WHOLE_BYTES: usize = 20;
 
-/// Times as RFC 3339 with nanoseconds, in UTC.
+/// Formats times as RFC 3339 with nanoseconds, in UTC.
 #[derive(Clone, Debug)]
 pub(crate) struct Rfc3339 {
     slots: [(i64, [u8; WHOLE_BYTES]); SLOTS],
@@ -75,7 +77,7 @@ fn whole_seconds(time: Time) -> [u8; WHOLE_BYTES] {
     text
 }
 
-/// Nine digits.
+/// The nanoseconds as nine digits.
 #[inline]
 pub(crate) fn nanos_text(nanos: u32) -> [u8; 9] {
     let [a, b, c] = three(nanos / 1_000_000);

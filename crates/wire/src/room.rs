@@ -1,7 +1,7 @@
-//! Spare bytes at the end of a vector, written by position.
+//! The spare bytes at the end of a vector, into which encoders write by offset.
 //!
-//! Encoders store eight bytes at a time even if fewer belong to the text. So they write into initialised bytes, and the vector
-//! is truncated at the end. It grows in steps of a few pages, which are in the cache when they are written.
+//! Encoders store eight bytes at a time even if fewer belong to the text. So they write into initialized bytes, and the vector
+//! is truncated at the end. The vector grows in small steps, so that new bytes are still in the cache when they are written.
 
 use crate::invalid_utf8::InvalidUtf8;
 
@@ -9,7 +9,7 @@ use crate::invalid_utf8::InvalidUtf8;
 /// and a batch needs few steps. It is small enough to stay in the first-level cache until it is written.
 const STEP_BYTES: std::ops::RangeInclusive<usize> = 256..=8 << 10;
 
-/// A vector and the position up to which it is written.
+/// A vector and the offset up to which it is written.
 #[derive(Debug)]
 pub(crate) struct Room<'a> {
     out: &'a mut Vec<u8>,
@@ -24,7 +24,7 @@ impl<'a> Room<'a> {
         Self::with(out, None)
     }
 
-    /// Like [`Room::new`], for text formats. Text that is not UTF-8 is replaced as `invalid_utf8` says.
+    /// Like [`Room::new`], for text formats. Text that is not UTF-8 is replaced as `invalid_utf8` demands.
     pub(crate) fn with(out: &'a mut Vec<u8>, invalid_utf8: Option<InvalidUtf8>) -> Self {
         let start = out.len();
         Self {
@@ -40,7 +40,7 @@ impl<'a> Room<'a> {
         self.invalid_utf8
     }
 
-    /// The replacement for `text`, if it needs one.
+    /// The replacement for `text`, if `text` needs one.
     #[inline(always)]
     pub(crate) fn rewrites(&self, text: &[u8]) -> Option<InvalidUtf8> {
         match self.invalid_utf8 {
@@ -73,7 +73,7 @@ impl<'a> Room<'a> {
         self.out.resize(self.at + bytes.max(step), 0);
     }
 
-    /// Stores a word, of which the first `count` bytes are kept. The next store overwrites the others.
+    /// Stores a word, but advances by only `count` bytes: the next store overwrites the other bytes.
     #[inline(always)]
     pub(crate) fn word(&mut self, word: [u8; 8], count: usize) {
         self.ensure(8);
@@ -118,7 +118,7 @@ impl<'a> Room<'a> {
         self.advance(length + end.len());
     }
 
-    /// Stores the first `count` bytes of `head`, then `middle` and `end`, all of constant size.
+    /// Stores the first `count` bytes of `head`, then `middle` and `end`. All three are copied as blocks of constant size.
     #[inline(always)]
     pub(crate) fn three<const H: usize, const M: usize, const E: usize>(
         &mut self,
@@ -142,7 +142,8 @@ impl<'a> Room<'a> {
         self.advance(count + M + E);
     }
 
-    /// The next `bytes` bytes, for the caller to write. [`Room::advance`] sets how many of them are kept.
+    /// Returns the next `bytes` bytes, for the caller to write. [`Room::advance`] then advances over those that belong to the
+    /// output.
     #[inline(always)]
     pub(crate) fn ahead(&mut self, bytes: usize) -> &mut [u8] {
         self.ensure(bytes);
@@ -151,13 +152,14 @@ impl<'a> Room<'a> {
             .unwrap_or_default()
     }
 
-    /// Keeps the next `count` bytes as written, at most those that the last [`Room::ahead`] returned.
+    /// Advances over the next `count` bytes, which the caller has written: at most those that the last [`Room::ahead`]
+    /// returned.
     #[inline(always)]
     pub(crate) fn advance(&mut self, count: usize) {
         self.at = (self.at + count).min(self.out.len());
     }
 
-    /// The position of the next byte.
+    /// The offset of the next byte.
     #[inline(always)]
     pub(crate) fn position(&self) -> usize {
         self.at

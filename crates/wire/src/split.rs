@@ -1,6 +1,6 @@
 //! Splits batches: by the key of each record, or into adjacent parts.
 //!
-//! Hop: read decode send keep take [process] encode write settle.
+//! `read -> decode -> send -> keep -> read back -> [process] -> encode -> write -> settle`
 
 use std::ops::Range;
 
@@ -13,24 +13,26 @@ use crate::{
     template::{Depends, Renderer, Template},
 };
 
-/// The places of as many records are kept from batch to batch.
+/// The most records for which `Splitter::records` retains its memory between batches.
 const RECORDS_KEPT: usize = 64 << 10;
 
-/// Splits batches by a hash of a template's text. One per task.
+/// Splits batches by the hash of each record's key, which is the text of a template. Every task needs its own splitter, because a
+/// splitter reuses buffers.
 pub struct Splitter {
     renderer: Renderer,
-    /// The template, if it is one field: its text is not copied.
+    /// The path, if the template is a single field: the field's text is then hashed without being copied.
     field: Option<FieldPath>,
-    /// The name of this field, if it is at the top level.
+    /// The name of `field`, if it is at the top level.
     name: Option<Box<str>>,
     hash: fn(&[u8]) -> u64,
     key: Vec<u8>,
-    /// For each record of the batch its part, its end in the body.
+    /// For each record of the last batch: the number of its part, and its end offset in the body.
     records: Vec<(u32, u32)>,
 }
 
 impl Splitter {
-    /// A splitter by the text of `template` under `hash`. strftime shows the time in UTC.
+    /// Creates a splitter whose keys are the texts of `template`, and which hashes them with `hash`. strftime directives show the
+    /// time in UTC.
     pub fn new(template: &Template, hash: fn(&[u8]) -> u64) -> Self {
         Self {
             renderer: Renderer::text(template, TimeZone::UTC),
@@ -45,8 +47,10 @@ impl Splitter {
         }
     }
 
-    /// Splits a batch into at most `parts` parts by the remainder of the hash, in the order of these numbers. The records of a part
-    /// keep their order. A missing value counts as empty. The parts have no origins; a part that is the whole batch is not copied.
+    /// Splits a batch into at most `parts` parts. A record belongs to the part whose number is the hash of its key modulo `parts`.
+    /// Returns the parts that have records, with their numbers, in ascending order. The records of a part keep their order. If a
+    /// value that the template needs is missing, the key is empty. The parts have no origins; but if all records belong to one
+    /// part, the batch is returned unchanged and is not copied.
     pub fn split(&mut self, batch: Batch, parts: usize, pool: &Pool) -> Vec<(usize, Batch)> {
         let parts = parts.max(1);
         if parts == 1 {
@@ -71,17 +75,17 @@ impl Splitter {
         .collect()
     }
 
-    /// The records of a part of the last batch that was divided, by their place in the batch.
+    /// Returns the records of a part of the last batch that was divided, as indexes in that batch.
     pub fn members(&self, part: usize) -> impl Iterator<Item = usize> {
         let all = self.records.iter().enumerate();
         all.filter_map(move |(at, (of, _))| (*of as usize == part).then_some(at))
     }
 
-    /// Copies each record to its part.
+    /// Determines the part of each record, and copies the record to its part if there are several.
     fn place<'b>(&mut self, batch: &'b Batch, parts: usize, pool: &'b Pool) -> Places<'b> {
         self.records.clear();
         let count = batch.count as usize;
-        // One large batch must not hold its memory forever.
+        // Otherwise the memory for one large batch would never be freed.
         self.records.shrink_to(count.max(RECORDS_KEPT));
         self.records.reserve(count);
         let mut places = Places::new(batch, parts, pool, std::mem::take(&mut self.records));
@@ -101,7 +105,7 @@ impl Splitter {
         places
     }
 
-    /// Places lines. The key is the line.
+    /// Adds lines to their parts. The key is the line.
     fn place_lines(&self, batch: &Batch, places: &mut Places<'_>) {
         let body = &batch.body[..];
         lines::each_newline(body, |end| {
@@ -114,7 +118,7 @@ impl Splitter {
         }
     }
 
-    /// Places entries by a field at the top level. One walk finds the field and the end of the entry.
+    /// Adds entries to their parts by a field at the top level. One walk finds the field and the end of the entry.
     fn place_entries(&mut self, batch: &Batch, places: &mut Places<'_>) {
         let (body, name) = (&batch.body[..], self.name.take().unwrap_or_default());
         while let Ok(head) = msgpack::entry_head(body, places.start) {
@@ -131,7 +135,8 @@ impl Splitter {
         self.name = Some(name);
     }
 
-    /// The hash of a record's key. If the template is one field, `value` is the field's value or `None` if it is missing.
+    /// Returns the hash of a record's key. `value` is `None` if the template is not a single field and must be rendered. Otherwise
+    /// `value` is `Some` with the value of the field, or `Some(None)` if the record does not have the field.
     #[inline(always)]
     fn hash_of(
         &mut self,
@@ -159,12 +164,12 @@ struct Places<'b> {
     body: &'b [u8],
     pool: &'b Pool,
     parts: Vec<Part>,
-    /// The mask that computes the remainder, if the number of parts is a power of two.
+    /// If the number of parts is a power of two, the mask that gives the remainder of a hash.
     mask: Option<u64>,
-    /// The part of the first record. Nothing is copied before a record of another part.
+    /// The part of the first record. No record is copied until one of another part is found.
     first: usize,
     is_divided: bool,
-    /// For each record its part and its end in the body.
+    /// For each record: the number of its part, and its end offset in the body.
     records: Vec<(u32, u32)>,
     /// The offset of the next record.
     start: usize,
@@ -192,7 +197,7 @@ impl<'b> Places<'b> {
         }
     }
 
-    /// Adds the record that ends at `end`.
+    /// Adds the next record, which ends at `end`, to the part for the hash of its key.
     #[inline(always)]
     fn add(&mut self, hash: u64, end: usize) {
         let part = match self.mask {
@@ -215,7 +220,8 @@ impl<'b> Places<'b> {
         }
     }
 
-    /// Whether a record of `part` divides the batch. The records before it, which end at `end`, then go to theirs.
+    /// Returns whether the batch must be divided: a record belongs to `part`, but all records before it, which end at offset `end`,
+    /// belong to another part. If so, copies those records to their part.
     #[inline(never)]
     fn divides(&mut self, part: usize, end: usize) -> bool {
         if end == 0 {
@@ -233,7 +239,7 @@ impl<'b> Places<'b> {
         true
     }
 
-    /// Begins a part with these bytes.
+    /// Begins a part with a copy of these bytes of the batch.
     #[inline(never)]
     fn begin(&mut self, part: usize, bytes: Range<usize>) {
         // A little more than an equal share. Buffers grow if keys are spread unequally.
@@ -246,10 +252,11 @@ impl<'b> Places<'b> {
     }
 }
 
-/// A record of at most this length is copied as if it had it: the copy has no loop and no call.
+/// To append a record of at most this length, a block of exactly this length is copied and then truncated. A copy of constant
+/// length needs no loop and no call.
 const SHORT_BYTES: usize = 128;
 
-/// Appends the bytes of a range.
+/// Appends `from[range]` to `body`.
 #[inline(always)]
 fn append(body: &mut Vec<u8>, from: &[u8], range: Range<usize>) {
     let whole = body.len() + range.len();
@@ -264,7 +271,8 @@ fn append(body: &mut Vec<u8>, from: &[u8], range: Range<usize>) {
     }
 }
 
-/// At most `parts` adjacent parts of about equal size, which share the bytes of the batch and have no origins.
+/// Divides a batch into at most `parts` adjacent parts of about equal size. The parts share the bytes of the batch and have no
+/// origins.
 pub fn adjacent(batch: &Batch, parts: usize) -> Vec<Batch> {
     let (body, parts) = (&batch.body[..], parts.max(1));
     let mut found = Vec::with_capacity(parts);
@@ -294,14 +302,15 @@ pub fn adjacent(batch: &Batch, parts: usize) -> Vec<Batch> {
     found
 }
 
-/// The end of the first entry that ends at `target` or after it, and the number of entries from `at`.
+/// Returns the end of the first entry that ends at or after `target`, and the number of entries from `at` to that end.
 fn entries(body: &[u8], mut at: usize, target: usize) -> (usize, u32) {
     let mut count = 0;
     while at < target {
         let mut open = 1;
         match msgpack::skip(body, at, &mut open) {
             Ok(end) if open == 0 => (at, count) = (end, count + 1),
-            // A valid batch contains no such bytes. They stay in the part of the entries before them.
+            // The bytes from `at` on are not an entry, which does not happen in a valid batch. They stay in one part with the
+            // entries before them.
             _ => return (body.len(), count),
         }
     }
@@ -396,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn a_field_alone_has_the_hash_of_its_text_in_a_longer_template() {
+    fn a_single_field_is_hashed_like_its_rendered_text() {
         let pool = Pool::new(1 << 20);
         let mut body = Vec::new();
         for value in [
@@ -418,12 +427,12 @@ mod tests {
             parts.map(|(part, batch)| (part, batch.body)).collect()
         };
         assert!(parts("{.k}").len() > 2);
-        // A second part that is always empty.
+        // `{host|}` is always empty here, so both templates have the same text.
         assert_eq!(parts("{.k}"), parts("{.k}{host|}"));
     }
 
     #[test]
-    fn a_batch_with_one_key_is_not_copied_and_a_missing_value_is_a_key() {
+    fn a_batch_in_one_part_is_not_copied_and_a_missing_value_is_an_empty_key() {
         let pool = Pool::new(1 << 20);
         let [plain, packed] = both(&["a".to_owned(), "b".to_owned()]);
         for (template, part) in [("{tag}", 1), ("{.missing}", 0), ("{.message}", 1)] {
@@ -437,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn a_large_batch_does_not_hold_its_memory() {
+    fn the_memory_for_a_large_batch_is_freed() {
         let pool = Pool::new(64 << 20);
         let mut splitter = Splitter::new(&"{.message}".parse().unwrap(), length);
         let many: Vec<_> = (0..3 * RECORDS_KEPT).map(|n| "x".repeat(n % 2)).collect();

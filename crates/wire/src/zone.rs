@@ -6,7 +6,8 @@ use jiff::tz::{Offset, TimeZone};
 pub const HELP: &str =
     "a name of the IANA database, such as `Europe/Berlin` or `UTC`, or an offset such as `+09:00`";
 
-/// The time zone of an option: a name of the IANA database, or an offset such as `+09:00`, `+0900` or `-03`.
+/// Returns the time zone with this name of the IANA database, or with this offset, such as `+09:00`, `+0900` or `-03`; `None` if
+/// there is no such zone.
 pub fn find(name: &str) -> Option<TimeZone> {
     match name.as_bytes() {
         [b'+' | b'-', ..] => offset(name).map(TimeZone::fixed),
@@ -35,8 +36,8 @@ fn offset(text: &str) -> Option<Offset> {
     Offset::from_seconds(sign * (hours * 3600 + minutes * 60)).ok()
 }
 
-/// Names of zones in times, in minutes east of Greenwich: those of RFC 822, and others that mean one zone only or that the programs
-/// of this field read in the same way.
+/// Names of zones in times, with their offsets in minutes east of Greenwich: the names of RFC 822, and others that are unambiguous
+/// or that all log processors read in the same way.
 const NAMES: &[(&str, i16)] = &[
     ("UT", 0),
     ("UTC", 0),
@@ -80,7 +81,7 @@ const NAMES: &[(&str, i16)] = &[
     ("NZDT", 780),
 ];
 
-/// The offset of a name in a time, in seconds east of Greenwich.
+/// Returns the offset for the name of a zone in a time, in seconds east of Greenwich; `None` if the name is unknown.
 pub(crate) fn named(name: &[u8]) -> Option<i64> {
     let known = NAMES
         .iter()

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! int, long      zigzag, 7 bits per byte, the lowest first; the high bit is set if more bytes follow; at most 10 bytes
-//! bytes, string  a long, then as many bytes
-//! map, array     blocks: a long n, then n items; n < 0: -n items, preceded by a long with their size; 0 ends
+//! bytes, string  a long with the length in bytes, then the bytes
+//! map, array     blocks: a long n, then n items; if n < 0, a long with the size in bytes, then -n items; n = 0 is the end
 //! fixed          its bytes
 //! union          a long, the index of the branch, then its value
 //! ```
@@ -22,7 +22,7 @@ pub enum ReadError {
     Malformed,
 }
 
-/// A position in a slice from which values are read in turn.
+/// Reads the values in a slice one after the other.
 #[derive(Clone, Copy, Debug)]
 pub struct Reader<'a> {
     bytes: &'a [u8],
@@ -40,7 +40,7 @@ impl<'a> Reader<'a> {
         self.at
     }
 
-    /// An int or a long.
+    /// Reads an int or a long.
     ///
     /// # Errors
     /// [`ReadError`].
@@ -65,7 +65,7 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// A length: a long that is not negative. It may exceed the available bytes.
+    /// Reads a length: a long that is not negative. The length may exceed the number of available bytes.
     ///
     /// # Errors
     /// [`ReadError`].
@@ -74,7 +74,7 @@ impl<'a> Reader<'a> {
         usize::try_from(self.long()?).map_err(|_| ReadError::Malformed)
     }
 
-    /// Bytes or a string.
+    /// Reads bytes or a string.
     ///
     /// # Errors
     /// [`ReadError`].
@@ -84,7 +84,7 @@ impl<'a> Reader<'a> {
         self.take(length)
     }
 
-    /// The next `length` bytes.
+    /// Reads the next `length` bytes.
     ///
     /// # Errors
     /// [`ReadError::Short`].
@@ -96,7 +96,7 @@ impl<'a> Reader<'a> {
         Ok(bytes)
     }
 
-    /// The number of items in the next block of a map or array; 0 at the end.
+    /// Reads the number of items in the next block of a map or array. 0 means that the map or array ends here.
     ///
     /// # Errors
     /// [`ReadError`].

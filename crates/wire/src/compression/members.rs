@@ -1,8 +1,8 @@
-//! Output that grows by complete members (gzip, RFC 1952) or frames (zstd, RFC 8878). A file up to the end of any of
-//! them is a complete stream, which `zcat` and `zstdcat` read.
+//! Writes output as a sequence of complete members (gzip, RFC 1952) or frames (zstd, RFC 8878). A file that ends after
+//! any member or frame is a complete stream, which `zcat` and `zstdcat` can read.
 //!
 //! Members are independent, so one compressor serves thousands of files and keeps no state between two members. The
-//! same parts always give the same member, because it contains no time.
+//! same parts always give the same member, because a member contains no timestamp.
 
 use std::io::{self, Write as _};
 
@@ -37,7 +37,7 @@ impl Members {
             Codec::Gzip => Engine::Gzip,
             Codec::Zstd => {
                 let mut encoder = Encoder::new(ZSTD_LEVEL)?;
-                // As in gzip, so that every reader notices damage.
+                // zstd has no checksum by default. With one, every reader notices damage, as with gzip.
                 encoder.set_parameter(CParameter::ChecksumFlag(true))?;
                 Engine::Zstd(encoder)
             }
@@ -79,7 +79,7 @@ fn zstd_frame(
 ) -> io::Result<()> {
     let bytes: usize = parts.iter().map(|part| part.as_ref().len()).sum();
     encoder.reinit()?;
-    // A known size gives short frames small tables.
+    // If zstd knows the size, it uses small tables for short frames.
     encoder.set_pledged_src_size(Some(bytes as u64))?;
     for part in parts {
         let mut input = InBuffer::around(part.as_ref());
@@ -101,8 +101,8 @@ fn with_room<T>(
     step(&mut OutBuffer::around_pos(output, end))
 }
 
-/// The number of bytes at the start of `input` that are complete members or frames. The others are a torn write or
-/// damaged.
+/// The number of bytes at the start of `input` that are complete members or frames. The bytes after them are a torn
+/// write or damaged.
 pub fn whole_bytes(codec: Codec, input: &[u8]) -> usize {
     let Some(mut inflater) = Inflater::new(codec) else {
         return 0;

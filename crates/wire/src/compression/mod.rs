@@ -36,10 +36,10 @@ pub enum Codec {
 /// Why a payload cannot be decompressed. The fault is the peer's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InflateError {
-    /// It ends inside a member or frame.
+    /// The payload ends inside a member or frame.
     #[error("the compressed payload ends too early")]
     Truncated,
-    /// It is not of this format, or damaged.
+    /// The payload has another format or is damaged.
     #[error("the payload is not what `compressed` says, or it is damaged")]
     Corrupt,
 }
@@ -58,7 +58,7 @@ pub struct Inflater {
     engine: Engine,
     /// Consumed bytes of the input.
     taken: usize,
-    /// Whether the input is between two members or frames.
+    /// Whether the next input byte begins a new member or frame.
     between: bool,
     /// The end of the last complete member or frame in the input.
     whole: usize,
@@ -89,8 +89,8 @@ impl Inflater {
         })
     }
 
-    /// Appends to `output` until it is full or the end of `input` is reached; `input` must be the same at every call.
-    /// An empty input gives an empty output.
+    /// Appends decompressed bytes to `output` until its capacity is full or the end of `input` is reached; `input` must be
+    /// the same at every call. An empty input gives an empty output.
     ///
     /// # Errors
     /// [`InflateError`]; the output so far may be damaged as well.
@@ -147,8 +147,8 @@ impl fmt::Debug for Inflater {
     }
 }
 
-/// The decompressed size that `input` claims: in the last member's trailer, or the first frame's header. It is a guess
-/// for the first buffer, correct for honest payloads of one member or frame.
+/// Returns the decompressed size that the last member's trailer or the first frame's header claims. Use it only as a guess
+/// for the size of the first buffer: it is correct only for honest payloads of one member or frame.
 pub fn size_claimed(codec: Codec, input: &[u8]) -> Option<usize> {
     match codec {
         Codec::Gzip => {

@@ -58,7 +58,7 @@ proptest! {
     }
 
     #[test]
-    fn random_bytes_end_and_never_panic(codec in codec(), input in prop::collection::vec(any::<u8>(), 1..500)) {
+    fn random_bytes_cause_no_panic_and_no_endless_output(codec in codec(), input in prop::collection::vec(any::<u8>(), 1..500)) {
         if let Ok((_, output)) = inflate(codec, &input, 64, 1 << 16) {
             prop_assert!(output.len() <= (1 << 16) + 1024);
         }
@@ -83,7 +83,7 @@ fn a_damaged_checksum_is_corrupt() {
 }
 
 #[test]
-fn a_bomb_stops_where_the_caller_stops() {
+fn a_decompression_bomb_stops_at_the_limit_of_the_caller() {
     for codec in [Codec::Gzip, Codec::Zstd] {
         let input = compressed(codec, &[vec![0; 50 << 20]]);
         let (how, output) = inflate(codec, &input, 64 << 10, 1 << 20).unwrap();

@@ -6,29 +6,30 @@ use crate::record::FieldPath;
 /// The offset of a field that the record does not have.
 pub(super) const MISSING: usize = usize::MAX;
 
-/// The fields of one map, with those of the maps below them.
+/// The wanted fields of one map and, recursively, of the maps inside it.
 #[derive(Clone, Debug)]
 pub(super) struct Finder {
     named: Named,
-    /// One per name.
+    /// The fields, by the index of their name in `named`.
     fields: Box<[Field]>,
 }
 
 #[derive(Clone, Debug)]
 struct Field {
-    /// The index of its offset.
+    /// The index of the field's offset in the offsets that [`Finder::find`] fills.
     slot: usize,
     below: Option<Finder>,
 }
 
-/// Fields before they are numbered by their maps.
+/// The tree of wanted fields while conditions are compiled. [`Fields::finder`] converts it to a [`Finder`].
 #[derive(Debug, Default)]
 pub(super) struct Fields {
     names: Vec<(Box<str>, usize, Fields)>,
 }
 
 impl Fields {
-    /// The slot of a field; `slots` counts those given so far. The same field has the same slot.
+    /// Returns the slot of a field: the index of its offset. `slots` counts the slots assigned so far. Equal paths get
+    /// the same slot.
     pub(super) fn slot(&mut self, path: &FieldPath, slots: &mut usize) -> usize {
         let (mut fields, mut found) = (self, MISSING);
         for part in path.parts() {
@@ -46,7 +47,7 @@ impl Fields {
         found
     }
 
-    /// The slot of a field at the top level, if it has one.
+    /// Returns the slot of a field at the top level; `None` if no condition asks for the field.
     pub(super) fn known(&self, name: &str) -> Option<usize> {
         let mut names = self.names.iter();
         names
@@ -54,7 +55,7 @@ impl Fields {
             .map(|(_, slot, _)| *slot)
     }
 
-    /// The finder of these fields; `None` if there are none.
+    /// Converts the fields to a finder; returns `None` if there are no fields.
     pub(super) fn finder(self) -> Option<Finder> {
         if self.names.is_empty() {
             return None;
@@ -72,8 +73,9 @@ impl Fields {
 }
 
 impl Finder {
-    /// Finds the fields of the map at `at` and sets their offsets in `found`, in which the others stay as they are. Of
-    /// equal keys the first one counts. Returns the offset after the map; `None` if there is no complete map.
+    /// Finds the fields of the map at `at` and stores their offsets in `found`; all other elements of `found` stay
+    /// unchanged. If a key is repeated, the first occurrence counts. Returns the offset after the map; `None` if there
+    /// is no complete map at `at`.
     #[inline]
     pub(super) fn find(&mut self, body: &[u8], at: usize, found: &mut [usize]) -> Option<usize> {
         let Self { named, fields } = self;
@@ -92,7 +94,7 @@ impl Finder {
         walked.map(|(_, end)| end)
     }
 
-    /// As [`Finder::find`], for a field that may be of another type.
+    /// Calls [`Finder::find`] for a value that need not be a map; in any other value it finds no field.
     #[inline(never)]
     fn find_below(&mut self, body: &[u8], at: usize, found: &mut [usize]) {
         self.find(body, at, found);

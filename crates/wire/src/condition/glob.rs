@@ -2,7 +2,7 @@
 //! character that stands for itself.
 //!
 //! A field is a text and no path, so `*` matches slashes, dots and newlines as well. A glob becomes a regular
-//! expression, which searches in linear time; leading and trailing stars become an open end of it.
+//! expression, which searches in linear time; a leading or trailing star only omits the anchor at that end.
 
 use regex::bytes::{Regex, RegexBuilder};
 
@@ -14,7 +14,7 @@ const ONE: &str = "(?:(?s:.)|(?s-u:.))";
 /// Compiles a glob.
 ///
 /// # Errors
-/// What is wrong with it.
+/// A text that describes the mistake in the glob.
 pub(super) fn compile(glob: &str) -> Result<Regex, String> {
     let text = translate(glob).map_err(|error| format!("`{glob}` is no glob: {error}"))?;
     let regex = RegexBuilder::new(&text).build();
@@ -60,7 +60,7 @@ fn translate(glob: &str) -> Result<String, String> {
     if depth > 0 {
         return Err("a `{` that is not closed; write `\\{` for `{`".to_owned());
     }
-    // A glob of stars alone has no end either.
+    // A glob that consists only of stars has no anchor at its end either.
     if !open_end && (!inner.is_empty() || glob.is_empty()) {
         out.push_str("\\z");
     }
@@ -71,7 +71,8 @@ fn literal(letter: char, out: &mut String) {
     out.push_str(&regex::escape(letter.encode_utf8(&mut [0; 4])));
 }
 
-/// `[abc]`, `[a-z]`, `[!a-z]` or `[^a-z]`, behind its bracket; `]` as the first member stands for itself.
+/// Translates a set (`[abc]`, `[a-z]`, `[!a-z]` or `[^a-z]`) whose `[` has been read. A `]` as the first member stands
+/// for itself.
 fn set(letters: &mut impl Iterator<Item = char>, out: &mut String) -> Result<(), String> {
     out.push('[');
     let mut members: Vec<(char, bool)> = Vec::new();

@@ -1,4 +1,4 @@
-//! Conditions, compiled: one walk over a record answers all of them.
+//! Compiled conditions: one walk over a record evaluates all of them.
 
 use std::{fmt, ops::Range, sync::Arc};
 
@@ -16,37 +16,38 @@ use crate::{
     template::Shared,
 };
 
-/// Answers whether a tag matches patterns.
+/// Returns whether a tag matches the patterns from which the function was compiled.
 pub type TagTest = Arc<dyn Fn(&str) -> bool + Send + Sync>;
 
-/// Conditions, of which the first that matches a record counts. One per task, because it remembers keys; a clone
-/// has separate memories and caches.
+/// An ordered list of conditions: the first one that matches a record counts. Every task needs its own matcher, because
+/// a matcher caches the keys of records. A clone has separate caches.
 #[derive(Clone)]
 pub struct Matcher {
     conditions: Box<[Answer]>,
     /// The tests that have the same answer for all records of a batch.
     shared: Box<[SharedTest]>,
-    /// Their answers for the current batch.
+    /// The answers of the `shared` tests for the current batch.
     answers: Vec<bool>,
-    /// The conditions that can match records of the current batch, and whether each matches all.
+    /// The indexes of the conditions that can match records of the current batch, and whether each of them matches
+    /// every record.
     live: Vec<(usize, bool)>,
     finder: Option<Finder>,
     /// The offsets of the fields in the current record.
     found: Vec<usize>,
-    /// The slot of a line's one field.
+    /// The slot of the field `message`, the only field of a line; [`MISSING`] if no condition tests it.
     message: usize,
 }
 
-/// Neighbouring records of a batch with the same answer.
+/// Adjacent records of a batch for which the same condition counts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Run {
-    /// The index of the first condition that matches them; `None` if there is none.
+    /// The index of the first condition that matches these records; `None` if no condition matches.
     pub condition: Option<usize>,
-    /// Their range in the body.
+    /// The range of the records in the body.
     pub range: Range<usize>,
-    /// The index of the first one in the batch.
+    /// The index of the first of these records in the batch.
     pub first: u32,
-    /// Their number.
+    /// The number of records.
     pub count: u32,
 }
 
@@ -54,7 +55,7 @@ pub struct Run {
 #[derive(Clone, Debug)]
 enum Answer {
     Is(bool),
-    /// That of all records of the batch, with this index.
+    /// A test with the same answer for the whole batch: the index of its answer.
     Shared(usize),
     /// A test of the field in this slot.
     Field(usize, Test),
@@ -79,8 +80,8 @@ impl fmt::Debug for Matcher {
 }
 
 impl Matcher {
-    /// Compiles conditions, in the order in which they are tried. `tags` compiles patterns of tags, which are those of
-    /// the option `tags` of every consumer.
+    /// Compiles conditions, in the order in which they are tried. `tags` compiles patterns of tags. The patterns have
+    /// the same syntax as the option `tags` of consumers.
     ///
     /// # Errors The error of `tags`.
     pub fn new<'a>(
@@ -97,7 +98,7 @@ impl Matcher {
             .into_iter()
             .map(|condition| compiler.compile(&condition.tree));
         let conditions: Box<[Answer]> = compiled.collect::<Result<_, _>>()?;
-        // A line has this one field.
+        // A line has only the field `message`.
         let message = compiler.fields.known(MESSAGE).unwrap_or(MISSING);
         let finder = compiler.fields.finder();
         Ok(Self {
@@ -111,7 +112,7 @@ impl Matcher {
         })
     }
 
-    /// The first condition that matches one record; `None` if there is none.
+    /// Returns the index of the first condition that matches a record; `None` if no condition matches.
     pub fn matches(&mut self, shared: Shared<'_>, record: Record<'_>) -> Option<usize> {
         self.begin(shared);
         match record {
@@ -121,7 +122,8 @@ impl Matcher {
         }
     }
 
-    /// Divides a batch into runs, in order: neighbours with the same answer are in one.
+    /// Divides a batch into runs and calls `run` for each, in order. Adjacent records with the same answer are in one
+    /// run.
     pub fn runs(&mut self, batch: &Batch, mut run: impl FnMut(Run)) {
         self.begin(batch.into());
         if let Some(condition) = self.constant() {
@@ -163,8 +165,8 @@ impl Matcher {
         }
     }
 
-    /// Calls `each` for every record of a batch, in order: with its range in the body, the record, and the first
-    /// condition that matches it.
+    /// Calls `each` for every record of a batch, in order: with its range in the body, the record, and the index of the
+    /// first condition that matches it.
     pub fn each(
         &mut self,
         batch: &Batch,
@@ -176,7 +178,7 @@ impl Matcher {
         });
     }
 
-    /// Answers what is the same for all records of a batch.
+    /// Evaluates the tests that have the same answer for all records of a batch.
     fn begin(&mut self, shared: Shared<'_>) {
         let passes = |test: &Test, value: Option<&str>| {
             value.is_some_and(|value| test.passes_text(value.as_bytes()))
@@ -201,7 +203,9 @@ impl Matcher {
         }
     }
 
-    /// The answer that all records of the batch have, if it depends on no record.
+    /// Returns the answer for all records of the batch, if it does not depend on their fields: `Some(Some(index))` if
+    /// this condition matches all of them, `Some(None)` if no condition matches. Returns `None` if the records must be
+    /// read.
     fn constant(&self) -> Option<Option<usize>> {
         match self.live.first() {
             None => Some(None),
@@ -243,14 +247,15 @@ impl Matcher {
         }
     }
 
-    /// The answer for a line.
+    /// Returns the index of the first condition that matches a line.
     #[inline]
     fn line(&self, line: &[u8]) -> Option<usize> {
         let message = self.message;
         self.first(|slot| (slot == message).then_some(Value::Line(line)))
     }
 
-    /// The answer for the map at `at`, and the offset after it.
+    /// Returns the index of the first condition that matches the map at `at`, and the offset after the map. The outer
+    /// `None` means that there is no complete map.
     #[inline(always)]
     fn packed(&mut self, body: &[u8], at: usize) -> Option<(Option<usize>, usize)> {
         let Some(finder) = &mut self.finder else {
@@ -281,7 +286,7 @@ impl Matcher {
 }
 
 impl Answer {
-    /// Whether a record matches, whose fields `value` returns.
+    /// Whether a record matches. `value` returns the field in a slot, or `None` if the record does not have it.
     #[inline]
     fn matches<'a>(
         &self,
@@ -321,7 +326,7 @@ impl Answer {
         }
     }
 
-    /// How long it takes, roughly.
+    /// A rough estimate of the time that evaluating the condition takes.
     fn cost(&self) -> usize {
         match self {
             Self::Is(_) | Self::Shared(_) => 0,

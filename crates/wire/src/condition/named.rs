@@ -1,32 +1,32 @@
-//! Named fields of a map, found in one walk over its bytes.
+//! Finds named fields of a map in one walk over its bytes.
 //!
-//! Neighbouring records mostly have the same keys in the same places. So the key of each place is remembered with its
-//! head, its length and the name it stands for: a key that is equal to the remembered one costs one comparison of 16
-//! bytes, and the processor speculates ahead to the value. Other keys are compared with all names.
+//! Adjacent records mostly have the same keys in the same order. So the last key at each index of the map is cached,
+//! with its length and the wanted name that it equals. If a key equals the cached one, it costs one comparison of 16
+//! bytes, and the CPU speculates ahead to the value. Any other key is compared with all names.
 
 use crate::msgpack::{Reader, skip};
 
-/// The number of places whose keys are remembered.
+/// The number of pairs, from the start of a map, whose keys are cached.
 const PLACES: usize = 16;
-/// The longest key that is remembered, with its head.
+/// The longest key that is cached, including its MessagePack head.
 const KEY_BYTES: usize = 16;
-/// A key that is none of the names.
+/// The index for a key that equals none of the names.
 const UNNAMED: usize = usize::MAX;
 
-/// The key that was last found in a place.
+/// The last key found at an index of the map.
 #[derive(Clone, Copy, Debug)]
 struct Key {
-    /// The str, and a mask of its bytes.
+    /// The encoded str, and a mask that covers its bytes.
     bytes: u128,
     mask: u128,
-    /// Its length; 0 if there is none.
+    /// The length of the encoded str; 0 if no key is cached.
     size: usize,
-    /// The index of its name, or [`UNNAMED`].
+    /// The index of the name that it equals, or [`UNNAMED`].
     name: usize,
 }
 
 impl Key {
-    /// No key: nothing is equal to it.
+    /// No key. `bytes` has a bit outside `mask`, so no input equals it.
     const NONE: Self = Self {
         bytes: 1,
         mask: 0,
@@ -62,7 +62,7 @@ pub(crate) struct Named {
 }
 
 impl Named {
-    /// Finds these names, which are all different.
+    /// Creates the search for these names, which must all be different.
     pub(crate) fn new<'a>(names: impl IntoIterator<Item = &'a str>) -> Self {
         let names = names.into_iter().map(|name| name.as_bytes().into());
         Self {
@@ -72,7 +72,7 @@ impl Named {
     }
 
     /// Walks over the map at `at` and calls `found` for each pair with one of the names, in order, duplicates included.
-    /// Returns the number of pairs and the offset after the map; `None` if there is no complete map.
+    /// Returns the number of pairs and the offset after the map; `None` if there is no complete map at `at`.
     #[inline(always)]
     pub(crate) fn walk(
         &mut self,
@@ -108,7 +108,8 @@ impl Named {
         (at <= body.len()).then_some((pairs, at))
     }
 
-    /// A key that differs from the one that was last in its place: its name and the offset of its value.
+    /// Reads and caches a key that differs from the cached one. Returns the index of its name and the offset of its
+    /// value; `None` if the key is incomplete or invalid.
     #[inline(never)]
     fn other(&mut self, body: &[u8], at: usize, index: usize) -> Option<(usize, usize)> {
         let mut reader = Reader::at(body, at);
@@ -138,7 +139,7 @@ impl Named {
     }
 }
 
-/// The number of pairs of the map at `at`, and the offset of the first one.
+/// Returns the number of pairs of the map at `at`, and the offset of the first pair; `None` if there is no map.
 #[inline(always)]
 pub(crate) fn map_at(body: &[u8], at: usize) -> Option<(u32, usize)> {
     match body.get(at) {
@@ -154,7 +155,7 @@ fn long_map(body: &[u8], at: usize) -> Option<(u32, usize)> {
     Some((pairs, reader.position()))
 }
 
-/// The offset after the value at `at`, which may be beyond the end of truncated bytes.
+/// Returns the offset after the value at `at`. If the value is truncated, the offset may lie beyond the end of `body`.
 #[inline(always)]
 fn end_of(body: &[u8], at: usize) -> Option<usize> {
     let size = match *body.get(at..)? {

@@ -34,8 +34,9 @@ impl Number {
     }
 }
 
-/// Compares an integer of at most 65 bits with a float: first with its whole part, which `i128` holds exactly or, far
-/// beyond 65 bits, saturates to; then with its fraction.
+/// Compares an integer of at most 65 bits with a float: first with the whole part of the float, then with its fraction.
+/// The conversion of the whole part to `i128` is exact. Far beyond 65 bits it saturates, which does not change the
+/// order.
 fn mixed(integer: i128, float: f64) -> Option<Ordering> {
     if float.is_nan() {
         return None;

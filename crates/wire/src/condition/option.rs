@@ -15,11 +15,11 @@ use super::{
 };
 use crate::record::FieldPath;
 
-/// The operators of a field or value, in a map behind its name.
+/// The operators that can be in the map after the name of a field or value.
 const OPERATORS: [&str; 11] = [
     "eq", "ge", "gt", "le", "lt", "glob", "regex", "exists", "not", "any", "all",
 ];
-/// Fields deeper than this are not found. Conditions and their paths are walked recursively.
+/// The most parts of a field's path. Longer paths are refused, because paths are walked recursively.
 const PARTS_MAX: usize = 64;
 
 /// The option `where` of a processor.
@@ -31,13 +31,13 @@ const PARTS_MAX: usize = 64;
 /// ```
 #[derive(Clone, Debug)]
 pub enum Where {
-    /// A map, which is tested on the undecoded bytes.
+    /// A map of tests, which are evaluated on the undecoded bytes.
     Map(Condition),
-    /// The text of a VRL condition, which this crate does not read.
+    /// The text of a VRL condition. This crate does not parse it.
     Program(String),
 }
 
-/// A map of tests. Cloning shares it.
+/// A map of tests. Clones share the tests.
 #[derive(Clone, Debug)]
 pub struct Condition {
     pub(super) tree: Arc<Tree>,
@@ -50,7 +50,7 @@ pub(super) enum Tree {
     Not(Box<Tree>),
     /// A test of a field, of the tag or of a value of the batch.
     Test(Subject, Test),
-    /// The tag matches these patterns.
+    /// The tag must match these patterns.
     Tag(Vec<String>),
 }
 
@@ -62,7 +62,7 @@ pub(super) enum Subject {
 }
 
 impl Condition {
-    /// The names of the batch's values that it tests, without the tag.
+    /// The names of the batch's values that the condition tests, without the tag.
     pub fn values(&self) -> Vec<&str> {
         let mut names = Vec::new();
         self.tree.each_test(&mut |subject| {
@@ -73,7 +73,7 @@ impl Condition {
         names
     }
 
-    /// Whether it asks for a field, so that records must be read.
+    /// Whether the condition tests a field, so that records must be read.
     pub fn reads_records(&self) -> bool {
         let mut reads = false;
         let mut note = |subject: &Subject| reads |= matches!(subject, Subject::Field(_));
@@ -81,12 +81,14 @@ impl Condition {
         reads
     }
 
-    /// A text between slashes that a field must be equal to. It was probably meant as a regular expression.
+    /// Returns a constant that is a text between slashes, such as `/error/`, if there is one. It was probably meant as
+    /// a regular expression.
     pub fn slashed(&self) -> Option<String> {
         self.tree.slashed()
     }
 
-    /// A reason why it cannot be meant: it has no test, so it is the same for every record.
+    /// Returns why the condition is probably a mistake: a map or list in it has no test, so its answer is the same for
+    /// every record. `None` if there is no such map or list.
     pub fn problem(&self) -> Option<&'static str> {
         self.tree.problem()
     }
@@ -174,7 +176,7 @@ impl<'de> Deserialize<'de> for Tree {
     }
 }
 
-/// The name of a test: a subject or an operator over conditions.
+/// A key in a map of tests: the subject of a test, or an operator that combines conditions.
 enum Name {
     Subject(Subject),
     All,
@@ -216,7 +218,7 @@ fn field<E: de::Error>(path: &str) -> Result<FieldPath, E> {
     Ok(path)
 }
 
-/// The tests of a map, all of which must pass.
+/// Reads the tests of a map. All of them must pass.
 fn tests<'de, M: MapAccess<'de>>(mut map: M) -> Result<Tree, M::Error> {
     let mut trees = Vec::new();
     while let Some(name) = map.next_key::<Name>()? {
@@ -240,7 +242,7 @@ fn one_or_all(mut trees: Vec<Tree>) -> Tree {
     }
 }
 
-/// Reads the test behind a name: a constant, a list of constants or a map of operators.
+/// Reads the value after a name: a constant, a list of constants or a map of operators.
 #[derive(Clone, Copy)]
 struct TestOf<'a>(&'a Subject);
 
@@ -249,7 +251,7 @@ impl TestOf<'_> {
         Tree::Test(self.0.clone(), test)
     }
 
-    /// Equality. Patterns of tags are written as constants.
+    /// The subject must equal one of the constants. If the subject is the tag, the constants are patterns.
     fn equal<E: de::Error>(self, constants: Vec<Constant>) -> Result<Tree, E> {
         let texts = constants.iter().filter_map(|constant| match constant {
             Constant::Text(text) => Some(text.clone()),
@@ -271,7 +273,7 @@ impl<'de> DeserializeSeed<'de> for TestOf<'_> {
     }
 }
 
-/// One method for each type of scalar: the value is equal to it.
+/// One method for each type of scalar: the subject must equal the scalar.
 macro_rules! equal_to {
     ($($method:ident($($value:ident: $type:ty)?))*) => {$(
         fn $method<E: de::Error>(self, $($value: $type)?) -> Result<Tree, E> {
@@ -328,7 +330,7 @@ impl TestOf<'_> {
                     return Err(de::Error::custom("only numbers and texts have an order"));
                 }
             },
-            // One meaning for the globs of tags everywhere: that of the option `tags`.
+            // Globs of tags always have the syntax and meaning of the option `tags`.
             Operator::Glob if *self.0 == Subject::Tag => {
                 let Texts(patterns) = map.next_value()?;
                 Tree::Tag(patterns)
@@ -396,7 +398,7 @@ impl<'de> Deserialize<'de> for Operator {
     }
 }
 
-/// Reads a constant to which a subject is compared.
+/// Reads a constant with which a subject is compared.
 #[derive(Clone, Copy)]
 struct ConstantOf<'a>(&'a Subject);
 
@@ -460,7 +462,7 @@ impl<'de> Visitor<'de> for ConstantOf<'_> {
     }
 }
 
-/// Reads one or a list of what the seed reads.
+/// Reads one constant or a list of constants.
 struct SomeOf<'a>(ConstantOf<'a>);
 
 impl<'de> DeserializeSeed<'de> for SomeOf<'_> {
@@ -527,7 +529,7 @@ impl<'de> Visitor<'de> for ListOf<'_> {
     }
 }
 
-/// One text or a list of texts, each of which is checked as it is read, so that an error has its place.
+/// Reads one text or a list of texts. Each text is checked while it is read, so that an error points to it.
 macro_rules! texts {
     ($(#[$doc:meta])* $name:ident, $type:ty, $what:literal, $read:expr) => {
         $(#[$doc])*
@@ -574,7 +576,8 @@ texts! { Regexes, regex::bytes::Regex, "a regular expression, or a list of them"
 
 fn regex(text: &str) -> Result<regex::bytes::Regex, String> {
     regex::bytes::Regex::new(text).map_err(|error| {
-        // The last line of a syntax error says what is wrong; those before it draw the place.
+        // The last line of a syntax error describes the mistake; the lines before it only mark its place in the
+        // pattern.
         let error = error.to_string();
         let why = error.lines().last().unwrap_or_default();
         let why = why.strip_prefix("error: ").unwrap_or(why);

@@ -41,7 +41,7 @@ impl JsonSchema for Condition {
     }
 }
 
-/// The schema of what stands behind a field.
+/// The schema of the value after the name of a field.
 struct FieldTest;
 
 impl JsonSchema for FieldTest {

@@ -1,4 +1,4 @@
-//! Tests of a single value. A value of another type than the test's does not match.
+//! Tests of a single value. A value whose type differs from that of the test does not pass.
 
 use std::cmp::Ordering;
 
@@ -7,7 +7,7 @@ use regex::bytes::Regex;
 use super::number::Number;
 use crate::record::Value;
 
-/// A test of a value that is there.
+/// A test of a value that exists.
 #[derive(Clone, Debug)]
 pub(super) enum Test {
     /// Any value, nil included.
@@ -18,14 +18,14 @@ pub(super) enum Test {
     Number(Side, Number),
     /// A text on one side of a bound, in the order of the bytes.
     Text(Side, Box<[u8]>),
-    /// A text that a regular expression finds.
+    /// A text in which the regular expression matches.
     Found(Regex),
 }
 
 /// Constants of any scalar type.
 #[derive(Clone, Debug, Default)]
 pub(super) struct OneOf {
-    /// Sorted.
+    /// The texts, sorted for a binary search.
     texts: Box<[Box<[u8]>]>,
     numbers: Box<[Number]>,
     bools: [bool; 2],
@@ -41,7 +41,7 @@ pub(super) enum Constant {
     Text(String),
 }
 
-/// The values beside a bound that match.
+/// The side of a bound on which values match.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Side {
     Above,
@@ -62,11 +62,11 @@ impl Side {
     }
 }
 
-/// More texts than this are searched by halves.
+/// Above this number of texts, a binary search is used.
 const FEW: usize = 8;
 
 impl OneOf {
-    /// A text between slashes that is no path.
+    /// Returns a text between two slashes that has no further slash, so that it is not a path.
     pub(super) fn slashed(&self) -> Option<String> {
         let is_slashed = |text: &[u8]| match text {
             [b'/', inner @ .., b'/'] => !inner.is_empty() && !inner.contains(&b'/'),
@@ -143,7 +143,7 @@ impl Test {
         }
     }
 
-    /// Whether it takes much longer than a comparison, so that others are tried first.
+    /// Whether the test takes much longer than a comparison. Other tests are then tried first.
     pub(super) fn is_slow(&self) -> bool {
         matches!(self, Self::Found(_))
     }

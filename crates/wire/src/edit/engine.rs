@@ -1,14 +1,14 @@
-//! Rewrites one record by its plan.
+//! Rewrites one record according to the plan of an edit.
 //!
-//! One walk over the record's own pairs finds those that the plan names; everything between them is copied as it is.
-//! Maps below are walked only if the plan names something in them.
+//! One walk over the record's top-level pairs finds those that the plan names; the bytes between them are copied
+//! unchanged. Nested maps are walked only if the plan names a field in them.
 
 use super::{MISSING, REPEATS_MAX, Reason, plan::Level, value::Values};
 use crate::{
     condition::named::Pair, msgpack::is_map, record::TimedRecord, room::Room, template::Shared,
 };
 
-/// An edit's plan, its values and what it remembers of a record.
+/// The plan of an edit, the values of `set`, and the state of the current record.
 #[derive(Clone, Debug)]
 pub(super) struct Engine {
     plan: Level,
@@ -16,42 +16,44 @@ pub(super) struct Engine {
     state: State,
 }
 
-/// The facts about the current record.
+/// The state of the current record.
 #[derive(Clone, Debug, Default)]
 struct State {
-    /// The pairs that the plan names: those of the map being written last, before them those of the maps around it.
+    /// The pairs that the plan names, as a stack: the pairs of the map that is being written are at the end, those of
+    /// its parent maps before them.
     pairs: Vec<Pair>,
-    /// The values of renamed fields: start and end, [`MISSING`] if the record does not have the field.
+    /// For each rename, the start and end of the field's value in the record; [`MISSING`] if the record does not have
+    /// the field.
     moved: Vec<(usize, usize)>,
 }
 
-/// Which parts of the plan concern a map.
+/// The parts of the plan that apply to a map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
-    /// All.
+    /// All parts.
     Full,
-    /// Those behind renaming: the map was brought here by it.
+    /// All parts except renames of fields in this map: a rename has already moved the map.
     Moved,
-    /// Removal alone: the map was set, or a key before it is the same.
+    /// Only `remove` and `keep`: the map is a value of `set`, or an earlier pair has the same key.
     Strip,
 }
 
-/// The value of a field before the changes below it.
+/// The value of a field before the changes inside it.
 #[derive(Clone, Copy, Debug)]
 enum Base {
-    /// Its own.
+    /// The value that the field has in the map.
     Own(Pair),
-    /// That of the rename with this index.
+    /// The value that the rename with this index moves here.
     Moved(usize),
     Absent,
 }
 
-/// The bytes in which offsets count, and the record's values.
+/// The buffers to which offsets refer, and the values of `set`.
 #[derive(Clone, Copy)]
 struct Bytes<'a> {
-    /// Those that are being read: the record's or those of `set`.
+    /// The buffer with the map that is being read: the record or the encoded values of `set`.
     body: &'a [u8],
-    /// The record's.
+    /// The record, which contains the values of renamed fields.
     record: &'a [u8],
     values: &'a Values,
 }
@@ -59,13 +61,13 @@ struct Bytes<'a> {
 /// The pairs of a map that is being read.
 #[derive(Clone, Copy, Debug, Default)]
 struct Own {
-    /// Their number.
+    /// The number of pairs.
     count: u32,
-    /// The offset of the first one.
+    /// The offset of the first pair.
     start: usize,
-    /// The offset after the last one.
+    /// The offset after the last pair.
     end: usize,
-    /// The index of the first of those that the plan names.
+    /// The index in `State::pairs` of the first pair of this map that the plan names.
     first: usize,
 }
 
@@ -85,8 +87,8 @@ impl Engine {
         Ok(self.values.begin(shared)?)
     }
 
-    /// Writes the changed form of the map at `at`; returns the offset after the map. After an error the caller removes
-    /// what was written.
+    /// Writes the map at `at` with its changes and returns the offset after the map. After an error, the caller must
+    /// remove the partial output.
     #[inline]
     pub(super) fn record(
         &mut self,
@@ -115,7 +117,7 @@ impl Engine {
 }
 
 impl State {
-    /// Notes the pairs of the map at `at` that a level names.
+    /// Pushes the pairs of the map at `at` that the level names to `State::pairs`.
     #[inline]
     fn walk(&mut self, level: &mut Level, body: &[u8], at: usize) -> Result<Own, Reason> {
         let first = self.pairs.len();
@@ -140,7 +142,8 @@ impl State {
         })
     }
 
-    /// Notes the values of renamed fields. Of equal keys the first one counts.
+    /// Stores the ranges of the values of renamed fields in `State::moved`. If a key is repeated, the first
+    /// occurrence counts.
     fn find_sources(&mut self, level: &mut Level, body: &[u8], first: usize) -> Result<(), Reason> {
         let mut seen = 0_u64;
         for index in first..self.pairs.len() {
@@ -173,7 +176,7 @@ impl State {
         moved.filter(|(at, _)| *at != MISSING)
     }
 
-    /// Writes a map of which [`State::walk`] has noted the pairs; returns the number of pairs written.
+    /// Writes a map whose pairs [`State::walk`] has pushed. Returns the number of pairs written.
     #[inline]
     fn map(
         &mut self,
@@ -200,7 +203,7 @@ impl State {
         Ok(count)
     }
 
-    /// Writes the pairs of a map: its own in their order, then the new ones.
+    /// Writes the pairs of a map: the existing pairs in their order, then the new ones.
     fn pairs_of(
         &mut self,
         level: &mut Level,
@@ -214,7 +217,7 @@ impl State {
             true => 0,
             false => own.count - (last - own.first) as u32,
         };
-        // The names that were seen, and those that are written.
+        // Bit sets of the names seen in the map and of the names written, and the end of the copied bytes.
         let (mut seen, mut done, mut copied) = (0_u64, 0_u64, own.start);
         for index in own.first..last {
             let Some(&pair) = self.pairs.get(index) else {
@@ -250,7 +253,7 @@ impl State {
                             self.put(level, sibling, bytes, Base::Moved(rename), mode, room)?;
                     }
                 }
-                // It is written in the place of the field that is renamed to it.
+                // Another field of this map is renamed to this name. That field is written where it was.
                 (None, Some((_, true))) => {}
                 (None, Some((rename, false))) => {
                     done |= bit;
@@ -271,7 +274,7 @@ impl State {
         Ok(count)
     }
 
-    /// Writes the fields that are not `done` and that renaming or setting creates.
+    /// Writes the fields that `rename` or `set` adds to the map, except those in the bit set `done`.
     fn put_new(
         &mut self,
         level: &mut Level,
@@ -304,7 +307,7 @@ impl State {
         Ok(count)
     }
 
-    /// Writes the field of a node, changed by everything below it. Returns the number of pairs written: 0 or 1.
+    /// Writes the field of a node with all changes inside it. Returns the number of pairs written: 0 or 1.
     #[inline]
     fn put(
         &mut self,

@@ -1,24 +1,25 @@
 //! Changes of fields, made on the undecoded bytes: rename, set, remove, keep, in this order.
 //!
-//! Hop: read decode send keep take [process] encode write settle.
+//! `read -> decode -> send -> keep -> read back -> [process] -> encode -> write -> settle`
 //!
 //! ```yaml
 //! rename: { .msg: .message, .ctx.user: .user }    all at once; replaces a field that has the new name
-//! set: { .env: prod, .n: 5, .copy: "{.n}" }       a constant, or a template, which keeps the type of a single field
+//! set: { .env: prod, .n: 5, .copy: "{.n}" }       a constant or a template; a template of one field keeps the field's type
 //! remove: [.password, .headers.cookie]
-//! keep: [.message, .user.id]                      nothing else
+//! keep: [.message, .user.id]                      drops all other fields
 //! ```
 //!
-//! The templates of `set` see the record as it is behind `rename`, without what `set` writes. A field that is there
-//! keeps its place, also with a new name in the same map; a new one comes last, and maps on the way to it are created.
-//! A value on this way that is no map is replaced by one. `keep` leaves out maps in which nothing is kept. Of equal keys
-//! the first one counts: what replaces it replaces all of them, while `remove` and `keep` concern each of them.
+//! The templates of `set` read the record as it is after `rename`; they do not see values that `set` writes. An existing
+//! field keeps its place in the map, even if it is renamed within the map. A new field is appended, and missing parent
+//! maps are created. A parent that is not a map is replaced by a map. `keep` drops maps in which no field is kept. If a
+//! key is repeated in a map, `rename` takes the value of the first occurrence, and `rename` and `set` replace all
+//! occurrences; `remove` and `keep` apply to each occurrence.
 //!
-//! Everything else is copied as bytes: types, order, equal keys, binary data and integers of 64 bits stay as they are.
-//! A line is changed as the record `{"message": line}` and becomes an entry with the receive time.
+//! Everything else is copied as bytes: types, order, equal keys, binary data and integers of 64 bits stay as they are. A
+//! line is changed as the record `{"message": line}` and becomes an entry of the packed encoding with the receive time.
 //!
-//! A template that misses a value rejects the record. Nothing recurses on the depth of a record, and nothing is
-//! allocated per record.
+//! If a template needs a value that is missing, the record is rejected. The recursion is limited by the depth of the
+//! plan, not of the record, and nothing is allocated per record.
 
 mod engine;
 mod option;
@@ -49,7 +50,8 @@ use value::Values;
 
 /// The offset of a field that the record does not have.
 const MISSING: usize = usize::MAX;
-/// Pairs of one map that an edit names. More than [`plan`] has names can only be equal keys, and each takes memory.
+/// The most pairs of one map with keys that an edit names. A [`plan`] has far fewer names per map, so more pairs than
+/// this must repeat keys, and each pair takes memory.
 const REPEATS_MAX: usize = 1024;
 
 /// Changes of the fields of a record.
@@ -65,24 +67,24 @@ pub struct Changes {
     pub keep: Option<Vec<FieldPath>>,
 }
 
-/// Makes changes. One per task, because it remembers keys and times.
+/// Applies [`Changes`]. Every task needs its own `Edit`, because it caches keys and times.
 #[derive(Clone, Debug)]
 pub struct Edit {
-    /// Renames first if a template must see the new names.
+    /// A separate pass for `rename`, if a template reads fields and so must see the new names.
     first: Option<Box<Engine>>,
     last: Engine,
-    /// The entry between the two.
+    /// The record between the two passes.
     renamed: Vec<u8>,
-    /// The entry of a line.
+    /// A line, converted to an entry.
     line: Vec<u8>,
 }
 
 /// A record that was not changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reject {
-    /// Its range in the batch's body: a line with its newline, or an entry.
+    /// The range of the record in the batch's body: a line with its newline, or an entry.
     pub range: Range<usize>,
-    /// Why.
+    /// Why it was not changed.
     pub reason: Reason,
 }
 
@@ -95,13 +97,13 @@ pub enum Reason {
     /// A map has too many pairs with the same keys.
     #[error("a map has the changed fields more than {REPEATS_MAX} times")]
     Repeated,
-    /// It is not an entry, which no valid batch contains.
+    /// The bytes are not an entry. No valid batch contains such bytes.
     #[error("the bytes are not a record")]
     Malformed,
 }
 
 impl Changes {
-    /// Whether there are none.
+    /// Whether there are no changes.
     pub fn is_empty(&self) -> bool {
         self.rename.fields.is_empty()
             && self.set.fields.is_empty()
@@ -196,7 +198,7 @@ impl Edit {
         result.map(|_| end)
     }
 
-    /// Writes the changed form of the entry at `start`; returns the offset after the entry.
+    /// Writes the entry at `start` with its changes and returns the offset after the entry.
     #[inline]
     fn entry(
         &mut self,
@@ -207,7 +209,7 @@ impl Edit {
         room: &mut Room<'_>,
     ) -> Result<usize, Reason> {
         let head = msgpack::entry_head(body, start).map_err(|_| Reason::Malformed)?;
-        // The head of the entry stays unchanged, with its metadata.
+        // The head of the entry, including its metadata, stays unchanged.
         room.bytes(body.get(start..head.record).unwrap_or_default());
         let timed = |body, head: Head| TimedRecord {
             time: head.time.unwrap_or(batch.received),
@@ -229,7 +231,8 @@ impl Edit {
     }
 }
 
-/// The offset after the record at `start`; the end of the body if it cannot be read, which no valid batch contains.
+/// Returns the offset after the record at `start`. If the record cannot be read, which does not happen in a valid batch,
+/// returns the end of the body.
 #[inline]
 fn behind(batch: &Batch, start: usize) -> usize {
     let body = &*batch.body;

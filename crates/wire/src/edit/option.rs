@@ -1,4 +1,4 @@
-//! The options of an edit: maps in the order of the file.
+//! The options `rename` and `set`: maps that keep the order of the configuration file.
 
 use std::{borrow::Cow, collections::BTreeMap, fmt, iter, marker::PhantomData};
 
@@ -13,14 +13,14 @@ use crate::{record::FieldPath, template::Template};
 /// The option `rename`: the fields and their new names, all renamed at once, so two fields can swap their names.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Rename {
-    /// From and to.
+    /// Pairs of the old and the new path.
     pub fields: Vec<(FieldPath, FieldPath)>,
 }
 
 /// The option `set`: fields and their values.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Set {
-    /// In the order of the file.
+    /// The fields and their values, in the order of the configuration file.
     pub fields: Vec<(FieldPath, Setting)>,
 }
 
@@ -33,11 +33,12 @@ pub enum Setting {
     Bool(bool),
     /// An integer below 0.
     Negative(i64),
-    /// Any other integer.
+    /// An integer that is not negative.
     Integer(u64),
     /// A float.
     Float(f64),
-    /// A text. If it is a single `{.field}`, `{time:unix}` or another number of the time, the value keeps its type.
+    /// A text. A text that is only `{.field}` keeps the type of the field; a text that is only `{time:unix}`, or the
+    /// time in another unit, becomes an integer.
     Text(Template),
     /// A list.
     List(Vec<Setting>),
@@ -46,7 +47,7 @@ pub enum Setting {
 }
 
 impl Set {
-    /// Its templates.
+    /// Returns all templates in the values.
     pub fn templates(&self) -> Vec<&Template> {
         let mut templates = Vec::new();
         for (_, setting) in &self.fields {
@@ -83,7 +84,7 @@ impl<'de> Deserialize<'de> for Set {
     }
 }
 
-/// Reads a map whose values are a `T`, in its order. The text says what was expected.
+/// Reads a map with values of type `T` and keeps its order. The text describes the expected input in errors.
 struct InOrder<T>(&'static str, PhantomData<T>);
 
 impl<'de, T: Deserialize<'de>> Visitor<'de> for InOrder<T> {
@@ -98,7 +99,7 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for InOrder<T> {
     }
 }
 
-/// The pairs of a map, in its order.
+/// Reads the pairs of a map in their order.
 fn pairs<'de, M: MapAccess<'de>, K: Deserialize<'de>, V: Deserialize<'de>>(
     mut map: M,
 ) -> Result<Vec<(K, V)>, M::Error> {

@@ -1,55 +1,57 @@
-//! The plan of an edit: a tree of the names that it touches, checked for contradictions.
+//! The plan of an edit: a tree of the field names that it changes, checked for contradictions.
 
 use super::{Changes, MISSING};
 use crate::{
     condition::named::Named, msgpack::write_str, option_error::OptionError, record::FieldPath,
 };
 
-/// The most names that an edit touches in one map: the sets of those seen are words of bits.
+/// The most names that an edit can change in one map: sets of names are the bits of a `u64`.
 const NAMES_MAX: usize = 64;
-/// The plan is walked recursively, and so are maps down to this depth, never deeper.
+/// The most parts of a path. It limits the recursion over the plan and, with it, over the maps of a record.
 const PARTS_MAX: usize = 64;
 
-/// The names that are touched in one map.
+/// The names that an edit changes in one map.
 #[derive(Clone, Debug)]
 pub(super) struct Level {
     pub(super) named: Named,
     pub(super) nodes: Box<[Node]>,
-    /// Pairs with other names are left out.
+    /// Whether pairs with other names are dropped, as `keep` demands.
     pub(super) keeps: bool,
-    /// A field in this map or below it is set.
+    /// Whether a field in this map or below it is set.
     sets: bool,
     /// The renames whose new names are in this map or below it.
     targets: Box<[usize]>,
-    /// A field in this map or below it is renamed.
+    /// Whether a field in this map or below it is renamed.
     pub(super) sources: bool,
 }
 
-/// A name that is touched. Of its roles those that come later in the order rename, set, remove, keep win.
+/// A name and its changes. If several apply, the latest in the order rename, set, remove, keep wins.
 #[derive(Clone, Debug)]
 pub(super) struct Node {
-    /// The name as a str.
+    /// The name, encoded as a MessagePack str.
     pub(super) key: Box<[u8]>,
-    /// The rename that takes the field away.
+    /// The index of the rename that gives the field another name.
     pub(super) source: Option<usize>,
-    /// The node of its new name, if that is in the same map: the field stays in its place.
+    /// The index of the node for the field's new name, if it is in the same map. The field then keeps its place in the
+    /// map.
     pub(super) sibling: Option<usize>,
-    /// The rename that brings a field here, and whether it comes from the same map.
+    /// The index of the rename that gives this name to another field, and whether that field is in the same map.
     pub(super) target: Option<(usize, bool)>,
-    /// The index of its value.
+    /// The index of the value that `set` writes.
     pub(super) set: Option<usize>,
     pub(super) removed: bool,
     pub(super) below: Option<Level>,
 }
 
 impl Level {
-    /// Whether a field in this map or below it is set, or renamed to such a name and in the record.
+    /// Whether the edit writes a new field in this map or below it: `set` does, or `rename` moves a field there that
+    /// the record has. `values` has the range of each renamed field.
     pub(super) fn creates(&self, values: &[(usize, usize)]) -> bool {
         let is_there = |index: &usize| values.get(*index).is_some_and(|(at, _)| *at != MISSING);
         self.sets || self.targets.iter().any(is_there)
     }
 
-    /// The plan of these changes.
+    /// Builds the plan of these changes.
     pub(super) fn new(changes: &Changes) -> Result<Self, OptionError> {
         check(changes)?;
         let mut root = Draft::default();
@@ -72,7 +74,7 @@ impl Level {
     }
 }
 
-/// A name while the tree is built.
+/// A node while the tree is built.
 #[derive(Debug, Default)]
 struct Draft {
     source: Option<usize>,
@@ -100,7 +102,7 @@ impl Draft {
         self.kept || self.below.iter().any(|(_, below)| below.keeps_something())
     }
 
-    /// The map of the names below this one.
+    /// Builds the level of the names below this one. If `keeps`, it drops pairs with other names.
     fn level(&self, keeps: bool) -> Result<Level, OptionError> {
         if self.below.len() > NAMES_MAX {
             return Err(OptionError {
@@ -160,7 +162,7 @@ fn is_at_or_below(path: &FieldPath, top: &FieldPath) -> bool {
     path.parts().starts_with(top.parts())
 }
 
-/// Refuses changes that undo each other: they cannot be meant.
+/// Refuses changes that undo each other, because they are probably a mistake.
 fn check(changes: &Changes) -> Result<(), OptionError> {
     let error = |option, message, help: &str| {
         Err(OptionError {

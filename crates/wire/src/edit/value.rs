@@ -1,4 +1,4 @@
-//! The values of `set`, rendered once per batch where they are the same for all of its records.
+//! The values of `set`. A value that is the same for all records of a batch is rendered once per batch.
 
 use std::{ops::Range, sync::Arc};
 
@@ -14,20 +14,20 @@ use crate::{
     template::{Depends, Missing, Renderer, Shared, Single, Template, Unix},
 };
 
-/// The values of an edit, in the order of its fields.
+/// The values of an edit, in the order in which `set` lists the fields.
 #[derive(Clone, Debug)]
 pub(super) struct Values {
     values: Box<[Pieces]>,
-    /// The encoded values; those of the batch come first.
+    /// The encoded values; those that are the same for the whole batch come first.
     encoded: Vec<u8>,
-    /// Their length.
+    /// The length of the values that are the same for the whole batch.
     of_batch: usize,
-    /// Where each value is in `encoded`.
+    /// The range of each value in `encoded`.
     ranges: Box<[Range<usize>]>,
     text: Vec<u8>,
 }
 
-/// A value: a tree of maps and lists is the sequence of its heads and leaves.
+/// A value, flattened: the heads of its maps and lists, and its scalars, in the order of the encoding.
 #[derive(Clone, Debug)]
 struct Pieces {
     pieces: Vec<Piece>,
@@ -37,7 +37,7 @@ struct Pieces {
 #[derive(Clone, Debug)]
 enum Piece {
     Bytes(Vec<u8>),
-    /// A field with its type, or else the encoded default.
+    /// A field, copied with its type; the encoded default for a missing field; the name of the field for errors.
     Field(FieldPath, Option<Box<[u8]>>, Arc<str>),
     Unix(Unix),
     Text(Box<Renderer>),
@@ -81,7 +81,7 @@ impl Values {
         Ok(())
     }
 
-    /// Renders the other values for a record.
+    /// Renders the values that depend on the record.
     #[inline]
     pub(super) fn record(
         &mut self,
@@ -116,7 +116,7 @@ impl Values {
         &self.encoded
     }
 
-    /// Where the value with this index is.
+    /// The range of the value with this index in `Values::encoded`.
     pub(super) fn range(&self, index: usize) -> Range<usize> {
         self.ranges.get(index).cloned().unwrap_or_default()
     }
@@ -165,7 +165,7 @@ impl Pieces {
         });
     }
 
-    /// The bytes at the end, to append to.
+    /// Returns the constant bytes at the end of the value, to which the caller appends.
     fn bytes(&mut self) -> &mut Vec<u8> {
         if !matches!(self.pieces.last(), Some(Piece::Bytes(_))) {
             self.pieces.push(Piece::Bytes(Vec::new()));

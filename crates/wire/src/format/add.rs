@@ -1,7 +1,7 @@
 //! The option `add`: fields from templates. A field that the record already has is never overwritten.
 //!
-//! A template that is a single value keeps its type: `{.n}` copies n unchanged, `{time:unix_ms}` is a number. All
-//! others are text.
+//! A template that is a single placeholder keeps the type of its value: `{.n}` copies n unchanged, `{time:unix_ms}` is a
+//! number. All other templates give text.
 
 use std::{borrow::Cow, fmt};
 
@@ -29,13 +29,13 @@ use crate::{
     template::{Depends, Missing, Renderer, Shared, Single, Template, Unix, write_number},
 };
 
-/// The most fields. A word has one bit for each, to note which of them a record has.
+/// The most fields that can be added. The added fields that a record already has are a set of bits in a `u64`.
 const FIELDS_MAX: usize = 64;
 
-/// Heads of text fields up to this length are copied with a constant size. That is enough for names of up to 19 letters.
+/// The longest head of a text field that is copied as a block of constant size: enough for names of up to 19 letters.
 const TEXT_HEAD_BYTES: usize = 24;
 
-/// Added fields and their templates, in order; and the format's default field if it is left out.
+/// The fields to add and their templates, in order, and the default fields that are left out.
 ///
 /// ```text
 /// add: { env: prod }               env, and the format's default: the event time, in `time`
@@ -47,7 +47,7 @@ const TEXT_HEAD_BYTES: usize = 24;
 pub struct Add {
     /// The fields.
     pub fields: Vec<(String, Template)>,
-    /// Default fields that are not added, because the value of this name is `null`.
+    /// The names of default fields that are not added, because the option gives them the value `null`.
     pub without: Vec<String>,
 }
 
@@ -77,7 +77,8 @@ impl EventTime {
 }
 
 impl Add {
-    /// The fields of the option `add`, with the format's default unless it is left out.
+    /// Returns the fields to add: the format's default field, then those of the option. The default is left out if the option
+    /// is empty, contains a `null`, or adds a field with the name of the default or with the event time.
     pub(super) fn with_default(
         option: Option<&Self>,
         default: Option<EventTime>,
@@ -167,14 +168,14 @@ pub(super) enum Target {
     Avro,
 }
 
-/// The prepared option.
+/// The option `add`, prepared for one encoding.
 #[derive(Debug)]
 pub(super) struct Added {
     target: Target,
     fields: Vec<Field>,
     invalid_utf8: Option<InvalidUtf8>,
     rfc3339: Rfc3339,
-    /// A text before it is written as a string.
+    /// Buffer for a text before it is encoded.
     text: Vec<u8>,
     scratch: Vec<u8>,
 }
@@ -182,10 +183,10 @@ pub(super) struct Added {
 #[derive(Debug)]
 struct Field {
     name: Box<[u8]>,
-    /// The encoded key: `"name":` or a str.
+    /// The encoded key, such as `"name":` in JSON.
     key: Box<[u8]>,
-    /// For JSON: `,"name":"`, the head of a text that is not the first field, and its length. The length is 0 if the head does
-    /// not fit.
+    /// For JSON: the bytes before a text that is not in the first field, `,"name":"`, and their number. The number is 0 if
+    /// they do not fit.
     text_head: ([u8; TEXT_HEAD_BYTES], usize),
     source: Source,
 }
@@ -195,7 +196,7 @@ enum Source {
     Time,
     Unix(Unix),
     Field(FieldPath, Option<Box<str>>, Missing),
-    /// Constant for a batch: the encoded value, or the name of the value that the template misses.
+    /// A text that is constant for a batch: its encoding, or the name of a value that the template needs and that is missing.
     Batch(Box<Renderer>, Vec<u8>, Option<Missing>),
     Text(Box<Renderer>),
 }
@@ -270,7 +271,7 @@ impl Added {
         }
     }
 
-    /// The bit of the field with this name.
+    /// Returns the bit of the added field with this name; 0 if there is none.
     #[inline(always)]
     pub(super) fn named(&self, name: &[u8]) -> u64 {
         let mut bit = 1;
@@ -290,7 +291,8 @@ impl Added {
         self.fields.len() as u32 - seen.count_ones()
     }
 
-    /// Writes the fields that the record does not have.
+    /// Writes the added fields whose bits are not in `seen`. `begun` is whether other fields precede them, so that a separator
+    /// is needed.
     #[inline]
     pub(super) fn write(
         &mut self,
@@ -418,7 +420,7 @@ fn write_text(target: Target, room: &mut Room<'_>, text: &[u8]) {
     }
 }
 
-/// Writes the value of a field with its type.
+/// Copies the value of a record's field with its type.
 fn copy(
     target: Target,
     room: &mut Room<'_>,

@@ -1,14 +1,14 @@
 //! `format: csv`: the fields named in `columns`, comma-separated (RFC 4180), one record per row.
 //!
-//! Hop: read decode send keep take [encode] write settle.
+//! `read -> decode -> send -> keep -> read back -> process -> [encode] -> write -> settle`
 //!
 //! ```text
 //! 2026-11-21T03:46:12.123456789Z,web-1,"he said ""no"", then left",200,,""<LF>
 //! ```
 //!
 //! A text with a comma, a quote or a line end is quoted, and its quotes are doubled. A missing field or nil is an empty
-//! cell; an empty text is `""`, and so is a row that would otherwise be empty. Maps and arrays are JSON. A column that
-//! the record does not have comes from `add`.
+//! cell; an empty text is `""`, and so is a row that would otherwise be empty. Maps and arrays are JSON. If the record
+//! does not have the field of a column, the cell comes from `add`.
 
 use millstream_record::Batch;
 
@@ -43,9 +43,9 @@ struct Column {
     path: FieldPath,
     /// The name of a field at the top level. `None` for a nested field, which is looked up in each record.
     name: Option<Box<[u8]>>,
-    /// The index of the added field for this column.
+    /// The index of the added field for this column, if there is one.
     added: Option<usize>,
-    /// The offset of its value in the current record.
+    /// The offset of the column's value in the current record, or [`NOWHERE`].
     at: usize,
 }
 
@@ -86,7 +86,7 @@ impl Csv {
         out
     }
 
-    /// Writes the row of a line, or of a record whose columns were searched.
+    /// Writes the row of a record in which the columns have been searched.
     #[inline]
     fn row(
         &mut self,
@@ -176,7 +176,7 @@ impl Write for Csv {
     }
 }
 
-/// The name at `at`, and the offset of its value. A key that is not a text matches no column.
+/// Returns the key at `at` and the offset of its value. A key that is not a text is `None`, and matches no column.
 #[inline]
 fn key_at(body: &[u8], at: usize) -> Result<(Option<&[u8]>, usize), Unfit> {
     if let Some((start, length)) = text_at(body, at) {

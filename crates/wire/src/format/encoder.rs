@@ -1,10 +1,9 @@
 //! The encoder of a sink.
 //!
-//! Hop: read decode send keep take [encode] write settle.
+//! `read -> decode -> send -> keep -> read back -> process -> [encode] -> write -> settle`
 //!
-//! It appends complete records, in order, and reports each record that it could not write with its range in the body.
-//! Encoded and rejected records together are the records of the batch. The sink decides when to write and how to handle
-//! rejects.
+//! It appends complete records, in order, and reports each record that it cannot write, with its range in the body. So every
+//! record of a batch is either encoded or rejected. The sink decides when to write and how to handle rejects.
 
 use std::ops::Range;
 
@@ -31,7 +30,8 @@ use crate::{
     template::Renderer,
 };
 
-/// Encodes batches by the options of a sink. One per task, because it remembers times.
+/// Encodes batches according to the options of a sink. Every task needs its own encoder, because an encoder caches formatted
+/// times.
 #[derive(Debug)]
 pub struct Encoder {
     kind: Kind,
@@ -49,27 +49,27 @@ enum Kind {
     Raw(Raw),
     Msgpack(Msgpack),
     Template(Text),
-    // Boxed, because it holds the beginning of the previous record.
+    // Boxed because of its size: it also holds the first fields of the previous record.
     Avro(Box<AvroEvent>),
 }
 
-/// The ranges of a record in the batch and in the output.
+/// A record that was written: its range in the batch, its time and its end in the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mark {
     /// The offset of the record in the batch's body.
     pub start: usize,
-    /// The offset of its fields: the map of a packed record, the text of a line.
+    /// The offset of the record's fields: the map of a packed record, the text of a line.
     pub record: usize,
-    /// The offset after it in the body (for a line, after its newline).
+    /// The offset after the record in the body (for a line, after its newline).
     pub end: usize,
-    /// Its event time.
+    /// The event time of the record.
     pub time: Time,
-    /// The offset after it in the output.
+    /// The offset after the record in the output.
     pub written: usize,
 }
 
 impl Mark {
-    /// The record in its batch.
+    /// Returns the record, which must be in `batch`.
     pub fn event<'a>(&self, batch: &'a Batch) -> TimedRecord<'a> {
         let record = match batch.encoding {
             Encoding::Lines => {
@@ -104,10 +104,10 @@ impl Notes for Vec<Mark> {
     }
 }
 
-/// Notes that stop when the output reaches an offset.
+/// Stops the encoder when the output reaches a length.
 struct Until {
     written: usize,
-    /// The offset after the last record in the body.
+    /// The offset in the body after the record that reached this length; `None` if no record has.
     end: Option<usize>,
 }
 
@@ -217,8 +217,8 @@ impl Encoder {
         self.encode_range(batch, 0..batch.body.len(), out, rejects)
     }
 
-    /// As [`Encoder::encode`], for one or more complete records in `range` of the body, as given by
-    /// [`crate::record::records`].
+    /// Like [`Encoder::encode`], for the records in `range` of the body. The range must consist of complete records, as
+    /// [`crate::record::records`] finds them.
     pub fn encode_range(
         &mut self,
         batch: &Batch,
@@ -229,8 +229,7 @@ impl Encoder {
         self.run(batch, range, out, rejects, &mut ())
     }
 
-    /// As [`Encoder::encode`], for sinks that send records one by one: appends the mark of every written record to
-    /// `marks`.
+    /// Like [`Encoder::encode`], for sinks that send records one by one: appends the mark of every written record to `marks`.
     pub fn encode_each(
         &mut self,
         batch: &Batch,
@@ -241,7 +240,7 @@ impl Encoder {
         self.run(batch, 0..batch.body.len(), out, rejects, marks)
     }
 
-    /// As [`Encoder::encode_range`], up to the record with which `out` reaches `written` bytes.
+    /// Like [`Encoder::encode_range`], but stops after the record with which `out` reaches `written` bytes.
     pub fn encode_until(
         &mut self,
         batch: &Batch,
@@ -385,7 +384,8 @@ fn packed(
     encoded
 }
 
-/// The offset after the value at `start`; the end of the body if it cannot be read, which no valid batch contains.
+/// Returns the offset after the value at `start`. If the value cannot be read, which does not happen in a valid batch, returns
+/// the end of the body.
 #[cold]
 fn behind(body: &[u8], start: usize) -> usize {
     let mut open = 1;

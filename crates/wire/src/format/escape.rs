@@ -16,7 +16,7 @@ impl Plain for Cell {
         }
         let special =
             |byte: u8| (byte == b',') | (byte == b'"') | (byte == b'\n') | (byte == b'\r');
-        // No early exit, so that the compiler vectorises it.
+        // No early exit, so that the compiler vectorizes the loop.
         if !text.is_empty()
             && !text
                 .iter()
@@ -31,7 +31,7 @@ impl Plain for Cell {
 }
 
 impl Cell {
-    /// Writes the text between quotes.
+    /// Writes the text inside the quotes of a cell, and doubles the quotes in the text.
     fn inner(room: &mut Room<'_>, text: &[u8]) {
         for part in text.split_inclusive(|&byte| byte == b'"') {
             room.bytes(part);
@@ -71,7 +71,7 @@ impl Value {
     #[inline]
     fn valid(room: &mut Room<'_>, text: &[u8]) {
         let unfit = |byte: u8| (byte == b'\t') | (byte == b'\n') | (byte == b'\r') | (byte == 0);
-        // No early exit, so that the compiler vectorises it.
+        // No early exit, so that the compiler vectorizes the loop.
         if !text.iter().fold(false, |found, &byte| found | unfit(byte)) {
             return room.bytes(text);
         }

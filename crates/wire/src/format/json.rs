@@ -1,9 +1,10 @@
-//! `format: json`: one object per record. Its own fields come first, in their order.
+//! `format: json`: one object per record. The record's own fields come first, in their order.
 //!
-//! Hop: read decode send keep take [encode] write settle. The loop handles text, small numbers, nil and booleans, and leaves
-//! other values to [`crate::json`]. Most of its speed comes from the previous record: neighbouring records usually have the
-//! same keys in the same places, and often the same values except for the last one. Bytes that equal those of the previous
-//! record are not parsed again; their JSON is copied.
+//! `read -> decode -> send -> keep -> read back -> process -> [encode] -> write -> settle`
+//!
+//! The loop handles text, small numbers, nil and booleans, and leaves other values to [`crate::json`]. Most of its speed comes
+//! from the previous record: adjacent records usually have the same keys in the same order, and often the same values except
+//! for the last one. Bytes that equal those of the previous record are not parsed again; their JSON is copied.
 
 use millstream_record::Batch;
 
@@ -52,8 +53,8 @@ impl Key {
         named: 0,
     };
 
-    /// Remembers the key at the start of `bytes`, for which `text` was written. If the value is a text, `text` is followed by a
-    /// quote.
+    /// Remembers the key at the start of `bytes`, for which `text` was written. The remembered text also has the quote that
+    /// opens a text value.
     #[inline(never)]
     fn learn(bytes: &[u8], size: usize, text: &[u8], named: u64) -> Self {
         let mut key = Self::NONE;
@@ -82,19 +83,19 @@ impl Key {
     }
 }
 
-/// A longer front, or one whose JSON is longer, is not remembered.
+/// A [`Front`] is not remembered if its encoding or its JSON is longer than this.
 const FRONT_BYTES_MAX: usize = 512;
 /// After this many records in a row with another front, the front is learned only once per [`NOW_AND_THEN`] records.
 const PATIENCE: u32 = 16;
 const NOW_AND_THEN: u32 = 64;
 
-/// All fields of a record except the last. The next record often has the same ones, such as the header fields of a syslog
-/// message or of a pod's log line.
+/// All fields of a record except the last. The next record often begins with the same fields, such as the header fields of a
+/// syslog message or of a pod's log line.
 #[derive(Debug, Default)]
 struct Front {
     /// The encoded fields; empty if none are remembered.
     bytes: Vec<u8>,
-    /// Their JSON.
+    /// The JSON of these fields.
     text: Vec<u8>,
     fields: usize,
     seen: u64,
@@ -136,7 +137,7 @@ pub(super) struct Json {
     front: Front,
     /// The JSON before the text of a line: `{"message":`
     line_head: Vec<u8>,
-    /// The added fields that a line already has, as bits.
+    /// The bits of the added fields that a line already has.
     line_seen: u64,
 }
 
@@ -193,8 +194,8 @@ impl Write for Json {
 }
 
 impl Json {
-    /// Writes the `left` remaining fields of a record, which begin at `at`. Returns the offset after them, and the added fields
-    /// that are among them, as bits.
+    /// Writes the `left` remaining fields of a record, which begin at `at`. Returns the offset after them, and the bits of the
+    /// added fields that are among them.
     #[inline]
     fn fields(
         &mut self,
@@ -242,7 +243,7 @@ impl Json {
         Ok((at, seen))
     }
 
-    /// Writes a field whose key is not the one at this index in the previous record.
+    /// Writes a field whose key differs from the one at this index in the previous record. Returns the offset after the field.
     #[inline(never)]
     fn other_field(
         &mut self,

@@ -1,6 +1,6 @@
-//! `format: ltsv`: labelled tab-separated values (ltsv.org), one record per line.
+//! `format: ltsv`: labeled tab-separated values (ltsv.org), one record per line.
 //!
-//! Hop: read decode send keep take [encode] write settle.
+//! `read -> decode -> send -> keep -> read back -> process -> [encode] -> write -> settle`
 //!
 //! ```text
 //! host:web-1<TAB>status:200<TAB>message:a\tb<TAB>time:2026-11-21T03:46:12.123456789Z<LF>
@@ -30,7 +30,7 @@ use crate::{
 pub(super) struct Ltsv {
     added: Added,
     delimiter: Box<[u8]>,
-    /// The added fields that a line already has, as bits.
+    /// The bits of the added fields that a line already has.
     line_seen: u64,
     /// Buffer for the JSON of a value, before it is written.
     scratch: Vec<u8>,

@@ -1,6 +1,6 @@
-//! Formats: from batches to the bytes that a sink writes, in one pass over the body.
+//! Formats: they convert batches to the bytes that a sink writes, in one pass over the body.
 //!
-//! Hop: read decode send keep take [encode] write settle.
+//! `read -> decode -> send -> keep -> read back -> process -> [encode] -> write -> settle`
 //!
 //! ```text
 //! json       {"its":"fields","time":"2026-11-21T03:46:12.123456789Z"}\n     one object per record
@@ -9,7 +9,7 @@
 //! csv        the fields that `columns` names, separated by commas (RFC 4180), and \n
 //! msgpack    [time, record], as in the batch
 //! template   the text of a template
-//! avro_event a map of headers and a body, as Flume's sinks write them; a file of them: [`crate::avro::container`]
+//! avro_event a map of headers and a body, as Flume's sinks write them; for complete files see [`crate::avro::container`]
 //! ```
 //!
 //! An [`Encoder`] is configured once and used for all batches. It does not allocate per record. A record that cannot be written
@@ -46,7 +46,7 @@ use crate::{json::Unfit, record::FieldPath, template::Missing};
 /// A record that could not be written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reject {
-    /// Its range in the batch's body: a line with its newline, or an entry.
+    /// The range of the record in the batch's body: a line with its newline, or an entry.
     pub range: Range<usize>,
     /// The reason.
     pub reason: Reason,
@@ -58,10 +58,10 @@ pub enum Reason {
     /// A template needs a value that is missing.
     #[error(transparent)]
     Missing(#[from] Missing),
-    /// It does not have the field that `format: raw` writes.
+    /// The record does not have the field that `format: raw` writes.
     #[error("no field `{0}`, which is what `format: raw` writes (option `field`)")]
     NoField(FieldPath),
-    /// It contains a value that JSON cannot represent.
+    /// The record contains a value that JSON cannot represent.
     #[error(transparent)]
     Unfit(#[from] Unfit),
 }

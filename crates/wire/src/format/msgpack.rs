@@ -1,6 +1,6 @@
 //! `format: msgpack`: entries `[time, record]` as in the batch, with the fields of `add` after the fields of the record.
 //!
-//! Hop: read decode send keep take [encode] write settle.
+//! `read -> decode -> send -> keep -> read back -> process -> [encode] -> write -> settle`
 
 use millstream_record::{Batch, Time};
 
@@ -20,11 +20,12 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct Msgpack {
     added: Added,
-    /// Buffer for the head of an entry with added fields, up to the fields of the record.
+    /// Buffer for the head of a map with added fields.
     head: Vec<u8>,
-    /// The head of a line up to its text, and the time for which it is valid.
+    /// The receive time of the batch, and the bytes that precede the text of each line in the output, which contain this
+    /// time.
     line: (Option<Time>, Vec<u8>),
-    /// The added fields that a line already has, as bits.
+    /// The bits of the added fields that a line already has.
     line_seen: u64,
 }
 
@@ -84,7 +85,7 @@ impl Write for Msgpack {
         let own = reader.position();
         let mut seen = 0;
         for _ in 0..fields {
-            // An added field has a text as its name, so another key is none of them.
+            // The names of added fields are texts, so a key of another type cannot be one of them.
             match reader.bytes() {
                 Ok(name) => seen |= self.added.named(name),
                 Err(_) => reader.skip().map_err(Unfit::from)?,
@@ -95,7 +96,7 @@ impl Write for Msgpack {
         self.head.clear();
         let all = fields.saturating_add(self.added.count(seen));
         write_map_len(&mut self.head, all);
-        // The head of the entry stays unchanged, with its metadata.
+        // The head of the entry, including its metadata, stays unchanged.
         room.bytes(body.get(start..head.record).unwrap_or_default());
         room.bytes(&self.head);
         room.bytes(body.get(own..end).unwrap_or_default());

@@ -1,6 +1,8 @@
-//! `format: raw`: one field and a newline; a line unchanged.
+//! `format: raw`: writes one field of each record and a newline. Lines stay unchanged.
 //!
-//! Hop: read decode send keep take [encode] write settle. A value that is not a text is written as JSON.
+//! `read -> decode -> send -> keep -> read back -> process -> [encode] -> write -> settle`
+//!
+//! A value that is not a text is written as JSON.
 
 use millstream_record::Batch;
 
@@ -30,8 +32,7 @@ pub(super) struct Raw {
 const FIELDS_MAX: usize = 16;
 
 /// The first byte of a key and of its value, and the sizes that follow from these bytes. The sizes are stored, too: if a field
-/// has the same shape as in the previous record, the processor knows where the next field begins without waiting for these
-/// bytes.
+/// has the same shape as in the previous record, the CPU knows where the next field begins without waiting for these bytes.
 #[derive(Clone, Copy, Debug)]
 struct Shape {
     key: u8,
@@ -69,8 +70,9 @@ impl Raw {
         *self.delimiter == *b"\n" && self.field.top_name() == Some(MESSAGE)
     }
 
-    /// Finds the field the fast way: its text, the offset after it, and the number of fields behind it. `None` if the field is
-    /// missing, is not a text of at most 65535 bytes, or follows a value that is neither text nor a small number.
+    /// Finds the field the fast way. Returns its text, the offset after it, and the number of fields after it. Returns `None`
+    /// if the field is missing, is not a text of at most 65535 bytes, or follows a value that is neither text nor a small
+    /// number.
     #[inline(always)]
     fn plain<'a>(&mut self, body: &'a [u8], record: usize) -> Option<(&'a [u8], usize, u8)> {
         let fields = match *body.get(record)? {
@@ -124,7 +126,7 @@ impl Raw {
         }
     }
 
-    /// Writes the field in the general case: any position, any value.
+    /// Writes the field in the general case: anywhere in the record, with any value. Returns the offset after the record.
     #[cold]
     #[inline(never)]
     fn any(&self, room: &mut Room<'_>, body: &[u8], record: usize) -> Result<usize, Reason> {

@@ -1,6 +1,6 @@
 //! `format: template`: the text of a template per record.
 //!
-//! Hop: read decode send keep take [encode] write settle.
+//! `read -> decode -> send -> keep -> read back -> process -> [encode] -> write -> settle`
 
 use millstream_record::Batch;
 

@@ -1,4 +1,4 @@
-//! Encoders, case by case; `properties` compares them with oracles.
+//! Encoders, case by case; `properties` compares them with other implementations.
 
 mod invalid;
 mod properties;
@@ -59,7 +59,7 @@ fn add<const N: usize>(fields: [(&str, &str); N]) -> Option<Add> {
     Some(Add::from(Vec::from(fields)))
 }
 
-/// No added event time.
+/// Adds these fields, but not the event time.
 fn only<const N: usize>(fields: [(&str, &str); N]) -> Option<Add> {
     let without = vec!["time".to_owned()];
     add(fields).map(|add| Add { without, ..add })
@@ -79,7 +79,7 @@ fn raw() -> Options {
     }
 }
 
-/// The output, and the reasons of rejects. Also checks the guarantees of every encoder.
+/// Returns the output, and the reasons of the rejects. Also checks the guarantees of every encoder.
 fn encode(options: &Options, batch: &Batch) -> (String, Vec<String>) {
     let (out, rejects) = encode_bytes(options, batch);
     let reasons = rejects.iter().map(|reject| reject.reason.to_string());
@@ -148,7 +148,7 @@ fn the_event_time_is_added_beside_other_fields_unless_it_is_null() {
         ),
         (r#"{"time":null}"#, "{\"a\":1}\n".to_owned()),
         ("{}", "{\"a\":1}\n".to_owned()),
-        // Another field holds the event time, or a field has its name.
+        // Not added: another field contains the event time, or has its name.
         (
             r#"{"at":"{time:unix}"}"#,
             "{\"a\":1,\"at\":1700000000}\n".to_owned(),
@@ -188,7 +188,7 @@ fn the_event_time_is_added_beside_other_fields_unless_it_is_null() {
 }
 
 #[test]
-fn integer_times_and_the_form_with_a_header_are_read() {
+fn integer_times_and_entries_with_metadata_are_read() {
     let body =
         b"\x92\x02\x81\xa1a\x01\x92\x92\xce\x65\x53\xf1\0\x81\xa1m\xc0\x81\xa1b\x02".to_vec();
     assert_eq!(
@@ -233,7 +233,7 @@ fn added_fields_keep_their_types_and_overwrite_nothing() {
 }
 
 #[test]
-fn a_record_without_a_value_of_the_template_is_rejected_and_its_neighbours_are_written() {
+fn a_record_without_a_value_of_the_template_is_rejected_and_the_others_are_written() {
     let options = Options {
         add: only([("u", "{.user}")]),
         ..Options::default()
@@ -424,7 +424,7 @@ fn incompatible_options_are_rejected() {
 }
 
 #[test]
-fn serialised_options_read_back() {
+fn serialized_options_read_back() {
     let add: Add = serde_json::from_str(r#"{"z":"{time}","a":"{.n|0}"}"#).unwrap();
     assert_eq!(add.fields[0].0, "z");
     assert_eq!(

@@ -1,7 +1,9 @@
 //! Single values of a record, for all text formats.
 //!
-//! Hop: read decode send keep take [encode] write settle. Short text and small numbers are read here, inlined into the
-//! loop of the format; everything else is left to [`crate::json`].
+//! `read -> decode -> send -> keep -> read back -> process -> [encode] -> write -> settle`
+//!
+//! Short text and small numbers are read here, inlined into the loop of the format; everything else is left to
+//! [`crate::json`].
 
 use super::Reason;
 use crate::{
@@ -10,7 +12,8 @@ use crate::{
     room::Room,
 };
 
-/// The range of the text of a str at `at`, if it is complete and at most 65535 bytes long.
+/// Returns the start and the length of the text at `at`; `None` if the value is not a complete str of at most 65535
+/// bytes.
 #[inline(always)]
 pub(super) fn text_at(body: &[u8], at: usize) -> Option<(usize, usize)> {
     let (start, length) = match *body.get(at..)? {
@@ -22,7 +25,7 @@ pub(super) fn text_at(body: &[u8], at: usize) -> Option<(usize, usize)> {
     (start + length <= body.len()).then_some((start, length))
 }
 
-/// The number of pairs of the map at `at` and the offset of the first one.
+/// Returns the number of pairs of the map at `at`, and the offset of the first pair.
 #[inline(always)]
 pub(super) fn map_at(body: &[u8], at: usize) -> Result<(u32, usize), Unfit> {
     match body.get(at) {
@@ -38,7 +41,7 @@ fn long_map(body: &[u8], at: usize) -> Result<(u32, usize), Unfit> {
     Ok((left, reader.position()))
 }
 
-/// Writes a value that is not a short text as JSON; returns the offset after it.
+/// Writes a value that is not a short text as JSON; returns the offset after the value.
 #[inline]
 pub(super) fn other(room: &mut Room<'_>, body: &[u8], at: usize) -> Result<usize, Unfit> {
     let (number, size) = match *body.get(at..).unwrap_or_default() {
@@ -76,7 +79,7 @@ pub(super) trait Plain {
 }
 
 /// Writes any value as text: text unchanged, nil as empty, numbers, booleans, maps and arrays as JSON. Returns the
-/// offset after it. `scratch` holds JSON before it is written as text.
+/// offset after the value. `scratch` is a buffer for JSON before it is written as text.
 #[inline]
 pub(super) fn plain<P: Plain>(
     room: &mut Room<'_>,

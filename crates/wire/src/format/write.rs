@@ -1,4 +1,4 @@
-//! The trait of a format: it writes one record.
+//! The trait of formats.
 
 use millstream_record::{Batch, Time};
 
@@ -10,7 +10,7 @@ use crate::{
     template::Shared,
 };
 
-/// A format, which writes one record at a time. After an error the caller removes the partial record.
+/// A format writes one record at a time. After an error, the caller must remove the partial record.
 pub(super) trait Write {
     /// Prepares the values that are constant for the batch.
     fn begin(&mut self, batch: &Batch);
@@ -18,7 +18,8 @@ pub(super) trait Write {
     /// Writes a line.
     fn line(&mut self, room: &mut Room<'_>, line: &[u8], of: Of<'_>) -> Result<(), Reason>;
 
-    /// Writes the record at `head` of `body`, whose entry begins at `start`; returns the offset after it.
+    /// Writes the record of the entry at `start` of `body`. `head` has its time and the offset of its map. Returns the
+    /// offset after the entry.
     fn packed(
         &mut self,
         room: &mut Room<'_>,
@@ -29,7 +30,7 @@ pub(super) trait Write {
     ) -> Result<usize, Reason>;
 }
 
-/// The batch and the record being written.
+/// The properties that all records of the batch share.
 #[derive(Clone, Copy)]
 pub(super) struct Of<'a> {
     pub(super) shared: Shared<'a>,

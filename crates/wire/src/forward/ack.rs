@@ -1,28 +1,28 @@
-//! Acks: `{"ack": id}` with the id as the sender wrote it.
+//! Acks: `{"ack": id}`, with the chunk id exactly as the sender wrote it.
 
 use crate::{
     json::{Unfit, write_value},
     msgpack::{ReadError, Reader, write_map_len, write_str},
 };
 
-/// One ack.
+/// An ack that was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ack<'a> {
-    /// The id, as a MessagePack value.
+    /// The chunk id, as a MessagePack value.
     pub chunk: &'a [u8],
-    /// Its length in bytes.
+    /// The length of the ack in bytes.
     pub length: usize,
 }
 
-/// Appends the ack for `chunk`, a MessagePack value, to a connection that speaks MessagePack.
+/// Appends the ack for `chunk`, a MessagePack value, in MessagePack.
 pub fn write_ack(out: &mut Vec<u8>, chunk: &[u8]) {
     write_map_len(out, 1);
     write_str(out, b"ack");
     out.extend_from_slice(chunk);
 }
 
-/// Appends the ack for `chunk`, a MessagePack value, to a JSON connection, with the value that its sender wrote in
-/// JSON.
+/// Appends the ack for `chunk` in JSON. `chunk` is the MessagePack value to which the decoder converted the sender's
+/// JSON; it is converted back.
 ///
 /// # Errors
 /// [`Unfit`]: never for a value that arrived as JSON.

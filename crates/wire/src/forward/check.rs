@@ -4,13 +4,13 @@ use millstream_record::Encoding;
 
 use crate::msgpack::{Malformed, Walker};
 
-/// Counts and validates the records of a growing payload. Each call gets the same bytes with more after them, and continues
-/// where the last one stopped.
+/// Counts and validates the records of a growing payload. Every call of [`Check::feed`] gets all bytes of the payload
+/// received so far, and continues where the previous call stopped.
 #[derive(Clone, Debug)]
 pub enum Check {
-    /// Entries.
+    /// The state for entries.
     Packed(Walker),
-    /// Lines: how far they were counted, their number, and the end of the last one.
+    /// The state for lines.
     Lines {
         /// Bytes that were examined.
         seen: usize,
@@ -22,7 +22,7 @@ pub enum Check {
 }
 
 impl Check {
-    /// At the start of a payload.
+    /// The state at the start of a payload.
     pub fn new(encoding: Encoding) -> Self {
         match encoding {
             Encoding::Packed => Self::Packed(Walker::new()),
@@ -34,7 +34,7 @@ impl Check {
         }
     }
 
-    /// Continues to the end of `bytes`.
+    /// Validates the rest of `bytes`, which are all bytes received so far.
     ///
     /// # Errors
     /// [`Malformed`]: the bytes after [`Check::whole`] cannot be read.

@@ -1,11 +1,11 @@
 //! Reads the frames of a connection from the bytes received so far.
 //!
-//! On the line: read -> [decode] -> send -> keep.
+//! `read -> [decode] -> send -> keep`
 //!
 //! The connection keeps a read buffer and calls [`Decoder::next`] for the item at its front. Small frames are returned
 //! complete. A long payload is announced with its length, so that the connection reads it directly into a buffer that becomes
-//! the batch. The decoder then continues after the payload. It remembers how far it has examined an incomplete frame: however
-//! small the reads are, only the head of an incomplete value is examined twice.
+//! the batch. The decoder then continues after the payload. It remembers how far it has examined an incomplete frame. So only
+//! the head of an incomplete value is examined twice, however small the reads are.
 
 use std::fmt;
 
@@ -20,22 +20,22 @@ use crate::{
     msgpack::{ReadError, Reader, skip},
 };
 
-/// A larger buffer of a JSON frame is freed after use.
+/// The buffer for a converted JSON frame is freed after use if it is larger than this.
 const CONVERTED_BYTES_KEPT: usize = 64 << 10;
 
-/// After this many consecutive values that are not frames, the connection is considered to use another protocol. Both known
-/// servers skip such values forever, with one log line per byte.
+/// After this many consecutive values that are not frames, the connection is considered to use another protocol. Other
+/// servers skip such values forever, and log a line for each byte.
 const STRAYS_MAX: u32 = 16;
 
 /// The item at the front of the input.
 #[derive(Debug, PartialEq)]
 pub enum Step<'a> {
-    /// Nothing complete: read more bytes. Only white space was consumed.
+    /// No item is complete: read more bytes. At most white space was consumed.
     More,
     /// A frame.
     Frame(Frame<'a>),
-    /// The head of a frame with a payload of `length` bytes, which follows the consumed bytes. Take the payload, then
-    /// continue.
+    /// The head of a frame whose payload of `length` bytes follows the consumed bytes. Read the payload, then call
+    /// [`Decoder::next`] with the bytes after it.
     Payload(Payload<'a>),
     /// The end of the frame that [`Step::Payload`] began.
     End(Options<'a>),
@@ -48,7 +48,7 @@ pub enum Step<'a> {
         /// The id to acknowledge, as a MessagePack value.
         chunk: Option<&'a [u8]>,
     },
-    /// A value that is not an array. A few in a row are skipped.
+    /// A value that is not an array, to be skipped. Too many in a row are refused ([`Refusal::Garbage`]).
     Stray,
 }
 
@@ -57,9 +57,10 @@ pub enum Step<'a> {
 pub struct Payload<'a> {
     /// The tag.
     pub tag: &'a [u8],
-    /// The encoding of the payload, if it is not compressed. The option map behind it states whether it is.
+    /// The encoding of the payload after decompression. The option map after the payload states whether the payload is
+    /// compressed.
     pub encoding: Encoding,
-    /// Its length in bytes.
+    /// The length of the payload in bytes.
     pub length: usize,
 }
 
@@ -75,7 +76,7 @@ pub enum Refusal {
     },
     /// Too many values that are not frames: another protocol.
     Garbage {
-        /// The offset in the connection after the last of them.
+        /// The offset in the connection after the last of these values.
         offset: u64,
     },
     /// A frame above the limit, or an option map above [`OPTION_BYTES_MAX`].
@@ -112,9 +113,10 @@ impl std::error::Error for Refusal {}
 #[derive(Debug)]
 pub struct Decoder {
     frame_bytes_max: usize,
-    /// `None` until the first byte was received, which decides it.
+    /// Whether the connection uses JSON; `None` until the first byte, which decides this, was received.
     json: Option<bool>,
-    /// The number of values after the announced payload; `None` if no payload was announced.
+    /// The number of values of the frame after the announced payload (1 if it has an option map, otherwise 0); `None` if no
+    /// payload was announced.
     behind: Option<u32>,
     /// The state of an incomplete value: the offset of the part to examine next, and the number of values that are still
     /// missing (0 if no value is incomplete).
@@ -154,8 +156,8 @@ impl Decoder {
         self.offset
     }
 
-    /// Whether a frame is incomplete, with `left` unread bytes at the front: the end of the connection would truncate
-    /// it.
+    /// Whether a frame is incomplete, so that the end of the connection would truncate it. `left` is the number of bytes that
+    /// were received but not consumed.
     pub fn is_amid(&self, left: usize) -> bool {
         left > 0 || self.behind.is_some()
     }
@@ -173,8 +175,8 @@ impl Decoder {
         }
     }
 
-    /// Returns the item at the front of `input`, and the number of bytes consumed: drop these, then call again. After
-    /// [`Step::More`] pass the same bytes with more after them.
+    /// Returns the number of bytes consumed, and the item at the front of `input`. Drop the consumed bytes, then call again.
+    /// After [`Step::More`], pass the remaining bytes again, followed by new ones.
     ///
     /// # Errors
     /// [`Refusal`]: close the connection.
@@ -356,7 +358,7 @@ impl Decoder {
     }
 }
 
-/// The step for a complete value; `None` after too many strays.
+/// Returns the step for a complete value; `None` after too many consecutive strays.
 #[inline]
 fn sort<'a>(input: &'a [u8], end: usize, value: Value<'a>, strays: &mut u32) -> Option<Step<'a>> {
     let bytes = input.get(..end).unwrap_or(input);
@@ -376,7 +378,8 @@ fn sort<'a>(input: &'a [u8], end: usize, value: Value<'a>, strays: &mut u32) -> 
     Some(step)
 }
 
-/// The head of a frame with a payload: its length, the number of values after the payload, and its content.
+/// Reads the head of a frame with a payload. Returns the length of the head, the number of values after the payload, and the
+/// content of the head.
 fn read_payload_head(input: &[u8]) -> Result<(usize, u32, Payload<'_>), ReadError> {
     let mut reader = Reader::new(input);
     let values = match reader.array_len()? {

@@ -3,12 +3,12 @@
 use super::{LINES, OPTION_BYTES_MAX, Options, TAG_BYTES_MAX};
 use crate::msgpack::{ReadError, Reader, Shape, is_array, pair_shape};
 
-/// The form of a frame.
+/// The type of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// One record. The body is its time and its record, without the array marker 0x92 before them.
+    /// A single record. The body is the time and the record, without the array marker 0x92 that begins an entry.
     Message(Shape),
-    /// An array of entries. The body is the entries, not validated yet; their number is from the array's head.
+    /// An array of entries. The body is the entries, not validated yet; the number is from the array's head.
     Forward(u32),
     /// A str or bin. The body is its bytes: entries, not validated yet, possibly compressed.
     Packed,
@@ -42,10 +42,10 @@ pub(crate) enum Value<'a> {
     Stray,
 }
 
-/// Reads the top-level value at the start of `input`; returns where it ends.
+/// Reads the top-level value at the start of `input`; returns its length and the value.
 ///
 /// # Errors
-/// [`ReadError::Short`] if it is incomplete, [`ReadError::Malformed`].
+/// [`ReadError::Short`] if the value is incomplete, [`ReadError::Malformed`] if it is invalid.
 #[inline]
 pub(crate) fn read_value(input: &[u8]) -> Result<(usize, Value<'_>), ReadError> {
     let mut reader = Reader::new(input);
@@ -67,7 +67,7 @@ pub(crate) fn read_value(input: &[u8]) -> Result<(usize, Value<'_>), ReadError> 
 }
 
 /// Returns [`ReadError::Type`] if the array is not a frame. An array whose tag or option map is too long is not a frame either,
-/// because both are kept with every batch.
+/// because both stay in memory with every batch.
 #[inline]
 fn read_frame<'a>(reader: &mut Reader<'a>) -> Result<Frame<'a>, ReadError> {
     let length = reader.array_len()?;
@@ -80,7 +80,8 @@ fn read_frame<'a>(reader: &mut Reader<'a>) -> Result<Frame<'a>, ReadError> {
     }
     let (form, body, taken) = match reader.peek()? {
         0xa0..=0xbf | 0xd9..=0xdb | 0xc4..=0xc6 => (Form::Packed, reader.bytes()?, 2),
-        // An array of four elements can only be fluent-bit's form of a single message: [time, metadata].
+        // If the frame has four elements, this array is not a list of entries: it is the `[time, metadata]` with which
+        // fluent-bit begins a single message.
         0x90..=0x9f | 0xdc | 0xdd if length < 4 => {
             let count = reader.array_len()?;
             (Form::Forward(count), reader.values(u64::from(count))?, 2)

@@ -7,7 +7,7 @@
 //! server  ["HELO", {"nonce": 16 bytes, "auth": 16 bytes or "", "keepalive": bool}]      auth: "" = no user is required
 //! client  ["PING", hostname, salt, digest(salt hostname nonce key), user, digest(auth user password)]
 //! server  ["PONG", true, "", hostname, digest(salt hostname nonce key)]                 or
-//! server  ["PONG", false, reason, "", ""]                                               and then the end
+//! server  ["PONG", false, reason, "", ""]                                               and the server closes the connection
 //!
 //! digest(a b c) = SHA-512 of the concatenated bytes of a, b, c, as 128 lower-case hex digits
 //! ```
@@ -104,10 +104,10 @@ pub fn write_helo(out: &mut Vec<u8>, helo: &Helo<'_>) {
     write_bool(out, helo.keepalive);
 }
 
-/// Reads the HELO at the start of `input`, and its length.
+/// Reads the HELO at the start of `input`; returns it and its length.
 ///
 /// # Errors
-/// [`ReadError::Short`]: read more bytes; others: the server does not do this handshake.
+/// [`ReadError::Short`]: read more bytes; any other error: the server does not use this handshake.
 pub fn read_helo(input: &[u8]) -> Result<(Helo<'_>, usize), ReadError> {
     let mut reader = Reader::new(input);
     expect(&mut reader, b"HELO", 2)?;
@@ -138,10 +138,10 @@ pub fn write_ping(out: &mut Vec<u8>, ping: &Ping<'_>) {
     write_str(out, ping.password_digest);
 }
 
-/// Reads the PING at the start of `input`, and its length.
+/// Reads the PING at the start of `input`; returns it and its length.
 ///
 /// # Errors
-/// [`ReadError::Short`]: read more bytes; others: this is not a PING.
+/// [`ReadError::Short`]: read more bytes; any other error: this is not a PING.
 pub fn read_ping(input: &[u8]) -> Result<(Ping<'_>, usize), ReadError> {
     let mut reader = Reader::new(input);
     expect(&mut reader, b"PING", 6)?;
@@ -172,10 +172,10 @@ pub fn write_pong(out: &mut Vec<u8>, pong: &Pong<'_>) {
     write_str(out, digest);
 }
 
-/// Reads the PONG at the start of `input`, and its length.
+/// Reads the PONG at the start of `input`; returns it and its length.
 ///
 /// # Errors
-/// [`ReadError::Short`]: read more bytes; others: this is not a PONG.
+/// [`ReadError::Short`]: read more bytes; any other error: this is not a PONG.
 pub fn read_pong(input: &[u8]) -> Result<(Pong<'_>, usize), ReadError> {
     let mut reader = Reader::new(input);
     expect(&mut reader, b"PONG", 5)?;
@@ -206,7 +206,8 @@ mod tests {
     const NONCE: &[u8] = b"0123456789abcdef";
     const AUTH: &[u8] = &[0, 255, 1, 254];
 
-    /// Checks that the complete message reads back, that each truncated one is short, and that a changed byte causes no panic.
+    /// Checks that the complete message reads back, that `read` returns [`ReadError::Short`] for every truncated message, and
+    /// that a changed byte causes no panic.
     fn comes_back(bytes: &[u8], read: impl Fn(&[u8]) -> Result<usize, ReadError>) {
         let mut longer = bytes.to_vec();
         longer.extend_from_slice(b"what follows");

@@ -1,9 +1,9 @@
 //! Fluentd's forward protocol, both directions, without I/O.
 //!
-//! On the line: read -> [decode] -> send ... -> [encode] -> write -> settle.
+//! `read -> [decode] -> send -> keep -> read back -> process -> [encode] -> write -> settle`
 //!
-//! A connection is an endless sequence of MessagePack values, without length or separator. The first byte decides for
-//! the whole connection: `{` or `[` makes it JSON. Element 1 shows the form of a frame:
+//! A connection is an endless sequence of MessagePack values, without length or separator. The first byte decides for the
+//! whole connection: `{` or `[` makes it JSON. Element 1 of an array (the first is element 0) shows the type of the frame:
 //!
 //! ```text
 //! message        [tag, time, record, option?]            time: integer or EventTime; nil = now
@@ -23,12 +23,12 @@
 //! millstream     ours: {"values": {name: text, ...}, "received": nanoseconds since 1970}
 //! ```
 //!
-//! **Between two Millstreams** (`peer: millstream` at the sink) a batch of lines stays lines: element 1 is an ext value
-//! of type 76 (`L`), of any width; it may be compressed like a packed payload. The option `millstream` carries the
-//! other parts of a batch: the `values` that all its records share, and its receive time. Every receiver accepts the
-//! option and ignores it; lines are sent only to receivers that are configured as Millstreams. Versions up to 2026-11
-//! also sent `floor`, the position below which they had settled everything. It is ignored: any peer can write it, and
-//! only a chunk's own id and bytes can prove that it is a repeat.
+//! **Between two Millstreams** (`peer: millstream` at the sink) a batch of lines stays lines: element 1 is an ext value of
+//! type 76 (`L`), of any width; it may be compressed like a packed payload. The option `millstream` carries the other parts of
+//! a batch: the `values` that all its records share, and its receive time. Every receiver accepts the option and ignores it;
+//! lines are sent only to receivers that are configured as Millstreams. Versions up to 2026-11 also sent `floor`, the position
+//! below which they had settled everything. `floor` is ignored: any peer can write it, and only the id and the bytes of a
+//! chunk can prove that the chunk is a repeat.
 //!
 //! No length is trusted before its bytes have arrived. Only the head of an incomplete value is parsed twice. Nothing recurses.
 //! Reading, buffers, gathering and the order of acks are the task of `sources/forward`.

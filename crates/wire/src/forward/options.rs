@@ -7,7 +7,7 @@ use crate::msgpack::{ReadError, Reader, is_map};
 /// Compression of a payload.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Compressed {
-    /// None: no such key, or `"text"`.
+    /// No compression: the key is missing or `"text"`.
     #[default]
     No,
     /// One or more gzip members.
@@ -21,19 +21,19 @@ pub enum Compressed {
 /// The kind of records in a frame, fluent-bit's `fluent_signal`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Signal {
-    /// Events, also if the frame does not say.
+    /// Log events; also if the option map has no `fluent_signal`.
     #[default]
     Logs,
-    /// Metrics, traces or others: these are not entries, so they are rejected as a whole.
+    /// Metrics, traces or others: the payload does not consist of entries, so it is rejected as a whole.
     Other,
 }
 
 /// The content of an option map.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Options<'a> {
-    /// The id to acknowledge, as the MessagePack value in which it arrived. Nil counts as none.
+    /// The chunk id to acknowledge, as the MessagePack value that was received; `None` if it is missing or nil.
     pub chunk: Option<&'a [u8]>,
-    /// The number of records by the sender; never trusted.
+    /// The number of records that the sender claims; never trusted.
     pub size: Option<u64>,
     /// The compression of the payload.
     pub compressed: Compressed,
@@ -46,10 +46,10 @@ pub struct Options<'a> {
 }
 
 impl<'a> Options<'a> {
-    /// Reads the option, which is one complete value. A value that is not a map counts as none.
+    /// Reads the option map, which is one complete value. Any other value is skipped and counts as an empty map.
     ///
     /// # Errors
-    /// [`ReadError::Short`] if it is incomplete, [`ReadError::Malformed`].
+    /// [`ReadError::Short`] if the value is incomplete, [`ReadError::Malformed`] if it is invalid.
     pub(crate) fn read(reader: &mut Reader<'a>) -> Result<Self, ReadError> {
         let mut options = Self::default();
         if !is_map(reader.peek()?) {

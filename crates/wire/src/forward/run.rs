@@ -1,13 +1,15 @@
 //! Runs of similar single messages: the fast loop for clients that send one record per message.
 //!
-//! Such messages differ only after their tag, so a run needs no [`Step`](super::Step) per message: it compares the head, skips
-//! the record and appends the entry. The first message that differs ends the run and is decoded by [`Decoder::next`].
+//! Such messages differ only after their tag. So the loop does not return a [`Step`](super::Step) per message: it compares the
+//! bytes up to the end of the tag, skips the record and appends the entry. The first message that differs ends the run and is
+//! decoded by [`Decoder::next`].
 
 use super::Decoder;
 use crate::msgpack::{Plain, Reader, is_map, skip};
 
-/// The array marker and the tag of a single message without an option, as its sender wrote them, for [`Decoder::run`]
-/// to compare.
+/// Returns the array marker and the tag of the single message at the start of `input`, as its sender wrote them:
+/// [`Decoder::run`] compares the messages after it with these bytes. `None` if the message has an option map or is not a
+/// single message.
 pub fn message_head(input: &[u8]) -> Option<&[u8]> {
     let mut reader = Reader::new(input);
     if reader.array_len() != Ok(3) {
@@ -19,8 +21,8 @@ pub fn message_head(input: &[u8]) -> Option<&[u8]> {
 
 impl Decoder {
     /// Appends the entries of the messages at the front of `input` that begin with `head`, have an integer or an EventTime as
-    /// time, and are complete. Stops when the next one does not fit into the capacity of `out`. Returns the number of bytes
-    /// consumed and of records appended.
+    /// time, and are complete. Stops when the next entry does not fit into the capacity of `out`. Returns the number of bytes
+    /// consumed, and the number of records appended.
     pub fn run(&mut self, input: &[u8], head: &[u8], out: &mut Vec<u8>) -> (usize, u32) {
         if !self.is_between() {
             return (0, 0);

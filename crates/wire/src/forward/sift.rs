@@ -1,4 +1,5 @@
-//! Separates the valid entries of a payload from other values. Only payloads with misfits need this.
+//! Separates the valid entries of a payload from misfits, which are values that are not entries. Only payloads with
+//! misfits need this.
 
 use millstream_record::Time;
 
@@ -44,7 +45,7 @@ pub fn sift(payload: &[u8], received: Time, good: &mut Vec<u8>, bad: &mut Vec<u8
     sifted
 }
 
-/// Appends a time and a record whose time is nil ([`Shape::Timeless`]), with the time `received` instead.
+/// Appends `pair`, a time and a record, with the time `received` instead of its nil ([`Shape::Timeless`]).
 pub fn write_timed(pair: &[u8], received: Time, out: &mut Vec<u8>) {
     let mut reader = Reader::new(pair);
     if reader.peek().is_ok_and(is_array) {

@@ -2,7 +2,7 @@
 //!
 //! Hop: [decode] of writes to a mounted directory. Specification: `include/uapi/linux/fuse.h`, major version 7. Numbers are in
 //! native byte order, because both ends run on one machine. One read returns one request, one write sends one answer. Requests
-//! are validated, although they come from the kernel. No I/O, no state.
+//! are validated, although they come from the kernel. This module does no I/O and has no state.
 //!
 //! ```text
 //! request                                        answer
@@ -13,7 +13,7 @@
 //!     16   8   node                                  16   -   body
 //!     24   4   user of the process
 //!     28   4   group of the process
-//!     32   4   id of its thread, 0 if it is not visible here
+//!     32   4   id of its thread, 0 if Millstream cannot see it
 //!     36   4   (extensions, padding)
 //!     40   -   body, by the operation
 //! ```
@@ -40,9 +40,9 @@ pub const WRITE_DATA_AT: usize = 80;
 /// The node of the mount point itself.
 pub const ROOT: u64 = 1;
 
-/// Flags of INIT: the capabilities that the kernel offers and that are requested.
+/// Flags of INIT: the capabilities that the kernel offers, and that the answer requests.
 pub mod capability {
-    /// OPEN passes O_TRUNC.
+    /// OPEN requests include the flag O_TRUNC.
     pub const ATOMIC_O_TRUNC: u32 = 1 << 3;
     /// Writes of more than one page.
     pub const BIG_WRITES: u32 = 1 << 5;
@@ -56,8 +56,8 @@ pub mod capability {
 
 /// Flags of OPEN's answer: how the kernel treats the file.
 pub mod open_flag {
-    /// Every read and write is sent as it is made, past the page cache.
+    /// Every read and write is sent immediately and bypasses the page cache.
     pub const DIRECT_IO: u32 = 1 << 0;
-    /// No FLUSH on close.
+    /// The kernel sends no FLUSH when a file is closed.
     pub const NO_FLUSH: u32 = 1 << 5;
 }

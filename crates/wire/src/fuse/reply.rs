@@ -2,15 +2,15 @@
 
 use super::{MAJOR, MINOR};
 
-/// Bytes before the body of an answer.
+/// The number of bytes before the body of an answer.
 const HEADER_BYTES: usize = 16;
 
 /// The attributes of a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Attributes {
-    /// Its number.
+    /// The number of the node.
     pub node: u64,
-    /// Its length in bytes.
+    /// The size in bytes.
     pub size: u64,
     /// The times of the last read, write and change: seconds and nanoseconds since 1970.
     pub times: [(i64, u32); 3],
@@ -29,7 +29,7 @@ pub struct Attributes {
 /// The result of `statfs`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileSystem {
-    /// Bytes of a block.
+    /// The size of a block in bytes.
     pub block_bytes: u32,
     /// Number of all blocks, and of free ones.
     pub blocks: (u64, u64),
@@ -157,8 +157,8 @@ impl Entries {
         }
     }
 
-    /// Adds an entry. A later request continues behind it at the offset `next`. Returns false, and adds nothing, if it does not
-    /// fit.
+    /// Adds an entry. A later request continues after this entry if its offset is `next`. Returns false, and adds nothing, if the
+    /// entry does not fit.
     ///
     /// ```text
     /// 0  8  node     16  4  length of the name     24  -  name, zeros to the next multiple of 8

@@ -2,7 +2,7 @@
 
 use super::fields::Fields;
 
-/// Bytes before the body.
+/// The number of bytes before the body.
 const HEADER_BYTES: usize = 40;
 
 /// The header of a request: the process that made it, and the node that it is about.
@@ -16,7 +16,7 @@ pub struct Header {
     pub uid: u32,
     /// The group of the process.
     pub gid: u32,
-    /// The id of the thread; 0 if it is not visible here, or if the kernel itself asks.
+    /// The id of the thread. 0 if Millstream cannot see the thread, or if the kernel itself makes the request.
     pub thread: u32,
 }
 
@@ -33,7 +33,7 @@ pub struct Request<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the kernel sent a malformed request (operation {opcode})")]
 pub struct Malformed {
-    /// The number by which the kernel recognizes the answer; 0 if it could not be read.
+    /// The number by which the kernel recognizes the answer. 0 if it could not be read.
     pub unique: u64,
     /// The number of the operation.
     pub opcode: u32,
@@ -65,7 +65,7 @@ pub struct SetAttributes {
     pub mtime: Option<TimeSet>,
 }
 
-/// An operation. Those that take no answer say so.
+/// An operation. The kernel expects an answer unless stated otherwise.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(
     missing_docs,
@@ -81,11 +81,11 @@ pub enum Operation<'a> {
     Lookup {
         name: &'a [u8],
     },
-    /// No answer.
+    /// The kernel expects no answer.
     Forget {
         lookups: u64,
     },
-    /// Nodes and their lookups. No answer.
+    /// Nodes, each with the number of lookups to forget. The kernel expects no answer.
     BatchForget(Vec<(u64, u64)>),
     GetAttributes,
     SetAttributes(SetAttributes),
@@ -127,7 +127,7 @@ pub enum Operation<'a> {
         offset: u64,
         size: u32,
     },
-    /// `size` bytes of data follow at [`super::WRITE_DATA_AT`]; the length was checked.
+    /// `size` bytes of data are at [`super::WRITE_DATA_AT`] of the request. This length was checked.
     Write {
         handle: u64,
         offset: u64,
@@ -154,8 +154,8 @@ pub enum Operation<'a> {
         length: u64,
         mode: u32,
     },
-    /// The request with this `unique` was interrupted. The answer EAGAIN makes the kernel send this again; no other answer is
-    /// needed.
+    /// The request with this `unique` was interrupted. If the answer is EAGAIN, the kernel sends the interrupt again. Otherwise no
+    /// answer is needed.
     Interrupt {
         unique: u64,
     },

@@ -1,7 +1,7 @@
 //! The characters that a JSON string must escape: `"`, `\` and those below space.
 //!
-//! A block is tested as a whole by a fold that the compiler vectorises, without `unsafe`. The position of a character is found
-//! by arithmetic on a word.
+//! A block is tested as a whole by a fold that the compiler vectorizes, without `unsafe`. Arithmetic on a word of eight bytes
+//! finds the index of a character.
 
 const ONES: u64 = 0x0101_0101_0101_0101;
 
@@ -15,14 +15,14 @@ fn is_special(byte: u8) -> bool {
 #[inline(always)]
 pub(super) fn plain<const N: usize>(block: &[u8; N]) -> bool {
     // No early exit, and one signed comparison for both control characters and non-ASCII bytes, so that the compiler
-    // vectorises it.
+    // vectorizes the fold.
     !block.iter().fold(false, |special, &byte| {
         special | ((byte as i8) < 0x20) | (byte == b'"') | (byte == b'\\')
     })
 }
 
-/// A word whose lowest set high bit marks the lowest byte that needs an escape. Higher bits may be wrong, because of a borrow.
-/// 0: no byte needs an escape.
+/// Returns flags, each in the high bit of a byte. The lowest set flag is in the first byte that needs an escape; flags above
+/// it may be wrong, because the subtractions borrow. 0 means that no byte needs an escape.
 #[inline(always)]
 pub(super) fn specials(word: u64) -> u64 {
     let quote = word ^ (ONES * b'"' as u64);

@@ -1,12 +1,13 @@
 //! Converts JSON text to MessagePack, in one pass and without a tree.
 //!
-//! Hop: read [decode] send keep take encode write settle. Strict RFC 8259, with two exceptions that would otherwise
-//! lose complete records because of one byte: bytes in strings that are not UTF-8 stay unchanged, and a `\u` escape of
-//! half a surrogate pair becomes U+FFFD.
+//! `read -> [decode] -> send -> keep -> read back -> process -> encode -> write -> settle`
+//!
+//! Strict RFC 8259, with two exceptions that would otherwise lose complete records because of one byte: bytes in strings that
+//! are not UTF-8 stay unchanged, and a `\u` escape of half a surrogate pair becomes U+FFFD.
 //!
 //! ```text
 //! null, true, false       nil, true, false
-//! integer of 64 bits      the smallest integer form, exact (`-0` is the float -0.0)
+//! integer of 64 bits      the shortest encoding of the exact integer (`-0` is the float -0.0)
 //! any other number        float 64, the nearest; one that is too large is an error
 //! string                  str
 //! array, object           array, map: order and duplicate keys are kept
@@ -271,7 +272,7 @@ impl Parser<'_> {
                 (b',' | b'}' | b']' | b' ' | b'\t' | b'\r' | b'\n', _) => {
                     let fraction = point.map(|point| at - point - 1);
                     match (fraction, i64::try_from(number)) {
-                        // An empty part, or -0, is left to the general case.
+                        // A number without digits before or after the point, and -0, are left to the general case.
                         (Some(0), _) => return false,
                         (None, _) if at == 0 || (negative && number == 0) => return false,
                         (None, Ok(number)) if negative => write_int(self.out, -number),

@@ -1,15 +1,16 @@
 //! Finds where a JSON value ends, in a stream of values that arrive in pieces.
 //!
-//! Hop: read [decode] send keep take encode write settle. A JSON connection passes its bytes to a [`Scan`] as they
-//! arrive; every byte is examined once, however small the pieces are. The scan does not validate: [`super::to_msgpack`]
-//! does once the value is complete.
+//! `read -> [decode] -> send -> keep -> read back -> process -> encode -> write -> settle`
+//!
+//! A JSON connection passes its bytes to a [`Scan`] as they arrive; every byte is examined once, however small the pieces
+//! are. The scan does not validate: [`super::to_msgpack`] does once the value is complete.
 
 /// Finds the end of one value in a growing input.
 #[derive(Clone, Debug, Default)]
 pub struct Scan {
     /// The number of bytes examined so far.
     at: usize,
-    /// Open objects and arrays.
+    /// The number of open objects and arrays.
     depth: usize,
     within: Within,
 }
@@ -35,9 +36,10 @@ impl Scan {
         Self::default()
     }
 
-    /// The number of bytes of `input` up to the end of the value; `None` while it is incomplete. `input` must begin at the same
-    /// byte as in the previous call and must not be shorter. After the end was returned the scan starts over, so remove the
-    /// value from `input`. A number or word at the top level ends before the byte that follows it.
+    /// Returns the number of bytes of `input` up to the end of the value; `None` while the value is incomplete. `input` must
+    /// begin at the same byte as in the previous call and must not be shorter. After it has returned an end, the scan starts
+    /// again at offset 0: remove the value from `input` first. A number or word at the top level ends before the byte that
+    /// follows it.
     pub fn end(&mut self, input: &[u8]) -> Option<usize> {
         while let Some(&byte) = input.get(self.at) {
             let at = self.at;
@@ -96,7 +98,8 @@ impl Scan {
         self.depth == 0
     }
 
-    /// Advances to the end of a string or to its next escape; `rest` begins at offset `at`.
+    /// Advances to the end of a string or to its next escape; `rest` begins at offset `at`. Returns whether the value ends
+    /// here.
     fn text(&mut self, rest: &[u8], at: usize) -> bool {
         let Some(found) = memchr::memchr2(b'"', b'\\', rest) else {
             self.at = at + rest.len();

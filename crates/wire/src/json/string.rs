@@ -1,7 +1,9 @@
 //! Writes text as JSON strings.
 //!
-//! Hop: read decode send keep take [encode] write settle. Text is stored in blocks of 64 and 16 bytes up to the first block
-//! that needs an escape, and from there in words of 8 bytes. `cargo bench --bench formats` prints the cost.
+//! `read -> decode -> send -> keep -> read back -> process -> [encode] -> write -> settle`
+//!
+//! Text is stored in blocks of 64 and 16 bytes up to the first block that needs an escape, and from there in words of 8 bytes.
+//! `cargo bench --bench formats` prints the cost.
 
 use std::ops::Range;
 
@@ -21,14 +23,14 @@ const SPACES: u64 = 0x2020_2020_2020_2020;
 /// The highest bit of each byte, set in non-ASCII bytes.
 const HIGHS: u64 = 0x8080_8080_8080_8080;
 
-/// Writes `length` bytes at `start` of `bytes`, which must contain them, as a string. Text that is not UTF-8 is
-/// replaced as the room says, by default with the base64 of all its bytes.
+/// Writes `bytes[start..start + length]`, which must exist, as a string. Text that is not UTF-8 is replaced as
+/// [`Room::invalid_utf8`] demands, by default with the base64 of the whole text.
 pub(crate) fn string(room: &mut Room<'_>, bytes: &[u8], start: usize, length: usize) {
     string_between(room, b"\"", bytes, start, length, b"\"");
 }
 
 /// Like [`string`], but also writes bytes before the opening quote and after the closing one. `before` must end with a quote,
-/// and `after` must begin with one. A single call keeps the position in a register.
+/// and `after` must begin with one. A single call for all three parts keeps the write offset in a register.
 #[inline(always)]
 pub(crate) fn string_between<const B: usize, const A: usize>(
     room: &mut Room<'_>,
@@ -113,9 +115,9 @@ fn invalid(room: &mut Room<'_>, before: &[u8], text: &[u8], after: &[u8]) {
     room.bytes(after);
 }
 
-/// Writes the bytes `from..end` at `to`, escaped. It writes blocks up to the first that needs an escape and then words, because
-/// more escapes are likely to follow. Returns the offset after the bytes, and a word that has a high bit set if one of the
-/// bytes is not ASCII.
+/// Writes `bytes[from..end]`, escaped, at offset `to` of `target`. It writes blocks up to the first that needs an escape and
+/// then words, because more escapes are likely to follow. Returns the offset in `target` after the text, and a word in which
+/// the high bit of a byte is set if a byte of the text is not ASCII.
 #[inline(never)]
 fn piece(
     target: &mut [u8],
@@ -182,7 +184,7 @@ fn escaped(target: &mut [u8], to: usize, word: u64) -> usize {
     if flags == 0 {
         return to + 8;
     }
-    // With one escape, the bytes before it are already stored. Those after it are stored behind the escape.
+    // If only one byte needs an escape, the bytes before it are already stored. The bytes after it are stored after its escape.
     let before = lowest(flags);
     let from_there = word >> (8 * before);
     let escape = ESCAPES[usize::from(from_there as u8)];
@@ -209,13 +211,13 @@ fn every_byte(target: &mut [u8], mut to: usize, word: u64) -> usize {
 
 #[inline(always)]
 fn store<const N: usize>(target: &mut [u8], at: usize, bytes: [u8; N]) {
-    debug_assert!(at + N <= target.len(), "the room was made for it");
+    debug_assert!(at + N <= target.len(), "the caller has reserved the space");
     if let Some(room) = target.get_mut(at..at + N) {
         room.copy_from_slice(&bytes);
     }
 }
 
-/// The first `count` bytes from `at` on, at most 8, filled up with spaces, which need no escape.
+/// Returns the `count` bytes (at most 8) from `at` on as a word. The rest of the word is spaces, which need no escape.
 #[inline(always)]
 fn first_bytes(bytes: &[u8], at: usize, count: usize) -> u64 {
     // Two shifts, because a shift by 64 bits would overflow.
@@ -223,7 +225,7 @@ fn first_bytes(bytes: &[u8], at: usize, count: usize) -> u64 {
     word_at(bytes, at) & !behind | SPACES & behind
 }
 
-/// Eight bytes from `at` on; 0 beyond the end of `bytes`.
+/// Returns the eight bytes from `at` on; bytes beyond the end of `bytes` are 0.
 #[inline(always)]
 fn word_at(bytes: &[u8], at: usize) -> u64 {
     match bytes.get(at..).and_then(<[u8]>::first_chunk) {
@@ -246,7 +248,7 @@ fn last_word(bytes: &[u8], at: usize) -> u64 {
 pub(crate) fn base64(room: &mut Room<'_>, data: &[u8]) {
     let ahead = room.ahead(data.len().div_ceil(3) * 4);
     let length = STANDARD.encode_slice(data, ahead);
-    debug_assert!(length.is_ok(), "the room is what base64 takes");
+    debug_assert!(length.is_ok(), "base64 fits into the reserved space");
     room.advance(length.unwrap_or(0));
 }
 

@@ -1,4 +1,4 @@
-//! JSON against `serde_json` and `rmpv`.
+//! Compares conversions from and to JSON with `serde_json` and `rmpv`.
 
 use proptest::prelude::*;
 
@@ -12,7 +12,7 @@ fn packed(text: &[u8]) -> Result<(Progress, Vec<u8>), JsonError> {
     Ok((progress, out.split_off(3)))
 }
 
-/// The oracle: what `serde_json` reads, as a value of `rmpv`.
+/// Converts a value that `serde_json` has read to a value of `rmpv`.
 fn value(json: &serde_json::Value) -> rmpv::Value {
     use serde_json::Value;
     match json {
@@ -73,7 +73,7 @@ proptest! {
     }
 
     #[test]
-    fn a_truncated_value_needs_more_and_any_pieces_scan_alike(json in any_json(), cut: prop::sample::Index, tail in "[\\[{\"]{0,4}") {
+    fn a_truncated_value_needs_more_bytes_in_any_pieces(json in any_json(), cut: prop::sample::Index, tail in "[\\[{\"]{0,4}") {
         let mut text = serde_json::to_vec(&json).unwrap();
         let length = text.len();
         let cut = cut.index(length);
@@ -169,7 +169,7 @@ fn numbers_at_the_edges_are_exact() {
 }
 
 #[test]
-fn an_error_has_an_offset_and_an_expectation() {
+fn an_error_has_an_offset_and_the_expected_syntax() {
     for (json, message) in [
         ("[1 2]", "byte 3: `,` or `]` expected"),
         ("{1:2}", "byte 1: a key expected"),
@@ -224,7 +224,7 @@ fn every_byte_at_every_place_is_escaped_as_serde_does() {
     for length in 0..40 {
         for place in 0..length {
             for byte in 0..0x80_u8 {
-                // Neighbouring bytes that need escapes, on both sides of the text, are not part of it.
+                // The bytes before and after the text need escapes, but must not affect it.
                 let mut bytes = vec![b'"'; length + 2];
                 bytes[1..=length].fill(b'x');
                 bytes[1 + place] = byte;
@@ -243,7 +243,7 @@ fn every_byte_at_every_place_is_escaped_as_serde_does() {
 
 proptest! {
     #[test]
-    fn any_text_is_a_string_as_serde_writes_it(
+    fn any_text_is_written_as_serde_writes_it(
         text in prop_oneof![
             ".{0,300}",
             "[\u{0}-\u{2f}\\\\]{0,300}",

@@ -1,6 +1,6 @@
 //! Reads the strings of JSON text and resolves their escapes.
 //!
-//! Hop: read [decode] send keep take encode write settle.
+//! `read -> [decode] -> send -> keep -> read back -> process -> encode -> write -> settle`
 
 use super::{
     escape,
@@ -31,7 +31,8 @@ impl Parser<'_> {
             self.at += 1;
             return Ok(());
         }
-        // With escapes, the length is known only at the end. So the header is written behind the text, and the two are swapped.
+        // With escapes, the length is known only at the end. So the header is written after the text, and then the two are
+        // swapped.
         let place = self.out.len();
         let text = self.input.get(start..self.at).unwrap_or_default();
         self.out.extend_from_slice(text);
@@ -64,7 +65,7 @@ impl Parser<'_> {
         true
     }
 
-    /// The number of bytes from the position on that have no escapes.
+    /// The number of bytes from the current offset to the next quote, backslash or control character.
     fn clean(&self) -> usize {
         escape::clean_prefix(self.input.get(self.at..).unwrap_or_default())
     }

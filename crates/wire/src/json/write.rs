@@ -1,18 +1,18 @@
 //! Writes MessagePack values as JSON text, in one pass, without a tree and without recursion.
 //!
-//! Hop: read decode send keep take [encode] write settle.
+//! `read -> decode -> send -> keep -> read back -> process -> [encode] -> write -> settle`
 //!
 //! ```text
 //! nil, true, false        null, true, false
 //! integer                 all its digits
 //! float                   the shortest digits that give the same float (of its width); NaN and infinities: null
-//! str, bin                a string; if it is not UTF-8: the base64 of all its bytes (RFC 4648, with padding), or what
-//!                         [`super::InvalidUtf8`] says
+//! str, bin                a string; if it is not UTF-8: the base64 of all its bytes (RFC 4648, with padding), or as
+//!                         [`super::InvalidUtf8`] demands
 //! array                   an array
 //! map                     an object: order and duplicate keys are kept
 //!   its keys              a string; nil, booleans and numbers: their text as values; others: an error
 //! ext 0 of 8 bytes        EventTime: a string, RFC 3339 with nanoseconds
-//! ext -1                  MessagePack's timestamp: the same, from 1677 to 2262
+//! ext -1                  MessagePack's timestamp: likewise, from 1677 to 2262; otherwise like other ext
 //! other ext               {"type":5,"data":"<base64>"}
 //! ```
 
@@ -78,7 +78,8 @@ struct OpenContainer {
     begun: bool,
 }
 
-/// Writes one value of any type. After an error, a part of it remains in the output.
+/// Writes one value of any type. Returns the offset after the value. After an error, part of the value remains in the
+/// output.
 pub(crate) fn value(room: &mut Room<'_>, bytes: &[u8], at: usize) -> Result<usize, Unfit> {
     let mut reader = Reader::at(bytes, at);
     if let Some(outer) = open(&mut reader)? {
@@ -214,7 +215,7 @@ fn ext(room: &mut Room<'_>, code: i8, data: &[u8]) {
     room.bytes(b"\"}");
 }
 
-/// The time of an ext value.
+/// Returns the time of an ext value; `None` if it is not a time, or a time that [`Time`] cannot represent.
 fn ext_time(code: i8, data: &[u8]) -> Option<Time> {
     let (seconds, nanos) = match (code, data) {
         (EVENT_TIME, &[a, b, c, d, e, f, g, h]) => (

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! 92 | time | record            time: int, uint; d7 00 s s s s n n n n; c7 08 00 s s s s n n n n
-//! 92 | 92 | time | map | record fluent-bit's form with a map of metadata beside the time
+//! 92 | 92 | time | map | record as fluent-bit writes it: with a map of metadata beside the time
 //! ```
 //!
 //! Arrays of two may also be written as `dc 00 02` and `dd 00 00 00 02`.
@@ -14,9 +14,9 @@ use super::{EVENT_TIME, ReadError, Reader};
 /// The head of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Head {
-    /// Its event time; `None` = nil, which means the receive time.
+    /// The event time; `None` if it is nil, which means the receive time.
     pub time: Option<Time>,
-    /// The offset of its record (a map).
+    /// The offset of the record, which is a map.
     pub record: usize,
 }
 
@@ -31,10 +31,9 @@ pub enum Shape {
     Misfit,
 }
 
-/// Reads the head of the entry at `at`, for encoders that then read the record. Skips metadata of the form with a
-/// header.
+/// Reads the head of the entry at `at`, for encoders that then read the record. Skips metadata beside the time.
 ///
-/// # Errors [`ReadError`] if it is not an entry; never for an entry of a [`Batch`](millstream_record::Batch).
+/// # Errors [`ReadError`] if there is no entry at `at`; never for an entry of a [`Batch`](millstream_record::Batch).
 #[inline]
 pub fn entry_head(bytes: &[u8], at: usize) -> Result<Head, ReadError> {
     if bytes.get(at) == Some(&0x92) {
@@ -47,13 +46,13 @@ pub fn entry_head(bytes: &[u8], at: usize) -> Result<Head, ReadError> {
     }
 }
 
-/// Reads the head of an entry without its array marker, as in a single message: at `at` a time (or `[time, metadata]`),
+/// Reads the head of an entry that has no array marker, as in a single message: a time (or `[time, metadata]`) at `at`,
 /// then a map.
 ///
 /// # Errors [`ReadError`] for other values.
 #[inline]
 pub fn pair_head(bytes: &[u8], at: usize) -> Result<Head, ReadError> {
-    // The form of nearly all entries.
+    // Nearly all entries begin with an EventTime and have no metadata.
     if let Some(
         [
             0xd7,
@@ -106,12 +105,12 @@ fn any_pair_head(bytes: &[u8], at: usize) -> Result<Head, ReadError> {
     })
 }
 
-/// Whether `entry`, one complete value, is an entry.
+/// Returns the shape of `entry`, which is one complete value.
 pub fn entry_shape(entry: &[u8]) -> Shape {
     shape(entry_head(entry, 0))
 }
 
-/// Whether `pair`, two complete values, is an entry without its array marker.
+/// Returns the shape of `pair`: two complete values, which are an entry without its array marker if they are valid.
 pub fn pair_shape(pair: &[u8]) -> Shape {
     shape(pair_head(pair, 0))
 }
@@ -150,7 +149,7 @@ pub fn is_nested(pair: &[u8]) -> bool {
     pair.first().is_some_and(|marker| is_array(*marker))
 }
 
-/// The number of metadata that the entry at `at` has beside its time; 0 for `[time, record]`.
+/// The number of metadata pairs that the entry at `at` has beside its time; 0 for `[time, record]`.
 pub fn metadata_len(bytes: &[u8], at: usize) -> u32 {
     let mut reader = Reader::at(bytes, at);
     let mut read = || -> Result<u32, ReadError> {

@@ -1,18 +1,18 @@
-//! Skips plain records: maps of short texts and numbers, as nearly all records are. Two to ten times as fast as
-//! [`skip`](super::skip), which handles the others.
+//! Skips plain records: maps of short texts and numbers, as nearly all records are. This is two to ten times as fast as
+//! [`skip`](super::skip), which handles all other records.
 //!
 //! ```text
 //! a. .. | a. .. or d9 nn .. or da nn nn .. or a scalar of fixed size     one pair: key | value
 //! ```
 //!
 //! The offset of a value follows from the length before it, so each step depends on the previous one. But the keys of a
-//! record are mostly those of the previous record: if a key is compared with the previous one instead of read, its
-//! length is known at once, and the processor speculates ahead.
+//! record are mostly those of the previous record. If a key is only compared with the key at the same index of the
+//! previous record, its length is known immediately, and the CPU speculates ahead.
 
-/// The pairs whose keys are remembered. [`skip`](super::skip) handles those after them.
+/// The most pairs of a map whose keys are remembered. [`skip`](super::skip) handles the pairs after them.
 const PAIRS_MAX: usize = 64;
 
-/// The sizes of scalars by their first byte: nil, booleans, integers and floats. 0: another value.
+/// The sizes of scalars by their first byte: nil, booleans, integers and floats. 0 for any other value.
 const SCALARS: [u8; 256] = scalars();
 
 const fn scalars() -> [u8; 256] {
@@ -39,7 +39,7 @@ pub(crate) struct Plain {
 }
 
 /// The first byte of a key, and the size that follows from it. Both are stored, although one follows from the other, so
-/// that the processor can speculate ahead.
+/// that the CPU can speculate ahead.
 #[derive(Clone, Copy, Debug)]
 struct Key {
     marker: u8,
@@ -47,7 +47,7 @@ struct Key {
 }
 
 impl Default for Key {
-    /// The empty text.
+    /// A key that is an empty text.
     fn default() -> Self {
         Self {
             marker: 0xa0,
@@ -65,8 +65,9 @@ impl Default for Plain {
 }
 
 impl Plain {
-    /// Skips the pairs of a map from `at` on, up to the first key or value that is not plain or not complete.
-    /// Returns where it stopped and how many values are still owed there; 0 means that it is after the map.
+    /// Skips the pairs of a map from `at` on, up to the first key or value that is not plain or not complete. Returns
+    /// the offset of that key or value, and the number of keys and values that remain from there; 0 means that the
+    /// whole map was skipped.
     #[inline]
     pub(crate) fn skip(&mut self, bytes: &[u8], mut at: usize, pairs: u16) -> (usize, u64) {
         let mut owed = 2 * u64::from(pairs);
@@ -104,7 +105,8 @@ impl Plain {
         (at, owed)
     }
 
-    /// As [`Plain::skip`], for entries of rarer forms. It is a call, so that the loop over the common ones stays small.
+    /// Like [`Plain::skip`], for entries with less common heads. It is not inlined, so that the loop over common
+    /// entries stays small.
     #[inline(never)]
     pub(crate) fn skip_rare(&mut self, bytes: &[u8], at: usize, pairs: u16) -> (usize, u64) {
         self.skip(bytes, at, pairs)

@@ -16,7 +16,7 @@ pub enum ReadError {
     Type,
 }
 
-/// A position in a slice from which values are read in turn. After an error the position is unchanged.
+/// Reads the values in a slice one after the other. After an error, the offset is unchanged.
 #[derive(Clone, Copy, Debug)]
 pub struct Reader<'a> {
     bytes: &'a [u8],
@@ -39,7 +39,7 @@ impl<'a> Reader<'a> {
         self.at
     }
 
-    /// The first byte of the next value, which shows its type.
+    /// Returns the first byte of the next value, which shows its type, without consuming it.
     ///
     /// # Errors [`ReadError::Short`] at the end.
     pub fn peek(&self) -> Result<u8, ReadError> {
@@ -53,14 +53,14 @@ impl<'a> Reader<'a> {
         self.value().map(drop)
     }
 
-    /// The encoded bytes of one value.
+    /// Reads one value of any type; returns its encoded bytes.
     ///
     /// # Errors [`ReadError::Short`], [`ReadError::Malformed`].
     pub fn value(&mut self) -> Result<&'a [u8], ReadError> {
         self.values(1)
     }
 
-    /// The encoded bytes of `count` values.
+    /// Reads `count` values of any type; returns their encoded bytes.
     ///
     /// # Errors [`ReadError::Short`], [`ReadError::Malformed`].
     pub fn values(&mut self, count: u64) -> Result<&'a [u8], ReadError> {
@@ -74,7 +74,7 @@ impl<'a> Reader<'a> {
         Ok(value)
     }
 
-    /// Nil, or [`ReadError::Type`].
+    /// Reads nil.
     ///
     /// # Errors
     /// [`ReadError`].
@@ -88,7 +88,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// A boolean.
+    /// Reads a boolean.
     ///
     /// # Errors
     /// [`ReadError`].
@@ -102,7 +102,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// An integer of any width and sign.
+    /// Reads an integer of any width and sign.
     ///
     /// # Errors
     /// [`ReadError`].
@@ -132,7 +132,7 @@ impl<'a> Reader<'a> {
         Ok(value)
     }
 
-    /// A float of 4 or 8 bytes.
+    /// Reads a float of 4 or 8 bytes.
     ///
     /// # Errors
     /// [`ReadError`].
@@ -147,7 +147,7 @@ impl<'a> Reader<'a> {
         Ok(value)
     }
 
-    /// The length of a str or bin and the offset of its bytes, which need not be there yet.
+    /// Reads the head of a str or bin; returns the length of its content, which need not have arrived yet.
     ///
     /// # Errors [`ReadError`].
     pub fn bytes_head(&mut self) -> Result<usize, ReadError> {
@@ -164,7 +164,7 @@ impl<'a> Reader<'a> {
         Ok(length)
     }
 
-    /// A str or bin. Senders use both for the same purpose.
+    /// Reads a str or bin. Senders use both for the same purpose.
     ///
     /// # Errors [`ReadError`].
     pub fn bytes(&mut self) -> Result<&'a [u8], ReadError> {
@@ -175,7 +175,7 @@ impl<'a> Reader<'a> {
         Ok(data)
     }
 
-    /// An ext value: its type code and its data.
+    /// Reads an ext value; returns its type code and its data.
     ///
     /// # Errors
     /// [`ReadError`].
@@ -187,7 +187,8 @@ impl<'a> Reader<'a> {
         Ok((code, data))
     }
 
-    /// The type code and the length of an ext value, whose bytes need not be there yet.
+    /// Reads the head of an ext value; returns its type code and the length of its data, which need not have arrived
+    /// yet.
     ///
     /// # Errors [`ReadError`].
     pub fn ext_head(&mut self) -> Result<(i8, usize), ReadError> {
@@ -204,7 +205,7 @@ impl<'a> Reader<'a> {
         Ok((code as i8, length))
     }
 
-    /// The number of values in an array.
+    /// Reads the head of an array; returns the number of its values.
     ///
     /// # Errors [`ReadError`].
     pub fn array_len(&mut self) -> Result<u32, ReadError> {
@@ -220,7 +221,7 @@ impl<'a> Reader<'a> {
         Ok(length)
     }
 
-    /// The number of pairs in a map.
+    /// Reads the head of a map; returns the number of its pairs.
     ///
     /// # Errors [`ReadError`].
     pub fn map_len(&mut self) -> Result<u32, ReadError> {

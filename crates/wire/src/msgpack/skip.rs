@@ -4,14 +4,14 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("byte {at} (0xc1) starts no MessagePack value")]
 pub struct Malformed {
-    /// Its offset.
+    /// The offset of the byte.
     pub at: usize,
 }
 
-/// Skips values in `bytes` from offset `at` on until `open` values are skipped or the bytes end. Returns where it
-/// stopped. `open` counts the values that are still owed, including elements of containers: 0 = all skipped. If it is
-/// not 0, call again with the same bytes and more after them, from the returned offset. Only the head of an incomplete
-/// value is examined twice.
+/// Skips `open` values in `bytes`, from offset `at` on, or as many as are complete. Returns the offset after them, and
+/// stores in `open` the number of values that remain, including elements of containers. 0 means that all values were
+/// skipped. Otherwise, call again when more bytes have arrived: with all bytes, and with the returned offset and
+/// `open`. Only the head of an incomplete value is examined twice.
 ///
 /// # Errors [`Malformed`] at the byte 0xc1; the value of `open` is then meaningless.
 #[inline]
@@ -55,7 +55,8 @@ pub fn skip(bytes: &[u8], mut at: usize, open: &mut u64) -> Result<usize, Malfor
             break;
         }
         at += size;
-        // 5 bytes add at most 2^33, so 2^64 is out of reach in memory; saturating makes a proof unnecessary.
+        // A head of 5 bytes adds at most 2^33 values, so no input in memory can reach 2^64. Saturation makes a proof
+        // unnecessary.
         owed = (owed - 1).saturating_add(elements);
     }
     *open = owed;

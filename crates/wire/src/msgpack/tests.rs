@@ -1,4 +1,4 @@
-//! rmpv is the oracle: we skip, read and judge everything that it writes or reads.
+//! Compares the results with rmpv, for values that it writes and for bytes that it reads.
 
 use millstream_record::Time;
 use proptest::prelude::*;
@@ -56,7 +56,7 @@ fn bytes_of(values: &[Value]) -> Vec<u8> {
     bytes
 }
 
-/// The definition of an entry, by the value tree.
+/// Whether a value tree is an entry.
 fn is_entry(value: &Value) -> bool {
     let time_fits = |time: &Value| match time {
         Value::Integer(_) => true,
@@ -84,7 +84,7 @@ fn walk_in_parts(bytes: &[u8], cuts: &[prop::sample::Index]) -> Result<Walker, M
     Ok(walker)
 }
 
-/// A typical record, or one that is nearly typical: keys and lengths at every border.
+/// An entry that is plain or nearly plain: its keys and lengths are around the limits of the fast path.
 fn nearly_plain_entry() -> impl Strategy<Value = Value> {
     let text = |length: usize| Value::from("x".repeat(length));
     let key = prop_oneof![
@@ -116,7 +116,7 @@ fn nearly_plain_entry() -> impl Strategy<Value = Value> {
     (time, record).prop_map(|(time, record)| Value::Array(vec![time, record]))
 }
 
-/// The expected result of a walker, computed value by value in the general way.
+/// The expected result of a walker, computed value by value without the fast path.
 fn walk_slowly(bytes: &[u8]) -> (Result<(), Malformed>, u32, u32, usize) {
     let (mut entries, mut misfits, mut whole) = (0, 0, 0);
     let end = loop {
@@ -355,7 +355,7 @@ proptest! {
 }
 
 #[test]
-fn both_forms_of_an_event_time_are_entries() {
+fn an_entry_may_have_any_encoding_of_an_event_time() {
     let fixext = [&[0x92, 0xd7, 0][..], &[0; 8], &[0x80]].concat();
     let ext8 = [&[0x92, 0xc7, 8, 0][..], &[0; 8], &[0x80]].concat();
     let wide_array = [&[0xdc, 0, 2, 0xd7, 0][..], &[0; 8], &[0x80]].concat();
@@ -395,7 +395,7 @@ fn entries_before_a_malformed_byte_are_counted() {
 }
 
 #[test]
-fn a_map_that_claims_four_billion_entries_only_waits() {
+fn a_map_that_claims_four_billion_pairs_only_waits_for_more_bytes() {
     let mut walker = Walker::new();
     let mut bytes = vec![0x92, 0x01];
     for _ in 0..1000 {

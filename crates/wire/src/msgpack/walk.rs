@@ -2,21 +2,22 @@
 
 use super::{Malformed, Plain, Shape, entry_shape, is_array, skip};
 
-/// Validates a growing stream of `[time, record]` entries. It is fed the same bytes with more after them and continues
-/// where it stopped; only the head of an incomplete value is examined twice. Entries are counted when they are
-/// complete. A misfit (valid MessagePack, but not `[time, map]`) is counted as well, and the entries after it are read.
+/// Validates a stream of `[time, record]` entries while it grows. Every call of [`Walker::walk`] gets all bytes of the
+/// stream received so far, and continues where the previous call stopped: only the head of an incomplete value is
+/// examined twice. Complete entries are counted. Misfits, which are valid MessagePack but not `[time, map]`, are
+/// skipped and counted separately.
 ///
-/// At its end the stream is complete if [`Walker::whole`] is its length; otherwise its last entry is truncated.
+/// When the stream has ended and its length is not [`Walker::whole`], its last entry is truncated.
 #[derive(Clone, Debug, Default)]
 pub struct Walker {
-    /// The offset of the next value.
+    /// The offset of the first value that was not skipped yet. It may be inside an incomplete entry.
     at: usize,
-    /// Values owed to the entry that begins at `whole`; 0 = none has begun.
+    /// The number of values that are missing from the incomplete entry at `whole`; 0 if no entry is incomplete.
     open: u64,
     whole: usize,
     entries: u32,
     misfits: u32,
-    /// An entry was not simply `92 time record`.
+    /// Whether a value was not simply `92 time record`: for example, an entry had metadata.
     nested: bool,
     plain: Plain,
 }
@@ -27,7 +28,7 @@ impl Walker {
         Self::default()
     }
 
-    /// Continues to the end of `bytes`, which must begin with the bytes of the previous call.
+    /// Validates the rest of `bytes`, which must begin with the bytes of the previous call.
     ///
     /// # Errors [`Malformed`]: the stream cannot be read beyond [`Walker::whole`].
     pub fn walk(&mut self, bytes: &[u8]) -> Result<(), Malformed> {
@@ -43,7 +44,7 @@ impl Walker {
             let entry = self.at;
             let rest = bytes.get(entry..).unwrap_or_default();
             let (sure, start, open) = match *rest {
-                // The form of nearly all entries, visible in the first 12 bytes: EventTime and a small map.
+                // Nearly all entries have this head of 12 bytes: an EventTime, and a map of at most 15 pairs.
                 [0x92, 0xd7, 0, _, _, _, _, _, _, _, _, map @ 0x80..=0x8f, ..] => {
                     let (at, open) = self.plain.skip(bytes, entry + 12, u16::from(map & 0x0f));
                     (true, at, open)
@@ -81,7 +82,7 @@ impl Walker {
         walked
     }
 
-    /// Counts the complete entry `whole..at`.
+    /// Counts the complete value `whole..at` as an entry or a misfit.
     fn judge(&mut self, bytes: &[u8]) {
         let entry = bytes.get(self.whole..self.at).unwrap_or_default();
         self.nested |= !matches!(entry, [0x92, time, ..] if !is_array(*time));
@@ -114,7 +115,8 @@ impl Walker {
     }
 }
 
-/// The size of an entry's head and the number of its pairs, for the other forms of a time without metadata and a map.
+/// Reads the less common heads of entries without metadata. Returns the size of the head (up to the first pair) and the
+/// number of pairs; `None` if [`Walker::judge`] must examine the complete value.
 #[inline(never)]
 fn other_head(entry: &[u8]) -> Option<(usize, u16)> {
     match *entry {

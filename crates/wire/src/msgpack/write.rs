@@ -128,7 +128,7 @@ pub fn write_time(out: &mut Vec<u8>, time: Time) {
     }
 }
 
-/// Writes a length with its marker, out of those for 8, 16 and 32 bits.
+/// Writes a length after its marker. `markers` are those for lengths of 8, 16 and 32 bits.
 fn write_length(out: &mut Vec<u8>, markers: [u8; 3], length: u32) {
     if let Ok(length) = u8::try_from(length) {
         out.extend_from_slice(&[markers[0], length]);

@@ -25,7 +25,7 @@ pub enum Form {
 }
 
 impl Form {
-    /// The content type.
+    /// Returns the content type of the encoding.
     pub fn content_type(self) -> &'static str {
         match self {
             Self::Protobuf => "application/x-protobuf",
@@ -34,7 +34,8 @@ impl Form {
     }
 }
 
-/// The body of a 200. `rejected`: the number of log records that were not accepted, and the reason.
+/// Returns the body of an answer with the status 200. `rejected` is the number of log records that were not accepted, and the
+/// reason; `None` if all were accepted.
 pub fn accepted(form: Form, rejected: Option<(u64, &str)>) -> Vec<u8> {
     let mut out = Vec::new();
     match (form, rejected) {
@@ -58,7 +59,7 @@ pub fn accepted(form: Form, rejected: Option<(u64, &str)>) -> Vec<u8> {
     out
 }
 
-/// The body of an answer with another status. `code` is the gRPC code (3: invalid argument, 14: unavailable, ...).
+/// Returns the body of an answer with another status. `code` is the gRPC code (3: invalid argument, 14: unavailable, ...).
 pub fn refused(form: Form, code: u8, reason: &str) -> Vec<u8> {
     let mut out = Vec::new();
     match form {
@@ -75,8 +76,8 @@ pub fn refused(form: Form, code: u8, reason: &str) -> Vec<u8> {
     out
 }
 
-/// The number of rejected log records in an answer, and the reason. `None` if all were accepted, or the body has no such
-/// number.
+/// Returns the number of rejected log records in an answer, and the reason. Returns `None` if all were accepted, or if the body has
+/// no such number.
 pub fn rejected(form: Form, body: &[u8]) -> Option<(u64, String)> {
     let (count, reason) = match form {
         Form::Protobuf => {
@@ -121,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_written_answer_reads_back() {
+    fn a_written_answer_is_read_back() {
         for form in [Form::Protobuf, Form::Json] {
             let told = accepted(form, Some((3, "too \"old\"")));
             assert_eq!(rejected(form, &told), Some((3, "too \"old\"".to_owned())));

@@ -1,14 +1,14 @@
-//! Encodes records as OTLP log records, and those as requests, in protobuf and JSON.
+//! Encodes records as OTLP log records, and combines log records to requests, in protobuf and JSON.
 //!
-//! Hop: read decode send keep take [encode] write settle.
+//! `read -> decode -> send -> keep -> read back -> process -> [encode] -> write -> settle`
 //!
-//! The fields that the decoder writes (see [`super`]) become the OTLP fields from which they were read. Every other field
-//! becomes an attribute of the same name. If a field `severity` or `level` holds a name of a severity as syslog and loggers use
-//! them, it also sets the severity, unless the record has a severity field of OTLP. A record without `resources` gets those of the caller. The time is the event
-//! time. `observed_time_unix_nano` is the record's, otherwise the receive time.
+//! The fields that the decoder writes (see [`super`]) become the OTLP fields from which they were read. Every other field becomes
+//! an attribute of the same name. A field `severity` or `level` also sets the severity if it holds a name that syslog or loggers
+//! use, unless the record has a severity field of OTLP. A record without `resources` gets those of the caller. The time is the
+//! event time. The observed time is the field `observed_time_unix_nano`, or the receive time if the record does not have it.
 //!
-//! An integer above the signed 64-bit range becomes text; text that is not UTF-8 becomes bytes. Nothing recurses, and nothing
-//! is allocated per record. The caller decides which records make a request.
+//! An integer above the signed 64-bit range becomes text; text that is not UTF-8 becomes bytes. Nothing recurses, and nothing is
+//! allocated per record. The caller decides which records form a request.
 
 use jiff::tz::TimeZone;
 use millstream_record::Time;
@@ -20,19 +20,19 @@ use crate::{
     template::{Renderer, Shared, Template},
 };
 
-/// Encodes records. One per task.
+/// Encodes records. Each task has its own encoder.
 #[derive(Debug)]
 pub struct Encoder {
     form: Form,
-    /// Attributes of the resource for records that have none.
+    /// Attributes of the resource for records without `resources`.
     resource: Vec<(Box<str>, Renderer)>,
     stack: Stack,
     text: Vec<u8>,
-    /// The rendered attributes of the resource: index and value.
+    /// The rendered values of `resource`, each with its index.
     rendered: Vec<(usize, Vec<u8>)>,
 }
 
-/// The encoded context of a record, its resource and its scope:
+/// The length of the header of an encoded context. The context of a record is its resource and its scope:
 ///
 /// ```text
 /// 0   u32, little endian: length of the resource
@@ -41,8 +41,8 @@ pub struct Encoder {
 const HEAD_BYTES: usize = 4;
 
 impl Encoder {
-    /// An encoder for this form. `resource`: attributes of the resource for records that have no `resources`; an
-    /// attribute whose template misses a value is left out.
+    /// Creates an encoder. `resource` has the attributes of the resource for records without `resources`. An attribute whose
+    /// template needs a value that is missing is left out.
     pub fn new<'t>(
         form: Form,
         resource: impl IntoIterator<Item = (&'t str, &'t Template)>,
@@ -59,10 +59,10 @@ impl Encoder {
         }
     }
 
-    /// Appends the log record for `event` to `out`, and its context to `around`.
+    /// Appends the log record for `event` to `out`, and its context (resource and scope) to `around`.
     ///
     /// # Errors
-    /// [`Unfit`]: then both are unchanged.
+    /// If the record cannot be encoded. In that case, `out` and `around` are unchanged.
     pub fn record(
         &mut self,
         shared: Shared<'_>,
@@ -149,8 +149,8 @@ impl Encoder {
     }
 }
 
-/// Appends the request with these log records, each with its context, as written by [`Encoder::record`]. Consecutive
-/// records with the same context share it.
+/// Appends a request with these log records. Each one is given with its context, as [`Encoder::record`] has written them.
+/// Consecutive records with equal contexts share a resource and a scope.
 pub fn write_request<'a>(
     form: Form,
     records: impl Iterator<Item = (&'a [u8], &'a [u8])>,

@@ -1,4 +1,4 @@
-//! Written requests are read again with the decoder.
+//! Encoded requests are read back with the decoder.
 
 use std::sync::Arc;
 
@@ -35,7 +35,7 @@ fn batch(records: &[Value]) -> Batch {
     }
 }
 
-/// The records that the decoder reads from the request for a batch.
+/// Encodes a batch as a request, and returns the records that the decoder reads from it.
 fn again(form: Form, batch: &Batch) -> Vec<Value> {
     let template = Template::parse("{tag}").unwrap();
     let missing = Template::parse("{no_one}").unwrap();
@@ -129,7 +129,7 @@ fn decoded_records_are_encoded_unchanged() {
 }
 
 #[test]
-fn other_fields_are_attributes_and_a_level_is_a_severity() {
+fn other_fields_become_attributes_and_a_level_sets_the_severity() {
     let record = map(vec![
         ("level", "error".into()),
         ("n", u64::MAX.into()),
@@ -223,7 +223,7 @@ fn any() -> impl Strategy<Value = Value> {
 
 proptest! {
     #[test]
-    fn any_value_reads_back_in_both_forms(message in any(), a in any(), b in any()) {
+    fn any_value_is_read_back_in_both_encodings(message in any(), a in any(), b in any()) {
         let record = map(vec![("message", message.clone()), ("a", a.clone()), ("b", b.clone())]);
         for form in [Form::Protobuf, Form::Json] {
             let got = &again(form, &batch(std::slice::from_ref(&record)))[0];

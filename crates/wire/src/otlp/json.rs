@@ -1,7 +1,7 @@
 //! OTLP in JSON, which is protobuf's JSON mapping except for ids, which are hexadecimal digits.
 //!
-//! Names are `lowerCamelCase`, or `snake_case` as in the specification; 64-bit numbers are texts or numbers. The request was
-//! converted to MessagePack in one pass before; the walk reads that in place.
+//! Names are `lowerCamelCase`, or `snake_case` as in the specification; 64-bit numbers are texts or numbers. The request has been
+//! converted to MessagePack before, and is read from there in place.
 
 use std::borrow::Cow;
 
@@ -73,7 +73,7 @@ impl<'a> Encoding<'a> for Json {
         Ok(Some(list.reader.value()?))
     }
 
-    /// The whole list. Valid MessagePack can always be read to its end, so no bytes are left unread.
+    /// Returns the whole list. This is used only after an error of `next`, which does not occur in valid MessagePack.
     fn unread(list: &List<'a>) -> &'a [u8] {
         list.unread
     }
@@ -164,7 +164,7 @@ impl<'a> Encoding<'a> for Json {
     }
 }
 
-/// The names under which an AnyValue can hold its value.
+/// The names of the members that can hold the value of an AnyValue.
 const BRANCHES: [&[u8]; 14] = [
     b"stringValue",
     b"string_value",
@@ -182,7 +182,7 @@ const BRANCHES: [&[u8]; 14] = [
     b"kvlist_value",
 ];
 
-/// The value under one of two names. If both occur, the last one applies.
+/// Returns the value under one of two names, or `None` if it is missing or nil. If both names occur, the last one applies.
 fn value_of<'a>(map: &'a [u8], names: [&[u8]; 2]) -> Result<Option<&'a [u8]>, Bad> {
     let mut reader = Reader::new(map);
     let mut found = None;
@@ -200,12 +200,12 @@ fn is_nil(value: &[u8]) -> bool {
     value.first() == NIL.first()
 }
 
-/// A text; empty if it is missing.
+/// Reads a text. It is empty if `value` is `None`.
 fn text(value: Option<&[u8]>) -> Result<&[u8], Bad> {
     value.map_or(Ok(&[][..]), |value| Ok(Reader::new(value).bytes()?))
 }
 
-/// An integer, written as a number or as a text of digits.
+/// Reads an integer, which is written as a number or as a text of digits.
 fn integer(value: &[u8]) -> Result<i128, Bad> {
     let mut reader = Reader::new(value);
     match reader.int() {
@@ -246,7 +246,7 @@ fn double(value: &[u8]) -> Result<f64, Bad> {
     }
 }
 
-/// A severity, written as a number or by its name: `SEVERITY_NUMBER_INFO`, `SEVERITY_NUMBER_WARN2`.
+/// Reads a severity, which is written as a number or by its name: `SEVERITY_NUMBER_INFO`, `SEVERITY_NUMBER_WARN2`.
 fn severity(value: &[u8]) -> Result<i64, Bad> {
     let Ok(name) = Reader::new(value).bytes() else {
         return signed(value);

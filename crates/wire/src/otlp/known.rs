@@ -1,4 +1,4 @@
-//! Divides a record into the fields that OTLP defines and other fields.
+//! Divides a record into the fields that OTLP defines, and all other fields.
 
 use crate::{
     json::Unfit,
@@ -8,7 +8,7 @@ use crate::{
 
 /// OpenTelemetry's severity numbers for syslog's severities, emerg to debug (OpenTelemetry's logs data model, appendix B).
 const NUMBERS: [u8; 8] = [21, 19, 18, 17, 13, 10, 9, 5];
-/// The longest id; a trace id has 16 bytes.
+/// The maximum length of an id in bytes; a trace id has 16.
 const ID_BYTES_MAX: usize = 32;
 
 /// The fields of a record as slices of MessagePack; empty if missing.
@@ -47,7 +47,7 @@ pub(super) struct Id {
 }
 
 impl Id {
-    /// Parses hexadecimal digits.
+    /// Parses hexadecimal digits. Returns `None` if `value` is not a valid id.
     fn of(value: &[u8]) -> Option<Self> {
         let digits = Reader::new(value).bytes().ok()?;
         let mut id = Self {
@@ -71,7 +71,7 @@ impl Id {
 }
 
 impl<'a> Known<'a> {
-    /// The fields of a line.
+    /// Returns the fields of a line, which is only a body.
     pub(super) fn line(line: &'a [u8]) -> Self {
         Self {
             body: Body::Text(line),
@@ -79,7 +79,7 @@ impl<'a> Known<'a> {
         }
     }
 
-    /// The fields of a record.
+    /// Finds the fields of a record that OTLP defines.
     pub(super) fn of(map: &'a [u8]) -> Result<Self, Unfit> {
         let mut known = Self {
             map,
@@ -105,7 +105,7 @@ impl<'a> Known<'a> {
         Ok(known)
     }
 
-    /// Stores a field that OTLP defines; false if the field is an attribute.
+    /// Stores a field that OTLP defines. Returns `false` if the field is an attribute instead.
     fn take(&mut self, name: &[u8], value: &'a [u8]) -> bool {
         match name {
             b"message" => self.body = Body::Value(value),
@@ -125,7 +125,7 @@ impl<'a> Known<'a> {
         true
     }
 
-    /// Calls `each` with key and value of all fields that OTLP does not define.
+    /// Calls `each` with key and value of every field that OTLP does not define.
     pub(super) fn others(
         &self,
         mut each: impl FnMut(&'a [u8], &'a [u8]) -> Result<(), Unfit>,
@@ -148,7 +148,7 @@ impl<'a> Known<'a> {
     }
 }
 
-/// Calls `each` with key and value of all pairs of a map. `map` may be empty, which counts as an empty map.
+/// Calls `each` with key and value of every pair of a map. A slice without bytes counts as an empty map.
 pub(super) fn pairs<'a>(
     map: &'a [u8],
     mut each: impl FnMut(&'a [u8], &'a [u8]) -> Result<(), Unfit>,
@@ -163,7 +163,7 @@ pub(super) fn pairs<'a>(
     Ok(())
 }
 
-/// A scope: texts, and a map as MessagePack; empty if missing.
+/// A scope: its texts, and its attributes as a MessagePack map. Missing parts are empty.
 #[derive(Debug, Default)]
 pub(super) struct Scope<'a> {
     pub(super) name: &'a [u8],
@@ -171,7 +171,7 @@ pub(super) struct Scope<'a> {
     pub(super) attributes: &'a [u8],
 }
 
-/// The scope in the field `scope`.
+/// Reads a scope from the value of the field `scope`.
 pub(super) fn scope_of(scope: &[u8]) -> Result<Scope<'_>, Unfit> {
     let mut found = Scope::default();
     pairs(scope, |key, value| {
@@ -186,7 +186,7 @@ pub(super) fn scope_of(scope: &[u8]) -> Result<Scope<'_>, Unfit> {
     Ok(found)
 }
 
-/// The key of an attribute: text, or its JSON, written to `scratch`.
+/// Returns the key of an attribute as text. A key that is not text is written to `scratch` as JSON.
 pub(super) fn key_text<'s>(key: &'s [u8], scratch: &'s mut Vec<u8>) -> &'s [u8] {
     match Reader::new(key).bytes() {
         Ok(text) => text,
@@ -198,7 +198,7 @@ pub(super) fn key_text<'s>(key: &'s [u8], scratch: &'s mut Vec<u8>) -> &'s [u8] 
     }
 }
 
-/// Writes a text as a MessagePack value.
+/// Replaces the contents of `out` by a text as a MessagePack value.
 pub(super) fn packed_text(text: &[u8], out: &mut Vec<u8>) {
     out.clear();
     write_str(out, text);

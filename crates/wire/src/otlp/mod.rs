@@ -1,7 +1,8 @@
 //! OpenTelemetry's logs (OTLP 1.x, `ExportLogsServiceRequest`) in protobuf and in JSON, as records.
 //!
-//! On the line: read -> [decode] -> send -> keep -> read back -> process -> [encode] -> write. [`Logs`] reads requests, [`Encoder`] and
-//! [`write_request`] write them.
+//! `read -> [decode] -> send -> keep -> read back -> process -> [encode] -> write -> settle`
+//!
+//! [`Logs`] reads requests; [`Encoder`] and [`write_request`] write them.
 //!
 //! ```text
 //! request        resource_logs 1 *
@@ -31,9 +32,9 @@
 //! | `resources` | the attributes of the resource: a map |
 //! | `scope` | `name`, `version`, `attributes` |
 //!
-//! `walk` reads requests of both encodings; `protobuf` and `json` parse their messages. It makes one pass without a tree per
-//! record, nothing recurses, and no length causes an allocation. An unreadable record does not affect others. HTTP,
-//! decompression and buffers are the task of `sources/http`.
+//! `walk` reads requests of both encodings; `protobuf` and `json` parse their messages. A request is read in one pass, without a
+//! tree per record. Nothing recurses, and no length in a request causes an allocation. An unreadable record does not affect others.
+//! HTTP, decompression and buffers are the task of `sources/http`.
 
 mod answer;
 mod encode;
@@ -77,7 +78,7 @@ pub enum Next<'a> {
     Record,
     /// Unreadable bytes of the request (for JSON: as MessagePack), and the reason.
     Bad(&'a [u8], Bad),
-    /// The next record may need this many more bytes of output: enlarge it, then call again.
+    /// The next record may need this many bytes of free capacity in the output. The caller must reserve them, and then call again.
     Room(usize),
     /// The end of the request.
     End,
@@ -111,7 +112,7 @@ impl<'a> Logs<'a> {
         Self(Request::Json(walk::Logs::new(packed)))
     }
 
-    /// Appends the next record to `out`, within its capacity. `received` is the time of records without one.
+    /// Appends the next record to `out`, within its capacity. A record without a time gets `received`.
     pub fn next(&mut self, received: Time, out: &mut Vec<u8>) -> Next<'a> {
         match &mut self.0 {
             Request::Protobuf(logs) => logs.next(received, out),

@@ -19,7 +19,7 @@ use super::{
     walk::{Any, Encoding, LogRecord, RECORD_ATTRIBUTES, Repeated, VALUES},
 };
 
-/// The most bytes of a varint.
+/// The maximum length of a varint in bytes.
 const VARINT_BYTES_MAX: usize = 10;
 
 /// A field of any wire type.
@@ -47,7 +47,7 @@ impl<'a> Fields<'a> {
         self.bytes
     }
 
-    /// Number and value of the next field; `None` at the end.
+    /// Returns number and value of the next field, or `None` at the end.
     pub(super) fn next(&mut self) -> Result<Option<(u32, Field<'a>)>, Bad> {
         if self.bytes.is_empty() {
             return Ok(None);
@@ -69,7 +69,7 @@ impl<'a> Fields<'a> {
         Ok(Some((number, field)))
     }
 
-    /// The next field with this number that is a text, bytes or a message. Skips other fields.
+    /// Returns the next field with this number that is a text, bytes or a message. Skips other fields. Returns `None` at the end.
     pub(super) fn next_of(&mut self, number: u32) -> Result<Option<&'a [u8]>, Bad> {
         while let Some((found, field)) = self.next()? {
             if let Field::Bytes(bytes) = field
@@ -136,7 +136,7 @@ impl<'a> Encoding<'a> for Protobuf {
         let mut list = *list;
         let mut count = 0_u32;
         while Self::next(&mut list)?.is_some() {
-            // Cannot overflow: an element has at least two bytes, and no request has 8 GiB.
+            // This cannot overflow, because an element has at least two bytes, and no request has 8 GiB.
             count = count.saturating_add(1);
         }
         Ok(count)
@@ -150,7 +150,7 @@ impl<'a> Encoding<'a> for Protobuf {
         list.fields.unread()
     }
 
-    /// The name does not matter: resource and scope are both field 1 of their message.
+    /// The name is not used, because resource and scope are both field 1 of their message.
     fn context(message: &'a [u8], _: &[u8]) -> Result<Option<&'a [u8]>, Bad> {
         let mut fields = Fields::new(message);
         let mut context = None;

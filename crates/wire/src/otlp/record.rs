@@ -8,11 +8,11 @@ use crate::{
     record::MESSAGE,
 };
 
-/// The most bytes by which an entry exceeds its bytes in the request: field names, heads, ids as digits.
+/// An upper bound of the bytes that an entry has in addition to the values of the request: field names and headers.
 const NAMES_BYTES: usize = 512;
-/// The longest accepted id; a trace id has 16 bytes.
+/// The maximum length of an id in bytes; a trace id has 16.
 const ID_BYTES_MAX: usize = 32;
-/// The longest accepted resource or scope. Every record repeats them; real ones have some hundred bytes.
+/// The maximum size of a resource or scope in bytes. Every record repeats both. Typical ones have a few hundred bytes.
 pub(super) const CONTEXT_BYTES_MAX: usize = 1 << 20;
 
 /// The plain fields of a log record; zero and empty mean "not set".
@@ -29,7 +29,7 @@ pub(super) struct Plain<'a> {
     pub(super) dropped: u64,
 }
 
-/// An id as its encoding writes it.
+/// An id as it is written in the request.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Id<'a> {
     /// Bytes, in protobuf.
@@ -47,16 +47,17 @@ impl Default for Id<'_> {
 /// Resource and scope, encoded once for all records that share them; empty if there is none.
 #[derive(Debug, Default)]
 pub(super) struct Context {
-    /// A map.
+    /// A MessagePack map.
     pub(super) resource: Vec<u8>,
-    /// A map.
+    /// A MessagePack map.
     pub(super) scope: Vec<u8>,
 }
 
 impl Context {
-    /// The most bytes that the entry of a record of `record_bytes` takes.
+    /// Returns an upper bound of the size of an entry whose log record has `record_bytes` bytes in the request.
     pub(super) fn room(&self, record_bytes: usize) -> usize {
-        // The factor covers ids, whose bytes become two digits each. An integer of one digit in JSON grows less.
+        // The factor of 2 covers ids, whose bytes become two digits each. Other values grow less, even an integer of one digit in
+        // JSON.
         record_bytes.saturating_mul(2) + self.resource.len() + self.scope.len() + NAMES_BYTES
     }
 }
@@ -70,7 +71,7 @@ pub(super) struct Entry<'o> {
 }
 
 impl<'o> Entry<'o> {
-    /// Writes the head.
+    /// Writes the head of the entry: its array header, its time, and one byte for the header of its map.
     pub(super) fn begin(plain: &Plain<'_>, received: Time, out: &'o mut Vec<u8>) -> Self {
         let start = out.len();
         write_array_len(out, 2);
@@ -80,7 +81,7 @@ impl<'o> Entry<'o> {
             .find_map(|time| i64::try_from(time).ok());
         write_time(out, time.map_or(received, Time));
         let map = out.len();
-        // The head of a map with at most 12 fields is this one byte.
+        // An entry has at most 12 fields, so one byte is enough for the header.
         out.push(0x80);
         Self {
             out,

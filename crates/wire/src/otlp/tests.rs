@@ -138,7 +138,7 @@ fn packed_pairs(pairs: &Pairs) -> Packed {
     Packed::Map(pairs.iter().map(pair).collect())
 }
 
-/// The result of a decoder: entries, and bad parts.
+/// The result of a decoder: entries, and the parts that it could not read.
 #[derive(Debug, Default, PartialEq)]
 struct Decoded {
     out: Vec<u8>,
@@ -224,7 +224,7 @@ fn full_protobuf() -> Message {
         1,
         &vec![("service.name".to_owned(), text("shop"))],
     );
-    // The resource follows the scope that it belongs to.
+    // The resource is written after the scope that it belongs to, which protobuf permits.
     let resource = Message::default().message(2, &logs).message(1, &resource);
     Message::default().message(1, &resource)
 }
@@ -253,7 +253,7 @@ fn full_json() -> Value {
 }
 
 #[test]
-fn every_field_of_a_log_record_has_its_name() {
+fn every_field_of_a_log_record_is_read() {
     let expected = json!({
         "message": "it broke",
         "severity_text": "ERROR",
@@ -296,7 +296,7 @@ fn fields_that_are_not_set_are_left_out() {
 fn a_record_without_a_time_has_the_observed_time() {
     let record = Message::default().fixed64(11, 5_000_000_001);
     assert_eq!(one(&protobuf(&request(&[record]))).0, Time(5_000_000_001));
-    // Times end in 2262.
+    // A time after 2262 does not fit into `Time`, so the record gets the receive time.
     let record = Message::default().fixed64(1, u64::MAX);
     assert_eq!(one(&protobuf(&request(&[record]))).0, RECEIVED);
 }
@@ -357,7 +357,7 @@ fn an_oversized_resource_is_rejected() {
 }
 
 #[test]
-fn json_with_wrong_types_is_rejected_and_its_neighbours_are_kept() {
+fn json_records_with_wrong_types_are_rejected_and_their_neighbours_are_kept() {
     let good = json!({ "body": { "stringValue": "x" } });
     let bad = [
         json!(7),

@@ -1,4 +1,4 @@
-//! Writes MessagePack values as AnyValues: one walk for both encodings, without recursion.
+//! Writes MessagePack values as AnyValues, without recursion. Both encodings use the same walk over a value.
 
 use super::LEVELS_MAX;
 use crate::{
@@ -12,12 +12,12 @@ pub(super) trait Target {
     fn bool(&mut self, value: bool);
     fn int(&mut self, value: i64);
     fn double(&mut self, value: f64);
-    /// UTF-8.
+    /// Writes a text that is UTF-8.
     fn text(&mut self, value: &str);
     fn bytes(&mut self, value: &[u8]);
     /// Begins a list or a map.
     fn open(&mut self, is_map: bool);
-    /// Begins an element; `key` for a map.
+    /// Begins an element. `key` is the key in a map, and `None` in a list.
     fn element(&mut self, key: Option<&[u8]>, first: bool);
     /// Ends the element.
     fn end_element(&mut self, is_map: bool);
@@ -25,7 +25,7 @@ pub(super) trait Target {
     fn close(&mut self, is_map: bool);
 }
 
-/// The lists and maps that are being written. Kept between values, so that it is allocated once.
+/// The lists and maps that are being written. The stack is reused for all values, so that it is allocated once.
 #[derive(Debug, Default)]
 pub(super) struct Stack {
     levels: Vec<Level>,
@@ -40,7 +40,7 @@ struct Level {
 }
 
 impl Stack {
-    /// Writes the first value in `value`.
+    /// Writes the MessagePack value at the start of `value`.
     pub(super) fn write(&mut self, value: &[u8], target: &mut impl Target) -> Result<(), Unfit> {
         self.levels.clear();
         let mut reader = Reader::new(value);

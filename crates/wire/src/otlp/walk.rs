@@ -1,6 +1,6 @@
-//! The walk over a request: resources, their scopes, and the records of a scope, one by one. Generic over the encoding.
+//! Reads a request: its resources, their scopes, and the records of a scope, one by one. The code is generic over the encoding.
 //!
-//! Hop: read [decode] send keep take encode write settle.
+//! `read -> [decode] -> send -> keep -> read back -> process -> encode -> write -> settle`
 
 use std::{borrow::Cow, fmt::Debug};
 
@@ -15,36 +15,36 @@ use crate::msgpack::{
     write_str,
 };
 
-/// The functions that parse the messages of one encoding. A message is the slice of the request that holds it.
+/// The functions that parse the messages of one encoding. A message is given as its slice of the request.
 pub(super) trait Encoding<'a> {
     /// The elements of a repeated field that were not read yet.
     type List: Copy + Debug;
 
-    /// The elements of a repeated field of `message`.
+    /// Returns the elements of a repeated field of `message`.
     fn list(message: &'a [u8], field: Repeated) -> Result<Self::List, Bad>;
 
-    /// The number of elements in a list.
+    /// Returns the number of elements in a list.
     fn count(list: &Self::List) -> Result<u32, Bad>;
 
-    /// The next element; `None` at the end.
+    /// Returns the next element, or `None` at the end.
     fn next(list: &mut Self::List) -> Result<Option<&'a [u8]>, Bad>;
 
-    /// The bytes of a list that were not read yet.
+    /// Returns the bytes of a list that were not read yet.
     fn unread(list: &Self::List) -> &'a [u8];
 
-    /// The resource of a ResourceLogs, or the scope of a ScopeLogs, by its field name.
+    /// Returns the resource of a ResourceLogs, or the scope of a ScopeLogs, by its field name. Returns `None` if it is not set.
     fn context(message: &'a [u8], name: &[u8]) -> Result<Option<&'a [u8]>, Bad>;
 
-    /// Name and version of a scope; empty if not set.
+    /// Returns name and version of a scope, which are empty if not set.
     fn scope_texts(scope: &'a [u8]) -> Result<(&'a [u8], &'a [u8]), Bad>;
 
-    /// The fields of a log record.
+    /// Returns the fields of a log record.
     fn record(message: &'a [u8]) -> Result<LogRecord<'a, Self::List>, Bad>;
 
-    /// Key and AnyValue of a KeyValue.
+    /// Returns key and AnyValue of a KeyValue.
     fn pair(message: &'a [u8]) -> Result<(&'a [u8], &'a [u8]), Bad>;
 
-    /// The value of an AnyValue.
+    /// Returns the value of an AnyValue.
     fn any(message: &'a [u8]) -> Result<Any<'a, Self::List>, Bad>;
 }
 
@@ -96,15 +96,15 @@ pub(super) enum Any<'a, L> {
     Map(L),
 }
 
-/// A position in a request.
+/// The state of reading a request.
 #[derive(Debug)]
 pub(super) struct Logs<'a, E: Encoding<'a>> {
-    /// The request, until the walk begins.
+    /// The request; `None` after reading has begun.
     request: Option<&'a [u8]>,
     resources: Option<E::List>,
     scopes: Option<E::List>,
     records: Option<E::List>,
-    /// The record that did not fit into the output yet.
+    /// The next record, until the output has enough free capacity for it.
     waiting: Option<&'a [u8]>,
     context: Context,
     values: Values<'a, E>,
@@ -144,7 +144,8 @@ impl<'a, E: Encoding<'a>> Logs<'a, E> {
         }
     }
 
-    /// Takes one step towards the next record; false at the end of the request. An unreadable part is skipped and returned.
+    /// Makes one step to the next record. Returns `false` at the end of the request. An error contains a part that cannot be read
+    /// and is skipped.
     fn advance(&mut self) -> Result<bool, (&'a [u8], Bad)> {
         if self.records.is_some() {
             self.waiting = element::<E>(&mut self.records)?;
@@ -234,7 +235,7 @@ impl<'a, E: Encoding<'a>> Logs<'a, E> {
     }
 }
 
-/// The next element of a list; a list that ends or cannot be read is closed.
+/// Returns the next element of a list, or `None` if there is none. A list that ends or cannot be read is closed.
 fn element<'a, E: Encoding<'a>>(
     open: &mut Option<E::List>,
 ) -> Result<Option<&'a [u8]>, (&'a [u8], Bad)> {
@@ -249,10 +250,10 @@ fn element<'a, E: Encoding<'a>>(
     next.map_err(|bad| (unread, bad))
 }
 
-/// Writes values as MessagePack, without recursion. Keeps its stack between values, so that it is allocated once.
+/// Writes values as MessagePack, without recursion. The stack is reused for all values, so that it is allocated once.
 #[derive(Debug)]
 struct Values<'a, E: Encoding<'a>> {
-    /// Lists being written, and whether their elements are pairs.
+    /// The lists that are being written, and whether their elements are pairs.
     levels: Vec<(E::List, bool)>,
 }
 
@@ -290,7 +291,7 @@ impl<'a, E: Encoding<'a>> Values<'a, E> {
         Ok(())
     }
 
-    /// Writes a scalar, or the head of a list or map.
+    /// Writes a scalar, or the header of a list or map.
     fn begin(&mut self, value: &'a [u8], out: &mut Vec<u8>) -> Result<(), Bad> {
         match E::any(value)? {
             Any::Nil => write_nil(out),

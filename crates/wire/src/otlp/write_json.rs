@@ -47,7 +47,7 @@ impl Target for Any<'_> {
             _ => {
                 let mut packed = Vec::with_capacity(9);
                 crate::msgpack::write_f64(&mut packed, value);
-                // Cannot fail: a finite float can always be written.
+                // This cannot fail, because a finite float can always be written.
                 let _ = crate::json::write_value(&packed, 0, self.0);
             }
         }
@@ -154,7 +154,7 @@ impl<'o> Object<'o> {
     }
 }
 
-/// Writes a KeyValue to an open array. `first`: the array is still empty.
+/// Writes a KeyValue to an open array. `first` is whether the array is still empty.
 fn pair(
     key: &[u8],
     value: &[u8],
@@ -210,7 +210,7 @@ pub(super) fn record(
     Ok(())
 }
 
-/// Writes a resource: that of the record, otherwise the attributes in `names`.
+/// Writes the resource of the record, or a resource with the attributes in `names` if the record has none.
 pub(super) fn resource<'n>(
     known: &Known<'_>,
     names: impl Iterator<Item = (&'n str, &'n [u8])>,
@@ -257,7 +257,8 @@ pub(super) fn scope(
     Ok(())
 }
 
-/// Writes the ResourceLogs with `records` (separated by commas) in one resource and scope. `first`: the request is still empty.
+/// Writes one ResourceLogs, with one resource, one scope and `records` (separated by commas). `first` is whether the request is
+/// still empty.
 pub(super) fn group(first: bool, resource: &[u8], scope: &[u8], records: &[u8], out: &mut Vec<u8>) {
     if !first {
         out.push(b',');

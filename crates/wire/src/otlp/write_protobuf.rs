@@ -11,7 +11,7 @@ use crate::json::Unfit;
 /// An AnyValue being written.
 struct Any<'o> {
     out: &'o mut Vec<u8>,
-    /// The offsets of the lengths of open messages.
+    /// For each open message, the offset of its length.
     open: Vec<usize>,
 }
 
@@ -76,13 +76,13 @@ impl Target for Any<'_> {
     }
 }
 
-/// Begins a message in the field with this tag. Returns the offset of its length, which is one byte so far.
+/// Begins a message in the field with this tag. Returns the offset of its length, for which one byte is reserved.
 fn begin(tag: u8, out: &mut Vec<u8>) -> usize {
     out.extend_from_slice(&[tag, 0]);
     out.len() - 1
 }
 
-/// Ends a message. Its length is at `at`.
+/// Ends a message: writes its length at `at`. If the length needs more than one byte, the message is moved.
 fn end(at: usize, out: &mut Vec<u8>) {
     let length = out.len() - at - 1;
     if length >= 0x80 {
@@ -110,7 +110,7 @@ pub(super) fn bytes(number: u8, value: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(value);
 }
 
-/// Writes a field of text; invalid UTF-8 is replaced, because protobuf does not allow it.
+/// Writes a field of text. Invalid UTF-8 is replaced, because protobuf does not allow it.
 fn text(number: u8, value: &[u8], out: &mut Vec<u8>) {
     bytes(number, String::from_utf8_lossy(value).as_bytes(), out);
 }
@@ -123,7 +123,7 @@ pub(super) fn varint(mut value: u64, out: &mut Vec<u8>) {
     out.push(value as u8);
 }
 
-/// Writes a message that is one AnyValue.
+/// Writes an AnyValue to the field with this tag.
 fn any(tag: u8, value: &[u8], stack: &mut Stack, out: &mut Vec<u8>) -> Result<(), Unfit> {
     let at = begin(tag, out);
     let mut target = Any {
@@ -204,7 +204,7 @@ fn fixed64(number: u8, value: u64, out: &mut Vec<u8>) {
     }
 }
 
-/// Writes a resource, without tag and length: that of the record, otherwise the attributes in `names`.
+/// Writes the resource of the record, or a resource with the attributes in `names` if the record has none, without tag and length.
 pub(super) fn resource<'n>(
     known: &Known<'_>,
     names: impl Iterator<Item = (&'n str, &'n [u8])>,
@@ -243,7 +243,7 @@ pub(super) fn scope(
     })
 }
 
-/// Writes the ResourceLogs with `records` (each with tag and length) in one resource and scope.
+/// Writes one ResourceLogs, with one resource, one scope and `records` (each with tag and length).
 pub(super) fn group(resource: &[u8], scope: &[u8], records: &[u8], out: &mut Vec<u8>) {
     let logs = begin(0x0a, out);
     if !resource.is_empty() {

@@ -48,7 +48,7 @@ pub(super) struct Access {
 struct Quoted<'a> {
     text: &'a [u8],
     escaped: bool,
-    /// The offset behind the closing quote.
+    /// The offset after the closing quote.
     end: usize,
 }
 
@@ -91,7 +91,7 @@ impl Access {
 
     /// Appends the fields of a line.
     pub(super) fn fields(&self, line: &[u8], fields: &mut Fields<'_>) -> Result<(), Fault> {
-        // Quotes within a user are escaped, so this must be the end of the time.
+        // Servers escape quotes in the user, so the first `] "` is the end of the time.
         let close = self.time_end.find(line);
         let close = close.ok_or(Fault::at(0, "`HOST IDENT USER [TIME] \"REQUEST\"`"))?;
         let before = line.get(..close).unwrap_or_default();
@@ -131,7 +131,7 @@ impl Access {
         let text = text.strip_suffix(b" ").ok_or_else(missing)?;
         let (mut client, rest) = split(text).ok_or_else(missing)?;
         let (mut ident, mut user) = split(rest).ok_or_else(missing)?;
-        // An address may end with a colon and digits, too. The word after it is then the ident, which is `-`.
+        // An IPv6 address may end with a colon and digits, too. In that case the ident follows, which is `-`.
         if let Some(slot) = &self.vhost
             && ident != b"-"
             && has_port(client)
@@ -194,14 +194,14 @@ impl Access {
     }
 }
 
-/// The first word, and the text behind the space after it.
+/// Returns the first word and the text after the space that follows it, or `None` if there is no space.
 #[inline]
 fn split(text: &[u8]) -> Option<(&[u8], &[u8])> {
     let end = text.iter().position(|byte| *byte == b' ')?;
     Some((text.get(..end)?, text.get(end + 1..)?))
 }
 
-/// The word behind the space at `at`, and the offset of its end.
+/// Returns the word after the space at `at`, and the offset of its end.
 #[inline]
 fn word(line: &[u8], at: usize) -> Result<(&[u8], usize), Fault> {
     let rest = match line.get(at..) {
@@ -213,7 +213,7 @@ fn word(line: &[u8], at: usize) -> Result<(&[u8], usize), Fault> {
     Ok((rest.get(..end).unwrap_or_default(), at + 1 + end))
 }
 
-/// The value behind ` "` at `at`.
+/// Returns the value whose opening ` "` is at `at`.
 #[inline]
 fn another(line: &[u8], at: usize) -> Result<Quoted<'_>, Fault> {
     match line.get(at..) {
@@ -222,7 +222,7 @@ fn another(line: &[u8], at: usize) -> Result<Quoted<'_>, Fault> {
     }
 }
 
-/// The value that begins at `start`, up to the quote that is not escaped.
+/// Returns the value from `start` to the next quote that is not escaped.
 #[inline]
 fn quoted(line: &[u8], start: usize) -> Result<Quoted<'_>, Fault> {
     let (mut at, mut escaped) = (start, false);
@@ -282,7 +282,7 @@ fn unescape(mut text: &[u8], out: &mut Vec<u8>) -> bool {
                 None => return false,
             },
             [_, byte @ (b'"' | b'\\'), ..] => (2, *byte),
-            // Apache also writes control characters as `\n`, `\t` and so on.
+            // Apache also writes control characters as `\n`, `\t` and so on. A value with one of them stays as it is.
             _ => return false,
         };
         out.push(byte);

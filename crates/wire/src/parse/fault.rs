@@ -2,7 +2,7 @@
 
 use crate::{json::JsonError, msgpack::ReadError};
 
-/// Why a record could not be parsed. The text names the place, in bytes from the start of the parsed field.
+/// Why a record could not be parsed. Offsets are in bytes from the start of the parsed text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
     /// The record does not have the field.
@@ -22,10 +22,10 @@ pub enum Fault {
     /// The regular expression does not match.
     #[error("the pattern does not match")]
     NoMatch,
-    /// The field of `time` does not hold a time of its format.
+    /// The field that the option `time` names does not hold a time in its format.
     #[error("the time does not have the format of `time`")]
     Time,
-    /// The time has the name of a zone that is in no table.
+    /// The time has the name of a zone that is not known.
     #[error(
         "the time has a time zone with an unknown name: names such as EST, CET and JST are known, and those of `timezone`"
     )]

@@ -5,7 +5,7 @@ use millstream_record::Time;
 use super::{Fault, Kind, others::Others, time::Stamps};
 use crate::msgpack::{Reader, write_str};
 
-/// The name of the field that holds the time, and the types of fields by name.
+/// The roles of fields by their names: which one holds the time, and which types they have.
 #[derive(Debug, Default)]
 pub(super) struct Meaning {
     /// The name of the field that holds the time.
@@ -26,7 +26,7 @@ impl Meaning {
     }
 }
 
-/// A field whose name is known before any text is read.
+/// A field whose name is known before a text is parsed.
 #[derive(Debug)]
 pub(super) struct Slot {
     name: Box<[u8]>,
@@ -37,7 +37,7 @@ pub(super) struct Slot {
 }
 
 impl Slot {
-    /// The field `name`; `kind` is its type unless the options name another.
+    /// Creates the field `name`. Its type is `kind`, unless the options set another one.
     pub(super) fn new(name: &str, kind: Option<Kind>, meaning: &Meaning) -> Self {
         let mut key = Vec::new();
         write_str(&mut key, name.as_bytes());
@@ -50,14 +50,14 @@ impl Slot {
     }
 }
 
-/// Appends fields.
+/// Appends parsed fields to the output.
 pub(super) struct Fields<'a> {
     pub(super) out: &'a mut Vec<u8>,
     /// The number of fields appended.
     pub(super) count: u32,
     /// The event time, if one of the fields held it.
     pub(super) time: Option<Time>,
-    /// The time of the record before it was parsed.
+    /// The event time of the record before parsing.
     pub(super) now: Time,
     pub(super) others: &'a mut Others,
     pub(super) meaning: &'a Meaning,
@@ -146,7 +146,7 @@ impl Fields<'_> {
             .extend_from_slice(map.get(start..end).unwrap_or_default());
     }
 
-    /// Reads the event time from the text. Returns whether the field is left out.
+    /// Reads the event time from the text. Returns whether the field is to be left out of the record.
     fn takes_time(&mut self, text: &[u8]) -> Result<bool, Fault> {
         let read = self.stamps.text(text, self.now);
         self.took(text, read)

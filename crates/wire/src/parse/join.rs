@@ -1,4 +1,5 @@
-//! Writes the parts of a record around its parsed fields: the head, the other fields, the counts of maps.
+//! Writes the parts of a record around its parsed fields: the head (array header, time and metadata), the other fields, and the
+//! lengths of maps.
 
 use std::ops::Range;
 
@@ -21,33 +22,33 @@ pub enum Input<'a> {
     Entry(&'a [u8]),
 }
 
-/// A record whose head and other fields are in the output.
+/// A record whose head and other fields have been written to the output.
 pub(super) struct Begun<'a> {
-    /// The text of the parsed field.
+    /// The text to parse.
     pub(super) text: &'a [u8],
-    /// The event time before the parsed fields.
+    /// The event time before parsing.
     pub(super) time: Time,
-    /// The offset of the record's map in the output. Its head is one byte until [`set_map_len`].
+    /// The offset of the record's map in the output. The header of the map is one byte until [`set_map_len`] writes it.
     pub(super) map_at: usize,
-    /// The number of other fields.
+    /// The number of other fields in the map.
     pub(super) others: u32,
     /// Whether the entry is `[time, record]` without metadata.
     pub(super) plain: bool,
 }
 
-/// How the parsed field and the others are joined.
+/// How the parsed fields are combined with the other fields of the record.
 #[derive(Debug)]
 pub(super) struct Joint {
-    /// The parsed field.
+    /// The field whose text is parsed.
     pub(super) field: FieldPath,
-    /// Whether the parsed field stays in the record.
+    /// Whether that field stays in the record.
     pub(super) keep: bool,
-    /// The field that gets the parsed ones as a map.
+    /// The field that gets the parsed fields as a map. `None`: they become fields of the record.
     pub(super) into: Option<Box<[u8]>>,
 }
 
 impl Joint {
-    /// Appends the head of the record and its fields without the parsed one.
+    /// Appends the head of the record, and its fields without the one whose text is parsed.
     #[inline]
     pub(super) fn begin<'a>(
         &self,
@@ -130,7 +131,8 @@ impl Joint {
         })
     }
 
-    /// Appends the fields of the map at `at` that stay. Returns the offset of the parsed value, and the number of fields.
+    /// Appends the remaining fields of the map at `at`. Returns the offset of the text to parse, and the number of remaining
+    /// fields.
     fn copy(
         &self,
         entry: &[u8],
@@ -192,7 +194,7 @@ impl Joint {
         Ok((found.ok_or(Fault::NoField)?, count))
     }
 
-    /// Notes a field that a parsed one may replace. With `into`, there are none.
+    /// Notes a field that a parsed field may replace. With `into`, no field can be replaced.
     #[inline]
     fn push(&self, others: &mut Others, name: Option<&[u8]>, at: usize) {
         if self.into.is_none() {
@@ -200,7 +202,7 @@ impl Joint {
         }
     }
 
-    /// The offset of a nested field.
+    /// Returns the offset of the value if the field whose text is parsed is nested.
     fn target(&self, entry: &[u8], map: usize) -> Result<usize, Fault> {
         let record = Record::Packed(entry.get(map..).unwrap_or_default());
         match self.field.find(record) {
@@ -214,8 +216,8 @@ fn flush(entry: &[u8], range: Range<usize>, out: &mut Vec<u8>) {
     out.extend_from_slice(entry.get(range).unwrap_or_default());
 }
 
-/// Appends the map at `at` without the value at `target` and its key, which may be in a nested map. `behind` gets the range
-/// behind the removed pair for each level.
+/// Appends the map at `at` without the pair whose value is at `target`, which may be in a nested map. `behind` is a buffer for the
+/// ranges that follow the removed pair, one for each level.
 #[cold]
 fn write_without(
     entry: &[u8],
@@ -259,7 +261,7 @@ fn write_without(
     Ok(())
 }
 
-/// Sets the head of the map at `at`, which is one byte so far.
+/// Writes the header of the map at `at`, for which one byte is reserved.
 #[inline]
 pub(super) fn set_map_len(out: &mut Vec<u8>, at: usize, length: u32) {
     if length < 16 {
@@ -275,7 +277,7 @@ pub(super) fn set_map_len(out: &mut Vec<u8>, at: usize, length: u32) {
     }
 }
 
-/// Sets the time of the entry at `start`. Its metadata stay.
+/// Sets the time of the entry at `start`, and keeps its metadata.
 #[inline]
 pub(super) fn set_time(out: &mut Vec<u8>, start: usize, time: Time) -> Result<(), Fault> {
     if let Some([0x92, 0xd7, 0, stamp @ ..]) = out.get_mut(start..)
@@ -313,7 +315,7 @@ fn set_any_time(out: &mut Vec<u8>, start: usize, time: Time) -> Result<(), Fault
     Ok(())
 }
 
-/// Replaces a few bytes by others.
+/// Replaces `range` by a few bytes, which may have another length.
 fn replace(out: &mut Vec<u8>, range: Range<usize>, by: &[u8]) {
     let (end, old, new) = (out.len(), range.end, range.start + by.len());
     if new > old {

@@ -1,6 +1,6 @@
 //! Types of parsed fields, and conversions to them.
 //!
-//! A value that cannot be converted stays unchanged. So a `-` for a missing number loses no data and is no error.
+//! A value that cannot be converted stays unchanged. So a `-` in place of a number is neither lost nor an error.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -26,7 +26,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// Appends a text as a value of this type, or as text.
+    /// Appends a text as a value of this type, or as text if it cannot be converted.
     #[inline]
     pub(super) fn write_text(self, text: &[u8], out: &mut Vec<u8>) {
         let written = match self {
@@ -40,7 +40,7 @@ impl Kind {
         }
     }
 
-    /// Appends one MessagePack value as a value of this type, or unchanged.
+    /// Appends one MessagePack value as a value of this type, or unchanged if it cannot be converted.
     pub(super) fn write_value(self, value: &[u8], scratch: &mut Vec<u8>, out: &mut Vec<u8>) {
         if let Ok(text) = Reader::new(value).bytes() {
             return self.write_text(text, out);
@@ -72,7 +72,7 @@ impl Kind {
 /// Numbers with up to this many digits always fit into 64 bits.
 const SHORT_DIGITS: usize = 18;
 
-/// Appends the integer that `text` holds.
+/// Appends the integer that `text` holds. Returns `false`, and appends nothing, if it holds none.
 #[inline]
 pub(super) fn integer(text: &[u8], out: &mut Vec<u8>) -> bool {
     if (1..=SHORT_DIGITS).contains(&text.len()) {
@@ -101,7 +101,7 @@ fn long_integer(text: &[u8], out: &mut Vec<u8>) -> bool {
         write_int(out, number);
     } else {
         return match plain_float(text) {
-            // Only text in float notation: an integer beyond 64 bits would lose digits.
+            // Only a text in float notation is converted by way of a float. An integer beyond 64 bits would lose digits.
             Some(number) if text.contains(['.', 'e', 'E']) => cut_off(number, out),
             _ => false,
         };
@@ -123,7 +123,7 @@ fn trimmed(text: &[u8]) -> Option<&str> {
     std::str::from_utf8(text.trim_ascii()).ok()
 }
 
-/// A finite number. Names such as `inf` are refused.
+/// Parses a finite number. Names such as `inf` are refused.
 pub(super) fn plain_float(text: &str) -> Option<f64> {
     let digits = text.bytes().any(|byte| byte.is_ascii_digit());
     let number = text.parse::<f64>().ok()?;
@@ -152,7 +152,7 @@ fn float_of(value: &[u8]) -> Option<f64> {
 /// 2^63, the smallest float above the signed integers.
 const BEYOND: f64 = 9_223_372_036_854_775_808.0;
 
-/// Appends the integer part of a float, if 64 bits hold it.
+/// Appends the integer part of a float. Returns `false`, and appends nothing, if it does not fit into 64 bits.
 fn cut_off(number: f64, out: &mut Vec<u8>) -> bool {
     let fits = (-BEYOND..BEYOND).contains(&number);
     if fits {
@@ -161,7 +161,7 @@ fn cut_off(number: f64, out: &mut Vec<u8>) -> bool {
     fits
 }
 
-/// Appends the JSON text of a value; nil stays nil.
+/// Appends the JSON text of a value. Returns `false`, and appends nothing, for nil and for a value that has no JSON text.
 fn as_text(value: &[u8], scratch: &mut Vec<u8>, out: &mut Vec<u8>) -> bool {
     scratch.clear();
     if Reader::new(value).nil().is_ok() || json::write_value(value, 0, scratch).is_err() {
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_are_converted_exactly_or_stay() {
+    fn texts_are_converted_exactly_or_stay_unchanged() {
         for (from, to) in [
             ("0", "0"),
             ("007", "7"),

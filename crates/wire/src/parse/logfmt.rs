@@ -1,8 +1,8 @@
 //! logfmt: `key=value key="quoted \"value\"" key`, as Go's loggers and Heroku write it.
 //!
-//! Keys and values without quotes end at a space or a control character; a key also ends at `=`. A key without `=` is true. A
-//! key with `=` and nothing behind it is an empty text. In quotes, the escapes of JSON and Go (`\n`, `\u00fc`, `\x1b`) are
-//! resolved; an unknown one stays. A text without any `=` is not logfmt.
+//! Keys and values without quotes end at a space or a control character; a key also ends at `=`. A key without `=` has the value
+//! true. A key with `=` but without a value has an empty text. In quotes, the escapes of JSON and Go (`\n`, `\u00fc`, `\x1b`) are
+//! resolved; unknown escapes stay as they are. A text without any `=` is not logfmt.
 
 use memchr::{memchr, memchr2};
 
@@ -35,7 +35,7 @@ pub(super) fn fields(text: &[u8], fields: &mut Fields<'_>) -> Result<(), Fault> 
     }
 }
 
-/// The number of consecutive bytes from `at` on for which `fits` is true.
+/// Returns the number of consecutive bytes from the offset `at` for which `fits` is true.
 #[inline(always)]
 fn count(text: &[u8], at: usize, fits: impl Fn(u8) -> bool) -> usize {
     let rest = text.get(at..).unwrap_or_default();
@@ -43,7 +43,7 @@ fn count(text: &[u8], at: usize, fits: impl Fn(u8) -> bool) -> usize {
     end.unwrap_or(rest.len())
 }
 
-/// Appends the field with the value at `at`; returns the offset behind it.
+/// Appends the field `key` with the value at `at`, and returns the offset after the value.
 #[inline]
 fn value(text: &[u8], at: usize, key: &[u8], fields: &mut Fields<'_>) -> Result<usize, Fault> {
     if text.get(at) != Some(&b'"') {
@@ -116,7 +116,8 @@ fn unescape(mut text: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(text);
 }
 
-/// The character of `\uXXXX`, or of a pair of them, and the length of the escape.
+/// Returns the character of `\uXXXX`, or of a surrogate pair of two such escapes, and the length of the escape. Returns `None` if
+/// the digits are not hexadecimal.
 fn unicode(text: &[u8]) -> Option<(char, usize)> {
     let unit = hex(text.get(2..)?, 4)?;
     if let Some(character) = char::from_u32(unit) {
@@ -135,7 +136,7 @@ fn unicode(text: &[u8]) -> Option<(char, usize)> {
     }
 }
 
-/// The number of `count` hexadecimal digits at the start of `text`.
+/// Parses `count` hexadecimal digits at the start of `text`. Returns `None` if there are fewer.
 pub(super) fn hex(text: &[u8], count: usize) -> Option<u32> {
     let digits = text.get(..count)?.iter();
     digits

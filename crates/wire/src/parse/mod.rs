@@ -1,4 +1,4 @@
-//! Reads a text field of a record (JSON, logfmt, access logs, ...) and makes fields of it.
+//! Parses the text in a field of a record (JSON, logfmt, access logs, ...) into fields.
 //!
 //! `read -> decode -> send -> keep -> read back -> [process] -> encode -> write -> settle`
 //!
@@ -7,15 +7,16 @@
 //! {"host": "web-1", "level": "info", "ms": "12"}
 //! ```
 //!
-//! - The parsed field is removed (unless `keep`), the other fields are copied as bytes in their order, and the new fields
-//!   follow. A new field replaces an existing one with its name. Names that occur twice in the text stay twice.
-//! - The event time changes if the record has the field of `time` and it holds a time. The field is then removed (unless
-//!   `time.keep`). Metadata beside the time stay.
+//! - The field with the text is removed (unless `keep`), the other fields are copied as bytes in their order, and the parsed
+//!   fields follow. A parsed field replaces other fields with its name. A name that occurs twice in the text occurs twice in
+//!   the record.
+//! - If the parsed field that the option `time` names holds a time, it becomes the event time and is removed (unless
+//!   `time.keep`). Metadata next to the event time is kept.
 //! - Text that is not UTF-8 stays as it is, as in [`crate::json`].
-//! - A text that does not have the format is a [`Fault`] with its place, and the output is unchanged.
+//! - If a text does not have the format, the result is a [`Fault`] with the offset of the error, and the output is unchanged.
 //!
-//! One pass over the text, without a tree, and without allocations once the buffers of a [`Parser`] have grown. Time and memory
-//! are linear in the size of the record, also for regular expressions. No I/O, no clock.
+//! A text is parsed in one pass, without a tree, and without allocations once the buffers of a [`Parser`] have grown. Time and
+//! memory are linear in the size of the record, even for regular expressions. There is no I/O and no clock.
 
 mod access;
 mod fault;

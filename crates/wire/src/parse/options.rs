@@ -36,10 +36,10 @@ pub enum TextFormat {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum OnError {
-    /// It is passed on unchanged, and counted.
+    /// The record is passed on unchanged, and counted.
     #[default]
     Keep,
-    /// It leaves by the port `NAME.rejected`.
+    /// The record leaves by the port `NAME.rejected`.
     Reject,
 }
 
@@ -49,12 +49,13 @@ pub enum OnError {
 pub struct TimeOptions {
     /// Name of the parsed field that holds the time. Default: `time`.
     pub field: Option<String>,
-    /// Format of the time: strftime as in Fluentd (`%d/%b/%Y:%H:%M:%S %z`; `%L` and `%N` are fractions of any length),
-    /// `iso8601` or `rfc3339`, `unix`, `unix_ms`, `unix_us`, `unix_ns`, `auto` (RFC 3339, the time of access logs, or a number
-    /// of seconds or milliseconds since 1970 after 1973), or `none` (the field is not a time). Default: `auto`, and the time
-    /// of access logs for apache and nginx.
+    /// Format of the time: strftime as in Fluentd (`%d/%b/%Y:%H:%M:%S %z`; `%L` and `%N` are fractions of any length), `iso8601` or
+    /// `rfc3339`, `unix`, `unix_ms`, `unix_us`, `unix_ns`, `auto` (RFC 3339, the time of access logs, or a number of seconds or
+    /// milliseconds since 1970 that is a time in 1973 or later), or `none` (the field is not a time). Default: the time of access
+    /// logs for apache and nginx, and `auto` for all other formats.
     pub format: Option<String>,
-    /// Time zone of times in this field without a zone, such as `Europe/Berlin` or `+09:00`. Default: `timezone` of the node.
+    /// Time zone of times without a zone in this field, such as `Europe/Berlin` or `+09:00`. Default: the option `timezone` of the
+    /// node.
     pub timezone: Option<String>,
     /// Whether the field stays in the record. Default: `false`.
     pub keep: bool,
@@ -64,34 +65,35 @@ pub struct TimeOptions {
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ParseOptions {
-    /// Field whose text is parsed. Default: `.message`, which is the text of a line.
+    /// Field whose text is parsed. Default: `.message`. The text of a line is its `.message`.
     #[serde(default = "message")]
     pub field: FieldPath,
     /// Format of the text: `json`, `regex`, `logfmt`, `ltsv`, `csv`, `tsv`, `syslog`, `apache` or `nginx`.
     #[serde(rename = "as")]
     pub format: TextFormat,
-    /// Regular expression of `as: regex`; its named groups, such as `(?<level>\\w+)`, become fields. A group that takes no part
-    /// in the match is left out. It runs in linear time, so it has no look-around and no back-references.
+    /// Regular expression of `as: regex`. Its named groups, such as `(?<level>\\w+)`, become fields. A group that does not take
+    /// part in the match is left out. Matching takes linear time, so look-around and back-references are not supported.
     #[serde(default)]
     pub pattern: Option<String>,
-    /// Names of the values of `as: csv` and `as: tsv`, in their order.
+    /// Names of the values of `as: csv` and `as: tsv`, in the order of the values.
     #[serde(default)]
     pub columns: Option<Vec<String>>,
-    /// Types of parsed fields: `integer`, `float`, `boolean` or `string`, such as `{ size: integer }`. A value that is none
-    /// of its type stays as it is. Default: text; what JSON says for json; integers for `code` and `size` of apache and nginx.
+    /// Types of parsed fields: `integer`, `float`, `boolean` or `string`, such as `{ size: integer }`. A value that cannot be
+    /// converted stays as it is. Default: text for all fields. Exceptions: json keeps the types of the text, and `code` and `size`
+    /// of apache and nginx are integers.
     #[serde(default)]
     pub types: BTreeMap<String, Kind>,
-    /// Parsed field that becomes the event time. Default: the field `time`, if it holds a time that `auto` knows. If this option
-    /// is given, a field that does not hold such a time is an error of the record. A record without the field keeps its time.
+    /// Parsed field that becomes the event time. Default: the field `time`, if it holds a time that `auto` can read. If this option
+    /// is set and the field does not hold such a time, `on_error` applies to the record. A record without the field keeps its time.
     #[serde(default)]
     pub time: Option<TimeOptions>,
     /// Time zone of times without a zone, such as `Europe/Berlin` or `+09:00`. Default: the top-level `timezone`.
     #[serde(default)]
     pub timezone: Option<String>,
-    /// Field that gets the parsed fields as a map, such as `.http`. Default: they become fields of the record.
+    /// Field that gets the parsed fields as a map, such as `.http`. Default: the parsed fields become fields of the record.
     #[serde(default)]
     pub into: Option<FieldPath>,
-    /// Whether the parsed field stays in the record. Default: `false`.
+    /// Whether the field whose text is parsed stays in the record. Default: `false`.
     #[serde(default)]
     pub keep: bool,
     /// Handling of a record whose text does not have the format: `keep` (it is passed on unchanged, and counted) or `reject`
@@ -105,7 +107,7 @@ fn message() -> FieldPath {
 }
 
 impl ParseOptions {
-    /// The options for a format, with the defaults of all others.
+    /// Returns the options for a format, with the defaults of all other options.
     pub fn new(format: TextFormat) -> Self {
         Self {
             field: message(),
@@ -121,7 +123,7 @@ impl ParseOptions {
         }
     }
 
-    /// Refuses options that the format does not use, and missing ones that it needs.
+    /// Refuses options that have no effect with the format, and missing options that it needs.
     pub(super) fn check(&self) -> Result<(), OptionError> {
         let unused = |option, only| {
             let message = format!("`{option}` has no effect with this format");
@@ -161,7 +163,7 @@ impl ParseOptions {
         Ok(())
     }
 
-    /// The name of `into`.
+    /// Returns the name in the option `into`. Fails if it is not a top-level field.
     pub(super) fn name_of_into(&self) -> Result<Option<&str>, OptionError> {
         let Some(path) = &self.into else {
             return Ok(None);
@@ -178,7 +180,7 @@ impl ParseOptions {
     }
 }
 
-/// A name of a parsed field, with or without a leading dot.
+/// Parses the name of a parsed field, which may begin with a dot.
 pub(super) fn name(text: &str, option: &'static str) -> Result<String, OptionError> {
     let path: FieldPath = text.parse().map_err(|error| {
         OptionError::new(

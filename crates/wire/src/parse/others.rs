@@ -1,4 +1,4 @@
-//! The fields of a record besides the parsed one: which of them a parsed field replaces.
+//! The fields of a record other than the one whose text is parsed. A parsed field replaces those that have its name.
 
 use std::ops::Range;
 
@@ -7,30 +7,30 @@ use crate::msgpack::Reader;
 
 /// Up to this many fields are compared one by one. More are sorted, so that no record takes quadratic time.
 const FEW: usize = 16;
-/// At most this many places keep their memory for the next record.
+/// The number of entries for which each buffer keeps its memory for the next record.
 const KEPT: usize = 1 << 12;
 
-/// The places of the other fields in the output. Each takes four bytes, and a field takes at least two.
+/// The offsets of the other fields in the output. An offset takes four bytes, and a field at least two.
 #[derive(Debug, Default)]
 pub(super) struct Others {
-    /// The offset of the first one in the output.
+    /// The offset of the first of these fields in the output.
     base: usize,
-    /// A bit for the hash of each name. If the bit of a name is not set, no field has it.
+    /// A set of hashes of the names, as bits. If the bit of a name is not set, no field has the name.
     names: u64,
     /// The offsets of all fields, relative to `base`.
     places: Vec<u32>,
-    /// The same offsets, sorted by name. Filled only if there are more than [`FEW`] and a name was looked up.
+    /// The same offsets, sorted by name. It is filled only if there are more than [`FEW`] fields and a name was looked up.
     sorted: Vec<u32>,
     /// For each entry of `sorted`: whether its name was looked up before.
     seen: Vec<bool>,
     /// The offsets of replaced fields.
     replaced: Vec<u32>,
-    /// The ranges behind a nested field. Buffer for the function that removes it.
+    /// A buffer for the function that removes a nested field from its map.
     pub(super) behind: Vec<Range<usize>>,
 }
 
 impl Others {
-    /// Begins a record whose other fields begin at `base`.
+    /// Starts a record whose other fields begin at the offset `base` of the output.
     pub(super) fn begin(&mut self, base: usize) {
         self.base = base;
         self.names = 0;
@@ -42,7 +42,7 @@ impl Others {
         self.seen.shrink_to(KEPT);
     }
 
-    /// Adds the field at `at` of the output; its name is `None` if it is not text.
+    /// Adds the field at the offset `at` of the output. `name` is `None` if its key is not text.
     #[inline]
     pub(super) fn push(&mut self, name: Option<&[u8]>, at: usize) {
         self.names |= name.map_or(0, bit);
@@ -51,7 +51,7 @@ impl Others {
             .push(u32::try_from(at - self.base).unwrap_or(u32::MAX));
     }
 
-    /// Notes that a parsed field has this name, so it replaces those in the output.
+    /// Marks the other fields with this name as replaced by a parsed field.
     #[inline(always)]
     pub(super) fn replace(&mut self, name: &[u8], out: &[u8]) {
         if self.names & bit(name) != 0 {
@@ -88,7 +88,7 @@ impl Others {
         }
     }
 
-    /// Removes the replaced fields from the output; returns their number.
+    /// Removes the replaced fields from the output, and returns their number.
     pub(super) fn remove_replaced(&mut self, out: &mut Vec<u8>) -> Result<u32, Fault> {
         if self.replaced.is_empty() {
             return Ok(0);
@@ -120,14 +120,14 @@ impl Others {
     }
 }
 
-/// One of 64 bits, by the length and the ends of a name.
+/// Returns one of 64 bits, chosen by the length, the first byte and the last byte of a name.
 #[inline(always)]
 fn bit(name: &[u8]) -> u64 {
     let end = |byte: Option<&u8>| usize::from(byte.copied().unwrap_or(0));
     1 << ((name.len() ^ (end(name.first()) << 2) ^ end(name.last())) & 63)
 }
 
-/// The name of the field at `at`; `None` if its key is not text.
+/// Returns the name of the field at `at`, or `None` if its key is not text.
 fn key_at(out: &[u8], at: usize) -> Option<&[u8]> {
     Reader::at(out, at).bytes().ok()
 }

@@ -1,4 +1,4 @@
-//! JSON and syslog, whose codecs write a whole map at once.
+//! JSON and syslog. Their codecs write a whole map instead of single fields.
 
 use jiff::tz::TimeZone;
 use memchr::memmem::Finder;
@@ -14,7 +14,7 @@ use crate::{
     syslog::{Parsed, Parser, Received},
 };
 
-/// A buffer keeps at most this many bytes of memory for the next record.
+/// The number of bytes that a buffer may keep for the next record.
 const KEPT_BYTES: usize = 1 << 20;
 
 /// Reads JSON objects.
@@ -22,7 +22,7 @@ const KEPT_BYTES: usize = 1 << 20;
 pub(super) struct Json {
     /// Searches for the name of the field that holds the time.
     time: Option<Finder<'static>>,
-    /// The object as MessagePack, if it is not the record itself.
+    /// The object as MessagePack, if it was not written directly into the output.
     map: Vec<u8>,
 }
 
@@ -39,8 +39,8 @@ impl Json {
         }
     }
 
-    /// Reads an object. Returns true if it was written at `at` of the output, in place of the empty map there. Otherwise
-    /// [`Json::map`] holds it, and `out` is unchanged.
+    /// Reads an object. Returns `true` if it was written at `at` of the output, in place of the empty map there. Returns `false` if
+    /// [`Json::map`] holds the object instead: always without `direct`, and if the object may contain the field of the time.
     #[inline]
     pub(super) fn read(
         &mut self,
@@ -60,7 +60,8 @@ impl Json {
         out.truncate(at);
         object(text, out)?;
         let map = out.get(at..).unwrap_or_default();
-        // The name may also occur within a text or a nested object. The object is then handled like one with the field.
+        // The name may also be found in a text or a nested object. Such an object takes the slower path without need, but with the
+        // same result.
         if self
             .time
             .as_ref()
@@ -74,13 +75,13 @@ impl Json {
         Ok(false)
     }
 
-    /// The object that was read last.
+    /// Returns the object that was read last, if [`Json::read`] returned `false`.
     pub(super) fn map(&self) -> &[u8] {
         &self.map
     }
 }
 
-/// Appends an object. It must be the whole text.
+/// Appends an object, which must be the whole text.
 #[inline]
 fn object(text: &[u8], out: &mut Vec<u8>) -> Result<(), Fault> {
     let blank = text.len() - text.trim_ascii_start().len();
@@ -104,7 +105,7 @@ fn object(text: &[u8], out: &mut Vec<u8>) -> Result<(), Fault> {
 #[derive(Debug)]
 pub(super) struct Syslog {
     parser: Parser,
-    /// The message as an entry, if it is not the record itself.
+    /// A buffer for the message as an entry, if the record also has other fields.
     entry: Vec<u8>,
 }
 
@@ -116,7 +117,7 @@ impl Syslog {
         }
     }
 
-    /// Appends the whole record.
+    /// Appends a message as a complete entry.
     pub(super) fn append(
         &mut self,
         text: &[u8],
@@ -134,7 +135,7 @@ impl Syslog {
         }
     }
 
-    /// Appends the fields of a message.
+    /// Appends the fields of a message to those of the record.
     pub(super) fn fields(&mut self, text: &[u8], fields: &mut Fields<'_>) -> Result<(), Fault> {
         let mut entry = std::mem::take(&mut self.entry);
         entry.clear();

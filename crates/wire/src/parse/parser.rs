@@ -1,4 +1,4 @@
-//! Parses one record: writes its head and other fields, then the parsed fields, then the counts.
+//! Parses one record: writes its head and other fields, then the parsed fields, and finally the lengths of the maps.
 
 use jiff::tz::TimeZone;
 use millstream_record::Time;
@@ -19,7 +19,7 @@ use super::{
 };
 use crate::msgpack::write_str;
 
-/// Parses records. Its buffers are reused, so that it allocates nothing per record.
+/// Parses records. The buffers are reused, so there are no allocations per record.
 #[derive(Debug)]
 pub struct Parser {
     joint: Joint,
@@ -27,7 +27,7 @@ pub struct Parser {
     meaning: Meaning,
     stamps: Stamps,
     others: Others,
-    /// A text with its escapes resolved, or a map that is not part of the record yet.
+    /// A buffer for a text with its escapes resolved, or for a map that is not part of the record yet.
     scratch: Vec<u8>,
     on_error: OnError,
 }
@@ -46,11 +46,11 @@ enum Text {
 }
 
 impl Parser {
-    /// A parser for these options; times without a zone are in `zone` ([`ParseOptions::time`] may name one, which the
-    /// caller looks up).
+    /// Creates a parser for these options. Times without a zone are in `zone`, which the caller looks up from the options, as
+    /// [`ParseOptions::time`] may name one.
     ///
     /// # Errors
-    /// [`OptionError`]: an option that the format does not have, a missing one, or one with a wrong value.
+    /// If the format does not use an option, or needs a missing one, or if an option has a wrong value.
     pub fn new(options: &ParseOptions, zone: TimeZone) -> Result<Self, OptionError> {
         options.check()?;
         let into = options.name_of_into()?;
@@ -109,7 +109,7 @@ impl Parser {
         })
     }
 
-    /// The handling of a record whose text does not have the format.
+    /// Returns how to handle a record whose text does not have the format.
     pub fn on_error(&self) -> OnError {
         self.on_error
     }
@@ -118,7 +118,7 @@ impl Parser {
     /// gets `received`.
     ///
     /// # Errors
-    /// [`Fault`]: then `out` is unchanged.
+    /// If the text cannot be parsed. In that case, `out` is unchanged.
     pub fn entry(
         &mut self,
         input: Input<'_>,
@@ -148,7 +148,7 @@ impl Parser {
             others,
             plain,
         } = begun;
-        // Whether the record has no fields but the parsed ones.
+        // Whether the record has no other fields than the parsed ones.
         let alone = others == 0 && self.joint.into.is_none();
         if let Text::Syslog(syslog) = &mut self.text
             && alone
@@ -219,5 +219,5 @@ impl Text {
     }
 }
 
-/// A buffer keeps at most this many bytes of memory for the next record.
+/// The number of bytes that the buffer may keep for the next record.
 const SCRATCH_BYTES: usize = 1 << 20;

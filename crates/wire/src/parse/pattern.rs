@@ -1,7 +1,7 @@
 //! Regular expressions: each named group becomes a field.
 //!
-//! The engine runs in linear time. A text that is UTF-8 is matched by characters. Other text is matched by bytes, so that one
-//! invalid byte in a line does not prevent a match of `[^ ]*`. For ASCII both give the same result, and bytes are faster.
+//! Matching takes linear time. A UTF-8 text is matched by characters. Any other text is matched by bytes, so that an invalid byte
+//! in a line does not prevent a match of `[^ ]*`. For ASCII both give the same result, and bytes are faster.
 
 use regex::bytes::{CaptureLocations, Regex, RegexBuilder};
 
@@ -14,7 +14,7 @@ use super::{
 #[derive(Debug)]
 pub(super) struct Pattern {
     characters: Matcher,
-    /// The same expression for bytes; `None` if it uses character classes that need UTF-8.
+    /// The same expression for bytes, or `None` if it uses character classes that need UTF-8.
     bytes: Option<Matcher>,
     /// The named groups.
     groups: Box<[(usize, Slot)]>,
@@ -23,7 +23,7 @@ pub(super) struct Pattern {
 #[derive(Debug)]
 struct Matcher {
     regex: Regex,
-    /// The groups of the last match.
+    /// The offsets of the groups in the last match.
     places: CaptureLocations,
 }
 

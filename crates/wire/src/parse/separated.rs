@@ -4,8 +4,8 @@
 //! - CSV: RFC 4180, one record. A value in quotes may hold commas, newlines and doubled quotes.
 //! - TSV: values between tabs, without quotes, as in Fluentd and in text/tab-separated-values.
 //!
-//! In CSV and TSV an empty value without quotes is missing: its field is left out, as are those of columns beyond the last
-//! value. A value beyond the last column is an error, because it would be lost.
+//! In CSV and TSV, an empty value without quotes is missing. Its field is left out, and so are the fields of columns after the last
+//! value. A value after the last column is an error, because it would be lost.
 
 use memchr::memchr;
 
@@ -36,7 +36,7 @@ pub(super) fn ltsv(text: &[u8], fields: &mut Fields<'_>) -> Result<(), Fault> {
     }
 }
 
-/// Appends the fields of a line of TSV.
+/// Appends the fields of a TSV line.
 pub(super) fn tsv(text: &[u8], columns: &[Slot], fields: &mut Fields<'_>) -> Result<(), Fault> {
     if text.is_empty() {
         return Err(Fault::at(0, "a value"));
@@ -58,7 +58,7 @@ pub(super) fn tsv(text: &[u8], columns: &[Slot], fields: &mut Fields<'_>) -> Res
     }
 }
 
-/// Appends the fields of a record of CSV.
+/// Appends the fields of a CSV record.
 pub(super) fn csv(text: &[u8], columns: &[Slot], fields: &mut Fields<'_>) -> Result<(), Fault> {
     if text.is_empty() {
         return Err(Fault::at(0, "a value"));
@@ -85,7 +85,7 @@ pub(super) fn csv(text: &[u8], columns: &[Slot], fields: &mut Fields<'_>) -> Res
     }
 }
 
-/// Appends the field with the value in quotes that begins at `start`; returns the offset behind the closing quote.
+/// Appends the field with the value that begins after the opening quote, at `start`. Returns the offset after the closing quote.
 fn quoted(
     text: &[u8],
     start: usize,
@@ -105,7 +105,7 @@ fn quoted(
             fields.scratch.clear();
             doubled = true;
         }
-        // Of a doubled quote, one belongs to the value.
+        // The first quote of a pair belongs to the value, the second one is skipped.
         let part = text.get(from..at).unwrap_or_default();
         fields.scratch.extend_from_slice(part);
         at += 1;
@@ -124,7 +124,7 @@ fn quoted(
     Ok(at)
 }
 
-/// The fault for a value at `offset` that has no column.
+/// Returns the error about a value at `offset` that has no column.
 fn beyond(offset: usize) -> Fault {
     Fault::at(offset, "no more values than `columns` names")
 }

@@ -1,14 +1,14 @@
-//! The time formats of strptime, compiled once.
+//! Time formats as in strptime, which are compiled once.
 //!
-//! jiff's own strptime lacks three features that Fluentd's users expect: fractions without a fixed place (`%L`, `%N`), `Z` for
-//! `%z`, and years that follow from the receive time. Calendars and zones are jiff's.
+//! jiff's own strptime lacks three features that users of Fluentd expect: fractions of any length at any position (`%L`, `%N`), `Z`
+//! for `%z`, and years that are derived from the receive time. Calendars and time zones are jiff's.
 //!
 //! ```text
 //! %Y %y %m %b %B %h %d %e      year, month (number or English name), day
 //! %H %k %I %l %p %P %M %S      hour (of 24 or 12, with AM or PM), minute, second (60 is the next minute)
 //! %L %N %f %3N ...             digits of a fraction, any number of them
-//! %z %:z %Z                    Z, UTC, GMT, +hh:mm, +hhmm, +hh, or a name (EST, CET, JST, ...): a name of the configured zone
-//!                              means that zone, others are those of `zone`, and an unknown one is an error
+//! %z %:z %Z                    Z, UTC, GMT, +hh:mm, +hhmm, +hh, or a name (EST, CET, JST, ...): a name that the configured zone
+//!                              uses means that zone, others are looked up in `crate::zone`, and an unknown one is an error
 //! %s %Q                        seconds, milliseconds since 1970
 //! %F %T %D %R                  %Y-%m-%d, %H:%M:%S, %m/%d/%y, %H:%M
 //! %a %A %j %%                  a day of the week (not checked), a day of the year (not used), %
@@ -30,7 +30,7 @@ enum Item {
     Byte(u8),
     /// Any white space, or none.
     Space,
-    /// `T` or a space between date and time.
+    /// The separator of date and time: `T` or a space.
     Between,
     Year,
     ShortYear,
@@ -43,10 +43,10 @@ enum Item {
     Minute,
     Second,
     Fraction,
-    /// A dot or comma and a fraction, or nothing.
+    /// A fraction after a dot or comma, or nothing.
     OptionalFraction,
     Zone,
-    /// As `Zone`, or nothing.
+    /// Like `Zone`, or nothing.
     OptionalZone,
     Letters,
     Digits,
@@ -58,9 +58,9 @@ enum Item {
 #[derive(Clone, Debug)]
 pub(super) struct Strptime {
     items: Vec<Item>,
-    /// Whether the year follows from the receive time.
+    /// Whether the format has no year, so that it is derived from the receive time.
     pub(super) yearless: bool,
-    /// Whether two texts that differ only in their fraction differ only in the nanoseconds.
+    /// Whether the fraction determines only the nanoseconds. If so, a cached second can be reused for texts with another fraction.
     pub(super) repeats: bool,
 }
 
@@ -72,7 +72,7 @@ pub(super) struct Read {
     pub(super) fraction: (usize, usize),
 }
 
-/// The parts of a time that were read.
+/// The parts of a time that have been read so far.
 #[derive(Default)]
 struct Parts<'t> {
     year: Option<i64>,
@@ -90,11 +90,11 @@ struct Parts<'t> {
     since_1970: Option<i64>,
 }
 
-/// Half a year in seconds. A date without a year that is this close to the receive time belongs to the same year.
+/// Half a year in seconds. If a date without a year is at most this far from the receive time, no other year brings it closer.
 pub(super) const HALF_YEAR: i64 = 180 * 86_400;
 
 impl Strptime {
-    /// RFC 3339 and similar forms: a space instead of the `T`, a comma before the fraction, no fraction, no zone.
+    /// RFC 3339 and its variants: a space instead of the `T`, a comma before the fraction, no fraction, no zone.
     pub(super) fn iso8601() -> Self {
         use Item::{
             Between, Byte, Day, Hour, Minute, Month, OptionalFraction, OptionalZone, Second, Year,
@@ -123,7 +123,7 @@ impl Strptime {
     /// Compiles a format.
     ///
     /// # Errors
-    /// A text that names the unknown or missing part of the format.
+    /// If a part of the format is unknown, or a necessary one is missing; the text names the part.
     pub(super) fn compile(format: &str) -> Result<Self, String> {
         let mut items = Vec::new();
         let mut characters = format.chars();
@@ -164,11 +164,11 @@ impl Strptime {
         })
     }
 
-    /// The time in `text`, which must match as a whole. A time without a zone is in `zone`. A date without a year gets the year
-    /// that brings it closest to `now`.
+    /// Reads the time in `text`, which must match completely. A time without a zone is in `zone`. A date without a year gets the
+    /// year that brings it closest to `now`.
     ///
     /// # Errors
-    /// [`Fault::Time`] or [`Fault::Zone`].
+    /// [`Fault::Zone`] if only the name of the time zone is unknown, otherwise [`Fault::Time`].
     pub(super) fn read(&self, text: &[u8], zone: &TimeZone, now: Time) -> Result<Read, Fault> {
         let mut parts = Parts {
             month: 1,
@@ -195,7 +195,7 @@ impl Strptime {
     }
 }
 
-/// Compiles the directive behind a `%`.
+/// Compiles the directive after a `%`.
 fn directive(characters: &mut std::str::Chars<'_>, items: &mut Vec<Item>) -> Result<(), String> {
     let mut letters = characters.skip_while(|c| matches!(c, '0'..='9' | '-' | ':' | '^' | '_'));
     let Some(letter) = letters.next() else {
@@ -238,7 +238,8 @@ fn directive(characters: &mut std::str::Chars<'_>, items: &mut Vec<Item>) -> Res
 }
 
 impl<'t> Parts<'t> {
-    /// Reads one piece at the start of `text`; returns the text after it. `whole` is the length of the complete text.
+    /// Reads one piece at the start of `text`, and returns the text after it. `whole` is the length of the complete text. Returns
+    /// `None` if the text does not match.
     fn take(&mut self, item: &Item, text: &'t [u8], whole: usize) -> Option<&'t [u8]> {
         let number = |place: &mut i64, digits: usize| {
             let text = text.trim_ascii_start();
@@ -338,7 +339,7 @@ impl<'t> Parts<'t> {
         }
     }
 
-    /// The seconds since 1970.
+    /// Returns the seconds since 1970, or `None` if the parts are not a valid time.
     fn seconds(&self, zone: &TimeZone, now: Time) -> Option<i64> {
         if let Some(seconds) = self.since_1970 {
             return Some(seconds);
@@ -385,14 +386,15 @@ impl<'t> Parts<'t> {
                 Some(stamp) => Ok(stamp),
                 None => at(named(name)?)?,
             },
-            // If clocks are set back and the time occurs twice, the earlier one.
+            // If the clocks are set back and the time occurs twice, the earlier one is used.
             (None, None) => zone.to_ambiguous_timestamp(civil).compatible(),
         };
         Some(stamp.ok()?.as_second() + leap)
     }
 }
 
-/// The time in `zone`, if `zone` itself uses this name at that time: `CST` is another zone in Shanghai than in Chicago.
+/// Returns the time in `zone` if `zone` itself uses this name at that time. For example, `CST` is a different zone in Shanghai than
+/// in Chicago.
 fn in_own_zone(civil: DateTime, zone: &TimeZone, name: &[u8]) -> Option<Timestamp> {
     let is_named = |stamp: &Timestamp| {
         let info = zone.to_offset_info(*stamp);
@@ -404,7 +406,7 @@ fn in_own_zone(civil: DateTime, zone: &TimeZone, name: &[u8]) -> Option<Timestam
 }
 
 trait Letters {
-    /// The text behind the letters at its start.
+    /// Returns the text after the letters at its start.
     fn trim_start_letters(&self) -> &Self;
 }
 
@@ -416,7 +418,7 @@ impl Letters for [u8] {
     }
 }
 
-/// A number of one to `digits` digits, and the text after it.
+/// Reads a number of one to `digits` digits. Returns the number, and the text after it.
 fn number(text: &[u8], digits: usize) -> Option<(i64, &[u8])> {
     let (mut value, mut rest) = (0, text);
     for _ in 0..digits {
@@ -438,7 +440,7 @@ fn two_digits(text: &[u8]) -> Option<(i64, &[u8])> {
     }
 }
 
-/// The nanoseconds of a fraction with at least one digit, and the text after it. Digits after the ninth are ignored.
+/// Reads a fraction of at least one digit. Returns its nanoseconds, and the text after it. Digits after the ninth are ignored.
 pub(super) fn nanos(text: &[u8]) -> Option<(u32, &[u8])> {
     let (mut nanos, mut unit, mut rest) = (0, 100_000_000, text);
     while let [digit @ b'0'..=b'9', behind @ ..] = rest {
@@ -449,7 +451,7 @@ pub(super) fn nanos(text: &[u8]) -> Option<(u32, &[u8])> {
     (rest.len() < text.len()).then_some((nanos, rest))
 }
 
-/// A month by the first three letters of its name, and the text after its name.
+/// Reads the name of a month, which is identified by its first three letters. Returns the month, and the text after its name.
 fn month_name(text: &[u8]) -> Option<(i64, &[u8])> {
     const NAMES: &[u8; 36] = b"janfebmaraprmayjunjulaugsepoctnovdec";
     let text = text.trim_ascii_start();

@@ -1,4 +1,4 @@
-//! Event times of parsed fields. Recent seconds are remembered, because the times of a stream repeat them.
+//! Reads the event time from a parsed field. The last seconds are cached, because the times of many records are in the same second.
 
 use jiff::tz::TimeZone;
 use millstream_record::Time;
@@ -10,13 +10,13 @@ use super::{
 };
 use crate::msgpack::Reader;
 
-/// The number of remembered seconds per format. Several, because records of different senders interleave.
+/// The number of cached seconds per format. There are several, because records of different senders interleave.
 const SLOTS: usize = 4;
-/// Longer texts are not remembered.
+/// Longer texts are not cached.
 const TEXT_BYTES_MAX: usize = 64;
-/// The time of access logs.
+/// The time format of access logs.
 const ACCESS: &str = "%d/%b/%Y:%H:%M:%S %z";
-/// The same with the brackets around it.
+/// The time format of access logs, with the brackets around it.
 const BRACKETED: &str = "[%d/%b/%Y:%H:%M:%S %z]";
 
 /// Converts texts and values to times.
@@ -25,7 +25,7 @@ pub(super) struct Stamps {
     formats: Vec<Remembered>,
     unit: Unit,
     zone: TimeZone,
-    /// Whether the field stays.
+    /// Whether the field stays in the record.
     pub(super) keep: bool,
     /// Whether a field that does not hold a time is an error.
     pub(super) required: bool,
@@ -36,14 +36,14 @@ pub(super) struct Stamps {
 enum Unit {
     /// Numbers are not times.
     None,
-    /// A unit, in nanoseconds.
+    /// Numbers have this unit, in nanoseconds.
     Of(i64),
-    /// Seconds or milliseconds, by the size of the number.
+    /// Numbers are seconds or milliseconds, depending on their size.
     Auto,
 }
 
 impl Stamps {
-    /// The times of a field in `format`; times without a zone are in `zone`.
+    /// Creates the converter for the time field of a text in `format`. Times without a zone are in `zone`.
     pub(super) fn new(
         options: Option<&TimeOptions>,
         format: TextFormat,
@@ -75,7 +75,7 @@ impl Stamps {
         })
     }
 
-    /// The time that a text holds.
+    /// Returns the time in a text, or `None` if it is not a time.
     pub(super) fn text(&mut self, text: &[u8], now: Time) -> Option<Time> {
         let zone = &self.zone;
         let mut formats = self.formats.iter_mut();
@@ -84,7 +84,7 @@ impl Stamps {
             .or_else(|| self.digits(text))
     }
 
-    /// Why a MessagePack value or a text holds no time.
+    /// Returns the reason why a MessagePack value or a text is not a time.
     pub(super) fn fault(&self, text: &[u8], now: Time) -> Fault {
         let text = Reader::new(text).bytes().unwrap_or(text);
         let faults = self
@@ -97,7 +97,7 @@ impl Stamps {
         }
     }
 
-    /// The time that a MessagePack value holds.
+    /// Returns the time in a MessagePack value, or `None` if it is not a time.
     pub(super) fn value(&mut self, value: &[u8], now: Time) -> Option<Time> {
         let reader = Reader::new(value);
         if let Ok(text) = { reader }.bytes() {
@@ -109,7 +109,7 @@ impl Stamps {
         self.float({ reader }.float().ok()?)
     }
 
-    /// A number as text. No digit of its fraction is lost.
+    /// Reads a text that is a number, without losing digits of its fraction to a float.
     fn digits(&self, text: &[u8]) -> Option<Time> {
         if self.unit == Unit::None {
             return None;
@@ -134,12 +134,12 @@ impl Stamps {
         }
     }
 
-    /// The nanoseconds of the unit of a number.
+    /// Returns the unit of a number in nanoseconds, or `None` if the number is not a time.
     fn unit(&self, number: i64) -> Option<i64> {
         match self.unit {
             Unit::None => None,
             Unit::Of(nanos) => Some(nanos),
-            // The years 1973 to 5138 in seconds, then 1973 to 5138 in milliseconds.
+            // Both ranges cover the years 1973 to 5138: the first one in seconds, the second one in milliseconds.
             Unit::Auto => match number {
                 100_000_000..100_000_000_000 => Some(1_000_000_000),
                 100_000_000_000..100_000_000_000_000 => Some(1_000_000),
@@ -152,7 +152,7 @@ impl Stamps {
         number.checked_mul(self.unit(number)?).map(Time)
     }
 
-    /// A float is precise to a microsecond for current times.
+    /// Converts a float. For current times, it has a precision of about a microsecond.
     fn float(&self, number: f64) -> Option<Time> {
         const MICROS_MAX: f64 = (i64::MAX / 1000) as f64;
         let unit = self.unit(number as i64)?;
@@ -171,7 +171,7 @@ fn strftime(format: &str) -> Result<Strptime, OptionError> {
     })
 }
 
-/// A format and the texts of the last seconds.
+/// A format, and a cache of the last seconds that were read.
 #[derive(Debug)]
 struct Remembered {
     format: Strptime,
@@ -179,7 +179,7 @@ struct Remembered {
     next: usize,
 }
 
-/// The text of a remembered second, without its fraction.
+/// A cached second: the text before and after its fraction, and the seconds since 1970.
 #[derive(Debug, Default)]
 struct Second {
     before: Vec<u8>,
@@ -239,7 +239,7 @@ impl Remembered {
 }
 
 impl Second {
-    /// The nanoseconds, if `text` is in this second.
+    /// Returns the nanoseconds if `text` is in this second.
     #[inline]
     fn nanos(&self, text: &[u8]) -> Option<u32> {
         let rest = text.strip_prefix(&*self.before)?;
@@ -251,7 +251,7 @@ impl Second {
     }
 }
 
-/// A time in the range of [`Time`].
+/// Returns the time, or `None` if it is outside the range of [`Time`].
 fn time(seconds: i64, nanos: u32) -> Option<Time> {
     let whole = seconds.checked_mul(1_000_000_000)?;
     whole.checked_add(i64::from(nanos)).map(Time)
@@ -275,7 +275,7 @@ mod tests {
         Stamps::new(Some(&options), TextFormat::Json, zone).unwrap()
     }
 
-    /// Reads each text twice: the second time it may be remembered.
+    /// Reads each text twice, because the second result may come from the cache.
     fn read(format: &str, text: &str) -> Option<String> {
         let mut stamps = stamps(format, "Europe/Berlin");
         let time = stamps.text(text.as_bytes(), NOW);
@@ -283,7 +283,7 @@ mod tests {
         time.map(|time| crate::rfc3339::timestamp(time).to_string())
     }
 
-    /// Format, text, time.
+    /// A format, a text and the time in it.
     const READ: &[(&str, &str, &str)] = &[
         (
             "%d/%b/%Y:%H:%M:%S %z",
@@ -341,7 +341,7 @@ mod tests {
             "2026-11-23 12:03:24 JST",
             "2026-11-23T03:03:24Z",
         ),
-        // Both of these exist in Berlin: the clocks go back.
+        // In Berlin, this time occurs twice on that day, because the clocks are set back.
         (
             "%F %T %Z",
             "2026-10-25 02:30:00 CEST",
@@ -426,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_of_the_configured_zone_means_that_zone() {
+    fn a_zone_name_that_the_configured_zone_uses_means_that_zone() {
         let mut shanghai = stamps("%F %T %Z", "Asia/Shanghai");
         let text = b"2026-11-23 12:03:24 CST";
         let found = |time: Option<Time>| crate::rfc3339::timestamp(time.unwrap()).to_string();
@@ -438,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn a_date_without_a_year_is_close_to_the_receive_time_also_if_it_is_remembered() {
+    fn a_date_without_a_year_is_close_to_the_receive_time_even_if_it_is_cached() {
         let mut stamps = stamps("%b %d %H:%M:%S", "UTC");
         let text = b"Dec 31 23:59:59";
         let years = |time: Option<Time>| {
@@ -455,7 +455,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn remembered_times_are_the_same_as_those_read_anew(
+        fn cached_times_are_the_same_as_those_that_are_read(
             texts in prop::collection::vec((0..6_i64, prop_oneof![Just(String::new()), "\\.[0-9]{1,12}"], "(Z|[+-]0[0-9]:?30|)"), 1..40),
         ) {
             let mut remembering = stamps("iso8601", "Europe/Berlin");

@@ -6,9 +6,9 @@ const SOFTWARE: &str = concat!("millstream,", env!("CARGO_PKG_VERSION"));
 /// A client's offers when it opens a session.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Offers {
-    /// It names its protocol version.
+    /// Whether the client names its protocol version.
     pub version: bool,
-    /// It has messages to send.
+    /// Whether the client offers the command `syslog`, so that it can send messages.
     pub syslog: bool,
 }
 
@@ -28,15 +28,15 @@ impl Offers {
     }
 }
 
-/// `rsp` to an `open` that is accepted.
+/// Appends the `rsp` that accepts an `open`.
 pub fn accept(number: u32, out: &mut Vec<u8>) {
     let text = format!("200 OK\nrelp_version=0\nrelp_software={SOFTWARE}\ncommands=syslog");
     response(number, &text, out);
 }
 
-/// `rsp 200` to a message: it was kept.
+/// Appends the `rsp 200` that acknowledges a message.
 pub fn acknowledge(number: u32, out: &mut Vec<u8>) {
-    // Once per message, so without formatting.
+    // This runs for every message, so it avoids `format!`.
     let mut digits = [0; 10];
     let (mut at, mut rest) = (digits.len(), number);
     loop {
@@ -53,18 +53,18 @@ pub fn acknowledge(number: u32, out: &mut Vec<u8>) {
     out.extend_from_slice(b" rsp 6 200 OK\n");
 }
 
-/// `rsp 500`: the message will never be accepted. librelp then drops it.
+/// Appends a `rsp 500`: the message is refused permanently. librelp then drops it.
 pub fn refuse(number: u32, reason: &str, out: &mut Vec<u8>) {
     response(number, &format!("500 {reason}"), out);
 }
 
-/// `rsp` to `close`, and the hint that the connection ends.
+/// Appends the `rsp` to a `close`, and the announcement that the session ends.
 pub fn closed(number: u32, out: &mut Vec<u8>) {
     out.extend_from_slice(format!("{number} rsp 0\n").as_bytes());
     serverclose(out);
 }
 
-/// Announces that the server ends the session.
+/// Appends the announcement that the server ends the session.
 pub fn serverclose(out: &mut Vec<u8>) {
     out.extend_from_slice(b"0 serverclose 0\n");
 }

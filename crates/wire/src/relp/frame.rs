@@ -29,15 +29,15 @@ pub enum Command {
 /// The item at the front of the input. Ranges refer to the input.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Nothing complete: pass the same bytes again with more after them.
+    /// No item is complete: pass the remaining bytes again, followed by new ones.
     More,
     /// A frame.
     Frame {
-        /// Its number.
+        /// The number of the frame.
         number: u32,
-        /// Its command.
+        /// The command of the frame.
         command: Command,
-        /// Its data.
+        /// The data of the frame.
         data: Range<usize>,
     },
     /// A part of a message of more than `bytes_max` bytes.
@@ -90,7 +90,7 @@ pub struct Decoder {
     last: u32,
     /// Remaining bytes of a message that is read in parts.
     left: usize,
-    /// Whether the next bytes are the end of a message that was read in parts.
+    /// Whether only the newline at the end of a message that was read in parts is missing.
     ending: bool,
 }
 
@@ -114,7 +114,8 @@ impl Decoder {
         }
     }
 
-    /// Whether the input would end within a frame, given `waiting` unconsumed bytes.
+    /// Whether a frame is incomplete, so that the end of the connection would truncate it. `waiting` is the number of
+    /// bytes that were received but not consumed.
     pub fn is_amid(&self, waiting: usize) -> bool {
         waiting > 0 || self.left > 0 || self.ending
     }
@@ -174,7 +175,7 @@ impl Decoder {
         }
     }
 
-    /// The next part of a message. Its data begins at `start`.
+    /// Reads the next part of a message. The data begin at offset `start` of `input`.
     fn part(&mut self, input: &[u8], start: usize) -> (usize, Step) {
         let length = (input.len() - start).min(self.left).min(self.bytes_max);
         if length < self.left.min(self.bytes_max) {
@@ -213,7 +214,7 @@ fn moved(step: Step, by: usize) -> Step {
     }
 }
 
-/// Reads the head of a frame, if it is complete.
+/// Reads the head of a frame; `None` if the head is incomplete.
 fn head(input: &[u8]) -> Result<Option<Head>, Refusal> {
     let near = input.get(..HEAD_BYTES_MAX + 1).unwrap_or(input);
     let Some((number, rest)) = number(near)? else {
@@ -257,7 +258,7 @@ fn head(input: &[u8]) -> Result<Option<Head>, Refusal> {
     }))
 }
 
-/// Reads a number, if another byte follows it.
+/// Reads a number; `None` if no byte follows it, because more digits may arrive.
 fn number(text: &[u8]) -> Result<Option<(u32, &[u8])>, Refusal> {
     let digits = text.iter().take_while(|byte| byte.is_ascii_digit());
     let (mut value, mut count) = (0_u32, 0);
@@ -274,7 +275,7 @@ fn number(text: &[u8]) -> Result<Option<(u32, &[u8])>, Refusal> {
     Ok((!rest.is_empty()).then_some((value, rest)))
 }
 
-/// Skips a space.
+/// Skips a space; `None` if the input ends before it.
 fn space(text: &[u8]) -> Result<Option<&[u8]>, Refusal> {
     match text {
         [] => Ok(None),

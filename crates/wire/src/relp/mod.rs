@@ -2,9 +2,9 @@
 //!
 //! `read -> [decode] -> send -> keep -> read back -> process -> encode -> write -> settle`
 //!
-//! Each frame is returned once, complete or in parts, in the order of the numbers. A violation of the protocol is
-//! reported and ends the session. The caller decides when to answer: `rsp` only once a message is kept. Numbers begin at 1
-//! in each session, so a repeated frame cannot be recognised. No I/O, no clock.
+//! Each frame is returned once, complete or in parts, in the order of the numbers. A violation of the protocol is reported
+//! and ends the session. The caller decides when to answer: `rsp` only once a message is kept. Numbers begin at 1 in each
+//! session, so a repeated frame cannot be recognized. No I/O, no clock.
 //!
 //! ```text
 //! frame    TXNR SP COMMAND SP DATALEN [SP DATA] LF    TXNR, DATALEN: 1 to 9 digits; COMMAND: 1 to 32 letters;

@@ -7,7 +7,7 @@ use super::*;
 /// The `open` of librelp 1.11.
 const OPEN: &str = "1 open 86 relp_version=0\nrelp_software=librelp,1.11.0,http://librelp.adiscon.com\ncommands=syslog\n";
 
-/// The result of a session: (number, command, data, whether it was read in parts).
+/// The frames of a session: (number, command, data, whether the data were read in parts).
 type Seen = Vec<(u32, Command, Vec<u8>, bool)>;
 
 fn read<'a>(

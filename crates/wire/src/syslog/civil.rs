@@ -15,8 +15,8 @@ pub(super) struct Civil {
 }
 
 impl Civil {
-    /// Seconds since 1970, as if it were UTC; `None` if there is no such time. A leap second becomes the first second
-    /// of the next minute.
+    /// Returns the seconds since 1970, taking the date as UTC, or `None` if the date or the time of day is invalid. A leap second
+    /// becomes the first second of the next minute.
     #[inline(always)]
     pub(super) fn seconds(&self) -> Option<i64> {
         let there_is = (1..=12).contains(&self.month)
@@ -29,7 +29,7 @@ impl Civil {
     }
 }
 
-/// The days of a month.
+/// Returns the number of days of a month.
 fn days_of(year: i64, month: i64) -> i64 {
     match month {
         2 if year % 4 == 0 && (year % 100 != 0 || year % 400 == 0) => 29,
@@ -39,7 +39,7 @@ fn days_of(year: i64, month: i64) -> i64 {
     }
 }
 
-/// Days since 1970-01-01. Years begin in March, so that the leap day is their last day.
+/// Returns the days since 1970-01-01. In this calculation years begin in March, so that the leap day is their last day.
 fn days_since_1970(year: i64, month: i64, day: i64) -> i64 {
     let year = if month <= 2 { year - 1 } else { year };
     let (era, year_of_era) = (year.div_euclid(400), year.rem_euclid(400));
@@ -49,7 +49,7 @@ fn days_since_1970(year: i64, month: i64, day: i64) -> i64 {
     era * 146_097 + day_of_era - 719_468
 }
 
-/// Year, month and day for a number of days since 1970-01-01: the inverse.
+/// Returns year, month and day for a number of days since 1970-01-01: the inverse of [`days_since_1970`].
 pub(super) fn date_of(days: i64) -> (i64, i64, i64) {
     let days = days + 719_468;
     let (era, day_of_era) = (days.div_euclid(146_097), days.rem_euclid(146_097));

@@ -1,8 +1,8 @@
 //! Divides a stream into messages and converts them to records.
 //!
-//! A message of more than `bytes_max` bytes is read in pieces. Each piece becomes a record with the header of the
-//! first, or all pieces are rejected, or only the first becomes a record. So memory is bounded by `bytes_max`, and no
-//! piece looks like a separate line without a header.
+//! A message of more than `bytes_max` bytes is read in pieces. Depending on [`TooLong`], each piece becomes a record with the
+//! header of the first piece, or only the first piece becomes a record, or all pieces are rejected. So memory is bounded by
+//! `bytes_max`, and no piece looks like a separate line without a header.
 
 use std::ops::Range;
 
@@ -19,12 +19,12 @@ use crate::room::Room;
 /// How to handle a message that is too long.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TooLong {
-    /// Several records, each with the message's fields and a piece of its text.
+    /// It becomes several records, each with the message's fields and a piece of its text.
     #[default]
     Split,
-    /// One record with its beginning.
+    /// It becomes one record with the beginning of its text. The rest is dropped.
     Truncate,
-    /// It is rejected: [`Run::left_over`].
+    /// It is rejected, piece by piece ([`Run::left_over`]).
     Reject,
 }
 
@@ -33,34 +33,35 @@ pub enum TooLong {
 pub struct Settings {
     /// How messages are separated.
     pub framing: Framing,
-    /// The longest message in bytes; at least 1.
+    /// The maximum length of a message in bytes; at least 1.
     pub bytes_max: usize,
     /// How to handle a longer message.
     pub too_long: TooLong,
     /// Rejects messages without a syslog header, instead of making records with only a text.
     pub strict: bool,
-    /// The zone of times without one.
+    /// The time zone of times without a zone.
     pub zone: TimeZone,
 }
 
 /// The result of [`Decoder::run`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Run {
-    /// The number of bytes consumed; pass the others again, with more after them.
+    /// The number of bytes consumed. The caller must pass the remaining bytes again, followed by those that arrive later.
     pub consumed: usize,
     /// The number of records appended.
     pub records: u32,
-    /// Of these, the number without a header.
+    /// The number of these records that have no syslog header.
     pub bare: u32,
-    /// The number of messages that became several records, or one record with their beginning.
+    /// The number of messages that were too long.
     pub long: u32,
     /// The number of bytes that were cut off ([`TooLong::Truncate`]).
     pub dropped: u64,
-    /// The number of counted messages that the end of the stream cut off. The part that arrived is a record.
+    /// The number of messages with octet counting that are incomplete because the stream ended. The part that arrived becomes a
+    /// record.
     pub cut: u32,
-    /// The output is full: the same text may hold more messages.
+    /// Whether the output is full. If so, the rest of the text may hold more messages.
     pub full: bool,
-    /// A range of the text, before `consumed`, that is rejected. The same text may hold more messages.
+    /// A rejected range of the text, before `consumed`, and the reason. If it is set, the rest of the text may hold more messages.
     pub left_over: Option<(Range<usize>, LeftOver)>,
 }
 
@@ -84,7 +85,8 @@ pub struct Decoder {
     pieces: Pieces,
 }
 
-/// A longer header is not repeated in the records of further pieces. It would have to be kept as long as the peer likes.
+/// A longer header is not repeated in the records of further pieces, because it would occupy memory until the peer ends the
+/// message.
 const HEAD_BYTES_MAX: usize = 16 << 10;
 
 /// The state of a message that is read in pieces.
@@ -92,12 +94,12 @@ const HEAD_BYTES_MAX: usize = 16 << 10;
 struct Pieces {
     began: bool,
     left_over: Option<LeftOver>,
-    /// Its record up to the text; `None` if that is too long.
+    /// The record of the first piece up to its text, or `None` if that is too long.
     head: Option<Vec<u8>>,
 }
 
 impl Decoder {
-    /// The state at the start of a stream.
+    /// Creates a decoder for the start of a stream.
     pub fn new(settings: Settings) -> Self {
         Self {
             frames: Frames::new(settings.framing, settings.bytes_max.max(1)),
@@ -108,7 +110,7 @@ impl Decoder {
         }
     }
 
-    /// Appends the records of all complete messages in `text` to `out`, until it has `bytes_max` bytes.
+    /// Appends the records of all complete messages in `text` to `out`, until `out` has `bytes_max` bytes or a message is rejected.
     pub fn run(
         &mut self,
         text: &[u8],
@@ -154,7 +156,7 @@ impl Decoder {
         run
     }
 
-    /// Appends the record of one complete message (a datagram, a frame of RELP), with any line end.
+    /// Appends the record of one complete message (a datagram, a RELP frame). A line end after the message is removed.
     pub fn one(&mut self, text: &[u8], from: &Received<'_>, out: &mut Vec<u8>) -> Run {
         let mut run = Run {
             consumed: text.len(),

@@ -10,7 +10,7 @@ pub(super) fn month(name: &[u8; 3]) -> Option<i64> {
     i64::try_from(at + 1).ok()
 }
 
-/// A number of `min` to `max` digits, and the text after it.
+/// Reads a number of `min` to `max` digits. Returns the number, and the text after it.
 #[inline(always)]
 pub(super) fn number(text: &[u8], min: usize, max: usize) -> Option<(i64, &[u8])> {
     let (mut value, mut rest) = (0, text);
@@ -24,7 +24,7 @@ pub(super) fn number(text: &[u8], min: usize, max: usize) -> Option<(i64, &[u8])
     (text.len() - rest.len() >= min).then_some((value, rest))
 }
 
-/// `hh:mm:ss`
+/// Reads `hh:mm:ss`. Returns hours, minutes and seconds, and the text after them.
 #[inline(always)]
 pub(super) fn clock_time(text: &[u8]) -> Option<(i64, i64, i64, &[u8])> {
     let (hour, rest) = number(text, 1, 2)?;
@@ -33,7 +33,7 @@ pub(super) fn clock_time(text: &[u8]) -> Option<(i64, i64, i64, &[u8])> {
     Some((hour, minute, second, rest))
 }
 
-/// `:ss`, for 0 to 59.
+/// Reads `:ss`, with seconds from 0 to 59. Returns the seconds, and the text after them.
 #[inline(always)]
 pub(super) fn second(text: &[u8]) -> Option<(i64, &[u8])> {
     match text {
@@ -64,7 +64,7 @@ pub(super) fn iso_date_time(text: &[u8]) -> Option<(Civil, &[u8])> {
     Some((civil, rest))
 }
 
-/// The nanoseconds of a fraction, if there is one; digits after the ninth are ignored.
+/// Reads a fraction, if there is one. Returns its nanoseconds (digits after the ninth are ignored), and the text after it.
 pub(super) fn fraction(text: &[u8]) -> (u32, &[u8]) {
     let [b'.' | b',', digits @ ..] = text else {
         return (0, text);
@@ -84,18 +84,19 @@ pub(super) fn fraction(text: &[u8]) -> (u32, &[u8]) {
     (nanos, digits.get(count..).unwrap_or_default())
 }
 
-/// The nanoseconds of a fraction of one to seven digits, read as one word; `None` for other lengths.
+/// Reads a fraction of one to seven digits as one 64-bit word. Returns its nanoseconds, and the text after it; `None` for other
+/// lengths.
 #[inline(always)]
 pub(super) fn few_digits(text: &[u8]) -> Option<(u32, &[u8])> {
     let word = u64::from_le_bytes(*text.first_chunk()?);
     let digits = word ^ 0x3030_3030_3030_3030;
-    // The high bit of each byte that is not a digit. A carry can set it wrongly only in later bytes, which are not examined.
+    // Sets the high bit of each byte that is not a digit. A carry can set a wrong bit only in later bytes, which are not examined.
     let others = (digits.wrapping_add(0x7676_7676_7676_7676) | digits) & 0x8080_8080_8080_8080;
     let count = others.trailing_zeros() / 8;
     if !(1..8).contains(&count) {
         return None;
     }
-    // Clears the bytes after the last digit. Then combines pairs, fours and eights.
+    // Clears the bytes after the last digit. Then combines digits to pairs, pairs to fours, and fours to eights.
     let digits = digits & ((1 << (8 * count)) - 1);
     let pairs = (digits * 10 + (digits >> 8)) & 0x00ff_00ff_00ff_00ff;
     let fours = (pairs * 100 + (pairs >> 16)) & 0x0000_ffff_0000_ffff;
@@ -103,7 +104,7 @@ pub(super) fn few_digits(text: &[u8]) -> Option<(u32, &[u8])> {
     Some((eights * 10, text.get(count as usize..)?))
 }
 
-/// `hh:mm`, `hhmm` or `hh`, in seconds.
+/// Reads an offset: `hh:mm`, `hhmm` or `hh`. Returns it in seconds, and the text after it.
 #[inline(always)]
 pub(super) fn offset(text: &[u8]) -> Option<(i64, &[u8])> {
     let (hours, rest) = number(text, 2, 2)?;

@@ -1,15 +1,16 @@
-//! Encodes records as syslog messages: the header of RFC 5424 or RFC 3164 before a text.
+//! Encodes records as syslog messages: writes the header of RFC 5424 or RFC 3164 that precedes a text.
 //!
-//! Hop: read decode send keep take [encode] write settle.
+//! `read -> decode -> send -> keep -> read back -> process -> [encode] -> write -> settle`
 //!
 //! ```text
 //! RFC 5424   <PRI>1 2026-11-21T22:14:15.123456Z HOST APP PROCID MSGID [id name="value"]... TEXT
 //! RFC 3164   <PRI>Nov 21 22:14:15 HOST APP[PROCID]: TEXT
 //! ```
 //!
-//! The fields are those of the decoder (see [`super`]), so a relay changes nothing. Missing fields have defaults: priority,
-//! host and app of the caller, `-` for the others. A header contains only allowed characters, whatever is in the fields.
-//! Nothing is allocated per record. The caller writes the text and separates messages.
+//! The fields are those of the decoder (see [`super`]), so a message that is decoded and encoded again does not change. If a field
+//! is missing, priority, host and app have the caller's defaults, and all others are `-`. A header contains only allowed
+//! characters, regardless of the contents of the fields. Nothing is allocated per record. The caller writes the text and separates
+//! messages.
 
 use jiff::tz::TimeZone;
 
@@ -23,15 +24,15 @@ use crate::{
     template::{Renderer, Shared, Template, write_number},
 };
 
-/// The longest host, app, process id and message id of RFC 5424.
+/// The maximum lengths of host, app, process id and message id in RFC 5424.
 const HOST_BYTES_MAX: usize = 255;
 const APP_BYTES_MAX: usize = 48;
 const PROCID_BYTES_MAX: usize = 128;
 const MSGID_BYTES_MAX: usize = 32;
-/// The longest tag of RFC 3164.
+/// The maximum length of a tag in RFC 3164.
 const TAG_BYTES_MAX: usize = 32;
 
-/// The form of the header.
+/// The format of the header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Header {
     /// RFC 5424.
@@ -53,7 +54,7 @@ pub struct Defaults {
     pub app: Template,
 }
 
-/// Writes headers. One per task, because it remembers times.
+/// Writes headers. Each task has its own encoder, because it caches times.
 #[derive(Debug)]
 pub struct Encoder {
     header: Header,
@@ -81,7 +82,7 @@ impl<'a> Fields<'a> {
     fn of(record: Record<'a>) -> Self {
         let mut fields = Self::default();
         if let Record::Packed(map) = record {
-            // Cannot fail: a batch holds complete records.
+            // This cannot fail, because a batch holds complete records.
             let _ = fields.read(map);
         }
         fields
@@ -112,7 +113,7 @@ impl<'a> Fields<'a> {
 }
 
 impl Encoder {
-    /// An encoder for this form; times are shown in `zone`.
+    /// Creates an encoder for this format. Times are written in the time zone `zone`.
     pub fn new(header: Header, zone: &TimeZone, defaults: &Defaults) -> Self {
         let format = match header {
             Header::Rfc3164 => "%b %e %T",
@@ -183,7 +184,7 @@ impl Encoder {
         event: TimedRecord<'_>,
         out: &mut Vec<u8>,
     ) {
-        // Cannot fail: this format can render every time.
+        // This cannot fail, because the format can render every time.
         let _ = self.time.render(shared, event, out);
         out.push(b' ');
         self.host(fields, shared, event, out);
@@ -209,7 +210,7 @@ impl Encoder {
     ) {
         text_of(fields.host, &mut self.scratch);
         if self.scratch.is_empty() {
-            // If the template misses a value, the host is nil.
+            // If the template needs a value that is missing, the host is nil (`-`).
             let _ = self.host.render(shared, event, &mut self.scratch);
         }
         word(&self.scratch, HOST_BYTES_MAX, b"-", |_| true, out);
@@ -224,7 +225,8 @@ impl Encoder {
     }
 }
 
-/// The number of a facility or severity. `value` is a name that `named` knows, or a number.
+/// Returns the number of a facility or severity. `value` is a MessagePack text or number that `named` knows; otherwise the result
+/// is `None`.
 fn number(value: &[u8], named: impl Fn(&str) -> Option<u8>) -> Option<u8> {
     if value.is_empty() {
         return None;

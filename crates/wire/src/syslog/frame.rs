@@ -1,39 +1,39 @@
-//! Finds the end of a message in a stream, by both methods of RFC 6587, chosen for each message.
+//! Divides a stream into messages. Both framings of RFC 6587 are supported, and the framing is detected for each message.
 //!
 //! ```text
 //! octet counting   MSG-LEN SP MSG        MSG-LEN: decimal, its first digit not 0
 //! lines            MSG LF                or CR LF, or NUL before `<`, LF or the end (Python's SysLogHandler)
 //! ```
 //!
-//! With [`Framing::Auto`] a message that begins with digits, a space and `<` is counted. Behind a counted message, digits and a
-//! space are enough, because a sender does not change its method. Empty messages are skipped.
+//! With [`Framing::Auto`], a message that begins with digits, a space and `<` is counted: it uses octet counting. After a counted
+//! message, digits and a space are enough, because a sender does not change its framing. Empty messages are skipped.
 
 use memchr::{memchr, memchr2};
 
 /// How messages are separated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Framing {
-    /// By the beginning of each message.
+    /// Detected from the beginning of each message.
     #[default]
     Auto,
     /// Octet counting. A message without a count is read as a line.
     Octets,
-    /// At newlines; NUL is an ordinary byte except before a newline.
+    /// At newlines. NUL is an ordinary byte except before a newline.
     Lines,
 }
 
-/// The state of the input behind the available text.
+/// The state of the input after the available text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum After {
-    /// Probably more.
+    /// More bytes will probably follow.
     More,
-    /// Nothing at present.
+    /// No more bytes are available at present.
     Quiet,
     /// The end of the stream: an incomplete message ends here.
     End,
 }
 
-/// More digits than this are no count: the count would exceed any message.
+/// A number with more digits is not a count, because it would exceed the length of any message.
 const COUNT_DIGITS_MAX: usize = 9;
 
 /// The item at the start of a text.
@@ -52,16 +52,16 @@ pub(super) enum Scanned {
         next: usize,
         last: bool,
     },
-    /// Nothing complete. The text before `skip` can be dropped.
+    /// No complete item. The text before `skip` can be dropped.
     Nothing { skip: usize },
 }
 
 /// The rest of a message that is read in pieces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Rest {
-    /// This many bytes.
+    /// This many more bytes of a counted message.
     Octets(usize),
-    /// Up to the end of the line.
+    /// The bytes up to the end of the line.
     Line,
 }
 
@@ -75,7 +75,7 @@ pub(super) struct Frames {
     /// The number of bytes of the current message that were searched for its end.
     searched: usize,
     rest: Option<Rest>,
-    /// The number of counted messages that the end of the input cut off.
+    /// The number of counted messages that are incomplete because the input ended.
     pub(super) cut: u32,
 }
 
@@ -91,8 +91,8 @@ impl Frames {
         }
     }
 
-    /// Returns the item in `text` from `at` on. Offsets refer to `text`. When more text has arrived, continue at the offset
-    /// that was returned.
+    /// Returns the next item in `text`, beginning at the offset `at`. All offsets refer to `text`. After more text has arrived, the
+    /// caller continues at the offset that was returned.
     #[inline(always)]
     pub(super) fn next(&mut self, text: &[u8], at: usize, after: After) -> Scanned {
         // The most frequent case: a line of ordinary length.
@@ -157,7 +157,7 @@ impl Frames {
         let start = at + digits + 1;
         let there = text.len() - start;
         if count > self.bytes_max {
-            // Wait for the whole first piece: its bytes are consumed together with the count.
+            // Waits for the whole first piece, because its bytes are consumed together with the count.
             if there <= self.bytes_max && after != After::End {
                 return Scanned::Nothing { skip: at };
             }
@@ -176,7 +176,7 @@ impl Frames {
         }
     }
 
-    /// The next piece of a counted message. `left` of its bytes remain.
+    /// Returns the next piece of a counted message of which `left` bytes remain.
     fn octets_on(&mut self, text: &[u8], start: usize, left: usize, after: After) -> Scanned {
         let there = text.get(start..).unwrap_or_default();
         let (bytes, last) = if left <= self.bytes_max.min(there.len()) {
@@ -198,7 +198,7 @@ impl Frames {
         }
     }
 
-    /// Finds a line, or the next piece of one that is too long.
+    /// Finds the next line, or the next piece of a line that is too long.
     #[inline(always)]
     fn line(&mut self, text: &[u8], start: usize, after: After) -> Scanned {
         let there = text.get(start..).unwrap_or_default();
@@ -238,10 +238,11 @@ impl Frames {
         }
     }
 
-    /// The end of the line, without its CR or NUL, and the start of the next one.
+    /// Returns the end of the line, without its CR or NUL, and the start of the next one. Returns `None` if the line is not
+    /// complete.
     #[inline(always)]
     fn line_end(&self, within: &[u8], there: &[u8], after: After) -> Option<(usize, usize)> {
-        // The last byte searched may be a NUL whose meaning depends on the next byte.
+        // The last byte that was searched may be a NUL. Its meaning depends on the next byte, so it is searched again.
         let mut from = self.searched.saturating_sub(1);
         loop {
             let rest = within.get(from..).unwrap_or_default();
@@ -259,7 +260,7 @@ impl Frames {
                 let line = within.get(..at).unwrap_or_default();
                 return Some((bare(line).len(), at + 1));
             }
-            // A line ends at its LF; `bare` removes the NUL.
+            // A NUL ends a message only before `<` or at the end of the input. Before an LF, `bare` removes it.
             match there.get(at + 1) {
                 Some(b'<') => return Some((at, at + 1)),
                 None if after != After::More => return Some((at, at + 1)),
@@ -270,7 +271,7 @@ impl Frames {
     }
 }
 
-/// A line without the CR or NUL at its end.
+/// Returns a line without the CR or NUL at its end.
 #[inline(always)]
 pub(super) fn bare(line: &[u8]) -> &[u8] {
     match line {
@@ -279,7 +280,7 @@ pub(super) fn bare(line: &[u8]) -> &[u8] {
     }
 }
 
-/// A datagram or counted message without the LF, CR LF or NUL at its end.
+/// Returns a datagram or counted message without the LF, CR LF or NUL at its end.
 #[inline(always)]
 pub(super) fn trimmed(message: &[u8]) -> &[u8] {
     let message = message.strip_suffix(&[0]).unwrap_or(message);
@@ -289,7 +290,7 @@ pub(super) fn trimmed(message: &[u8]) -> &[u8] {
     }
 }
 
-/// The length of empty lines at the start of `text`, and of line ends that some senders write after a counted message.
+/// Returns the length of the empty lines at the start of `text`, and of line ends that some senders write after a counted message.
 fn blanks(text: &[u8], counted: bool) -> usize {
     let mut rest = text;
     loop {
@@ -301,7 +302,8 @@ fn blanks(text: &[u8], counted: bool) -> usize {
     }
 }
 
-/// The number of digits at the start of `text`, or [`COUNT_DIGITS_MAX`] + 1 if there are more than allowed.
+/// Returns the number of digits at the start of `text`: 0 if the first one is 0, and [`COUNT_DIGITS_MAX`] + 1 if there are more
+/// than allowed.
 fn digits(text: &[u8]) -> usize {
     if text.first() == Some(&b'0') {
         return 0;
@@ -310,8 +312,8 @@ fn digits(text: &[u8]) -> usize {
     digits.take_while(|byte| byte.is_ascii_digit()).count()
 }
 
-/// The length of the next piece of `text`, which has at least `bytes_max` bytes. It is `bytes_max`, or up to three bytes less
-/// so that no UTF-8 character is divided.
+/// Returns the length of the next piece of `text`, which has at least `bytes_max` bytes. It is `bytes_max`, or up to three bytes
+/// less so that no UTF-8 character is divided.
 fn piece(text: &[u8], bytes_max: usize) -> usize {
     let starts = |at: &usize| text.get(*at).is_none_or(|byte| byte & 0xc0 != 0x80);
     let mut near = (bytes_max.saturating_sub(3).max(1)..=bytes_max).rev();

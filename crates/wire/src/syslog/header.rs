@@ -1,13 +1,13 @@
-//! The header of a message, and facts about a message that are not in its bytes.
+//! The header of a message, and properties of a message that are not in its bytes.
 
 use millstream_record::Time;
 
-/// Facts about a message that are not in its bytes.
+/// Properties of a message that are not in its bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Received<'a> {
     /// The receive time.
     pub now: Time,
-    /// The field `host` of messages without one.
+    /// The value of the field `host` for messages without a host.
     pub host: &'a [u8],
     /// The field `peer`, if the batch does not have it.
     pub peer: Option<&'a [u8]>,
@@ -24,10 +24,10 @@ pub(super) struct Header<'a> {
     pub(super) msgid: &'a [u8],
     /// The sequence number of Cisco's devices.
     pub(super) sequence: &'a [u8],
-    /// A time that is not a valid date, unchanged.
+    /// The text of a time that is not a valid date.
     pub(super) timestamp: &'a [u8],
-    /// The bytes between the time and the text (in RFC 5424: before the structured data). Empty unless host, app, procid and
-    /// msgid follow from these bytes alone and the host is present.
+    /// The bytes between the time and the text (in RFC 5424: between the time and the structured data). Empty if the host is
+    /// missing, or if other bytes also determine host, app, procid and msgid.
     pub(super) words: &'a [u8],
     /// Whether `message` begins with structured data, at the bracket of its first element.
     pub(super) structured: bool,

@@ -1,20 +1,20 @@
-//! Remembers the bytes between the time and the text of the last message, and the fields that they mean: host, app, procid,
-//! msgid. Structured data are remembered in the same way.
+//! A cache of the bytes between the time and the text of the last message (its words), and of the fields that they contain: host,
+//! app, procid, msgid. Structured data is cached in the same way.
 //!
 //! ```text
 //! <13>Nov 21 06:40:31 web-1 sshd[4242]: TEXT
 //!                     [     words     ]          a4"host" a5"web-1" a3"app" a4"sshd" a6"procid" a4"4242"
 //! ```
 //!
-//! A stream repeats the same words many times. Equal bytes have the same meaning, so their fields are copied instead of
-//! parsed. Nothing else is remembered: a message with other words is not affected.
+//! A stream repeats the same words many times. Equal bytes have the same meaning, so their fields are copied instead of parsed. The
+//! cache does not affect a message with other words.
 
-/// Longer fields are not remembered.
+/// Longer fields are not cached.
 pub(super) const FIELDS_BYTES: usize = 256;
 /// Most fields fit into one store of this many bytes.
 pub(super) const FIELDS_MOSTLY: usize = 64;
 
-/// Ones, then zeros. A window of it is the mask for any length.
+/// Bytes with all bits set, then zeros. The mask for any length is a window of this array.
 const MASK: [u8; 2 * MASK_BYTES] = {
     let mut mask = [0; 2 * MASK_BYTES];
     let mut at = 0;
@@ -30,11 +30,11 @@ const MASK_BYTES: usize = 128;
 #[derive(Clone, Debug)]
 pub(super) struct Known<const WORDS: usize> {
     words: [u8; WORDS],
-    /// Has all bits set where a byte of `words` is part of the words.
+    /// All bits are set in the bytes that belong to the words. All other bytes are 0.
     mask: [u8; WORDS],
-    /// The length of the words; 0 if none are known.
+    /// The length of the words, or 0 if the cache is empty.
     length: usize,
-    /// The fields as in a record.
+    /// The encoded fields, as in a record.
     pub(super) fields: [u8; FIELDS_BYTES],
     pub(super) fields_length: usize,
     /// The number of fields.
@@ -53,7 +53,7 @@ impl<const WORDS: usize> Known<WORDS> {
         }
     }
 
-    /// The text after the known words, if `text` begins with them.
+    /// Returns the text after the cached words, or `None` if `text` does not begin with them.
     #[inline(always)]
     pub(super) fn behind<'a>(&self, text: &'a [u8]) -> Option<&'a [u8]> {
         let same = match text.first_chunk::<WORDS>() {
@@ -71,7 +71,7 @@ impl<const WORDS: usize> Known<WORDS> {
         }
     }
 
-    /// Stores the fields at the front of `place`. May overwrite bytes behind them.
+    /// Stores the fields at the start of `place`. May overwrite bytes after them.
     #[inline(always)]
     pub(super) fn store(&self, place: &mut [u8]) {
         if self.fields_length <= FIELDS_MOSTLY {
@@ -86,7 +86,7 @@ impl<const WORDS: usize> Known<WORDS> {
         }
     }
 
-    /// Remembers words and their `count` fields.
+    /// Caches words and their `count` fields. If they are too long, the cache is empty afterwards.
     #[inline(always)]
     pub(super) fn learn(&mut self, words: &[u8], fields: &[u8], count: u8) {
         self.length = 0;
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn words_that_are_too_long_are_not_remembered() {
+    fn words_that_are_too_long_are_not_cached() {
         let mut known = Known::<WORDS>::new();
         known.learn(b"words", b"fields", 1);
         known.learn(&[b'w'; WORDS + 1], b"fields", 1);

@@ -5,7 +5,7 @@
 //! Mmm dd hh:mm:ss SP HOST SP TAG[PID]: TEXT     RFC 3164; the time may also be one of RFC 3339 (rsyslog, hammer)
 //! Mmm dd hh:mm:ss SP TAG[PID]: TEXT             without a host: /dev/log
 //! TAG: TEXT                                     without a time: Python
-//! SEQ: HOST: *Mmm dd hh:mm:ss.mmm UTC: TEXT     Cisco IOS; each of SEQ, HOST, the mark and the zone may be missing
+//! SEQ: HOST: *Mmm dd hh:mm:ss.mmm UTC: TEXT     Cisco IOS; each of SEQ, HOST, `*` and the zone may be missing
 //! Mmm dd yyyy hh:mm:ss HOST : TEXT              Cisco ASA
 //! ```
 //!
@@ -23,7 +23,7 @@ use super::{
 /// A longer word is not a tag (RFC 3164 allows 32 bytes, RFC 5424 48; file names occur as well).
 const TAG_BYTES_MAX: usize = 128;
 
-/// Parses the text behind a time. The time was read from the start of `rest`, with the length in `stamp`.
+/// Parses a message after its time. `rest` begins with the time, and `stamp` has the time and the length of its text.
 #[inline(always)]
 pub(super) fn behind_time<'a>(rest: &'a [u8], stamp: Stamp, now: Time) -> Header<'a> {
     let mut header = Header {
@@ -40,7 +40,7 @@ pub(super) fn behind_time<'a>(rest: &'a [u8], stamp: Stamp, now: Time) -> Header
             tagged(text, &mut header);
             return header;
         }
-        // Not a part of the time: the text begins here.
+        // Neither a space nor a colon follows the time, so the text begins here.
         _ => {
             header.message = text;
             return header;
@@ -55,7 +55,7 @@ pub(super) fn behind_time<'a>(rest: &'a [u8], stamp: Stamp, now: Time) -> Header
     };
     header.host = host;
     tagged(behind, &mut header);
-    // The space after it separates the tag from the text.
+    // Words are cached only if they end with a space. Otherwise their meaning could depend on the text that follows.
     if !header.app.is_empty()
         && stamp.time.is_some()
         && let Some(words) = text.get(..text.len() - header.message.len())
@@ -66,7 +66,7 @@ pub(super) fn behind_time<'a>(rest: &'a [u8], stamp: Stamp, now: Time) -> Header
     header
 }
 
-/// The host at the start of `text`, and the text after it. `None` if the word is a tag or the last word.
+/// Returns the host at the start of `text`, and the text after it. Returns `None` if the first word is a tag, or the last word.
 #[inline(always)]
 fn host(text: &[u8]) -> Option<(&[u8], &[u8])> {
     let (host, rest) = text.split_at_checked(find([b' '], text)?)?;
@@ -78,7 +78,7 @@ fn host(text: &[u8]) -> Option<(&[u8], &[u8])> {
     (!is_tag && !brackets).then_some((host, rest.get(1..)?))
 }
 
-/// The tag, the process id and the message in `text`.
+/// Sets the tag, the process id and the message in `header` from `text`.
 #[inline(always)]
 fn tagged<'a>(text: &'a [u8], header: &mut Header<'a>) {
     header.message = text;
@@ -111,7 +111,7 @@ fn tagged<'a>(text: &'a [u8], header: &mut Header<'a>) {
             let message = match behind {
                 [b']', b':', b' ', message @ ..] | [b']', b' ', message @ ..] => message,
                 [b']', b':'] | [b']'] => &[],
-                // glibc writes a space there, others do not.
+                // glibc writes a space after the colon, other senders do not.
                 [b']', b':', message @ ..] => message,
                 _ => return,
             };
@@ -123,7 +123,7 @@ fn tagged<'a>(text: &'a [u8], header: &mut Header<'a>) {
     }
 }
 
-/// The length of a zone's name at the start of `text`, if a colon and a space follow: `UTC: `, `CEST: `.
+/// Returns the length of a zone's name at the start of `text` if `: %` follows, as in `UTC: %SYS-5`. Returns `None` otherwise.
 #[inline(always)]
 fn zone_word(text: &[u8]) -> Option<usize> {
     if !text.first()?.is_ascii_uppercase() {
@@ -135,8 +135,8 @@ fn zone_word(text: &[u8]) -> Option<usize> {
     ((3..=5).contains(&count) && behind.starts_with(b": %")).then_some(count)
 }
 
-/// Parses the rest of a message whose time is followed by the name of a zone and Cisco's text. Names other than UTC mean
-/// different zones in different places, so the configured zone is used for them.
+/// Parses a message of Cisco, in which the name of a zone follows the time. Names other than UTC and GMT mean different zones in
+/// different places, so the configured zone is used for them.
 #[cold]
 fn in_zone<'a>(
     rest: &'a [u8],
@@ -154,7 +154,7 @@ fn in_zone<'a>(
     header
 }
 
-/// Parses a message that does not begin with a time: one of Cisco's forms, or one without a header.
+/// Parses a message that does not begin with a time: one of Cisco's forms, or a message without a time.
 #[cold]
 pub(super) fn odd<'a>(rest: &'a [u8], clock: &mut Clock, now: Time) -> Header<'a> {
     if let Some(header) = cisco(rest, clock, now) {
@@ -165,7 +165,7 @@ pub(super) fn odd<'a>(rest: &'a [u8], clock: &mut Clock, now: Time) -> Header<'a
     header
 }
 
-/// Parses `[SEQ: ][SEQ: ][HOST: ][*|.]TIME...`. The time is behind a colon and a space, or after one of the marks.
+/// Parses `[SEQ: ][SEQ: ][HOST: ][*|.]TIME...`. Returns `None` if there is no time after these parts.
 fn cisco<'a>(rest: &'a [u8], clock: &mut Clock, now: Time) -> Option<Header<'a>> {
     let text = rest.strip_prefix(b":").unwrap_or(rest);
     let mut text = text.strip_prefix(b" ").unwrap_or(text);

@@ -1,12 +1,12 @@
-//! Syslog as it is sent: RFC 3164 and the variants of devices, RFC 5424 with structured data, both framings of RFC
+//! The formats of syslog: RFC 3164 and the variants that devices send, RFC 5424 with structured data, and both framings of RFC
 //! 6587.
 //!
 //! `read -> [decode] -> send -> keep -> read back -> process -> [encode] -> write -> settle`
 //!
-//! Messages become records of the packed encoding, appended to the body of a batch in one pass. The bytes of a message's text
-//! never change. A message that cannot be parsed becomes a record with the whole line as `message`. A record does not depend on
-//! how the input is divided, or on earlier messages: the state between messages is only a cache for equal bytes ([`known`],
-//! times), and the header of a message that is read in pieces. Nothing is allocated per record. No I/O, no clock: the caller
+//! Messages become records of the packed encoding, which are appended to the body of a batch in one pass. The bytes of a message's
+//! text never change. A message that cannot be parsed becomes a record with the whole line as `message`. A record does not depend
+//! on how the input is divided, or on earlier messages: between messages, only a cache for equal bytes ([`known`], times) is kept,
+//! and the header of a message that is read in pieces. Nothing is allocated per record. There is no I/O and no clock: the caller
 //! passes the receive time.
 //!
 //! ```text

@@ -14,16 +14,16 @@ use super::{
 };
 use crate::room::Room;
 
-/// Which part of a message was understood.
+/// Whether a message has a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Parsed {
-    /// At least a priority or a time.
+    /// It has at least a priority or a time.
     Header,
-    /// Nothing: the record has the complete line as `message`.
+    /// It has neither. The record has the complete line as `message`.
     Nothing,
 }
 
-/// Parses messages. It remembers only the last header: its time, its words in either form, and its structured data.
+/// Parses messages. It caches parts of the last header: its time, its words in each of the two formats, and its structured data.
 #[derive(Clone, Debug)]
 pub struct Parser {
     clock: Clock,
@@ -33,7 +33,7 @@ pub struct Parser {
 }
 
 impl Parser {
-    /// A parser for which times without a zone are in `zone`.
+    /// Creates a parser. Times without a zone are in `zone`.
     pub fn new(zone: TimeZone) -> Self {
         Self {
             clock: Clock::new(zone),
@@ -62,7 +62,7 @@ impl Parser {
         }
     }
 
-    /// Writes a message with the time and the words of the last one. Only its text is new.
+    /// Writes a message whose time and words are in the cache. Returns `None` if they are not.
     #[inline(always)]
     fn again(
         &mut self,
@@ -80,7 +80,7 @@ impl Parser {
         };
         let known = if modern { &self.modern } else { &self.legacy };
         let behind = known.behind(text)?;
-        // The remembered fields do not include the peer.
+        // The cached fields do not include the peer.
         if from.peer.is_some() {
             return None;
         }
@@ -124,7 +124,7 @@ impl Parser {
         (Parsed::Header, written)
     }
 
-    /// Writes a record with only a text.
+    /// Writes a record that has no header fields, only a text.
     pub(super) fn bare(
         &mut self,
         message: &[u8],
@@ -138,7 +138,7 @@ impl Parser {
         record::write(&header, from, &mut self.data, room).0
     }
 
-    /// Parses the header. Also returns whether it is of RFC 5424. `None` if there is none.
+    /// Parses the header. Also returns whether it is one of RFC 5424. Returns `None` if there is no header.
     #[inline(always)]
     pub(super) fn header<'a>(&mut self, line: &'a [u8], now: Time) -> Option<(Header<'a>, bool)> {
         let Some((priority, rest)) = priority::read(line) else {
@@ -175,7 +175,7 @@ impl Parser {
         }
     }
 
-    /// Parses RFC 5424 behind the version: `TIMESTAMP SP HOSTNAME SP APP-NAME SP PROCID SP MSGID SP STRUCTURED-DATA [SP MSG]`.
+    /// Parses RFC 5424 after the version: `TIMESTAMP SP HOSTNAME SP APP-NAME SP PROCID SP MSGID SP STRUCTURED-DATA [SP MSG]`.
     #[inline(always)]
     fn modern<'a>(&mut self, text: &'a [u8]) -> Option<Header<'a>> {
         let mut header = Header::default();
@@ -208,19 +208,20 @@ impl Parser {
     }
 }
 
-/// The part behind the words of RFC 5424. Returns whether it is structured data, and the structured data or the message.
+/// Parses the part after the words of RFC 5424. Returns whether structured data follows; and that data with the message, or only
+/// the message.
 #[inline(always)]
 fn data(rest: &[u8]) -> (bool, &[u8]) {
     match rest {
         [b'-'] => (false, &[]),
         [b'-', b' ', rest @ ..] => (false, structured::without_mark(rest)),
-        // Anything other than structured data is the message.
+        // Text that is not structured data is the message.
         _ => (rest.first() == Some(&b'['), rest),
     }
 }
 
-/// A field of the header, empty if it is nil, and the bytes after the following space. The last field may end the
-/// message.
+/// Returns a field of the header, which is empty if it is nil (`-`), and the bytes after the space that follows it. Returns `None`
+/// if there is no space.
 #[inline(always)]
 fn word(text: &[u8]) -> Option<(&[u8], &[u8])> {
     let (word, rest) = text.split_at_checked(find([b' '], text)?)?;

@@ -1,4 +1,4 @@
-//! Priorities: `<PRI>` at the start of a message, and the start of a record with it.
+//! Priorities: `<PRI>` at the start of a message, and the beginning of a record that contains the priority.
 
 /// Facilities by number, with the names of rsyslog and syslog.conf (RFC 5424, table 1).
 pub(crate) const FACILITIES: [&str; 24] = [
@@ -15,14 +15,14 @@ const PRIORITIES: usize = FACILITIES.len() * SEVERITIES.len();
 
 /// The bytes before the fields of a record without a priority.
 pub(super) const BARE_BYTES: usize = 12;
-/// The size of the longest start of a record (`authpriv`, `warning`: 47 bytes), rounded up for one store.
+/// The size of the longest beginning of a record (`authpriv`, `warning`: 47 bytes), rounded up for one store.
 pub(super) const START_BYTES: usize = 48;
 /// The offset of the time's eight bytes.
 pub(super) const TIME_AT: usize = 3;
-/// The offset of the map's head.
+/// The offset of the map's header.
 pub(super) const MAP_AT: usize = 11;
 
-/// The start of a record. It is stored as one block; the time and the head of the map are then overwritten.
+/// The beginning of a record. It is stored as one block; the time and the header of the map are then overwritten.
 ///
 /// ```text
 /// 0   92                       array of 2
@@ -74,7 +74,7 @@ const fn append(start: &mut Start, text: &str) {
     start.length += 1 + text.len();
 }
 
-/// The start of a record with this priority.
+/// Returns the beginning of a record with this priority.
 #[inline(always)]
 pub(super) fn start(priority: Option<u8>) -> &'static Start {
     priority
@@ -82,7 +82,7 @@ pub(super) fn start(priority: Option<u8>) -> &'static Start {
         .unwrap_or(&BARE)
 }
 
-/// The priority at the start of `line`, and the bytes after it: `<`, one to three digits, `>`, at most 191.
+/// Reads the priority at the start of `line`: `<`, one to three digits, and `>`; at most 191. Also returns the bytes after it.
 #[inline(always)]
 pub(super) fn read(line: &[u8]) -> Option<(u8, &[u8])> {
     let digit = |byte: u8| byte.wrapping_sub(b'0');
@@ -117,12 +117,12 @@ const OTHER_SEVERITIES: [(&str, u8); 10] = [
     ("verbose", 7),
 ];
 
-/// The number of a facility, by its name or a number from 0 to 23.
+/// Returns the number of a facility for its name, or for a number from 0 to 23 as text.
 pub fn facility(name: &str) -> Option<u8> {
     of(&FACILITIES, name)
 }
 
-/// The number of a severity, by its name, a name that loggers use, or a number from 0 to 7.
+/// Returns the number of a severity for its name, for a name that loggers use, or for a number from 0 to 7 as text.
 pub fn severity(name: &str) -> Option<u8> {
     let other = || {
         let found = OTHER_SEVERITIES
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn every_start_fits_and_names_facility_and_severity() {
+    fn every_beginning_of_a_record_fits_and_names_facility_and_severity() {
         for number in 0..PRIORITIES {
             let start = start(u8::try_from(number).ok());
             let text = String::from_utf8_lossy(&start.bytes[..start.length]).into_owned();

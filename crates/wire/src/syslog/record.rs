@@ -29,14 +29,14 @@ pub(super) struct Fields {
     pub(super) count: u8,
 }
 
-/// Longer words before the text are not remembered.
+/// Longer words before the text are not cached.
 pub(super) const WORDS: usize = 64;
-/// Longer structured data are not remembered.
+/// Longer structured data is not cached.
 pub(super) const DATA: usize = 128;
 /// The key of the text.
 const MESSAGE_KEY: [u8; 8] = *b"\xa7message";
 
-/// Appends the record of a message whose words are known.
+/// Appends the record of a message whose words are cached. Returns `None` if its time does not fit into an EventTime.
 #[inline(always)]
 pub(super) fn again(
     priority: u8,
@@ -74,7 +74,8 @@ pub(super) fn again(
     Some(self::message(start, message, room))
 }
 
-/// Appends structured data, which are often those of the last message. Returns the bytes after them.
+/// Appends the structured data at the start of `message`, from the cache if possible. Returns the bytes after it, or `None` if
+/// `message` does not begin with valid structured data.
 #[inline(always)]
 fn structured_data<'a>(
     message: &'a [u8],
@@ -88,7 +89,7 @@ fn structured_data<'a>(
     }
     let start = room.position();
     let (behind, message_at) = structured::write(message, room)?;
-    // The space behind the data separates them from the text.
+    // Data is cached only with the space after it. Otherwise `[a]` would also match in `[a]x`, which is not structured data.
     if let Some(words) = message.get(..message_at)
         && words.last() == Some(&b' ')
     {
@@ -106,7 +107,7 @@ fn message(start: usize, message: &[u8], room: &mut Room<'_>) -> Written {
     Written { start, message: at }
 }
 
-/// Appends the record; also returns the range of its fields.
+/// Appends the record. Also returns the range of its fields from `host` to `msgid`.
 #[inline(always)]
 pub(super) fn write(
     header: &Header<'_>,
@@ -179,7 +180,7 @@ pub(super) fn write(
 
 const _: () = assert!(MESSAGE.len() + 1 == MESSAGE_KEY.len());
 
-/// A key with its head.
+/// A key, as MessagePack with its header.
 struct Key<'a>(&'a [u8]);
 
 impl Key<'_> {
@@ -189,8 +190,8 @@ impl Key<'_> {
     }
 }
 
-/// Writes the start of a record before 1970 or after 2106. Its time is an integer (`d3` and eight bytes). Returns the offset of
-/// the map's head.
+/// Writes the beginning of a record whose time is before 1970 or after 2106. The time is an integer (`d3` and eight bytes). Returns
+/// the offset of the map's header.
 #[cold]
 fn far_away(template: &priority::Start, time: Time, room: &mut Room<'_>) -> usize {
     room.bytes(&[0x92, 0xd3]);
@@ -202,7 +203,7 @@ fn far_away(template: &priority::Start, time: Time, room: &mut Room<'_>) -> usiz
     map_at
 }
 
-/// Writes rare fields; returns their number.
+/// Writes the fields that only few messages have, and returns their number.
 #[inline(always)]
 fn rare(header: &Header<'_>, room: &mut Room<'_>) -> u8 {
     if header.sequence.is_empty() && header.timestamp.is_empty() {

@@ -11,8 +11,8 @@ use crate::room::Room;
 /// The byte order mark before a message in UTF-8.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
-/// Writes the key and the map for the elements at the start of `text`. Returns the message after them, and the offset at which
-/// the separator ends. `None` if it is not structured data; then nothing is written.
+/// Writes the key and the map for the elements at the start of `text`. Returns the message after them, and the offset after the
+/// space that separates them. Returns `None`, and writes nothing, if `text` does not begin with structured data.
 #[inline(never)]
 pub(super) fn write<'a>(text: &'a [u8], room: &mut Room<'_>) -> Option<(&'a [u8], usize)> {
     let start = room.position();
@@ -40,7 +40,8 @@ fn elements<'a>(mut text: &'a [u8], room: &mut Room<'_>) -> Option<&'a [u8]> {
     }
 }
 
-/// Writes one element, after its opening bracket; returns the bytes after the closing bracket.
+/// Writes one element. `text` begins after its opening bracket. Returns the bytes after the closing bracket, or `None` if it is not
+/// valid.
 fn element<'a>(text: &'a [u8], room: &mut Room<'_>) -> Option<&'a [u8]> {
     let (id, mut text) = name(text, room)?;
     let map = Map::open(room);
@@ -51,7 +52,7 @@ fn element<'a>(text: &'a [u8], room: &mut Room<'_>) -> Option<&'a [u8]> {
                 map.close(count, room);
                 return Some(rest);
             }
-            // A space before the closing bracket separates nothing.
+            // A space before the closing bracket is ignored.
             [b' ', rest @ ..] if rest.first() == Some(&b']') => rest,
             [b' ', rest @ ..] => {
                 let (length, seen) = name_length(rest);
@@ -70,7 +71,7 @@ fn element<'a>(text: &'a [u8], room: &mut Room<'_>) -> Option<&'a [u8]> {
     }
 }
 
-/// Writes the id of an element as a key; returns the bytes after it.
+/// Writes the id of an element as a key. Returns the id, and the bytes after it.
 fn name<'a>(text: &'a [u8], room: &mut Room<'_>) -> Option<(&'a [u8], &'a [u8])> {
     let (length, seen) = name_length(text);
     let (id, rest) = text.split_at_checked(length)?;
@@ -78,7 +79,7 @@ fn name<'a>(text: &'a [u8], room: &mut Room<'_>) -> Option<(&'a [u8], &'a [u8])>
     Some((id, rest))
 }
 
-/// The length of the name at the start of `text`, and the OR of its bytes.
+/// Returns the length of the name at the start of `text`, and the OR of its bytes.
 #[inline(always)]
 fn name_length(text: &[u8]) -> (usize, u8) {
     let mut seen = 0;
@@ -91,7 +92,7 @@ fn name_length(text: &[u8]) -> (usize, u8) {
     (text.len(), seen)
 }
 
-/// Writes a name; `seen` is the OR of its bytes. `None` if it is not valid.
+/// Writes a name. `seen` is the OR of its bytes. Returns `None` if the name is not valid.
 #[inline(always)]
 fn key(name: &[u8], seen: u8, room: &mut Room<'_>) -> Option<()> {
     if name.is_empty() || (seen >= 0x80 && str::from_utf8(name).is_err()) {
@@ -101,7 +102,7 @@ fn key(name: &[u8], seen: u8, room: &mut Room<'_>) -> Option<()> {
     Some(())
 }
 
-/// Writes a value; returns the bytes after its closing quote.
+/// Writes a value, and returns the bytes after its closing quote.
 #[inline(always)]
 fn value<'a>(text: &'a [u8], room: &mut Room<'_>) -> Option<&'a [u8]> {
     let first = memchr2(b'"', b'\\', text)?;
@@ -131,7 +132,7 @@ fn escaped<'a>(text: &'a [u8], room: &mut Room<'_>) -> Option<&'a [u8]> {
         }
     }
     let (mut value, behind) = text.split_at_checked(raw)?;
-    // Without its backslashes a value is UTF-8 exactly if it is with them, because they are separate characters.
+    // Removing the backslashes does not change whether the value is UTF-8, because each of them is a complete character.
     head(value, value.len() - escapes, room);
     while let Some(at) = memchr(b'\\', value) {
         let escapes = matches!(value.get(at + 1), Some(b'"' | b'\\' | b']'));
@@ -144,7 +145,7 @@ fn escaped<'a>(text: &'a [u8], room: &mut Room<'_>) -> Option<&'a [u8]> {
     behind.get(1..)
 }
 
-/// The message without a byte order mark, if the message is valid UTF-8.
+/// Removes the byte order mark of a message that is valid UTF-8.
 #[inline(always)]
 pub(super) fn without_mark(message: &[u8]) -> &[u8] {
     match message.strip_prefix(BYTE_ORDER_MARK) {
@@ -153,7 +154,7 @@ pub(super) fn without_mark(message: &[u8]) -> &[u8] {
     }
 }
 
-/// A map whose number of fields is filled in at the end: head `de nn nn`.
+/// A map with the header `de nn nn`, whose number of fields is filled in at the end.
 struct Map {
     at: usize,
 }
@@ -177,7 +178,7 @@ struct Values {
 }
 
 impl Values {
-    /// Before the first value.
+    /// Begins at the current position, before the first value is written.
     fn at(room: &Room<'_>) -> Self {
         Self {
             at: room.position(),
@@ -185,7 +186,7 @@ impl Values {
         }
     }
 
-    /// Adds a value.
+    /// Prepares for a further value: turns a single value into an array, and counts the new value.
     fn grow(&mut self, room: &mut Room<'_>) -> Option<()> {
         if self.count == 1 {
             room.insert(self.at, 3);

@@ -7,13 +7,13 @@
 use super::word::{text_of, word};
 use crate::msgpack::Reader;
 
-/// The longest name.
+/// The maximum length of a name in bytes.
 const NAME_BYTES_MAX: usize = 32;
 
 /// Writes structured data, or `-` if `value` is not a map or is empty. Elements that are not maps are left out.
 pub(super) fn write(value: &[u8], scratch: &mut Vec<u8>, out: &mut Vec<u8>) {
     let start = out.len();
-    // An error only ends the output: a batch holds complete values, and a value that is not a map has no elements.
+    // Errors are ignored: the values in a batch are complete, and a value that is not a map has no elements.
     let _ = elements(value, scratch, out);
     if out.len() == start {
         out.push(b'-');

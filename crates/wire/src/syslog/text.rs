@@ -2,7 +2,7 @@
 
 use crate::room::Room;
 
-/// The longest head of a str or bin, in bytes.
+/// The longest header of a str or bin, in bytes.
 const HEAD_BYTES_MAX: usize = 5;
 
 /// Writes a str, or a bin if it is not UTF-8.
@@ -43,7 +43,7 @@ fn bin_head(length: usize, room: &mut Room<'_>) {
     }
 }
 
-/// Writes the head of a str of `length` bytes, or of a bin if `like` is not UTF-8.
+/// Writes the header of a str of `length` bytes, or of a bin if `like` is not UTF-8.
 pub(super) fn head(like: &[u8], length: usize, room: &mut Room<'_>) {
     if str::from_utf8(like).is_ok() {
         crate::lines::str_head(room, length);
@@ -52,7 +52,7 @@ pub(super) fn head(like: &[u8], length: usize, room: &mut Room<'_>) {
     }
 }
 
-/// Stores a head and a value; returns the length of the head, and whether the whole value is ASCII.
+/// Stores a header and a value. Returns the length of the header, and whether the whole value is ASCII.
 #[inline(always)]
 fn put<const N: usize>(room: &mut [u8], head: &[u8; N], value: &[u8]) -> (usize, bool) {
     let mut seen = 0x80;
@@ -65,10 +65,10 @@ fn put<const N: usize>(room: &mut [u8], head: &[u8; N], value: &[u8]) -> (usize,
     (N, seen < 0x80)
 }
 
-/// Bytes per copy.
+/// The number of bytes that are copied at a time.
 const BLOCK: usize = 32;
 
-/// Copies `from` to a place of the same length. Returns the OR of all its bytes, so that the same pass shows whether they are
+/// Copies `from` to `to`, which has the same length. Returns the OR of all bytes, so that the same pass shows whether they are all
 /// ASCII.
 #[inline(always)]
 fn copy(to: &mut [u8], from: &[u8]) -> u8 {
@@ -76,7 +76,8 @@ fn copy(to: &mut [u8], from: &[u8]) -> u8 {
     else {
         return copy_few(to, from);
     };
-    // The text may end within a block: copy the last full block, which overlaps the one before it.
+    // The length may not be a multiple of `BLOCK`. So the last `BLOCK` bytes are copied separately; they may overlap the last full
+    // block.
     let mut seen = *last;
     *last_to = *last;
     let (blocks, _) = from.as_chunks::<BLOCK>();
@@ -107,7 +108,7 @@ fn copy_few(to: &mut [u8], from: &[u8]) -> u8 {
     seen
 }
 
-/// Copies the first and the last `N` bytes, which cover up to `2 * N`; `None` if there are fewer than `N`.
+/// Copies the first and the last `N` bytes, which cover up to `2 * N` bytes. Returns `None` if there are fewer than `N`.
 #[inline(always)]
 fn halves<const N: usize>(to: &mut [u8], from: &[u8]) -> Option<u8> {
     let (first, last) = (from.first_chunk::<N>()?, from.last_chunk::<N>()?);

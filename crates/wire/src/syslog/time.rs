@@ -20,16 +20,16 @@ const SHORT_WHOLE_BYTES: usize = SHORT_BYTES + 3;
 /// Length of `YYYY-MM-DDThh:mm`.
 const MINUTE_BYTES: usize = 16;
 
-/// Reads timestamps. Remembers the last minute in both forms, because a stream repeats it many times. Clocks are adjusted only
-/// at full minutes, so a minute has a single offset in any zone.
+/// Reads timestamps. The last minute is cached in both formats, because a stream repeats it many times. Clocks are adjusted only at
+/// full minutes, so all seconds of a minute have the same offset in any zone.
 #[derive(Clone, Debug)]
 pub(super) struct Clock {
     zone: TimeZone,
     utc: bool,
-    /// The remembered text without a year, and the start of its minute.
+    /// The cached text without a year, and the start of its minute.
     short: [u8; SHORT_BYTES],
     short_seconds: i64,
-    /// The remembered text with a year, and the start of its minute as if it were UTC.
+    /// The cached text with a year, and the start of its minute as if it were UTC.
     minute: [u8; MINUTE_BYTES],
     minute_seconds: i64,
 }
@@ -42,12 +42,12 @@ pub(super) struct Moment {
     pub(super) length: usize,
 }
 
-/// A text in the form of a time. It may not be a valid date.
+/// A text in the format of a time. It may not be a valid date.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stamp {
     /// `None` if it is not a valid date.
     pub(super) time: Option<Time>,
-    /// Its length.
+    /// The length of the text.
     pub(super) length: usize,
 }
 
@@ -57,14 +57,14 @@ impl Clock {
             utc: zone == TimeZone::UTC,
             zone,
             short: [0; SHORT_BYTES],
-            // Not near any time, so that the first comparison fails.
+            // This is not near any time, so the first comparison fails.
             short_seconds: i64::MIN / 2,
             minute: *b"1970-01-01T00:00",
             minute_seconds: 0,
         }
     }
 
-    /// The time at the start of `text`, if it is in the remembered minute. A time without a year must be followed by a space.
+    /// Returns the time at the start of `text` if it is in the cached minute. A time without a year must be followed by a space.
     #[inline(always)]
     pub(super) fn again(&self, text: &[u8], now: Time) -> Option<Moment> {
         let (short, rest) = text.split_first_chunk::<SHORT_BYTES>()?;
@@ -75,7 +75,7 @@ impl Clock {
         let seconds = self.short_seconds + second;
         let near = (seconds - now.seconds()).abs() < SURELY_NEAREST;
         match rest {
-            // If a year follows the time, it is another form.
+            // A time that is followed by a year has another format, which [`Clock::short`] reads.
             [b' ', b'0'..=b'9', a, b, c, ..] if [a, b, c].into_iter().all(u8::is_ascii_digit) => {
                 None
             }
@@ -88,7 +88,7 @@ impl Clock {
         }
     }
 
-    /// Like [`Clock::again`], for a time that [`Clock::iso`] reads: with its zone, and up to eight digits of a fraction.
+    /// Like [`Clock::again`], for a time that [`Clock::iso`] reads: it has a zone, and its fraction may have up to seven digits.
     #[inline(always)]
     pub(super) fn iso_again(&self, text: &[u8]) -> Option<Moment> {
         let (minute, rest) = text.split_first_chunk::<MINUTE_BYTES>()?;
@@ -116,7 +116,7 @@ impl Clock {
         })
     }
 
-    /// The time at the start of `text`, in one of the forms of [`Clock::short`] and [`Clock::iso`].
+    /// Reads the time at the start of `text`, in one of the formats of [`Clock::short`] and [`Clock::iso`].
     #[inline(always)]
     pub(super) fn read(&mut self, text: &[u8], now: Time) -> Option<Stamp> {
         if let Some(moment) = self.again(text, now) {
@@ -128,7 +128,7 @@ impl Clock {
         }
     }
 
-    /// `yyyy Mmm dd hh:mm:ss`, as in Cisco's NX-OS.
+    /// Reads `yyyy Mmm dd hh:mm:ss`, as in Cisco's NX-OS.
     #[cold]
     fn year_first(&mut self, text: &[u8], now: Time) -> Option<Stamp> {
         let (year, rest) = number(text, 4, 4)?;
@@ -138,8 +138,8 @@ impl Clock {
         Some(stamp)
     }
 
-    /// `Mmm dd hh:mm:ss` with a day of one or two characters, and the additions of devices: a fraction after the
-    /// seconds, a year after the day or after the time.
+    /// Reads `Mmm dd hh:mm:ss` with a day of one or two characters, and the additions of devices: a fraction after the seconds, and
+    /// a year after the day or after the time.
     #[inline(never)]
     fn short(&mut self, text: &[u8], mut year: Option<i64>, now: Time) -> Option<Stamp> {
         let month = month(text.first_chunk()?)?;
@@ -176,7 +176,7 @@ impl Clock {
             Some(_) => self.local(civil),
             None => self.nearest(civil, now),
         };
-        // This is the whole length if the seconds are the last three bytes and no fraction follows.
+        // The minute is cached only if the text has the usual length, with a two-digit hour and without a fraction.
         if let (Some(seconds), Some(short)) = (seconds, text.first_chunk())
             && year.is_none()
             && length == SHORT_WHOLE_BYTES
@@ -190,7 +190,8 @@ impl Clock {
         })
     }
 
-    /// `YYYY-MM-DDThh:mm:ss`, with a space instead of the `T`, a fraction, and `Z`, `+hh:mm`, `+hhmm`, or no zone.
+    /// Reads `YYYY-MM-DDThh:mm:ss`, also with a space instead of the `T`, with a fraction, and with `Z`, `+hh:mm`, `+hhmm` or no
+    /// zone.
     #[inline(always)]
     pub(super) fn iso(&mut self, text: &[u8]) -> Option<Stamp> {
         match self.iso_again(text) {
@@ -222,7 +223,7 @@ impl Clock {
         })
     }
 
-    /// Remembers the minute of a valid time, if each of its parts has two digits.
+    /// Caches the minute of a valid time if its hour has two digits.
     fn learn_minute(&mut self, text: &[u8], civil: Civil) {
         if let Some(seconds) = civil.seconds()
             && let Some(minute) = text.first_chunk()
@@ -233,11 +234,12 @@ impl Clock {
         }
     }
 
-    /// The seconds of a date without a year.
+    /// Returns the seconds since 1970 for a date without a year, in the year that brings it closest to `now`.
     fn nearest(&self, civil: Civil, now: Time) -> Option<i64> {
         let (year, ..) = date_of(now.seconds().div_euclid(DAY));
         let candidates = [year - 1, year, year + 1].map(|year| Civil { year, ..civil });
-        // The zone shifts all three candidates equally, so it does not matter here. February 29 is not in every year.
+        // The zone shifts all three candidates equally, so it is ignored here. Years without a February 29 are skipped for that
+        // date.
         let far = |civil: &Civil| Some((civil.seconds()? - now.seconds()).abs());
         let nearest = candidates
             .iter()
@@ -245,7 +247,7 @@ impl Clock {
         self.local(*nearest.min_by_key(|(far, _)| *far)?.1)
     }
 
-    /// The seconds of a local time. If clocks are set back and it occurs twice, the earlier one.
+    /// Returns the seconds since 1970 for a local time. If the clocks are set back and it occurs twice, the earlier one is used.
     fn local(&self, civil: Civil) -> Option<i64> {
         let seconds = civil.seconds()?;
         if self.utc {
@@ -264,7 +266,7 @@ impl Clock {
         Some(zoned.ok()?.as_second() + civil.second / 60)
     }
 
-    /// The time at the start of `text`, read as UTC because the text after it says so.
+    /// Reads the time at the start of `text` as UTC, because the text after the time names this zone.
     #[cold]
     pub(super) fn read_utc(text: &[u8], now: Time) -> Option<Stamp> {
         Self::new(TimeZone::UTC).read(text, now)
@@ -293,7 +295,7 @@ mod tests {
         let zone = TimeZone::get(zone).unwrap();
         let mut clock = Clock::new(zone);
         let first = clock.read(text.as_bytes(), at(now)).unwrap();
-        // The second time it may be remembered.
+        // The second result may come from the cache.
         assert_eq!(clock.read(text.as_bytes(), at(now)), Some(first));
         (first.time, first.length)
     }
@@ -326,7 +328,7 @@ mod tests {
                 "Oct 11 22:14:15 h",
                 "2025-10-11T22:14:15Z",
             ),
-            // The nearest February 29.
+            // The nearest year with a February 29.
             (
                 "2025-03-01T00:00:00Z",
                 "Feb 29 12:00:00 h",

@@ -1,8 +1,8 @@
-//! Words of a syslog header, and values as text for them.
+//! Writes words of a syslog header, and converts values to text for them.
 
 use crate::{json, msgpack::Reader};
 
-/// Writes a value as text to `scratch`: text unchanged, nil as empty, others as JSON.
+/// Writes a value as text to `scratch`: text unchanged, nil as an empty text, and all other values as JSON.
 pub(super) fn text_of(value: &[u8], scratch: &mut Vec<u8>) {
     scratch.clear();
     match Reader::new(value).bytes() {
@@ -13,8 +13,8 @@ pub(super) fn text_of(value: &[u8], scratch: &mut Vec<u8>) {
     }
 }
 
-/// Writes a word of the header: printable ASCII without spaces, `_` for other characters, truncated; `nil` if it is
-/// empty.
+/// Writes a word of the header: at most `bytes_max` bytes of printable ASCII without spaces. Bytes that are not allowed, or that
+/// `takes` refuses, become `_`. An empty text becomes `nil`.
 pub(super) fn word(
     text: &[u8],
     bytes_max: usize,

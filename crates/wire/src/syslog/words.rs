@@ -1,8 +1,8 @@
-//! Finds the end of a word. Words are short, so eight bytes are tested at once, without a call.
+//! Finds the end of a word. Words are short, so eight bytes are tested in one step, without a function call.
 
 const ONES: u64 = 0x0101_0101_0101_0101;
 
-/// The index of the first byte that is in `ends`.
+/// Returns the index of the first byte that is in `ends`.
 #[inline(always)]
 pub(super) fn find<const N: usize>(ends: [u8; N], text: &[u8]) -> Option<usize> {
     let (words, rest) = text.as_chunks::<8>();
@@ -10,7 +10,7 @@ pub(super) fn find<const N: usize>(ends: [u8; N], text: &[u8]) -> Option<usize> 
     for word in words {
         let word = u64::from_le_bytes(*word);
         let flags = ends.iter().fold(0, |flags, end| {
-            // Zero where the byte is equal; the lowest set high bit belongs to the first zero.
+            // The bytes that equal `end` become 0. The lowest high bit of the flags then belongs to the first of them.
             let differs = word ^ (ONES * u64::from(*end));
             flags | differs.wrapping_sub(ONES) & !differs
         });

@@ -1,4 +1,4 @@
-//! The texts of strftime formats. Recent seconds are remembered, because the times of a stream repeat them.
+//! Formats times with strftime. Recent texts are cached, because many records of a stream have the same second.
 
 use std::sync::Arc;
 
@@ -11,11 +11,11 @@ use millstream_record::Time;
 use super::{Changes, Missing};
 use crate::rfc3339::{SLOTS, timestamp};
 
-/// Before 1972-01-07T00:44:30Z some zone (Africa/Monrovia, the last one) had an offset that was not a whole number of minutes,
-/// so its minutes did not begin with those of UTC. This is the next full minute.
+/// From this second on, the minutes of all time zones begin with those of UTC, because all offsets are whole numbers of
+/// minutes. The last other offset, in Africa/Monrovia, ended at 1972-01-07T00:44:30Z.
 const WHOLE_MINUTES_SINCE: i64 = 63_593_100;
 
-/// The text of a strftime format.
+/// A strftime format and its recent texts.
 #[derive(Clone, Debug)]
 pub(super) struct Clock {
     format: Box<str>,
@@ -77,7 +77,8 @@ impl Clock {
     }
 }
 
-/// The first second that certainly has the same text as `time`; `None` if the text changes within a second.
+/// Returns the key of a text in the cache: times with equal keys have the same text. `None` if the text changes within a
+/// second.
 pub(super) fn key(changes: Changes, time: Time) -> Option<i64> {
     match changes {
         Changes::Always => None,
@@ -88,7 +89,7 @@ pub(super) fn key(changes: Changes, time: Time) -> Option<i64> {
     }
 }
 
-/// The index of a slot. Neighbouring seconds, and neighbouring minutes, use different ones.
+/// The index of the slot for a key. Adjacent seconds, and adjacent minutes, use different slots.
 fn slot(second: i64) -> usize {
     (second + second / 60).rem_euclid(SLOTS as i64) as usize
 }

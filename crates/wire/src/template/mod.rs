@@ -4,18 +4,18 @@
 //! {tag}                the tag; {host}, {path}, {kubernetes.pod}: the values that the records of a batch share
 //! {.field} {.a.b}      a field of the record; {."a.b"} with characters that need quotes
 //! {host|unknown}       with a default, used if the value is missing (or nil)
-//! {.field:json}        the same as JSON (text in quotes), also for {tag} and {host}
+//! {.field:json}        the field as JSON (text in quotes); also {tag:json}, {host:json}
 //! {record}             the whole record as a JSON object
 //! {time}               the event time: RFC 3339, nanoseconds, Z
-//! {time:unix_ms}       as a number: unix, unix_ms, unix_us, unix_ns
+//! {time:unix_ms}       the event time as a number: unix, unix_ms, unix_us, unix_ns
 //! %Y-%m-%d %T.%9f %z   strftime of the event time, in the node's time zone
-//! {time:%b %e}         the same in braces
+//! {time:%b %e}         strftime in braces
 //! {{ }} %%             { } %
 //! ```
 //!
 //! - [`Template`]: a parsed and checked template.
-//! - [`Renderer`]: renders a template. It remembers the text of recent seconds, so that even a busy stream converts to a time
-//!   zone only once a second.
+//! - [`Renderer`]: renders a template. It caches the texts of recent seconds, so that even for a busy stream times are
+//!   converted to a time zone only once a second.
 
 mod clock;
 mod parse;
@@ -35,7 +35,7 @@ pub use render::{Missing, Renderer, Shared};
 
 use crate::record::FieldPath;
 
-/// A checked template. Cloning shares it.
+/// A checked template. Clones share its text and its parts.
 #[derive(Clone)]
 pub struct Template {
     text: Arc<str>,
@@ -49,7 +49,7 @@ pub enum Depends {
     Nothing,
     /// The tag or the values of the batch: render once per batch.
     Batch,
-    /// The event time (and the batch): see [`Renderer::same_time`].
+    /// The event time, and possibly the batch: render whenever the text may differ ([`Renderer::same_time`]).
     Time,
     /// A field: render for every record.
     Record,
@@ -163,19 +163,19 @@ impl Template {
         }
     }
 
-    /// How often it must be rendered.
+    /// The inputs on which the text depends.
     pub fn depends(&self) -> Depends {
         let each = self.parts.iter().map(Part::depends);
         each.max().unwrap_or(Depends::Nothing)
     }
 
-    /// Whether its text contains the complete event time, as RFC 3339 or a number.
+    /// Whether the text contains the complete event time, as RFC 3339 or as a number.
     pub(crate) fn shows_event_time(&self) -> bool {
         let is_time = |part: &Part| matches!(part, Part::Time | Part::Unix(_));
         self.parts.iter().any(is_time)
     }
 
-    /// The values of the batch that it uses, each with its default. Leaves out the tag and the time.
+    /// The values of the batch that the template uses, each with its default. The tag and the time are left out.
     pub fn values(&self) -> impl Iterator<Item = (&str, Option<&str>)> {
         self.parts.iter().filter_map(|part| match part.plain() {
             Part::Value { name, default } => Some((&**name, default.as_deref())),
@@ -183,7 +183,7 @@ impl Template {
         })
     }
 
-    /// The value, if the template is a single value: such a template keeps the type of its value.
+    /// Returns the placeholder of a template that consists of only one. Such a template can keep the type of the value.
     pub(crate) fn single(&self) -> Single<'_> {
         match &*self.parts {
             [Part::Field { path, default, .. }] => Single::Field(path, default.as_deref()),
@@ -213,7 +213,7 @@ impl Part {
     }
 }
 
-/// A template that is a single value: see [`Template::single`].
+/// The result of [`Template::single`]; `No` if the template does not consist of exactly one of these placeholders.
 pub(crate) enum Single<'a> {
     Field(&'a FieldPath, Option<&'a str>),
     Time,

@@ -83,7 +83,7 @@ impl<'a> Reader<'a> {
         self.at += length;
     }
 
-    /// `{...}`
+    /// Parses `{...}`.
     fn place(&mut self) -> Result<(), TemplateError> {
         let inner = self.text.get(self.at + 1..).unwrap_or_default();
         if inner.starts_with('.') {
@@ -110,8 +110,8 @@ impl<'a> Reader<'a> {
             Some(unit) if name == "time" && unit != JSON => Part::Unix(self.unit(unit)?),
             Some(form) if form != JSON || matches!(name, "time" | "record") => {
                 return Err(self.error(
-                    "a form on a value that has none",
-                    "`time` has forms such as `{time:unix_ms}`; `{.field:json}` and `{host:json}` are JSON, and `{record}` always is",
+                    "a format that this value does not have",
+                    "`time` has formats such as `{time:unix_ms}`; `{.field:json}` and `{host:json}` are JSON, and `{record}` always is",
                 ));
             }
             _ if name == "time" => Part::Time,
@@ -138,7 +138,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// `{time:%b %e}`: the same as its format without the braces.
+    /// Parses `{time:%b %e}`, which means the same as its format without the braces.
     fn strftime(&mut self, format: &str) -> Result<(), TemplateError> {
         self.at += "{".len() + TIME_FORM.len();
         let end = self.at + format.len();
@@ -159,7 +159,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// `{.path}`, `{.path:json}`, both with an optional `|default`; `inner` begins after the brace.
+    /// Parses `{.path}` or `{.path:json}`, both with an optional `|default`; `inner` begins after the brace.
     fn field(&mut self, inner: &str) -> Result<(), TemplateError> {
         let (path, length) = FieldPath::read(inner).map_err(|error| TemplateError {
             offset: self.at + 1 + error.offset,
@@ -194,13 +194,13 @@ impl<'a> Reader<'a> {
             "unix_us" => Ok(Unix::Micros),
             "unix_ns" => Ok(Unix::Nanos),
             _ => Err(self.error(
-                format!("`{unit}`, which is not a form of the time"),
+                format!("`{unit}`, which is not a format of the time"),
                 "`{time}` is RFC 3339, `{time:unix}`, `{time:unix_ms}`, `{time:unix_us}` and `{time:unix_ns}` are numbers, and `{time:%F %T}` is strftime",
             )),
         }
     }
 
-    /// `%` with flags, a width, a precision, colons and its letter.
+    /// Parses a strftime directive: `%` with flags, a width, a precision, colons and its letter.
     fn directive(&mut self) -> Result<(), TemplateError> {
         let rest = self.rest();
         let letter_at = rest
@@ -249,13 +249,13 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// The prefix of the time's forms.
+/// The prefix of a format of the time.
 const TIME_FORM: &str = "time:";
 
-/// The form of a value as JSON.
+/// The suffix of a value that is written as JSON.
 const JSON: &str = "json";
 
-/// A part unchanged, or as JSON. The time has its own forms.
+/// Converts a tag, a value or a field to JSON, if `json` is set. Other parts stay unchanged.
 fn as_form(part: Part, json: bool) -> Part {
     match part {
         Part::Tag | Part::Value { .. } | Part::Field { .. } if json => Part::Json(Box::new(part)),

@@ -1,7 +1,8 @@
 //! Renders templates.
 //!
-//! Hop: read decode send keep take [encode] write settle. There is no allocation once the buffers have grown, and a
-//! failed rendering leaves no output.
+//! `read -> decode -> send -> keep -> read back -> process -> [encode] -> write -> settle`
+//!
+//! There is no allocation once the buffers have grown, and a failed rendering leaves no output.
 
 use std::{fmt, sync::Arc};
 
@@ -20,7 +21,7 @@ use crate::{
     room::Room,
 };
 
-/// The name of the whole record.
+/// The name of the placeholder for the whole record.
 const RECORD: &str = "record";
 
 /// A value of a template is missing and has no default: the record cannot be written.
@@ -33,7 +34,7 @@ pub struct Missing {
 impl fmt::Display for Missing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &*self.name {
-            RECORD => f.write_str("the record has no JSON form for `{record}`"),
+            RECORD => f.write_str("the record cannot be written as JSON for `{record}`"),
             name => write!(
                 f,
                 "no value for `{name}`; to write such records give it a default: `{{{name}|unknown}}`"
@@ -60,14 +61,14 @@ impl<'a> From<&'a Batch> for Shared<'a> {
     }
 }
 
-/// Renders a template and remembers times. One per task.
+/// Renders a template. Every task needs its own renderer, because a renderer caches formatted times.
 #[derive(Clone, Debug)]
 pub struct Renderer {
     template: Template,
     zone: TimeZone,
     /// How values are written.
     written: Written,
-    /// One per strftime part, in order.
+    /// One clock for each strftime part, in order.
     clocks: Vec<Clock>,
     rfc3339: Rfc3339,
     /// Buffer for a value, before it becomes a component of a path.
@@ -75,7 +76,7 @@ pub struct Renderer {
 }
 
 impl Renderer {
-    /// Renders text: values are unchanged. strftime shows the time in `zone`.
+    /// Creates a renderer for text, which writes values unchanged. strftime directives show the time in `zone`.
     pub fn text(template: &Template, zone: TimeZone) -> Self {
         let clocks = template.parts.iter().filter_map(|part| match part {
             Part::Clock { format, changes } => Some(Clock::new(format, *changes)),
@@ -91,9 +92,9 @@ impl Renderer {
         }
     }
 
-    /// Renders a path (or the path of a URL). Every value is one component and cannot leave the directory that the template's
-    /// own text names. `/`, control characters and bytes that are not UTF-8 become `_`, and so does an empty value or a value
-    /// of only dots. Values are truncated at 200 bytes.
+    /// Creates a renderer for a path (or the path of a URL). Every value is one component and cannot leave the directory that
+    /// the template's own text names. `/`, control characters and bytes that are not UTF-8 become `_`, and so does an empty
+    /// value or a value of only dots. Values are truncated at 200 bytes.
     pub fn path(template: &Template, zone: TimeZone) -> Self {
         Self {
             written: Written::Path,
@@ -101,8 +102,8 @@ impl Renderer {
         }
     }
 
-    /// Renders the path and query of a URL: every byte of a value except letters, digits and `-._~` is escaped, and a
-    /// value of only dots becomes `_`.
+    /// Creates a renderer for the path and query of a URL: every byte of a value except letters, digits and `-._~` is
+    /// escaped, and a value of only dots becomes `_`.
     pub fn url(template: &Template, zone: TimeZone) -> Self {
         Self {
             written: Written::Url,
@@ -110,7 +111,8 @@ impl Renderer {
         }
     }
 
-    /// Sets the replacement for values that are not UTF-8. `None`: they stay unchanged, and become base64 in JSON.
+    /// Sets the replacement for values that are not UTF-8. With `None`, such values become base64 in JSON, and stay unchanged
+    /// otherwise.
     pub(crate) fn invalid_utf8(self, how: Option<InvalidUtf8>) -> Self {
         Self {
             written: Written::Text(how),
@@ -118,7 +120,7 @@ impl Renderer {
         }
     }
 
-    /// How often the text must be rendered.
+    /// The inputs on which the text depends.
     pub fn depends(&self) -> Depends {
         self.template.depends()
     }
@@ -217,7 +219,8 @@ impl Renderer {
         Ok(())
     }
 
-    /// Appends the text for a batch: as [`Renderer::render`] without a record, at the batch's receive time.
+    /// Appends the text for a batch: like [`Renderer::render`] without a record, with the receive time of the batch as the
+    /// event time.
     ///
     /// # Errors
     /// [`Missing`]: then `out` is unchanged.
@@ -242,7 +245,7 @@ enum Written {
 }
 
 impl Written {
-    /// A room for writing JSON.
+    /// Returns the end of `out` as a [`Room`] for JSON.
     fn room(self, out: &mut Vec<u8>) -> Room<'_> {
         match self {
             Self::Text(how) => Room::with(out, how),
@@ -291,7 +294,7 @@ fn json_part(
             (_, Some(default)) => default.as_bytes(),
             (_, None) => return Err(missing(name)),
         },
-        // Only the tag, a value or a field can have this form.
+        // Only a tag, a value or a field is converted to JSON.
         _ => b"",
     };
     json::string(room, text, 0, text.len());
@@ -317,7 +320,7 @@ fn record(record: Record<'_>, room: &mut Room<'_>) -> Result<(), Missing> {
     }
 }
 
-/// Writes a value that is not a text as JSON.
+/// Writes a value that is not a text as JSON; `None` if JSON cannot represent the value.
 fn write_other(value: Value<'_>, room: &mut Room<'_>) -> Option<()> {
     match value {
         Value::Line(_) => None,

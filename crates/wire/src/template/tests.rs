@@ -128,20 +128,20 @@ fn a_template_reports_what_it_depends_on() {
 }
 
 #[test]
-fn errors_have_a_place() {
+fn errors_have_an_offset() {
     for (text, offset, message) in [
         ("ab{", 2, "a `{` that is not closed"),
         ("ab}", 2, "a `}` without a `{`"),
         ("{}", 0, "`{}`, which is not the name of a value"),
         ("{a b}", 0, "`{a b}`, which is not the name of a value"),
-        ("{time:ms}", 0, "`ms`, which is not a form of the time"),
+        ("{time:ms}", 0, "`ms`, which is not a format of the time"),
         (
             "{time:iso8601}",
             0,
-            "`iso8601`, which is not a form of the time",
+            "`iso8601`, which is not a format of the time",
         ),
         ("{time:%H|x}", 8, "a `|` within `{time:...}`"),
-        ("{tag:x}", 0, "a form on a value that has none"),
+        ("{tag:x}", 0, "a format that this value does not have"),
         ("{tag|x}", 0, "a default that is never used"),
         ("{.}", 2, "an empty part"),
         ("x{.a b..c}", 7, "an empty part"),
@@ -201,7 +201,7 @@ proptest! {
     }
 
     #[test]
-    fn remembered_times_equal_those_of_jiff(
+    fn cached_times_equal_those_of_jiff(
         seconds in prop::collection::vec(prop_oneof![
             -9_000_000_000_i64..9_000_000_000,
             1_700_000_000_i64..1_700_000_200,
@@ -258,7 +258,7 @@ proptest! {
 }
 
 #[test]
-fn values_are_json_if_the_template_says_so() {
+fn values_become_json_if_the_template_demands_it() {
     let map = Record::Packed(b"\x82\xa1a\xa3x\"y\xa1n\x93\x01\xc0\xc3");
     let rendered = |text: &str, record| render(text, record).unwrap();
     assert_eq!(

@@ -1,20 +1,20 @@
 //! Avro object container files with Flume's events, identical to those of Flume's serializer `avro_event`.
 //!
-//! Hop: read decode send keep take [encode] write settle.
+//! `read -> decode -> send -> keep -> read back -> process -> [encode] -> write -> settle`
 //!
 //! ```text
 //! file       "Obj" 01 | map: "avro.schema" -> JSON, "avro.codec" -> name | sync [16] | blocks
-//! block      records long | bytes long | these bytes, compressed by the codec | sync [16]
+//! block      number of records, long | number of bytes, long | the records, compressed by the codec | sync [16]
 //! map        long 2 | twice: string, bytes | 00
 //!
 //! null       the records
 //! deflate    RFC 1951, without a header
-//! snappy     its raw format (no frames), and the CRC-32 of the records, 4 bytes big endian
+//! snappy     the raw format of snappy (no frames), then the CRC-32 of the uncompressed records, 4 bytes big endian
 //! zstandard  a frame of RFC 8878
 //! ```
 //!
-//! The records are `format: avro_event` ([`crate::format`]). A block ends when it is full, or when the caller ends it. The
-//! bytes up to the end of any block are a complete file.
+//! The records are encoded as `format: avro_event` ([`crate::format`]). A block ends when it is full, or when the caller
+//! ends it. A file that is truncated after any block is still a complete file.
 //!
 //! The same records, sync marker and block ends always give the same bytes (no clock, no random numbers), and nothing
 //! is allocated per record. The caller decides where the bytes go and when a block ends early.
@@ -41,7 +41,7 @@ const MAGIC: &[u8; 4] = b"Obj\x01";
 const SYNC_BYTES: usize = 16;
 /// The size of a full block before compression: it fits into the second-level cache, and snappy looks back this far.
 const BLOCK_BYTES: usize = 64 << 10;
-/// A larger block, enlarged by a long record, is freed after use.
+/// The most capacity that the block buffer keeps. A buffer that a long record has enlarged further shrinks to this size.
 const KEPT_BYTES_MAX: usize = 4 * BLOCK_BYTES;
 
 /// The marker between the blocks of a file.
@@ -49,8 +49,8 @@ const KEPT_BYTES_MAX: usize = 4 * BLOCK_BYTES;
 pub struct Sync(pub [u8; SYNC_BYTES]);
 
 impl Sync {
-    /// The marker for `seed`, which names the file, such as sink and position. The same seed gives the same marker;
-    /// different seeds give different ones for all practical purposes.
+    /// Derives the marker from `seed`, which identifies the file (for example by its sink and its position). Equal seeds
+    /// give equal markers; different seeds practically never do.
     pub fn of(seed: &[u8]) -> Self {
         let digest = Sha256::digest(seed);
         let mut sync = [0; SYNC_BYTES];
@@ -83,7 +83,7 @@ impl Container {
     pub fn begin(&self, codec: Codec, out: &mut Vec<u8>) {
         out.extend_from_slice(MAGIC);
         write_long(out, 2);
-        // The order in which Java's hash map writes them.
+        // Flume writes these keys in the order of Java's hash map.
         for (name, value) in [("avro.schema", SCHEMA), ("avro.codec", codec.name())] {
             for text in [name, value] {
                 write_long(out, text.len() as u64);
@@ -128,7 +128,7 @@ impl Container {
         self.block.len()
     }
 
-    /// Ends the current block if it is not empty. Then `out` holds everything that was encoded.
+    /// Ends the current block if it is not empty. Afterwards `out` holds all records encoded so far.
     ///
     /// # Errors
     /// The codec ran out of memory.
@@ -148,7 +148,7 @@ impl Container {
     }
 }
 
-/// Writes a number that is not negative.
+/// Writes a non-negative number as an Avro long.
 fn write_long(out: &mut Vec<u8>, value: u64) {
     let mut bits = value << 1;
     while bits >= 0x80 {

@@ -1,6 +1,6 @@
 //! The codecs of blocks. Blocks are independent, so one packer serves all files of a sink.
 //!
-//! Hop: read decode send keep take [encode] write settle.
+//! `read -> decode -> send -> keep -> read back -> process -> [encode] -> write -> settle`
 
 use std::{fmt, io};
 
@@ -29,7 +29,7 @@ pub enum Codec {
 }
 
 impl Codec {
-    /// Its name in a file.
+    /// The name of the codec in the file header.
     pub fn name(self) -> &'static str {
         match self {
             Self::Null => "null",
@@ -43,15 +43,14 @@ impl Codec {
 /// Compresses blocks. The same block always gives the same bytes.
 pub struct Packer {
     engine: Engine,
-    /// The compressed block. For snappy it keeps the length of the longest block so far, so that its bytes are zeroed only
-    /// once.
+    /// The compressed block. For snappy the vector is never shortened, because every enlargement zeroes the new bytes.
     packed: Vec<u8>,
 }
 
 enum Engine {
     Null,
     Deflate(Compress),
-    // Boxed, because the hash table is inside the encoder.
+    // Boxed, because the encoder contains its hash table.
     Snappy(Box<snap::raw::Encoder>),
     Zstandard(Members),
 }
@@ -112,7 +111,7 @@ impl Packer {
                     packed.resize(most, 0);
                 }
                 let length = encoder.compress(block, packed)?;
-                // The CRC's 32 bits, returned in a u64.
+                // The library returns the 32-bit CRC in a u64.
                 crc = Some(checksum(CrcAlgorithm::Crc32IsoHdlc, block) as u32);
                 packed.get(..length).unwrap_or_default()
             }

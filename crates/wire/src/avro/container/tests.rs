@@ -1,5 +1,6 @@
-//! Files as Java's Avro writes them (`testdata`, by Avro 1.11.4 with the marker `0123456789abcdef`), and every record
-//! through an independent reader. The program's test `hdfs` shows that Avro's own readers agree.
+//! Compares files with those of Java's Avro (`testdata`, written by Avro 1.11.4 with the sync marker
+//! `0123456789abcdef`), and reads every record back with an independent reader. The program's test `hdfs` shows that
+//! Avro's own readers agree.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -82,7 +83,7 @@ fn map(fields: &[(&str, Value)]) -> Value {
     Value::Map(pairs.map(|(k, v)| ((*k).into(), v.clone())).collect())
 }
 
-/// A file with these batches, each ending its block; and the rejects.
+/// Returns a file with these batches, and the rejects. Every batch begins a new block.
 fn file(options: &Options, codec: Codec, batches: &[Batch]) -> (Vec<u8>, Vec<Reject>) {
     let mut encoder = options.encoder(&TimeZone::UTC).unwrap();
     let mut packer = Packer::new(codec).unwrap();
@@ -128,7 +129,7 @@ fn unpack(codec: &str, block: &[u8]) -> Vec<u8> {
     records
 }
 
-/// Reads a file: the events of each block.
+/// Reads a file; returns the events of each block.
 fn read(bytes: &[u8]) -> Vec<Vec<Seen>> {
     let mut reader = Reader::at(bytes.strip_prefix(MAGIC).unwrap(), 0);
     let mut meta = BTreeMap::new();
@@ -320,7 +321,7 @@ fn headers_can_have_the_names_of_flumes_syslog_sources() {
             ("message", "text".into()),
         ])
     };
-    // Each twice: first the encoder learns the levels, then it recognises them.
+    // Known levels come twice: the encoder remembers those of the first record, and recognizes them in the second one.
     let records = [
         record("user", "notice"),
         record("user", "notice"),
@@ -415,7 +416,7 @@ fn a_block_ends_when_it_is_full() {
 }
 
 #[test]
-fn records_that_cannot_be_written_are_rejected_and_their_neighbours_stay() {
+fn records_that_cannot_be_written_are_rejected_and_the_others_are_written() {
     let bad = Value::Map(vec![(Value::Array(Vec::new()), "x".into())]);
     let good = map(&[("message", "a".into())]);
     let batch = packed(&[good.clone(), bad, good]);
@@ -450,7 +451,7 @@ fn any_value() -> impl Strategy<Value = Value> {
     ]
 }
 
-/// The expected body by the documented rules.
+/// The expected text of a value, according to the documented rules.
 fn text(value: &Value) -> String {
     use base64::{Engine, engine::general_purpose::STANDARD};
     match value {

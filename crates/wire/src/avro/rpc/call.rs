@@ -1,7 +1,10 @@
-//! Decodes calls: their events become packed entries while they arrive.
+//! Decodes calls. Their events are converted to entries of the packed encoding (MessagePack `[time, map]`) as the bytes
+//! arrive.
 //!
-//! Hop: read [decode] send keep take encode write settle. An incomplete value waits for more bytes; completed parts of
-//! its call are not read again. Nothing is written beyond the capacity of the output; its owner enlarges it.
+//! `read -> [decode] -> send -> keep -> read back -> process -> encode -> write -> settle`
+//!
+//! An incomplete value is read again when more bytes have arrived; the parts of the call before it are not. The decoder never
+//! writes beyond the capacity of the output: only the caller enlarges the output.
 
 use millstream_record::Time;
 
@@ -33,7 +36,7 @@ const TIMESTAMP: &[u8] = b"timestamp";
 /// Decodes the calls of one connection.
 #[derive(Debug, Default)]
 pub struct Calls {
-    /// Whether a handshake has succeeded. Later calls then have none.
+    /// Whether a handshake has succeeded. Calls after it have no handshake.
     agreed: bool,
     state: Expected,
     /// The answer to the handshake of this call.
@@ -61,7 +64,7 @@ enum Expected {
     Body(u64),
     /// The end of the call.
     End,
-    /// Nothing: the call was only a handshake or a ping, or its handshake did not match.
+    /// No part is left: the call was only a handshake or a ping, or its handshake did not match.
     Greeting,
     Refused(Fault),
 }
@@ -85,23 +88,23 @@ pub enum Fed {
 /// The result of a call.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Outcome<'a> {
-    /// The answer to its handshake; empty if it had none.
+    /// The answer to the call's handshake; empty if the call had none.
     pub handshake: &'a [u8],
-    /// The number of records of the call, which are at the end of the output; `None` if it was only a handshake. After a fault
-    /// the output has none of them.
+    /// The number of records of the call; they are at the end of the output. `None` if the call was only a handshake or a
+    /// ping. After a fault the output contains no record of the call.
     pub result: Result<Option<u32>, Fault>,
 }
 
-/// Why a call was not accepted. The fault is the peer's, and no record of the call is kept.
+/// Why a call is refused. The peer is at fault. The call leaves no record in the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
     /// An impossible number or length.
     #[error("the call contains an invalid number or length")]
     Malformed,
-    /// It ends inside a value.
+    /// The call ends inside a value.
     #[error("the call ends inside a value")]
     Cut,
-    /// Bytes follow its last value: its events have another schema.
+    /// Bytes follow the last value of the call: its events have another schema.
     #[error("the call continues after its last value")]
     Longer,
     /// A message that is neither `append` nor `appendBatch`.
@@ -116,7 +119,7 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// Whether the connection must be closed because there is no handshake.
+    /// Whether the connection must be closed because its handshake failed.
     pub fn is_final(self) -> bool {
         matches!(self, Self::Protocol | Self::Handshake)
     }
@@ -145,7 +148,8 @@ impl Calls {
     }
 
     /// Consumes complete values from the front of `input` and appends the entries to `out`. Returns the number of bytes
-    /// consumed; feed the others again with more bytes. `received` is the time of events without one.
+    /// consumed; pass the remaining bytes again, followed by new ones. Events without a valid timestamp get the time
+    /// `received`.
     pub fn feed(&mut self, input: &[u8], received: Time, out: &mut Vec<u8>) -> (usize, Fed) {
         if let Expected::Start = self.state {
             self.start = out.len();
@@ -172,7 +176,7 @@ impl Calls {
         }
     }
 
-    /// Ends the call; `left` is the number of bytes that [`Calls::feed`] did not consume. The next call may follow.
+    /// Ends the call; `left` is the number of bytes that [`Calls::feed`] did not consume. Afterwards the next call can be fed.
     pub fn end(&mut self, left: usize, out: &mut Vec<u8>) -> Outcome<'_> {
         let result = match std::mem::take(&mut self.state) {
             Expected::End if left == 0 => Ok(Some(self.records)),
@@ -198,7 +202,7 @@ impl Calls {
         self.start
     }
 
-    /// Must be called after the output before [`Calls::start`] was removed.
+    /// Adjusts the stored offsets. Must be called after the caller has removed the output before [`Calls::start`].
     pub fn rebase(&mut self) {
         self.entry.start = self.entry.start.saturating_sub(self.start);
         self.start = 0;
@@ -369,7 +373,8 @@ fn put(out: &mut Vec<u8>, place: usize, bytes: &[u8]) {
     }
 }
 
-/// Milliseconds since 1970 as an EventTime (until 2106).
+/// Parses milliseconds since 1970 and returns the seconds and nanoseconds of an EventTime. `None` for any other text and for
+/// times after 2106.
 fn event_time(text: &[u8]) -> Option<(u32, u32)> {
     let millis: u64 = std::str::from_utf8(text).ok()?.parse().ok()?;
     let seconds = u32::try_from(millis / 1000).ok()?;

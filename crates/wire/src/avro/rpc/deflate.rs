@@ -1,16 +1,18 @@
 //! Deflate as Flume's agents use it (`compression-type = deflate`): each direction of the connection is one endless
 //! zlib stream (RFC 1950), flushed after every call.
 //!
-//! Hop: read [decode] send keep take encode write settle. The caller's buffer limits the output of each step. A stream that
-//! expands a thousandfold delays its own connection, but takes no memory.
+//! `read -> [decode] -> send -> keep -> read back -> process -> encode -> write -> settle`
+//!
+//! The caller's buffer limits the output of each step. A stream that expands a thousandfold delays its own connection,
+//! but takes no additional memory.
 
 use std::fmt;
 
 use flate2::{Compress, Compression, Decompress, FlushCompress, FlushDecompress, Status};
 
-/// Flume's level.
+/// The compression level that Flume uses.
 const LEVEL: u32 = 6;
-/// The output of a step of compression; an answer needs one step.
+/// The capacity that is reserved for each compression step; an answer needs one step.
 const STEP_BYTES: usize = 256;
 
 /// The bytes are not a zlib stream, or it is damaged.
@@ -37,8 +39,8 @@ impl Default for Inflate {
 
 impl Inflate {
     /// Decompresses from the front of `input` into the spare capacity of `output` and returns the bytes consumed. If
-    /// the output is full there may be more, even after the last byte of the input. Bytes after the end of the stream
-    /// are skipped.
+    /// the output is full, call again: more output may be pending, even if the whole input is consumed. Bytes after the
+    /// end of the stream are skipped.
     ///
     /// # Errors
     /// [`Corrupt`]: close the connection.
@@ -83,10 +85,10 @@ impl Deflate {
             out.reserve(STEP_BYTES);
             let before = self.0.total_in();
             let rest = bytes.get(taken..).unwrap_or_default();
-            // Fails only after the end of the stream, which is never written.
+            // compress_vec fails only after the end of a stream, and this stream never ends.
             let done = self.0.compress_vec(rest, out, FlushCompress::Sync).is_err();
             taken += (self.0.total_in() - before) as usize;
-            // If capacity is left, everything was written.
+            // If capacity is left, the compressor has no more output.
             if done || (taken == bytes.len() && out.len() < out.capacity()) {
                 return;
             }

@@ -16,7 +16,7 @@ pub struct Frames {
     buffers: Option<u32>,
     /// Remaining bytes of the current buffer.
     left: usize,
-    /// The size of the frame so far, with its lengths.
+    /// The size of the frame so far, including its length fields.
     taken: usize,
     /// Bytes of the connection that were consumed.
     offset: u64,
@@ -25,9 +25,10 @@ pub struct Frames {
 /// The item at the front of the input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Nothing complete: read more bytes.
+    /// No item is complete: read more bytes.
     More,
-    /// This many bytes of the call follow the consumed bytes: take them, then continue.
+    /// After the consumed bytes, this many bytes belong to the call: read them, then call [`Frames::next`] with the
+    /// bytes after them.
     Bytes(usize),
     /// The call is complete.
     End {
@@ -70,13 +71,14 @@ impl Frames {
         }
     }
 
-    /// Whether a frame is incomplete, so that the end of the connection would truncate it.
+    /// Whether a frame is incomplete, so that the end of the connection would truncate it. `left` is the number of
+    /// bytes that were received but not consumed.
     pub fn is_amid(&self, left: usize) -> bool {
         left > 0 || self.buffers.is_some()
     }
 
-    /// Returns the item at the front of `input`, and the number of bytes consumed: drop these, then call again. After
-    /// [`Step::More`] pass the same bytes with more after them.
+    /// Returns the number of bytes consumed, and the item at the front of `input`. Drop the consumed bytes, then call
+    /// again. After [`Step::More`], pass the remaining bytes again, followed by new ones.
     ///
     /// # Errors
     /// [`Refusal`]: close the connection.
@@ -130,7 +132,7 @@ impl Frames {
         self.taken = 0;
         self.serial = serial;
         self.buffers = Some(count);
-        // Each buffer has at least a length.
+        // Each buffer takes at least the 4 bytes of its length.
         self.take(count as usize * 4, at)?;
         self.taken = 0;
         Ok(())

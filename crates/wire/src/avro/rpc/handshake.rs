@@ -31,7 +31,7 @@ pub(super) const PROTOCOL: &str = concat!(
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Request<'a> {
     client_hash: [u8; 16],
-    /// The text of its protocol, if it sent it.
+    /// The text of the client's protocol, if the client sent it.
     client_protocol: Option<&'a [u8]>,
     server_hash: [u8; 16],
 }

@@ -1,6 +1,6 @@
 //! Avro RPC as Flume's agents use it (`AvroSourceProtocol`), the receiver's side, without I/O.
 //!
-//! On the line: read -> [decode] -> send -> keep.
+//! `read -> [decode] -> send -> keep`
 //!
 //! ```text
 //! frame      serial i32 | n i32 | n times: length i32, bytes     all big endian; the bytes of all n together are the call
@@ -20,9 +20,9 @@
 //! {timestamp: "1700000000123", host: "a"}, "text"   ->   [1700000000.123, {timestamp: "1700000000123", host: "a", message: "text"}]
 //! ```
 //!
-//! Every header becomes a text field, in order; the body becomes `message`, unchanged. A header with the name `message`
-//! becomes [`MESSAGE_HEADER`]. The header `timestamp` (milliseconds since 1970, as Flume's interceptors write it) is
-//! the event time; without a valid one it is the receive time.
+//! Every header becomes a text field, in order; the body becomes `message`, unchanged. A header with the name `message` becomes
+//! [`MESSAGE_HEADER`]. The header `timestamp` (milliseconds since 1970, as Flume's interceptors write it) is the event time; without
+//! a valid one, the event time is the receive time.
 //!
 //! No length is trusted before its bytes have arrived. Only the head of an incomplete value is read twice. Nothing recurses.
 //! Reading, buffers and the order of answers are the task of `sources/flume`.
@@ -43,8 +43,8 @@ pub use frame::{Frames, Refusal, Step};
 /// The field for a header called `message`, because the body has that name.
 pub const MESSAGE_HEADER: &str = "message_header";
 
-/// Appends the frame that answers the call `serial`. `handshake` is from [`Outcome`]; `failure` is the reason for
-/// refusing the call, none if the call was stored.
+/// Appends the frame that answers the call `serial`. `handshake` is from [`Outcome`]; `failure` is the reason why the call is
+/// refused; `None` if its records are stored.
 pub fn write_answer(out: &mut Vec<u8>, serial: u32, handshake: &[u8], failure: Option<&str>) {
     let mut answer = handshake.to_vec();
     // No metadata.
@@ -52,7 +52,7 @@ pub fn write_answer(out: &mut Vec<u8>, serial: u32, handshake: &[u8], failure: O
     match failure {
         None => answer.extend_from_slice(&[0, STATUS_OK]),
         Some(text) => {
-            // An error, as the first branch of its union: a string.
+            // The error flag, then the first branch of the error union: a string.
             answer.extend_from_slice(&[1, 0]);
             write_bytes(&mut answer, text.as_bytes());
         }
@@ -68,7 +68,7 @@ pub fn write_greeting(out: &mut Vec<u8>, serial: u32, handshake: &[u8]) {
 /// `Status.OK`, encoded as an enum.
 const STATUS_OK: u8 = 0;
 
-/// A long.
+/// Appends a long.
 fn write_long(out: &mut Vec<u8>, value: i64) {
     let mut bits = ((value << 1) ^ (value >> 63)) as u64;
     while bits >= 0x80 {
@@ -78,7 +78,7 @@ fn write_long(out: &mut Vec<u8>, value: i64) {
     out.push(bits as u8);
 }
 
-/// Bytes or a string.
+/// Appends bytes or a string.
 fn write_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     write_long(out, i64::try_from(bytes.len()).unwrap_or(i64::MAX));
     out.extend_from_slice(bytes);

@@ -1,4 +1,5 @@
-//! Checks whether a client's protocol is the one we decode: its two messages carry events of headers and a body.
+//! Checks whether a client's protocol is the one that [`Calls`](super::Calls) decodes: its messages must carry events
+//! with headers and a body.
 //!
 //! Names and their order must match, as Avro's specification requires. Comments, namespaces and Java's annotations do not
 //! matter.

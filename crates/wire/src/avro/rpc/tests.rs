@@ -149,7 +149,7 @@ impl Server {
         loop {
             let before = self.out.capacity();
             let (taken, fed) = self.calls.feed(&self.call, RECEIVED, &mut self.out);
-            assert_eq!(self.out.capacity(), before, "it grew on its own");
+            assert_eq!(self.out.capacity(), before, "`feed` enlarged the output");
             self.call.drain(..taken);
             match fed {
                 Fed::More => return,
@@ -198,7 +198,7 @@ fn an_event_becomes_an_entry_with_its_headers_and_its_body() {
     server.take(&frame(7, &call, 11)).unwrap();
     let answered = &server.answered[0];
     assert_eq!((answered.serial, answered.result), (7, Ok(Some(1))));
-    // BOTH, no text, no hash, no metadata.
+    // The answer is BOTH, without text, hash and metadata.
     assert_eq!(answered.handshake, [0, 0, 0, 0]);
     let (time, fields) = &server.entries()[0];
     assert_eq!(*time, Time(1_700_000_000_123_000_000));
@@ -297,7 +297,7 @@ fn a_client_with_another_protocol_is_rejected() {
 }
 
 #[test]
-fn a_bad_call_is_rejected_and_its_neighbours_are_kept() {
+fn a_bad_call_is_rejected_and_the_calls_around_it_are_accepted() {
     let good = append(&event(&[("a", "b")], b"good"));
     let mut unknown = vec![0];
     write_bytes(&mut unknown, b"appendAll");
@@ -334,7 +334,7 @@ fn a_bad_call_is_rejected_and_its_neighbours_are_kept() {
 }
 
 #[test]
-fn bytes_of_another_protocol_are_rejected_at_once() {
+fn bytes_of_another_protocol_are_rejected_immediately() {
     let large = frame(1, &vec![0; LIMIT + 1], LIMIT + 1);
     let cases: [(&[u8], bool); 5] = [
         (b"GET / HTTP/1.1\r\n", true),

@@ -1,4 +1,4 @@
-//! Conditions on records and batches that stand here.
+//! Tests of conditions on single records and batches.
 
 mod properties;
 
@@ -11,7 +11,7 @@ use serde_json::{Value as Json, json};
 use super::*;
 use crate::{msgpack, record, template::Shared};
 
-/// Patterns of tags for tests: equal texts, and `**` at the end.
+/// Compiles patterns of tags for these tests: an exact tag, or a prefix and `**`.
 fn tags(patterns: &[String]) -> Result<TagTest, String> {
     if patterns.iter().any(|pattern| pattern.contains('[')) {
         return Err("no pattern".to_owned());
@@ -169,7 +169,7 @@ fn a_missing_field_matches_only_its_absence() {
 }
 
 #[test]
-fn many_constants_are_found_by_halves() {
+fn many_constants_are_found_by_binary_search() {
     let names: Vec<_> = (0..100).map(|number| format!("n{number}")).collect();
     for (name, expected) in [
         ("n0", true),
@@ -201,7 +201,7 @@ fn integers_of_64_bits_are_not_rounded() {
 }
 
 #[test]
-fn of_equal_keys_the_first_counts() {
+fn the_first_of_repeated_keys_counts() {
     let pair = |key: &str, value: Value| (Value::from(key), value);
     let record = Value::Map(vec![
         pair("f", 1.into()),
@@ -223,8 +223,8 @@ fn of_equal_keys_the_first_counts() {
 }
 
 #[test]
-fn values_of_the_batch_are_decided_once_and_records_are_not_read() {
-    // Not an entry: reading it would find no records at all.
+fn conditions_on_the_batch_do_not_read_its_records() {
+    // The body is not an entry, so a walk over it would find no records.
     let batch = batch(Encoding::Packed, b"unreadable".to_vec(), 7);
     for (where_, expected) in [
         (json!({"tag": "web.**"}), true),
@@ -298,7 +298,7 @@ fn an_empty_batch_has_no_runs() {
 }
 
 #[test]
-fn text_that_is_no_condition_is_explained() {
+fn an_invalid_condition_is_explained() {
     for (json, why) in [
         (json!({"level": "error"}), "`.level`"),
         (json!({"time": 5}), "VRL"),
@@ -333,7 +333,7 @@ fn text_that_is_no_condition_is_explained() {
 }
 
 #[test]
-fn a_condition_knows_what_it_reads_and_whether_it_says_anything() {
+fn a_condition_reports_what_it_reads_and_whether_it_has_no_test() {
     let one = condition(&json!({"host": "a", "any": [{"tag": "b"}, {"not": {"path": "c"}}]}));
     assert_eq!(one.values(), ["host", "path"]);
     assert!(!one.reads_records() && one.problem().is_none());
@@ -350,14 +350,14 @@ fn a_condition_knows_what_it_reads_and_whether_it_says_anything() {
 }
 
 #[test]
-fn hostile_records_are_answered() {
-    // 100,000 maps in each other, under a key that a condition descends into.
+fn hostile_records_are_evaluated() {
+    // 100,000 nested maps, under a key into which the condition descends.
     let mut deep = b"\x92\x01\x82\xa1a".to_vec();
     for _ in 0..100_000 {
         deep.extend_from_slice(b"\x81\xa1a");
     }
     deep.extend_from_slice(b"\x01\xa1b\x02");
-    // 64 MiB in one text.
+    // A text of 64 MiB.
     let mut large = b"\x92\x01\x82\xa1a".to_vec();
     msgpack::write_str(&mut large, &vec![b'a'; 64 << 20]);
     large.extend_from_slice(b"\xa1b\x02");

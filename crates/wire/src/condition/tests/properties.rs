@@ -1,4 +1,4 @@
-//! A plain interpreter over value trees is the oracle: it reads conditions and records on its own.
+//! Compares the matcher with a simple interpreter of conditions over value trees, which shares no code with it.
 
 use std::cmp::Ordering;
 
@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// A batch as the plain interpreter sees it.
+/// The tag of the batch, for the interpreter.
 const TAG: &str = "web.front";
 
 fn expected(where_: &Json, record: &Value) -> bool {
@@ -78,7 +78,7 @@ fn passes(test: &Json, value: Option<&Value>) -> bool {
                     .iter()
                     .all(|one| passes(one, value)),
                 "glob" => text.is_some_and(|text| texts.any(|glob| globs(glob.as_bytes(), &text))),
-                // Expressions that are a start or an end.
+                // Regular expressions: `^` and a prefix, or a suffix and `$`.
                 _ => text.is_some_and(|text| {
                     texts.any(|regex| match regex.strip_prefix('^') {
                         Some(start) => text.starts_with(start.as_bytes()),
@@ -296,18 +296,18 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
     #[test]
-    fn conditions_on_the_bytes_are_those_on_the_tree(
+    fn the_matcher_agrees_with_the_interpreter(
         conditions in prop::collection::vec(where_(), 0..4),
         records in prop::collection::vec(record(), 0..6),
         repeats in 1..3_usize,
     ) {
-        // Alike neighbours, too: keys are remembered.
+        // Records are repeated, because the matcher caches the keys of the previous record.
         let records: Vec<_> = records.into_iter().flat_map(|record| vec![record; repeats]).collect();
         check_runs(&conditions, &packed(&records), &records)?;
     }
 
     #[test]
-    fn lines_are_tested_as_their_records(
+    fn a_line_is_tested_like_a_record_with_one_field(
         conditions in prop::collection::vec(where_(), 0..4),
         lines in prop::collection::vec("[ab]{0,3}", 0..8),
     ) {

@@ -1,4 +1,4 @@
-//! Changes of records that stand here.
+//! Tests of changes on single records.
 
 mod properties;
 
@@ -81,7 +81,7 @@ fn map(json: &Json) -> Value {
     }
 }
 
-/// The changed record, in its order.
+/// The changed record as text, in the order of its fields.
 fn edited(changes: &Changes, record: Json) -> String {
     let (records, rejects) = apply(changes, &packed(&[map(&record)]));
     assert_eq!(rejects, []);
@@ -114,7 +114,7 @@ fn fields_are_renamed_set_removed_and_kept_in_this_order() {
             json!({"a": 1, "b": 2, "d": 3, "c": 4}),
             json!({"b": 1, "a": 2, "d": 4}),
         ),
-        // Maps are created, and other values in the way are replaced.
+        // Missing parent maps are created, and a parent that is not a map is replaced by one.
         (
             changes(
                 json!({".a": ".x.y"}),
@@ -135,7 +135,7 @@ fn fields_are_renamed_set_removed_and_kept_in_this_order() {
             json!({"a": 1, "z": 2}),
             json!({"z": 2, "a": {"b": 1}}),
         ),
-        // Renaming what is not there changes nothing.
+        // Renaming and removing missing fields changes nothing.
         (
             changes(
                 json!({".x": ".a"}),
@@ -146,7 +146,7 @@ fn fields_are_renamed_set_removed_and_kept_in_this_order() {
             json!({"a": 1}),
             json!({"a": 1}),
         ),
-        // Only what is kept is left, without empty maps.
+        // Only the fields in `keep` are left, without empty maps.
         (
             changes(
                 none(),
@@ -167,7 +167,7 @@ fn fields_are_renamed_set_removed_and_kept_in_this_order() {
 }
 
 #[test]
-fn templates_see_the_new_names_and_not_each_other_and_a_single_field_keeps_its_type() {
+fn templates_read_the_renamed_record_and_a_single_field_keeps_its_type() {
     let changes = changes(
         json!({".a": ".b"}),
         json!({".c": "{.b}", ".d": "{.c|none}", ".e": ["{tag}", {"n": "{.b}-{host}"}], ".b": "{time:unix}"}),
@@ -211,7 +211,7 @@ fn a_line_becomes_a_record_with_the_receive_time() {
 
 #[test]
 fn untouched_bytes_stay_as_they_are() {
-    // Metadata, bin keys, long forms of short values, equal keys.
+    // Metadata, bin keys, long encodings of short values, repeated keys.
     let head = b"\x92\x92\x05\x81\xa1m\x01";
     let pairs = b"\xc4\x01b\xd9\x01x\xa1c\xcf\0\0\0\0\0\0\0\x01\xa1c\xc3\xa1d\xca\0\0\0\0";
     let body = [&head[..], b"\x84", pairs].concat();
@@ -226,7 +226,7 @@ fn untouched_bytes_stay_as_they_are() {
 }
 
 #[test]
-fn a_missing_value_rejects_its_record_alone() {
+fn a_missing_value_rejects_only_its_record() {
     let changes = changes(json!({}), json!({".b": "{.a}!"}), json!([]), json!(null));
     let records = [
         map(&json!({"a": 1})),
@@ -345,7 +345,7 @@ fn hostile_records_are_changed_or_rejected() {
         assert!(out.len() < length + 20 && out.ends_with(b"\xa1x\x81\xa1y\x02"));
         assert_eq!(out.len() < 1000, is_deep);
     }
-    // A million pairs with the same key, which is changed: memory does not follow them.
+    // A million pairs with one key, which the edit changes: the record is rejected, so that they take no memory.
     let mut same = b"\x92\x01\xdf\x00\x0f\x42\x40".to_vec();
     same.extend_from_slice(&b"\xa1b\x02".repeat(1_000_000));
     let mut rejects = Vec::new();

@@ -1,4 +1,4 @@
-//! A plain interpreter over value trees is the oracle: it makes one change after the other.
+//! Compares edits with a simple interpreter over value trees, which makes one change after the other.
 
 use proptest::prelude::*;
 
@@ -27,7 +27,7 @@ fn get<'a>(pairs: &'a Pairs, path: &[&str]) -> Option<&'a Value> {
     }
 }
 
-/// The map at the path: the first of equal keys.
+/// Returns the map at the path. If a key is repeated, the first occurrence counts.
 fn map_mut<'a>(pairs: &'a mut Pairs, path: &[&str]) -> Option<&'a mut Pairs> {
     let Some((first, rest)) = path.split_first() else {
         return Some(pairs);
@@ -160,7 +160,8 @@ fn expected(changes: &Changes, record: &Value) -> Value {
     Value::Map(pairs)
 }
 
-/// Names that no change in the tests has keep their order; the others are compared without it.
+/// Sorts the pairs whose names the changes can contain, so that their order does not matter. All other pairs keep their
+/// order.
 fn sorted(value: &Value) -> Value {
     match value {
         Value::Map(pairs) => {
@@ -174,7 +175,7 @@ fn sorted(value: &Value) -> Value {
                     .find(|name| is(key, name))
                     .copied()
             });
-            // A key that is written anew may be a str instead of a bin.
+            // A key that the edit writes may be a str where the record has a bin.
             for (key, _) in &mut pairs {
                 if let Value::Binary(bytes) = key {
                     *key = String::from_utf8_lossy(bytes).as_ref().into();
@@ -248,7 +249,7 @@ proptest! {
     #![proptest_config(ProptestConfig { max_global_rejects: 100_000, ..ProptestConfig::with_cases(3000) })]
 
     #[test]
-    fn changes_of_the_bytes_are_those_of_the_tree(
+    fn edits_of_the_bytes_agree_with_the_interpreter(
         changes in any_changes(),
         records in prop::collection::vec(any_record(), 0..5),
     ) {
@@ -261,7 +262,7 @@ proptest! {
     }
 
     #[test]
-    fn invalid_bodies_never_panic_and_every_record_is_accounted_for(
+    fn invalid_bodies_cause_no_panic_and_rejects_have_valid_ranges(
         changes in any_changes(),
         mut body in prop::collection::vec(any::<u8>(), 0..200),
         whole: bool,

@@ -1,4 +1,4 @@
-//! Avro's longs, bytes and strings, and any value as a string.
+//! Writes longs, bytes and strings of Avro, and any MessagePack value as a string.
 
 use super::super::value::text_at;
 use crate::{
@@ -37,7 +37,7 @@ pub(super) fn copy_short(room: &mut Room<'_>, body: &[u8], at: usize, length: us
     Some(())
 }
 
-/// Replaces the byte at `start` by a length, and moves the bytes behind it if the length takes more than one byte.
+/// Replaces the byte at `start` by a length, and moves the bytes after it if the length takes more than one byte.
 #[cold]
 pub(super) fn head_at(room: &mut Room<'_>, start: usize, length: usize) {
     let mut head = [0; LONG_BYTES_MAX];
@@ -46,7 +46,7 @@ pub(super) fn head_at(room: &mut Room<'_>, start: usize, length: usize) {
     room.patch(start, head.get(..size).unwrap_or_default());
 }
 
-/// Encodes a length as a long; returns its size.
+/// Encodes a length as a long; returns the number of bytes of the long.
 #[inline(always)]
 fn long(length: usize, head: &mut [u8; LONG_BYTES_MAX]) -> usize {
     let mut bits = (length as u64) << 1;
@@ -99,7 +99,7 @@ fn not_utf8(room: &mut Room<'_>, text: &[u8]) {
     head_at(room, start, room.position() - start - 1);
 }
 
-/// Writes any value as a string; returns the offset after it.
+/// Writes the MessagePack value at `at` as a string; returns the offset after the value.
 #[inline]
 pub(in crate::format) fn value(
     room: &mut Room<'_>,
@@ -123,7 +123,7 @@ pub(in crate::format) fn value(
     Ok(at + size)
 }
 
-/// A value that is neither a short text nor a small number.
+/// Writes a value that is neither a short text nor a small number.
 #[cold]
 #[inline(never)]
 fn other(room: &mut Room<'_>, body: &[u8], at: usize) -> Result<usize, Unfit> {

@@ -9,9 +9,9 @@ use crate::{json, msgpack::Reader, room::Room, syslog};
 pub(super) struct Levels {
     /// The two fields, encoded as in the record; empty if the record did not begin with them.
     pub(super) stand: Vec<u8>,
-    /// The headers written for them: `Facility`, `Severity` and `priority`.
+    /// The headers written for these fields: `Facility`, `Severity` and `priority`.
     pub(super) written: Vec<u8>,
-    /// The added fields that are among them, as bits.
+    /// The bits of the added fields with the names of these headers.
     pub(super) seen: u64,
 }
 
@@ -24,8 +24,8 @@ pub(super) fn is_level(name: &[u8]) -> bool {
     name.len() == 8 && (name == b"facility" || name == b"severity")
 }
 
-/// If the field `name` at `at` is one of the two, and its value is one of syslog's names: its index in [`LEVELS`], its number,
-/// and the offset after it.
+/// Reads the field `name` at `at`. If the field is `facility` or `severity` and its value is one of syslog's names, returns
+/// its index in [`LEVELS`], the number for the value, and the offset after the field; otherwise `None`.
 pub(super) fn level_at(name: &[u8], body: &[u8], at: usize) -> Option<(usize, u8, usize)> {
     let (which, names) = match name {
         b"facility" => (0, &syslog::FACILITIES[..]),
@@ -56,7 +56,8 @@ fn write_number(room: &mut Room<'_>, number: u8) {
 }
 
 impl Levels {
-    /// Remembers the facility and severity at the start of a record, if it begins with them.
+    /// Stores the facility and severity at the start of a record. If the record does not begin with both, stores nothing and
+    /// clears `stand`.
     pub(super) fn learn(&mut self, body: &[u8], at: usize, fields: u32) {
         self.stand.clear();
         let level = |at| {

@@ -1,7 +1,7 @@
-//! `format: avro_event`: Flume's Avro event, a map of headers and a body. The bytes contain no schema; a file has one
+//! `format: avro_event`: Flume's Avro event, a map of headers and a body. The bytes contain no schema; only files do
 //! ([`crate::avro::container`]).
 //!
-//! Hop: read decode send keep take [encode] write settle.
+//! `read -> decode -> send -> keep -> read back -> process -> [encode] -> write -> settle`
 //!
 //! ```text
 //! long n | n times: string name, string value | 00 | bytes body         no headers: 00 | bytes body
@@ -39,22 +39,22 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct AvroEvent {
     field: FieldPath,
-    /// The body's name as a str, if it is a short name at the top level of the record.
+    /// The encoded key of the field that becomes the body, if its name is short and at the top level; otherwise empty.
     key: Vec<u8>,
     added: Added,
-    /// The added fields that a line already has, as bits.
+    /// The bits of the added fields that a line already has.
     line_seen: u64,
     flume: Option<Levels>,
     scratch: Vec<u8>,
 }
 
-/// The encoded fields of a record.
+/// The result of encoding the fields of a record.
 #[derive(Clone, Copy, Default)]
 struct Encoded {
     headers: u32,
-    /// The added fields that are among them, as bits.
+    /// The bits of the added fields that the record already has.
     seen: u64,
-    /// The offset of the body's value.
+    /// The offset of the value that becomes the body; `None` if no field at the top level does.
     message: Option<usize>,
     /// The end of the record.
     end: usize,
@@ -85,7 +85,8 @@ impl AvroEvent {
         }
     }
 
-    /// Encodes a record of short texts; `None` if there are other values, and then the output so far must be discarded.
+    /// Encodes a record with short names whose short texts are ASCII. Returns `None` for any other record: discard the
+    /// output so far, and call [`AvroEvent::careful`].
     #[inline]
     fn quick(
         &self,
@@ -196,7 +197,7 @@ impl AvroEvent {
         Ok(found)
     }
 
-    /// Writes the name of a field of any type; returns the offset of its value.
+    /// Writes the key of a field, which may have any type; returns the offset of the field's value.
     fn name(
         &mut self,
         room: &mut Room<'_>,
@@ -266,7 +267,7 @@ impl Write for AvroEvent {
         of: Of<'_>,
     ) -> Result<usize, Reason> {
         let start = room.position();
-        // The number of headers is filled in later; 0 if there are none, which ends them.
+        // The number of headers is filled in later. If there are none, this 0 also ends the headers.
         room.byte(0);
         let (fields, at) = map_at(body, head.record)?;
         let found = match self.quick(room, body, at, fields) {

@@ -5,7 +5,7 @@ use base64::{Engine, engine::general_purpose::STANDARD};
 use super::*;
 use crate::json::InvalidUtf8;
 
-/// A text, and its base64, replaced and escaped forms.
+/// Texts, each with its base64, its replacement and its escaped version.
 fn cases() -> Vec<(Vec<u8>, [String; 3])> {
     let quotes = "\"".repeat(3000);
     let long = [quotes.as_bytes(), b"\xe2\x82"].concat();
@@ -59,7 +59,7 @@ fn options(format: Format, how: InvalidUtf8) -> Options {
 }
 
 #[test]
-fn invalid_utf8_is_written_as_the_option_says() {
+fn invalid_utf8_is_written_as_the_option_demands() {
     use InvalidUtf8::{Base64, Escape, Replace};
     for (bytes, becomes) in cases() {
         for (how, expected) in [Base64, Replace, Escape].into_iter().zip(becomes) {

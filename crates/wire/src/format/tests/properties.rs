@@ -1,4 +1,4 @@
-//! Encoders against `rmpv` (the content of the batch) and `serde_json` (the content of the text).
+//! Compares the output of encoders, read by `serde_json`, with the content of the batch, read by `rmpv`.
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use proptest::prelude::*;
@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::*;
 
-/// The expected value by the documented rules, computed with the oracles.
+/// The expected value, according to the documented rules.
 fn expected(value: &Value) -> serde_json::Value {
     match value {
         Value::Nil => json!(null),
@@ -80,7 +80,7 @@ fn any_value() -> impl Strategy<Value = Value> {
     })
 }
 
-/// Records that differ from their neighbours in one or two fields.
+/// Records that each differ from the previous one in one or two fields.
 fn alike() -> impl Strategy<Value = Vec<Value>> {
     let key = prop::sample::select(vec![
         "message",
@@ -202,7 +202,7 @@ proptest! {
     }
 
     #[test]
-    fn invalid_bodies_never_panic_and_every_record_is_accounted_for(body in prop::collection::vec(any::<u8>(), 0..200), whole: bool) {
+    fn invalid_bodies_cause_no_panic_and_rejects_have_valid_ranges(body in prop::collection::vec(any::<u8>(), 0..200), whole: bool) {
         let mut body = body;
         if whole {
             body.splice(0..0, *b"\x92\x01\x82\xa1a");

@@ -1,4 +1,4 @@
-//! ltsv and csv, case by case; csv also with an independent reader.
+//! ltsv and csv, case by case. An independent reader also reads the csv.
 
 use proptest::prelude::*;
 use rmpv::Value;
@@ -162,7 +162,7 @@ fn a_row_is_never_an_empty_line() {
 }
 
 #[test]
-fn the_header_names_the_columns_and_the_sink_places_it() {
+fn the_csv_header_has_the_names_of_the_columns_and_is_not_among_the_rows() {
     let columns = ["time", ".user.id", ".a,b", "\"q\""];
     assert_eq!(header(&csv(&columns)), "");
     let options = Options {

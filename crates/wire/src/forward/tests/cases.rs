@@ -1,4 +1,4 @@
-//! Golden bytes, and the table of bad input that the reference derived from fluentd and Influent.
+//! Known bytes of fluentd, and bad input whose results are derived from the behavior of fluentd and Influent.
 
 use millstream_record::{Encoding, Time};
 
@@ -7,7 +7,8 @@ use crate::msgpack::{Shape, write_bin, write_str};
 
 #[test]
 fn the_first_bytes_of_fluentd_are_read() {
-    // fluentd 1.19.3, out_forward: 93, tag, str32 of bytes that are not UTF-8, option with size, compressed, chunk.
+    // A frame of out_forward in fluentd 1.19.3: 93, tag, str 32 whose bytes are not UTF-8, option with size,
+    // compressed, chunk.
     let entry = [
         0x92, 0xd7, 0, 0x65, 0x53, 0xf1, 0, 7, 0x5b, 0xcd, 0x15, 0x81, 0xa1, b'i', 0x07,
     ];
@@ -76,7 +77,7 @@ fn an_option_that_is_not_a_map_counts_as_none() {
 }
 
 #[test]
-fn a_chunk_of_any_type_is_kept_byte_for_byte() {
+fn a_chunk_id_of_any_type_is_kept_byte_for_byte() {
     for id in [
         &[0x01][..],
         &[0xcc, 0x01],
@@ -99,7 +100,7 @@ fn a_chunk_of_any_type_is_kept_byte_for_byte() {
 }
 
 #[test]
-fn bad_events_are_rejected_and_their_neighbours_are_kept() {
+fn bad_events_are_rejected_and_the_others_are_kept() {
     let good = [0x92, 0x01, 0x80];
     let stream = [&good[..], &[0x07], &good].concat();
     let mut packed = vec![0x92, 0xa1, b't'];
@@ -153,7 +154,7 @@ fn a_nil_time_becomes_the_receive_time_and_zero_stays_zero() {
 }
 
 #[test]
-fn the_shape_of_a_message_is_recognised() {
+fn the_shape_of_a_message_is_recognized() {
     let shapes = [
         (&[0x93, 0xa1, b't', 0x01, 0x80][..], Shape::Good),
         (&[0x93, 0xa1, b't', 0xc0, 0x80], Shape::Timeless),
@@ -161,7 +162,7 @@ fn the_shape_of_a_message_is_recognised() {
         (&[0x93, 0xa1, b't', 0x01, 0x07], Shape::Misfit),
         (&[0x93, 0xa1, b't', 0xca, 0, 0, 0, 0, 0x80], Shape::Misfit),
         (&[0x93, 0xa1, b't', 0xd4, 5, 0, 0x80], Shape::Misfit),
-        // fluent-bit's header form, which only four elements can hold in a message.
+        // A single message with metadata beside the time, as fluent-bit writes it: always a frame of four elements.
         (
             &[0x94, 0xa1, b't', 0x92, 0x01, 0x80, 0x80, 0x80],
             Shape::Good,
@@ -299,7 +300,7 @@ fn an_array_with_an_oversized_tag_or_option_map_is_not_a_frame() {
 }
 
 #[test]
-fn metrics_of_fluent_bit_are_recognised() {
+fn metrics_of_fluent_bit_are_recognized() {
     let input = [
         &[0x93, 0xa1, b't', 0xa1, 0x80, 0x81, 0xad][..],
         b"fluent_signal\x01",
@@ -314,7 +315,7 @@ fn metrics_of_fluent_bit_are_recognised() {
 }
 
 #[test]
-fn json_values_stream_and_become_packed_records() {
+fn a_stream_of_json_values_becomes_packed_records() {
     let input = br#"["t.a",1700000000,{"n":18446744073709551615,"i":-9223372036854775808,"f":1.5,"s":"a\u00e9\n"},{"chunk":"x y"}]
         ["t.b",[[1,{"a":[1,null,true]}],[2,{}]]] {"no":"frame"}
 "#;
@@ -405,7 +406,7 @@ fn a_run_of_messages_gives_the_same_batch_as_the_general_path() {
 }
 
 #[test]
-fn an_ack_in_json_holds_the_received_value() {
+fn a_json_ack_contains_the_received_chunk_id() {
     let mut out = Vec::new();
     write_json_ack(&mut out, b"\xa4a\"b\n").unwrap();
     write_json_ack(&mut out, &[0x07]).unwrap();

@@ -9,7 +9,7 @@ use super::*;
 
 const FRAME_BYTES_MAX: usize = 8 << 20;
 
-/// The result of a connection.
+/// An item that the connection has received.
 #[derive(Clone, Debug, PartialEq)]
 enum Seen {
     Frame {

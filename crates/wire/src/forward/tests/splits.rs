@@ -1,4 +1,4 @@
-//! Frames of every form, divided at every place, with rmpv as the oracle.
+//! Frames of every type, written by rmpv and divided anywhere.
 
 use millstream_record::{Encoding, Time, Values};
 use proptest::prelude::*;
@@ -40,7 +40,7 @@ fn chunk() -> impl Strategy<Value = Option<Value>> {
     ]
 }
 
-/// Element 1 (none for a message), the stream of its records and their number.
+/// Returns element 1 of a frame (`None` for a single message), the stream of the frame's records, and their number.
 fn payload(form: u8, pairs: &[[Value; 2]], repeats: usize) -> (Option<Value>, Vec<u8>, usize) {
     let entries = pairs.iter().map(|pair| Value::Array(pair.to_vec()));
     let stream: Vec<u8> = entries.clone().flat_map(|entry| bytes_of(&entry)).collect();

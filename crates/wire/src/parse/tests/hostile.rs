@@ -1,4 +1,4 @@
-//! Hostile input, meant to cost much time or memory.
+//! Hostile input that is meant to take much time or memory.
 
 use std::time::{Duration, Instant};
 
@@ -32,7 +32,7 @@ fn deep_nesting_is_a_fault_or_skipped() {
     let text = [b"{\"a\":", &deep[..], b"}"].concat();
     let fault = parse(&mut parser(r#"{"as":"json"}"#), Input::Line(&text));
     assert!(fault.unwrap_err().to_string().contains("128 levels"));
-    // Beside the parsed field, depth does not matter.
+    // The depth of other fields does not matter.
     let mut entry = b"\x92\x05\x82\xa1d".to_vec();
     entry.extend(std::iter::repeat_n(0x91, 100_000));
     entry.push(0xc0);
@@ -59,7 +59,7 @@ fn many_fields_beside_and_inside_the_text_take_linear_time() {
     });
     let head = entry_head(&parsed, 0).unwrap();
     let mut reader = crate::msgpack::Reader::at(&parsed, head.record);
-    // Parsed fields replace those of 70,000 names. The other 30,000 names still occur twice each.
+    // Parsed fields replace the fields with their 70,000 names. The other 30,000 names still occur twice each.
     assert_eq!(reader.map_len(), Ok(count + 2 * 30_000));
 }
 

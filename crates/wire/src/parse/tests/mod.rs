@@ -1,4 +1,4 @@
-//! Golden cases, single records, and properties of any input.
+//! Golden cases, single records, hostile input, and properties that hold for any input.
 
 mod golden;
 mod hostile;
@@ -23,7 +23,7 @@ pub(super) fn parser(options: &str) -> Parser {
     Parser::new(&options, TimeZone::UTC).unwrap()
 }
 
-/// The time and the JSON of an entry.
+/// Returns the time and the JSON of an entry.
 pub(super) fn shown(entry: &[u8]) -> String {
     let mut walker = Walker::new();
     walker.walk(entry).unwrap();
@@ -39,7 +39,7 @@ pub(super) fn shown(entry: &[u8]) -> String {
     format!("{time} {}", String::from_utf8(text).unwrap())
 }
 
-/// Parses one record. The bytes before it in the output must stay.
+/// Parses one record, and checks that the bytes before it in the output are unchanged.
 pub(super) fn parse(parser: &mut Parser, input: Input<'_>) -> Result<Vec<u8>, Fault> {
     let mut out = b"before".to_vec();
     let result = parser.entry(input, NOW, &mut out);
@@ -53,7 +53,7 @@ pub(super) fn parse(parser: &mut Parser, input: Input<'_>) -> Result<Vec<u8>, Fa
     }
 }
 
-/// The result for a line.
+/// Parses a line, and returns the result as text.
 pub(super) fn line(parser: &mut Parser, line: &[u8]) -> String {
     match parse(parser, Input::Line(line)) {
         Ok(entry) => shown(&entry),
@@ -61,7 +61,7 @@ pub(super) fn line(parser: &mut Parser, line: &[u8]) -> String {
     }
 }
 
-/// An entry with the fields of a JSON object.
+/// Returns an entry with the fields of a JSON object.
 pub(super) fn entry(time: Time, object: &str) -> Vec<u8> {
     let mut entry = Vec::new();
     write_array_len(&mut entry, 2);
@@ -70,7 +70,7 @@ pub(super) fn entry(time: Time, object: &str) -> Vec<u8> {
     entry
 }
 
-/// The result for a record, without its time, which does not change.
+/// Parses the text in a record, and returns the result as JSON. The event time must not change.
 pub(super) fn record(options: &str, object: &str) -> String {
     let time = Time::from_parts(1_700_000_000, 5);
     match parse(&mut parser(options), Input::Entry(&entry(time, object))) {

@@ -1,4 +1,4 @@
-//! Options: each wrong one is reported at its place with the next step.
+//! Wrong options: each error names the option and suggests a correction.
 
 use super::*;
 
@@ -10,7 +10,7 @@ fn refused(options: &str) -> (&'static str, String) {
 }
 
 #[test]
-fn wrong_options_are_refused_at_their_place() {
+fn wrong_options_are_refused_by_name() {
     for (options, option, message) in [
         (r#"{"as":"regex"}"#, "pattern", "without a `pattern`"),
         (

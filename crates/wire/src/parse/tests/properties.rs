@@ -1,4 +1,4 @@
-//! Properties of any input, and round trips against plain references.
+//! Properties that hold for any input, and comparisons with simple reference implementations.
 
 use proptest::prelude::*;
 use serde_json::{Map, Value};
@@ -41,7 +41,7 @@ fn text() -> impl Strategy<Value = Vec<u8>> {
 
 proptest! {
     #[test]
-    fn any_text_is_a_valid_entry_or_a_fault(which in 0..OPTIONS.len(), texts in prop::collection::vec(text(), 1..6), others in "[abxt]{0,20}") {
+    fn any_text_becomes_a_valid_entry_or_a_fault(which in 0..OPTIONS.len(), texts in prop::collection::vec(text(), 1..6), others in "[abxt]{0,20}") {
         let mut reused = parser(OPTIONS[which]);
         for text in texts {
             let mut fields = Vec::new();
@@ -61,7 +61,7 @@ proptest! {
             crate::msgpack::write_str(&mut fields, &text);
             for input in [Input::Line(&text), Input::Entry(&fields)] {
                 let seen = parse(&mut reused, input);
-                // Records parsed earlier must not matter.
+                // The result must not depend on records that the parser has read before.
                 prop_assert_eq!(&seen, &parse(&mut parser(OPTIONS[which]), input));
                 if let Ok(entry) = seen {
                     let mut walker = Walker::new();
@@ -86,7 +86,7 @@ proptest! {
             expected.remove("message");
         }
         for (key, value) in &parsed {
-            // The field moves behind those that stay.
+            // The field moves to the end, after the fields that stay.
             expected.shift_remove(key);
             expected.insert(key.clone(), (*value).into());
         }

@@ -1,10 +1,10 @@
-//! Single records: the parsed field, the fields around it, and the head.
+//! Single records: the field whose text is parsed, the fields around it, and the head of the entry.
 
 use super::*;
 use crate::msgpack::{write_bin, write_map_len, write_nil, write_str, write_uint};
 
 #[test]
-fn other_fields_keep_their_bytes_and_order_and_the_parsed_one_leaves() {
+fn other_fields_keep_their_bytes_and_order_and_the_field_with_the_text_is_removed() {
     assert_eq!(
         record(
             r#"{"as":"json"}"#,
@@ -26,7 +26,7 @@ fn other_fields_keep_their_bytes_and_order_and_the_parsed_one_leaves() {
         ),
         r#"{"message":"x=1","y":"2"}"#
     );
-    // Of equal names the first one is parsed.
+    // If a name occurs twice, the first field is parsed.
     assert_eq!(
         record(r#"{"as":"logfmt"}"#, r#"{"message":"x=1","message":"y=2"}"#),
         r#"{"message":"y=2","x":"1"}"#
@@ -69,7 +69,7 @@ fn a_parsed_field_replaces_an_existing_one_of_its_name() {
 }
 
 #[test]
-fn a_field_inside_of_others_is_found_and_removed() {
+fn a_nested_field_with_the_text_is_found_and_removed() {
     let object = r#"{"a":1,"log":{"x":1,"in":{"text":"k=v","y":2},"z":3},"b":2}"#;
     let field = r#""field":".log.in.text""#;
     assert_eq!(
@@ -138,7 +138,7 @@ fn maps_grow_beyond_15_and_65535_fields() {
 }
 
 #[test]
-fn every_form_of_a_head_keeps_its_time_or_gets_the_parsed_one() {
+fn entries_of_every_form_keep_their_time_or_get_the_parsed_one() {
     let mut map = Vec::new();
     write_map_len(&mut map, 1);
     write_str(&mut map, b"message");
@@ -173,7 +173,7 @@ fn every_form_of_a_head_keeps_its_time_or_gets_the_parsed_one() {
         assert_eq!(shown(&new), r#"2026-11-23T12:03:24Z {"a":"1"}"#);
         let metadata = entry.windows(3).any(|bytes| bytes == b"\xa1m\x01");
         assert_eq!(new.windows(3).any(|bytes| bytes == b"\xa1m\x01"), metadata);
-        // A time that no EventTime holds.
+        // A time that is a number in another field.
         let far = parse(
             &mut parser(r#"{"as":"logfmt","time":{"field":"a","format":"unix_ms","keep":true}}"#),
             Input::Entry(&[entry.as_slice()].concat()),
@@ -226,7 +226,7 @@ fn binary_text_is_parsed_and_keys_that_are_not_text_stay() {
 }
 
 #[test]
-fn syslog_headers_become_fields_beside_others() {
+fn syslog_headers_become_fields_next_to_other_fields() {
     assert_eq!(
         record(
             r#"{"as":"syslog","time":{"timezone":"UTC"}}"#,

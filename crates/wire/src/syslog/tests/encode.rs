@@ -1,4 +1,4 @@
-//! Written headers: the decoder reads them again, and missing fields have defaults.
+//! Encoded headers: the decoder reads them back, and missing fields have defaults.
 
 use std::sync::Arc;
 
@@ -42,7 +42,7 @@ fn batch(encoding: Encoding, body: Vec<u8>) -> Batch {
     }
 }
 
-/// The header of the one record of a batch.
+/// Encodes the header of the only record of a batch.
 fn head(header: Header, zone: &str, batch: &Batch) -> String {
     let (_, event) = records(batch).next().unwrap();
     let mut out = Vec::new();
@@ -50,7 +50,7 @@ fn head(header: Header, zone: &str, batch: &Batch) -> String {
     String::from_utf8_lossy(&out).into_owned()
 }
 
-/// A packed record of these fields.
+/// Returns a batch with one packed record, which has these fields.
 fn record(fields: Vec<(&str, Value)>) -> Batch {
     let fields = fields
         .into_iter()
@@ -62,7 +62,7 @@ fn record(fields: Vec<(&str, Value)>) -> Batch {
     batch(Encoding::Packed, body)
 }
 
-/// The decoder's record of a message, as a batch, and its text.
+/// Decodes a message. Returns its record as a batch, and its text.
 fn decoded(message: &[u8]) -> (Batch, Vec<u8>) {
     let mut text = message.to_vec();
     text.push(b'\n');
@@ -189,7 +189,7 @@ fn any_text() -> impl Strategy<Value = Value> {
 
 proptest! {
     #[test]
-    fn any_fields_give_a_header_that_can_be_decoded(values in proptest::collection::vec(any(), 7), text in "[ -~]{0,30}") {
+    fn any_fields_are_encoded_to_a_header_that_can_be_decoded(values in proptest::collection::vec(any(), 7), text in "[ -~]{0,30}") {
         let names = ["facility", "severity", "host", "app", "procid", "msgid", "structured_data"];
         let batch = record(names.into_iter().zip(values).collect());
         // A newline in structured data requires octet counting; the decoder of this test reads lines.

@@ -1,6 +1,6 @@
-//! Each file of `testdata`: the input and the expected result. `UPDATE=1` writes the results.
+//! Runs the cases in `testdata`. An `.in` file is the input, and the `.out` file has the expected records; `UPDATE=1` rewrites it.
 //!
-//! An input is text with `\r`, `\0`, `\xNN` and `\\`; a backslash at the end of a line joins it to the next one.
+//! An input is text with the escapes `\r`, `\0`, `\xNN` and `\\`. A backslash at the end of a line joins the line to the next one.
 
 use std::{fs, path::Path};
 

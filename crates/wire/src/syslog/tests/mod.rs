@@ -1,4 +1,4 @@
-//! Golden cases, and properties of any input.
+//! Golden cases, encoded headers, and properties that hold for any input.
 
 mod encode;
 mod golden;
@@ -31,7 +31,7 @@ pub(super) fn settings() -> Settings {
     }
 }
 
-/// The result of a stream.
+/// The result of reading a whole stream.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Seen {
     pub(super) records: Vec<Value>,
@@ -60,7 +60,7 @@ pub(super) fn read<'a>(settings: &Settings, pieces: impl IntoIterator<Item = &'a
                 seen.left_over.push((waiting[range].to_vec(), why));
             }
             waiting.drain(..run.consumed);
-            // A batch is sent.
+            // The caller sends the records as a batch.
             assert_eq!(records(&out).len(), count as usize);
             seen.records.append(&mut records(&out));
             out.clear();
@@ -79,7 +79,7 @@ pub(super) fn read<'a>(settings: &Settings, pieces: impl IntoIterator<Item = &'a
     seen
 }
 
-/// The entries of a body, all of which must be valid.
+/// Returns the entries of a body, and checks that all of them are valid.
 pub(super) fn records(body: &[u8]) -> Vec<Value> {
     let mut walker = Walker::new();
     walker.walk(body).unwrap();
@@ -91,7 +91,7 @@ pub(super) fn records(body: &[u8]) -> Vec<Value> {
     records
 }
 
-/// The field of a record.
+/// Returns a field of a record, or `None` if the record does not have it.
 pub(super) fn field<'a>(record: &'a Value, name: &str) -> Option<&'a Value> {
     let map = record[1].as_map()?;
     let (_, value) = map.iter().find(|(key, _)| key.as_str() == Some(name))?;
@@ -147,7 +147,7 @@ fn parts_of_a_frame_have_the_header_of_the_first() {
 }
 
 #[test]
-fn a_nul_ends_a_message_at_once_when_nothing_follows() {
+fn a_nul_ends_a_message_immediately_when_nothing_follows() {
     let mut decoder = Decoder::new(settings());
     let mut out = Vec::new();
     let text = b"<14>one\0<14>two\0";
@@ -186,7 +186,7 @@ fn a_header_that_is_too_long_is_not_repeated() {
         panic!("three");
     };
     assert_eq!(field(first, "app"), Some(&"su".into()));
-    // Text that looks like a header in a later piece is text.
+    // In a later piece, text that looks like a header is ordinary text.
     assert_eq!(field(second, "app"), None);
     assert_eq!(field(second, "priority"), None);
     assert!(field(second, "message").is_some());

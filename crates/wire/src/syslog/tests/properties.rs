@@ -1,10 +1,10 @@
-//! Properties of any input.
+//! Properties that hold for any input.
 
 use proptest::prelude::*;
 
 use super::*;
 
-/// Bytes that resemble syslog often enough to reach deep code.
+/// Random bytes that resemble syslog, so that they reach all parts of the parser.
 fn input() -> impl Strategy<Value = Vec<u8>> {
     let part = prop_oneof![
         prop::sample::select(vec![
@@ -57,7 +57,7 @@ fn too_long() -> impl Strategy<Value = TooLong> {
     prop::sample::select(vec![TooLong::Split, TooLong::Truncate, TooLong::Reject])
 }
 
-/// A message from few different parts, so that neighbours share some of them; sometimes with one changed byte.
+/// A message that is made of a few parts, so that consecutive messages often share some of them. Sometimes one byte is changed.
 fn message() -> impl Strategy<Value = Vec<u8>> {
     let start = prop::sample::select(vec!["<13>", "<34>", "<13>1 ", ""]);
     let time = prop::sample::select(vec![
@@ -166,7 +166,7 @@ proptest! {
     }
 
     #[test]
-    fn the_fields_of_an_rfc_5424_message_read_back(
+    fn the_fields_of_an_rfc_5424_message_are_read_back(
         priority in 0_u8..192,
         host in "[!-~]{2,40}",
         app in "[!-~]{2,48}",
