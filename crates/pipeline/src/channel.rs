@@ -28,17 +28,18 @@ pub struct Group {
     pub batches: Vec<Batch>,
     /// Settled by the channel when the group is kept (durable) or by the consumer (memory).
     pub token: Token,
-    /// The entry of the consumer's chain through which it arrives.
+    /// The entry of the consumer's chain through which the group arrives.
     pub entry: Entry,
 }
 
-/// An entry of a consumer's chain. Channels carry it to the reader and do not look into it.
+/// An entry of a consumer's chain: the point at which a producer's port leads into the chain. Channels carry it to the reader and do
+/// not look into it.
 #[derive(Clone, Default)]
 pub struct Entry {
-    /// Its number; 0 without a chain.
+    /// The index of the entry; 0 without a chain.
     pub number: usize,
-    /// Behind memory: what makes the chain, if there is one. A batch keeps its chain, because a reload may replace it while the
-    /// batch waits.
+    /// For a batch that waits in memory: the maker of the chain that it will pass through, if there is one. The batch holds the maker,
+    /// because a reload may replace the consumer's chain in the meantime.
     pub(crate) chain: Option<Arc<dyn Any + Send + Sync>>,
 }
 
@@ -81,9 +82,9 @@ pub enum Note {
 /// The option `behind` of a sink: how far it may be behind a durable channel, and what happens beyond that.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Behind {
-    /// Limit of the kept bytes that the sink has not settled; 0: only the channel's limit.
+    /// Limit of the kept bytes that the sink has not settled; 0: only the channel's own limit applies.
     pub size: u64,
-    /// Limit of the age of the oldest batch that the sink has not settled; 0: none.
+    /// Limit of the age of the oldest batch that the sink has not settled; 0: no limit.
     pub age: Duration,
     /// The action beyond a limit, or when the channel is full.
     pub then: Then,
@@ -133,36 +134,36 @@ pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// A channel between producers and consumers, shared by all threads.
 pub trait Channel: Send + Sync {
-    /// Waits until there is room, then accepts the group. A channel that has stopped drops it, which fails the receipt.
+    /// Waits for space, then accepts the group. A channel that has stopped drops the group, which fails its receipt.
     fn put(&self, group: Group) -> BoxFuture<'_, ()>;
-    /// Passes on what a source knows about its senders. Never waits.
+    /// Takes a note of a source about its senders. Never waits.
     fn note(&self, _note: Note) {}
-    /// Settles the token when everything put before it is as safe as this channel can make it, regardless of the option `sync`:
-    /// synced, if the channel is durable. Memory settles it at once; only the receipts of the groups tell when sinks are done.
-    /// Never waits.
+    /// Settles the token when everything that was put earlier is as safe as this channel can make it: a durable channel syncs it to
+    /// the disk, regardless of the option `sync`. A memory channel settles the token immediately; only the receipts of the groups
+    /// show when the sinks are done. Never waits.
     fn sync(&self, token: Token) {
         token.settle();
     }
-    /// Whether groups that `put` has accepted wait for space that consumers or the disk must free. `put` may still accept more, up
-    /// to the bound of its queue; those groups are kept when there is space again, however late.
+    /// Whether groups that `put` has accepted wait for space that consumers or the disk must free. `put` may accept further groups, up
+    /// to the bound of its queue, but they are kept only when there is space again.
     fn is_full(&self) -> bool {
         false
     }
-    /// (used, limit) of the batches that wait in memory for consumers, in bytes. `None` if the channel holds none in memory.
+    /// Returns (used, limit) in bytes for the batches that wait in memory for consumers. `None`: the channel holds no batches in memory.
     fn fill(&self) -> Option<(u64, u64)> {
         None
     }
-    /// No more groups will come: keeps what was accepted, then lets the readers end.
+    /// Called when no more groups will be put: keeps the groups that were accepted, then lets the readers end.
     fn close(&self);
-    /// The drain deadline has passed: keeps as many groups as fit, drops the rest (which fails their receipts), accepts nothing
-    /// more, and closes.
+    /// Called when the drain deadline has passed: keeps as many groups as fit, drops the rest (which fails their receipts), accepts no
+    /// further groups, and closes.
     fn give_up_waiting(&self) {}
-    /// The offset up to which each tailed file is kept, for a durable channel. `None` for memory: the source keeps its own
-    /// positions.
+    /// Returns for each tailed file the offset up to which a durable channel has kept it. `None` for memory: the source then stores
+    /// the offsets itself.
     fn file_origins(&self) -> Option<Vec<(FileId, u64)>> {
         None
     }
-    /// The offset up to which one tailed file is kept; `None` if no part of it is.
+    /// Returns the offset up to which one tailed file is kept; `None` if nothing of the file is kept.
     fn file_mark(&self, file: &FileId) -> Option<u64> {
         let origins = self.file_origins()?;
         origins
@@ -170,45 +171,46 @@ pub trait Channel: Send + Sync {
             .find(|(id, _)| id == file)
             .map(|(_, next)| next)
     }
-    /// Returns a reader for a consumer that has none: a new consumer, or one whose reader was dropped. The sender is dropped
-    /// without an answer if the channel ends.
+    /// Requests a reader for a consumer that has none: a new consumer, or one whose reader was dropped. The receiver gets the reader;
+    /// it closes without an answer if the channel ends.
     fn attach(&self, _consumer: Consumer) -> oneshot::Receiver<Result<Box<dyn Reader>, String>> {
         let (answer, receiver) = oneshot::channel();
         let _ = answer.send(Err("it keeps nothing for consumers".to_owned()));
         receiver
     }
-    /// About how many kept bytes this consumer has not settled.
+    /// Returns approximately how many kept bytes this consumer has not settled.
     fn unsettled_bytes(&self, _consumer: &str) -> u64 {
         0
     }
-    /// Changes its options to those of another configuration of its type ([`ChannelConfig::options`]). Returns false if only a
-    /// restart can do that.
+    /// Applies the options of another configuration of the same type ([`ChannelConfig::options`]). Returns false if only a restart
+    /// can apply them.
     ///
     /// [`ChannelConfig::options`]: crate::node::ChannelConfig::options
     fn change(&self, _options: Box<dyn Any + Send>) -> bool {
         false
     }
-    /// Removes a consumer that no sink reads for, and gives up what only this consumer has not settled. The error is the reason why
-    /// that is impossible. The sender is dropped without an answer if the channel ends.
+    /// Removes a consumer that no sink uses any more, and drops all batches that only this consumer has not settled. The error is the
+    /// reason why the consumer cannot be removed. The receiver closes without an answer if the channel ends.
     fn forget(&self, _consumer: &str) -> oneshot::Receiver<Result<(), String>> {
         let (answer, receiver) = oneshot::channel();
         let _ = answer.send(Err("it keeps nothing for consumers".to_owned()));
         receiver
     }
-    /// Moves a consumer past everything up to `to`, permanently; its sink must be restarted. Returns the number of records that the
-    /// consumer had not settled, or the reason why it cannot be moved. The sender is dropped without an answer if the channel ends.
+    /// Moves a consumer past everything up to `to`, permanently; its sink must be restarted. The answer is the number of records that
+    /// the consumer had not settled, or the reason why it cannot be moved. The receiver closes without an answer if the channel ends.
     fn skip(&self, _consumer: &str, _to: Position) -> oneshot::Receiver<Result<u64, String>> {
         let (answer, receiver) = oneshot::channel();
         let _ = answer.send(Err("it keeps nothing for consumers".to_owned()));
         receiver
     }
-    /// Its durable identity (`None` for memory). Positions of different channels cannot be compared.
+    /// Returns the durable identity of the channel (`None` for memory). Positions of different channels cannot be compared.
     fn id(&self) -> Option<u128> {
         None
     }
 }
 
-/// Creates the queues in front of a sink: number of lanes and bytes of each -> the channel and its readers.
+/// Creates the memory channel in front of a sink. Takes the number of lanes and the bytes of each lane's queue. Returns the channel
+/// and one reader for each lane.
 pub type OpenMemory = fn(usize, usize) -> (Arc<dyn Channel>, Vec<Box<dyn Reader>>);
 
 /// One batch as a reader delivers it.
@@ -216,16 +218,16 @@ pub type OpenMemory = fn(usize, usize) -> (Arc<dyn Channel>, Vec<Box<dyn Reader>
 pub struct Delivered {
     /// The batch.
     pub batch: Batch,
-    /// Its position, behind a durable channel.
+    /// The position of the batch in a durable channel; `None` if it comes from memory.
     pub position: Option<Position>,
-    /// Behind memory: the tokens to settle together with the batch.
+    /// The token to settle together with the batch, if it comes from memory. Of several batches that a chain makes of one, only the
+    /// last has it.
     pub token: Option<Token>,
     /// The entry of the consumer's chain, from [`Group::entry`].
     pub entry: Entry,
-    /// Whether this is the last batch that its position became. A chain makes several batches of one, and only the last may be
-    /// settled.
+    /// Whether this is the last of the batches that a chain made of one delivered batch. A checkpoint may follow only the last one.
     pub last: bool,
-    /// The receipts of records that the chain rejected. The batch is settled only when they are kept.
+    /// The receipts of records that the chain rejected. The batch is settled only when those records are kept.
     pub rejected: Vec<Receipt>,
 }
 
@@ -243,34 +245,34 @@ impl Delivered {
     }
 }
 
-/// The range that a valid position of a sink lies in.
+/// The range of valid positions for a sink that stores its own position.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Bounds {
-    /// The last position that the consumer committed, in this run or an earlier one. A sink writes its own position first, so if
-    /// that is lower it is damaged or an old copy. `None`: it never committed, or an operator moved the cursor.
+    /// The last position that the consumer committed, in this run or an earlier one. A sink writes its own position before that, so a
+    /// lower position in the sink is damaged or an old copy. `None`: the consumer has never committed, or an operator moved the cursor.
     pub committed: Option<Position>,
-    /// The newest kept position. No later one can be read again.
+    /// The newest position that the channel has kept. A later position in the sink is invalid.
     pub kept: Position,
 }
 
 /// Reads a channel for one consumer, on the consumer's thread. May block on a read from the page cache.
 pub trait Reader: Send {
-    /// Continues after `after`, the position of a sink that keeps its own (it wins over the cursor), or else after the cursor.
+    /// Continues after the position `after`, which comes from a sink that stores its own position; `None`: continues after the cursor.
     /// Called before the first batch and again whenever the consumer restarts.
     fn resume(&mut self, after: Option<Position>) -> Result<(), Failure>;
-    /// The next batch; `None` when the channel is closed and read to its end.
+    /// Returns the next batch; `None` when the channel is closed and read to its end.
     fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Delivered>, Failure>>;
     /// Marks everything up to `position` as settled by this consumer: moves its cursor and syncs it. Not called for memory.
     fn commit(&mut self, position: Position) -> Result<(), Failure>;
-    /// The position up to which this consumer has settled, by its cursor. `None` for memory.
+    /// Returns the position of this consumer's cursor. `None` for memory.
     fn settled(&self) -> Option<Position> {
         None
     }
-    /// The bounds of this consumer's position, to check the position of a sink that keeps its own. `None` for memory.
+    /// Returns the bounds by which a sink that stores its own position checks it. `None` for memory.
     fn bounds(&self) -> Option<Bounds> {
         None
     }
-    /// Whether a checkpoint should be early because the channel is nearly full.
+    /// Whether the next checkpoint should come early, because the channel is nearly full.
     fn hurry(&self) -> bool {
         false
     }

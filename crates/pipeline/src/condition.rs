@@ -1,8 +1,8 @@
-//! Conditions: the problem that keeps a node from its work now, since when, and why.
+//! Conditions of nodes. A condition is a problem that keeps a node from its work now; it has a start and a reason.
 //!
 //! A log line reports an event; a condition reports that a problem lasts. `status` shows the conditions of every node, and
 //! `/health` is unhealthy while one of them is serious. Each task, connection or server holds a separate [`Condition`] for each
-//! thing that can go wrong with it, so two servers of one sink never clear each other's.
+//! thing that can go wrong with it, so two servers of one sink never clear each other's conditions.
 
 use std::{
     fmt,
@@ -18,7 +18,7 @@ use crate::{
 pub use crate::held::{Held, Trouble};
 
 impl Reporter {
-    /// A condition that can keep the node from its work, not raised yet. `kind` is the kind of its log lines.
+    /// Returns a condition of this node that is not raised yet. `kind` is the kind of its log lines.
     pub fn condition(&self, kind: &'static str) -> Condition {
         let conditions = self.held().clone();
         Condition {
@@ -31,12 +31,12 @@ impl Reporter {
     }
 }
 
-/// One thing that can go wrong with a task, connection or server. Dropping it clears it.
+/// One thing that can go wrong with a task, connection or server. Dropping the value clears the condition.
 #[derive(Debug)]
 pub struct Condition {
     id: u64,
     kind: &'static str,
-    /// Lets the success path check without taking the lock.
+    /// Whether the condition is raised. The success path reads this without taking the lock.
     holds: AtomicBool,
     conditions: Conditions,
     reporter: Reporter,
@@ -49,7 +49,7 @@ impl Condition {
         self.raise_since(trouble, Instant::now(), why);
     }
 
-    /// As [`Condition::raise`], for a problem that began at `begun` and is noticed only now.
+    /// Like [`Condition::raise`], for a problem that began at `begun` and is noticed only now.
     pub fn raise_since(&self, trouble: Trouble, begun: Instant, why: impl fmt::Display) {
         let why = why.to_string();
         self.reporter.error(self.kind, &why);
@@ -75,7 +75,7 @@ impl Condition {
         active.map(|active| active.since.elapsed())
     }
 
-    /// Whether it holds.
+    /// Whether the condition is raised.
     pub fn holds(&self) -> bool {
         self.holds.load(Ordering::Acquire)
     }

@@ -13,7 +13,7 @@ use crate::failure::Failure;
 const FORMAT: u32 = 1;
 /// The text in front of the version number in the version file.
 const FORMAT_WORDS: &str = "millstream data_dir, format ";
-/// The most bytes that are read of the version file.
+/// The maximum number of bytes that are read from the version file.
 const FORMAT_BYTES_MAX: u64 = 256;
 
 /// Holds the lock of a `data_dir`. The system releases it when the process ends.
@@ -29,7 +29,7 @@ impl DataDir {
             Failure::disk(format!("cannot use data_dir {place}: {error}; set `data_dir` to a directory this user may write"))
                 .never_again()
         };
-        // The directories above it keep their default permissions: other users may enter them.
+        // The parent directories get the default permissions, so that other users can enter them.
         if let Some(above) = directory.parent() {
             fs::create_dir_all(above).map_err(fail)?;
         }

@@ -3,7 +3,7 @@
 //! `read -> decode -> send -> keep -> read back -> process -> encode -> write -> [settle]`
 //!
 //! Everything that one batch of a source becomes carries a [`Token`]; the source holds the [`Receipt`]. When the last token is
-//! settled, the receipt is good: a durable channel has kept the batch, or every sink is done with it. A token that is dropped
+//! settled, the receipt succeeds: a durable channel has kept the batch, or every sink is done with it. A token that is dropped
 //! without being settled (a panic, a stop, an error path that returns early) makes the receipt fail, so that a forgotten batch
 //! can never look like success.
 
@@ -30,7 +30,7 @@ pub struct Token(Option<Arc<Count>>);
 #[derive(Debug)]
 pub struct Receipt(Arc<Count>);
 
-/// The tokens of a batch.
+/// Counts the tokens of a batch that are not settled yet.
 #[derive(Debug)]
 struct Count {
     open: AtomicU32,
@@ -83,7 +83,7 @@ pub fn receipt(awaited: bool, records: u64, tally: impl Into<Arc<Tally>>) -> (To
     sized(awaited, Size { records, bytes: 0 }, tally)
 }
 
-/// As [`receipt`], and also counts bytes.
+/// Like [`receipt`], and also counts bytes.
 pub fn sized(awaited: bool, size: Size, tally: impl Into<Arc<Tally>>) -> (Token, Receipt) {
     let tally = tally.into();
     tally.pending.add(size.records);
@@ -161,7 +161,7 @@ impl Count {
 }
 
 impl Receipt {
-    /// The answer if it is known already; does not wait.
+    /// Returns the outcome if it is known already, otherwise `None`; does not wait.
     pub fn try_outcome(&self) -> Option<Result<(), Unsettled>> {
         self.0.outcome()
     }

@@ -1,9 +1,10 @@
-//! Deals batches to the lanes of a sink: the options `parallelism` and `partition` of a sink behind memory.
+//! Deals batches to the lanes of a sink, as its options `parallelism` and `partition` demand. A lane is one of the parallel tasks of a
+//! sink that reads from memory, with its own queue.
 //!
 //! `read -> decode -> send -> [keep] -> read back -> process -> encode -> write -> settle`
 //!
-//! Each producer puts its records directly into the lanes that they are for. Nothing goes through a hub, and a full lane makes its
-//! producers wait.
+//! Each producer puts its records directly into the queues of the lanes; there is no central queue. A full lane makes its producers
+//! wait.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -16,7 +17,7 @@ use crate::{
     threads::{self, in_lane},
 };
 
-/// A memory channel with several lanes. Each batch goes to one of them, or its records are divided among them by a key.
+/// A memory channel with several lanes. Each batch goes to one lane or to all, or its records are divided among the lanes by a key.
 pub(crate) struct Exchange {
     lanes: Arc<dyn Channel>,
     /// One dealer for each data thread.
@@ -129,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn batches_go_round_and_a_broadcast_goes_to_every_lane() {
+    fn shuffled_batches_go_to_the_lanes_in_turn_and_a_broadcast_goes_to_every_lane() {
         let (shuffled, channel) = exchange(&Partition::Shuffle, 3);
         let receipt = put(&shuffled, &["a\n", "b\n", "c\n", "d\n"]);
         assert_eq!(receipt.try_outcome(), Some(Ok(())));

@@ -20,7 +20,7 @@ pub enum Who {
 /// Whether a retry can help.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Again {
-    /// Retry at once.
+    /// Retry immediately.
     Now,
     /// Retry after a back-off.
     Later,
@@ -28,7 +28,7 @@ pub enum Again {
     Never,
 }
 
-/// Why a node stopped. The text names the thing and the place, and the next step where it is known.
+/// The reason why a node stopped. The text names what failed, such as a file or an address, and what an operator can do, if known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
     /// Its cause.
@@ -77,7 +77,7 @@ impl Failure {
     }
 
     /// The node's state below `data_dir` cannot be used: it is damaged, or another version wrote it. The text names the
-    /// file and the step that helps. The node does not run until that is done; every other node runs.
+    /// file and the remedy. The node does not run until an operator has applied the remedy; every other node runs.
     pub fn state(message: impl Into<String>) -> Self {
         Self {
             who: Who::State,
@@ -86,7 +86,7 @@ impl Failure {
         }
     }
 
-    /// The same failure, marked as one that a retry cannot help.
+    /// Returns the same failure, marked as one that must not be retried.
     #[must_use]
     pub fn never_again(mut self) -> Self {
         self.again = Again::Never;

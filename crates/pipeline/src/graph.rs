@@ -1,9 +1,9 @@
 //! The connections of a running pipeline: the ports of all nodes, and the chains between them.
 //!
-//! The start connects them, and a reload changes them, both in two steps: [`Graph::draft`] builds everything that is missing and
-//! may fail; [`Graph::apply`] puts it into effect and cannot fail. So a reload that fails changes nothing.
+//! The start makes the connections and a reload changes them, both in two steps: [`Graph::draft`] builds everything that is missing
+//! and may fail; [`Graph::apply`] puts the draft into effect and cannot fail. So a reload that fails changes nothing.
 //!
-//! The graph itself holds only weak references: a source that ends still closes the channels behind it.
+//! The graph itself holds only weak references, so that a source that ends still closes the channels that it sends to.
 
 mod operate;
 
@@ -51,7 +51,7 @@ pub(crate) struct Graph {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Port {
     node: Arc<str>,
-    /// `NAME.rejected`, not `NAME`.
+    /// True for the port `NAME.rejected`, false for the port `NAME`.
     is_rejected: bool,
 }
 
@@ -61,7 +61,7 @@ pub(crate) struct Consumer {
     reporter: Reporter,
     /// The channel that takes its records. `None` for a consumer that reads a durable channel, and for one that does not run.
     feed: Option<Weak<Feed>>,
-    /// Replace the chain of each reader while it runs. Empty if the chain is in front of `feed`.
+    /// One for each reader: replaces the reader's chain while it runs. Empty if the chain is in front of `feed`.
     swaps: Vec<Weak<Swap>>,
     chain: Option<Present>,
 }
@@ -74,7 +74,7 @@ struct Present {
     front: Option<Weak<Feed>>,
 }
 
-/// Consumers that join a graph. Each replaces the running consumer of the same name.
+/// Consumers that join a graph. Each replaces the running consumer of the same name, if there is one.
 #[derive(Default)]
 pub(crate) struct Joining {
     pub(crate) channels: Vec<Consumer>,
@@ -86,7 +86,8 @@ pub(crate) struct Draft {
     joining: Joining,
     channels: Vec<Drafted>,
     sinks: Vec<Drafted>,
-    /// The destinations of each port. Those of sources come last, so that everything behind is connected before the first batch.
+    /// The new destinations of each port. The ports of sources are last, so that everything downstream is connected before the first
+    /// batch.
     wires: Vec<(Port, Outlet, Wires)>,
 }
 
@@ -97,7 +98,7 @@ struct Drafted {
     plan: Option<Arc<ChainPlan>>,
     maker: Option<Arc<ChainMaker>>,
     front: Option<Arc<Feed>>,
-    /// The new chain of each reader; empty if nothing changes for them.
+    /// The new chain of each reader; empty if the readers keep their chains.
     nexts: Vec<(Arc<Swap>, Next)>,
     is_in_reader: bool,
     /// Whether its chain is replaced.
@@ -111,12 +112,12 @@ fn has_ended(name: &str) -> Failure {
 }
 
 impl Consumer {
-    /// A consumer whose chain is in front of `feed`, before any batch.
+    /// Returns a consumer whose chain will be in front of `feed`.
     pub(crate) fn behind_chain(name: &Arc<str>, reporter: &Reporter, feed: &Arc<Feed>) -> Self {
         Self::reading(name, reporter, Some(feed), &[])
     }
 
-    /// A consumer whose readers run its chain. `feed` is the memory in front of the readers, if there is any.
+    /// Returns a consumer whose readers will run its chain. `feed` is the memory in front of the readers, if there is any.
     pub(crate) fn reading(
         name: &Arc<str>,
         reporter: &Reporter,
@@ -132,7 +133,7 @@ impl Consumer {
         }
     }
 
-    /// The consumer without its chain.
+    /// Drafts the consumer without a chain.
     fn drafted(&self) -> Drafted {
         let feed = self.feed.as_ref().and_then(Weak::upgrade);
         let has_ended = self.feed.is_some() && feed.is_none();
@@ -149,7 +150,8 @@ impl Consumer {
         }
     }
 
-    /// The consumer with its present chain; `None` if `plan` differs from that.
+    /// Drafts the consumer with its current chain. Returns `None` if `plan` differs from the plan of this chain, or if the chain has
+    /// ended.
     fn kept(&self, plan: Option<&Arc<ChainPlan>>) -> Option<Drafted> {
         let drafted = self.drafted();
         match (&self.chain, plan) {
@@ -169,8 +171,8 @@ impl Consumer {
 }
 
 impl Drafted {
-    /// The edge to the consumer; `None` if no other node sends to it. `is_back`: the edge comes from the chain in front of this
-    /// consumer. Records that pass no processor go past the chain, where they would wait for the processors of other records.
+    /// Returns the edge to the consumer; `None` if no node sends to it directly. `is_back`: the edge leaves the chain in front of this
+    /// same consumer. Records that pass no processor skip the chain, because they would wait there for the processors of other records.
     fn edge(&self, route: &Route, is_back: bool) -> Result<Option<Edge>, Failure> {
         if self.has_ended {
             return Err(has_ended(&self.name));
@@ -195,7 +197,8 @@ impl Drafted {
 }
 
 impl Draft {
-    /// The edges along `routes`. `reporter`: the routes take what the chain in front of this consumer rejects.
+    /// Returns the edges along `routes`. `reporter` is set for the rejected records of a processor: it is the consumer whose chain
+    /// reports them.
     fn edges(&self, routes: &[Route], reporter: Option<&Arc<str>>) -> Result<Vec<Edge>, Failure> {
         let edge = |route: &Route| {
             let consumer = match route.to {
@@ -213,8 +216,8 @@ impl Draft {
         routes.iter().filter_map(edge).collect()
     }
 
-    /// A running source whose batches would go only to durable channels from now on, or no longer only to those. `runs`: whether a
-    /// node runs.
+    /// Finds a running source for which the draft would change whether all its batches go to durable channels. `runs` returns whether
+    /// a node runs.
     pub(crate) fn changes_durability(&self, runs: impl Fn(&str) -> bool) -> Option<&str> {
         let ports = self.wires.iter();
         let mut sources = ports.filter(|(port, ..)| !port.is_rejected && runs(&port.node));
@@ -222,7 +225,7 @@ impl Draft {
         changes.map(|(port, ..)| &*port.node)
     }
 
-    /// The channels and sinks whose chains it replaces.
+    /// Returns the channels and sinks whose chains the draft replaces.
     pub(crate) fn changed(&self) -> impl Iterator<Item = &Arc<str>> {
         let all = self.channels.iter().chain(&self.sinks);
         all.filter(|drafted| drafted.is_changed)
@@ -231,7 +234,7 @@ impl Draft {
 }
 
 impl Graph {
-    /// A graph without nodes, on this number of data threads.
+    /// Returns a graph without nodes, for `threads` data threads.
     pub(crate) fn new(
         pool: &Pool,
         meters: &Meters,
@@ -252,8 +255,8 @@ impl Graph {
         }
     }
 
-    /// Opens the ports of the nodes that start; new ones have no destinations yet. A node whose port nothing holds at its start
-    /// does not run.
+    /// Opens the ports of the nodes that start; new ports have no destinations yet. The caller must hold the ports until the nodes do:
+    /// a node whose port was dropped counts as ended.
     pub(crate) fn open_ports(
         &mut self,
         plan: &Plan,
@@ -325,7 +328,7 @@ impl Graph {
             let consumer = known.find(|consumer| consumer.name == *name);
             let consumer = consumer.ok_or_else(|| has_ended(name))?;
             match consumer.kept(plan.as_ref()) {
-                // It receives no more batches, so its chain does not matter.
+                // The consumer has ended and receives no more batches, so its chain does not matter.
                 _ if consumer.drafted().has_ended => Ok(consumer.drafted()),
                 Some(kept) => Ok(kept),
                 None => self.chain(consumer, plan.clone(), contexts),
@@ -334,7 +337,7 @@ impl Graph {
         all.map(drafted).collect()
     }
 
-    /// A consumer with a new chain. The first tasks are made here, to find processors that cannot run.
+    /// Drafts a consumer with a new chain. Makes the first tasks now, and fails if a processor cannot run.
     fn chain(
         &self,
         consumer: &Consumer,
@@ -363,7 +366,7 @@ impl Graph {
         })
     }
 
-    /// The open port; `None` if its node has ended.
+    /// Returns a port that is open; `None` if the port's node has ended.
     fn open(&self, node: &Arc<str>, is_rejected: bool) -> Option<(Port, Outlet)> {
         let port = Port {
             node: node.clone(),
@@ -373,7 +376,7 @@ impl Graph {
         Some((port, outlet))
     }
 
-    /// The port of a node. A new one has no destination yet.
+    /// Returns the port of a node. If it is not open yet, opens it without a destination.
     pub(crate) fn outlet(&mut self, node: &Arc<str>, is_rejected: bool) -> Outlet {
         if let Some((_, outlet)) = self.open(node, is_rejected) {
             return outlet;
@@ -397,13 +400,13 @@ impl Graph {
         reporter.clone()
     }
 
-    /// The reporter of a node, or an unconnected one for an unknown node.
+    /// Returns the reporter of a node. For an unknown node, returns a new reporter that the graph does not store.
     pub(crate) fn known_reporter(&self, node: &Arc<str>) -> Reporter {
         let known = self.reporters.get(node);
         known.cloned().unwrap_or_else(|| Reporter::new(node))
     }
 
-    /// The destinations of `NAME.rejected`: the nodes that take it, otherwise files.
+    /// Returns the destinations of `NAME.rejected`: the nodes that take the port, or files if no node does.
     fn reject_wires(&mut self, node: &Arc<str>, mut edges: Vec<Edge>) -> Wires {
         let mut to = format!("by the port {node}.rejected");
         if edges.is_empty() {
@@ -464,7 +467,7 @@ impl Graph {
     }
 }
 
-/// Adds consumers. Each replaces the one of the same name.
+/// Adds consumers. Each replaces the consumer of the same name.
 fn join(consumers: &mut Vec<Consumer>, joining: Vec<Consumer>) {
     consumers.retain(|it| joining.iter().all(|other| other.name != it.name));
     consumers.extend(joining);

@@ -1,4 +1,4 @@
-//! The conditions of one node that hold now.
+//! The conditions of one node that are raised now. A condition is a lasting problem that keeps the node from its work.
 
 use std::{
     collections::BTreeMap,
@@ -16,7 +16,7 @@ pub enum Trouble {
     Blocked,
     /// The destination or the peer fails, and the node retries.
     Retrying,
-    /// Accepted records are missing or are being skipped. Only an operator or the end of the skipping clears it.
+    /// Accepted records are missing or are being skipped. Lasts until an operator clears it or no more records are skipped.
     Losing,
 }
 
@@ -41,7 +41,7 @@ struct Inner {
     held: Mutex<BTreeMap<u64, Active>>,
 }
 
-/// As [`Held`], with its start instead of its age.
+/// A condition that is raised, with its start instead of its age.
 #[derive(Debug)]
 pub(crate) struct Active {
     pub(crate) trouble: Trouble,

@@ -1,4 +1,4 @@
-//! The contract between nodes (Source, Channel, Processor, Sink) and the runtime around it: Config -> Plan -> Running.
+//! The contract of nodes (sources, channels, processors, sinks), and the runtime that turns a configuration into a plan and runs it.
 
 mod chain;
 pub mod channel;

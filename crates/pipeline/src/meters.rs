@@ -55,7 +55,7 @@ impl Meter {
     }
 }
 
-/// One of the kinds of meters.
+/// A meter of any kind.
 #[derive(Clone, Debug)]
 enum Instrument {
     Counter(Meter),
@@ -115,7 +115,7 @@ impl Meters {
         self.single.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// (component, metric, value) of all but histograms, sorted by metric and component.
+    /// (component, metric, value) of all meters except histograms, sorted by metric and component.
     pub fn snapshot(&self) -> Vec<(Arc<str>, &'static str, u64)> {
         let value = |((name, component), meter): (&Key, &Instrument)| {
             Some((component.clone(), *name, meter.value()?))
@@ -141,7 +141,7 @@ impl Meters {
         found.map_or(0, |(_, _, value)| value)
     }
 
-    /// All of them as families, for the pages of `exposition`.
+    /// Returns all meters as families, for the pages of `exposition`. A family is a metric with all its samples.
     pub fn families(&self) -> Vec<Family> {
         let mut all: Vec<Family> = Vec::new();
         let mut last = "";
@@ -192,7 +192,7 @@ impl Meters {
     }
 }
 
-/// The family of a known metric, without samples. A metric that is not known gets `kind` and a general help text.
+/// Returns the family of a known metric, without samples. A metric that is not known gets `kind` and a general help text.
 pub fn family(name: &str, kind: Kind) -> Family {
     let Some(Known {
         kind, unit, help, ..
@@ -228,7 +228,7 @@ impl NodeMeters {
         self.all.of(component)
     }
 
-    /// The counter `millstream_<name>_total`; the same one for the same name.
+    /// Returns the counter `millstream_<name>_total`. Calls with the same name return the same counter.
     pub fn counter(&self, name: &'static str) -> Meter {
         let new = || Instrument::Counter(Meter::default());
         self.meter(name, new)
@@ -246,11 +246,11 @@ impl NodeMeters {
         Meter(self.all.tables.task(name, &self.component))
     }
 
-    /// The gauge `millstream_<name>` of an age, as one task sees it. Pages show the oldest of all tasks.
+    /// Returns the part of one task in the gauge `millstream_<name>` of an age. Pages show the longest age of all tasks.
     pub fn age(&self, name: &'static str) -> Since {
         match self.instrument(name, || Instrument::Ages(Ages::default())) {
             Instrument::Ages(ages) => ages.add(),
-            // The name belongs to another kind of meter, which stays. This age is not shown.
+            // The name already belongs to a meter of another kind, which stays. This age is not shown.
             _ => Since::default(),
         }
     }

@@ -26,17 +26,17 @@ pub type LocalFuture<'a, T> = Pin<Box<dyn Future<Output = T> + 'a>>;
 pub trait Source: Send {
     /// Acquires listeners, directories and other resources before anything runs. A failure ends the start, except that a failure of
     /// the source's own state ([`Failure::state`]) only leaves this source out. Called once. At a reload it is called while the
-    /// previous source of the same name still runs, and takes over its listeners.
+    /// previous source of the same name still runs, and must take over the listeners of that source.
     fn bind(&mut self, context: &SourceContext) -> Result<(), Failure>;
     /// Reads until the inputs end or `context.stop` is requested, then waits for the receipts that peers need, and returns. Called
     /// again after a failure or a panic (`self` keeps what `bind` acquired). Runs on a data thread and must not block it.
     fn run<'a>(&'a mut self, context: SourceContext) -> LocalFuture<'a, Result<(), Failure>>;
     /// The values that its batches can carry beside the tag: names from [`millstream_record::VALUE_NAMES`]. The layout refuses
-    /// templates behind the source that use other values.
+    /// templates of downstream nodes that use other values.
     fn values(&self) -> &'static [&'static str];
-    /// Its promise to its peers. `durable`: a disk channel follows directly.
+    /// Returns its promise to its peers. `durable`: a disk channel follows directly.
     fn promise(&self, durable: bool) -> Promise;
-    /// Whether a reload may replace it by another source of the same name. If not, a reload that changes its options is refused.
+    /// Whether a reload may replace it by another source of the same name. If false, a reload that changes its options is refused.
     fn is_replaceable(&self) -> bool {
         true
     }
@@ -74,8 +74,8 @@ pub trait Sink: Send + Sync {
 /// The threads that a sink runs on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Placement {
-    /// One task per data thread, each with the batches that were read on this thread. It must not block. Behind a durable channel
-    /// there is only one task, on a separate thread.
+    /// One task per data thread, which gets the batches that were read on this thread. It must not block. A sink that reads a durable
+    /// channel has only one task, on a separate thread.
     DataThreads,
     /// One task on a separate thread, where it may block (writes, syncs).
     OwnThread,
@@ -86,7 +86,7 @@ pub enum Placement {
 pub struct SourceContext {
     /// The node's name.
     pub name: Arc<str>,
-    /// The sources whose listeners it may take over: those that end at the reload that binds it.
+    /// The sources whose listeners it may take over: those that end in the reload that binds this source.
     pub follows: Arc<[Arc<str>]>,
     /// The port `NAME`.
     pub outlet: Outlet,
@@ -126,7 +126,7 @@ pub struct SinkContext {
     pub reporter: Reporter,
     /// The node's directory for durable state (`data_dir/sinks/NAME`), created when it is first used.
     pub directory: PathBuf,
-    /// The number of the data thread, behind memory with a lane for each of them; otherwise 0.
+    /// The index of the sink's lane that this task serves, if the sink reads from memory; otherwise 0.
     pub lane: usize,
 }
 
@@ -159,8 +159,8 @@ pub struct Opened {
 pub trait ChannelConfig: Send {
     /// Opens (recovers) a durable channel for these consumers.
     fn open(&self, context: ChannelContext, consumers: &[Consumer]) -> Result<Opened, Failure>;
-    /// The size of a queue in bytes, for a channel that keeps nothing. The plan replaces the channel by such queues between its
-    /// inputs and its consumers.
+    /// Returns the size in bytes of each queue of a memory channel, which the plan replaces by queues between its inputs and its
+    /// consumers. `None` for a durable channel.
     fn memory_bytes(&self) -> Option<usize> {
         None
     }
@@ -176,11 +176,11 @@ pub trait ChannelConfig: Send {
     }
 }
 
-/// A component as its directory describes it. The list in each crate has one for each component.
+/// A component: a type of node, as the files in its directory describe it. Each crate has a list of its components.
 pub struct Component {
     /// Its name in `type:`.
     pub name: &'static str,
-    /// One sentence.
+    /// A summary of one sentence.
     pub summary: &'static str,
     /// The directory's README.md.
     pub readme: &'static str,

@@ -1,9 +1,10 @@
-//! A port of a node: batches leave the node here and enter the channels behind it.
+//! A port of a node: batches leave the node here and enter the downstream channels.
 //!
 //! `read -> decode -> [send] -> keep -> read back -> process -> encode -> write -> settle`
 //!
-//! Back-pressure starts here: `send` returns when every consumer has room, and the source that reads a socket or a file waits for
-//! it. Each batch reaches every consumer whose `tags` take it; a batch that no consumer takes is counted and settled.
+//! Back-pressure starts here: `send` returns only when every consumer has accepted the batch, and the source that reads a socket or a
+//! file waits until then. Each batch reaches every consumer whose `tags` take it; a batch that no consumer takes is counted and
+//! settled.
 
 #[cfg(test)]
 mod tests;
@@ -30,7 +31,7 @@ use crate::{
 /// The interval between two checks whether a channel is full.
 const CHECK_EVERY: Duration = Duration::from_millis(50);
 
-/// A port of a node. Cloning shares it; when the last clone is dropped, the channels behind it are closed.
+/// A port of a node. Clones share it; when the last clone is dropped, the downstream channels are closed, unless other ports hold them.
 #[derive(Clone)]
 pub struct Outlet(Arc<Port>);
 
@@ -42,7 +43,7 @@ struct Port {
     tally: Arc<Tally>,
     unclaimed: Meter,
     tap: Point,
-    /// Its name in samples, see [`taps`].
+    /// The name of the port in samples, see [`taps`].
     name: &'static str,
 }
 
@@ -66,11 +67,11 @@ impl Wires {
     }
 }
 
-/// Refers to a port without keeping the channels behind it open.
+/// Refers to a port without keeping the downstream channels open.
 pub(crate) struct WeakOutlet(Weak<Port>);
 
 impl WeakOutlet {
-    /// The port, unless its node has ended.
+    /// Returns the port; `None` if its node has ended.
     pub(crate) fn upgrade(&self) -> Option<Outlet> {
         self.0.upgrade().map(Outlet)
     }
@@ -78,10 +79,10 @@ impl WeakOutlet {
 
 /// One consumer of a port.
 pub struct Edge {
-    /// The tags it takes; None: all.
+    /// The tags that the consumer takes; `None`: all.
     pub(crate) tags: Option<TagFilter>,
     pub(crate) link: Link,
-    /// The entry of its chain that this port leads to.
+    /// The entry of the consumer's chain to which this port leads.
     pub(crate) entry: Entry,
 }
 
@@ -89,7 +90,8 @@ pub struct Edge {
 pub(crate) enum Link {
     /// Keeps the channel open.
     Open(Arc<Feed>),
-    /// From the chain in front of the same channel. It does not keep that channel open, and sends nothing once it is closed.
+    /// For rejected records of the chain in front of the same channel. Does not keep the channel open, and sends nothing once the channel
+    /// is closed.
     Back(Weak<Feed>),
 }
 
@@ -145,7 +147,7 @@ impl Feed {
         Arc::new(Self { channel, tap: None })
     }
 
-    /// The feed of a channel that is a node.
+    /// The feed of a channel that is a node, whose batches are sampled at `tap`.
     pub(crate) fn tapped(channel: Arc<dyn Channel>, tap: Point) -> Arc<Self> {
         let tap = Some(tap);
         Arc::new(Self { channel, tap })
@@ -210,7 +212,7 @@ impl Outlet {
         self.0.wires.store(Arc::new(wires));
     }
 
-    /// Refers to the port without keeping the channels behind it open.
+    /// Returns a reference to the port that does not keep the downstream channels open.
     pub(crate) fn downgrade(&self) -> WeakOutlet {
         WeakOutlet(Arc::downgrade(&self.0))
     }
@@ -219,8 +221,8 @@ impl Outlet {
         self.0.wires.load_full()
     }
 
-    /// Sends one batch. Returns when every consumer has taken it; the receipt resolves when all are done with it. `awaited`: a peer
-    /// waits for its ack, so consumers settle as soon as no more batches are ready.
+    /// Sends one batch. Returns when every consumer has accepted it; the receipt resolves when all consumers are done with it.
+    /// `awaited`: a peer waits for its ack, so consumers settle as soon as no more batches are ready.
     pub async fn send(&self, batch: Batch, awaited: bool) -> Receipt {
         self.send_group(vec![batch], awaited).await
     }
@@ -234,7 +236,7 @@ impl Outlet {
         receipt
     }
 
-    /// Sends a batch on behalf of `token`, which is settled only when this batch is settled, too.
+    /// Sends a batch with `token`, so that the receipt of this token also waits for the batch.
     pub(crate) async fn send_with(&self, batch: Batch, token: Token) {
         let wires = self.wires();
         self.note_sent(&wires, std::slice::from_ref(&batch));
@@ -279,13 +281,13 @@ impl Outlet {
         token.settle();
     }
 
-    /// Waits until no channel behind the port is full, for a source that must not have a batch wait there.
+    /// Waits until no downstream channel is full, for a source that must not send a batch that would then wait for space.
     pub async fn has_room(&self) {
         self.until_full_is(false).await;
     }
 
-    /// Waits for `wait`, and then until a channel behind the port is full. A source uses it to stop waiting for a receipt that must
-    /// first wait for space. A channel that is only slow (a sync, a sink) does not end the wait.
+    /// Waits for `wait`, and then until a downstream channel is full. A source uses it to stop waiting for a receipt while the batch
+    /// waits for space. A channel that is only slow (a sync, a sink) does not count as full.
     pub async fn is_full_after(&self, wait: Duration) {
         tokio::time::sleep(wait).await;
         self.until_full_is(true).await;
@@ -297,8 +299,8 @@ impl Outlet {
         }
     }
 
-    /// Asks every channel behind the port to sync everything sent before, regardless of its options. The receipt resolves when that
-    /// is done.
+    /// Asks every downstream channel to sync everything that was sent before, regardless of its options. The receipt resolves when
+    /// that is done.
     pub fn sync(&self) -> Receipt {
         let (token, receipt) = delivery::receipt(true, 0, self.0.tally.clone());
         let wires = self.wires();
@@ -309,14 +311,14 @@ impl Outlet {
         receipt
     }
 
-    /// Passes a note about senders to every channel behind the port.
+    /// Passes a note about senders to every downstream channel.
     pub fn note(&self, note: Note) {
         let wires = self.wires();
         wires.channels().for_each(|channel| channel.note(note));
     }
 
-    /// The offset up to which each tailed file is kept: the lowest one if several channels differ. None if some channel behind the
-    /// port is not durable; then the source keeps the positions.
+    /// Returns for each tailed file the offset up to which it is kept: the lowest one if several channels differ. `None` if some
+    /// downstream channel is not durable; then the source stores the offsets itself.
     pub fn file_origins(&self) -> Option<Vec<(FileId, u64)>> {
         let mut all: Option<HashMap<FileId, u64>> = None;
         for channel in self.wires().channels() {
@@ -335,8 +337,8 @@ impl Outlet {
         all.map(|all| all.into_iter().collect())
     }
 
-    /// The offsets up to which the channels behind the port have kept one file. A source whose batches cannot be divided at a byte
-    /// ends them at these offsets.
+    /// Returns the offsets up to which the downstream channels have kept one file. A source whose batches cannot be divided at any
+    /// byte ends its batches at these offsets.
     pub fn file_marks(&self, file: FileId) -> Vec<u64> {
         let wires = self.wires();
         let channels = wires.channels();
@@ -350,12 +352,12 @@ impl Outlet {
         self.wires().is_durable()
     }
 
-    /// Whether it has no consumer at all.
+    /// Whether the port has no consumer.
     pub(crate) fn leads_nowhere(&self) -> bool {
         self.wires().edges.is_empty()
     }
 
-    /// The records of this port that are in flight.
+    /// Returns the number of records of this port that are in flight.
     pub fn pending_records(&self) -> u64 {
         self.0.tally.pending.get()
     }

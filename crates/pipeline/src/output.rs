@@ -1,7 +1,7 @@
 //! The output of a processor for one batch: records that are passed on, new ones, filtered and rejected ones.
 //!
-//! Records that are passed on stay where they are as long as they are adjacent: then the output shares the bytes of its input. They are
-//! copied only when something has to go between them or was left out (`body.rs`).
+//! While the records that are passed on are adjacent in the input, the output shares the bytes of the input. They are copied only
+//! when a new record goes between them or a record between them is left out (`body.rs`).
 
 mod body;
 
@@ -18,22 +18,22 @@ pub struct Out<'a> {
     batch: &'a Batch,
     /// The memory of the output.
     buffers: Buffers<'a>,
-    /// The range of the body that the processor is given.
+    /// The range of the batch's body that the processor works on now.
     given: Range<usize>,
     given_count: u32,
-    /// The number of the given record in the chain's input, if the chain numbers records.
+    /// The number, in the chain's input, of the record in `given`. `None` if the chain does not number records.
     from: Option<u32>,
     ports: Vec<Port>,
     rejected: Vec<u8>,
     counts: Counts,
 }
 
-/// The records of one batch, by their fate.
+/// Counts the records of one batch by what became of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Records that left by a port that some node takes.
+    /// Records that left by a port that has a consumer.
     pub sent: u64,
-    /// Records that were left out on purpose, or left by a port that no node takes.
+    /// Records that were left out on purpose, or left by a port without a consumer.
     pub filtered: u64,
     /// Records that left by `NAME.rejected`.
     pub rejected: u64,
@@ -46,11 +46,11 @@ pub struct Counts {
 pub struct Made {
     /// The batches of each port, in order.
     pub ports: Vec<Vec<Batch>>,
-    /// For each of these batches, the number of each record in the chain's input. Empty unless the chain numbers records.
+    /// For each batch in `ports`, the numbers of its records in the chain's input. No numbers unless the chain numbers records.
     pub(crate) numbers: Vec<Vec<Arc<[u32]>>>,
     /// The batch for `NAME.rejected`, if there is one.
     pub rejected: Option<Batch>,
-    /// The records by their fate.
+    /// The numbers of records, by what became of them.
     pub counts: Counts,
 }
 
@@ -70,14 +70,14 @@ impl Head {
     }
 }
 
-/// Where the records of a port are needed.
+/// Which chains need the records of a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Use {
-    /// In this chain. All ports with the same next steps leave by the first of them, which has this number.
+    /// In this chain. Ports with the same next steps share one output; this is the index of the first of these ports.
     Here(usize),
-    /// Only in the chains of other consumers.
+    /// Only in the chains of other consumers, which process the batch themselves.
     Elsewhere,
-    /// Nowhere: they are filtered.
+    /// Nowhere: the records are filtered.
     None,
 }
 
@@ -86,7 +86,7 @@ struct Port {
     used: Use,
     /// The finished batches, and the numbers of their records.
     done: Vec<(Batch, Vec<u32>)>,
-    /// The batch that is being filled, at most one for each head. The last one was used last.
+    /// The batches that are being filled, at most one for each head, the newest last.
     open: Vec<Open>,
 }
 
@@ -97,13 +97,13 @@ struct Open {
     plain: bool,
     /// Adjacent records of the input that are not copied yet.
     kept: Range<usize>,
-    /// The records in `kept`.
+    /// The number of records in `kept`.
     kept_count: u32,
     /// Everything before `kept`.
     body: Body,
-    /// The records in `body`.
+    /// The number of records in `body`.
     count: u32,
-    /// The numbers of all its records in the chain's input, or nothing.
+    /// The numbers of the batch's records in the chain's input; empty if the chain does not number records.
     numbers: Vec<u32>,
 }
 
@@ -133,13 +133,13 @@ impl<'a> Out<'a> {
         }
     }
 
-    /// Gives the processor the range `given` of the body, with `count` records. Their number in the chain's input is `number`.
+    /// Moves on to the range `given` of the body, which holds `count` records. Their number in the chain's input is `number`.
     pub(crate) fn turn_to(&mut self, given: Range<usize>, count: u32, number: u32) {
         (self.given, self.given_count, self.from) = (given, count, Some(number));
     }
 
-    /// The index of the record in the batch that entered the chain, for a processor that uses places
-    /// ([`crate::processor::Processor::uses_places`]). It is the same in every replay and for any number of tasks.
+    /// Returns the index of the current record in the batch that entered the chain. It is the same in every replay and for any number
+    /// of tasks. Valid only for a processor whose [`crate::processor::Processor::uses_places`] returns true.
     pub fn place(&self) -> u32 {
         self.from.unwrap_or(0)
     }
@@ -154,7 +154,7 @@ impl<'a> Out<'a> {
         self.keep_under(port, None, range, count);
     }
 
-    /// As [`Out::keep`], with another tag and other values.
+    /// Like [`Out::keep`], with the tag and the values of `head`.
     pub fn keep_as(&mut self, port: usize, head: &Head, range: Range<usize>, count: u32) {
         self.keep_under(port, Some(head), range, count);
     }
@@ -180,9 +180,9 @@ impl<'a> Out<'a> {
         }
     }
 
-    /// Appends new records. `write` appends packed entries to the buffer and returns their number; if it fails, they are removed and the
-    /// error is returned. Entries may have metadata only if those of the batch may have some. `head` is the tag and the values of the
-    /// records, by default those of the batch.
+    /// Appends new records. `write` appends packed entries to the buffer and returns their number; if it fails, everything that it
+    /// appended is removed and the error is returned. The entries may have metadata only if those of the input batch may have it.
+    /// `head` has the tag and the values of the new records; `None` takes those of the input batch.
     pub fn append<E>(
         &mut self,
         port: usize,
@@ -205,7 +205,7 @@ impl<'a> Out<'a> {
                 open.count += count;
                 open.number(self.from, *count);
             }
-            // The buffer is used again for the next record.
+            // This chain does not need the entries, or `write` failed: the next record reuses the buffer.
             _ => body.truncate(before),
         }
         written.map(|count| {
@@ -213,7 +213,7 @@ impl<'a> Out<'a> {
         })
     }
 
-    /// Leaves out `count` records on purpose.
+    /// Counts `count` records that are left out on purpose.
     pub fn filter(&mut self, count: u32) {
         self.counts.filtered += u64::from(count);
     }
@@ -229,7 +229,7 @@ impl<'a> Out<'a> {
         self.counts.rejected += 1;
     }
 
-    /// Counts records that leave by a port. Returns the port by which they leave within this chain, if it needs them.
+    /// Counts records that leave by a port. Returns the port of this chain that takes them, or `None` if the chain does not need them.
     fn count(&mut self, port: usize, count: u32) -> Option<usize> {
         let used = self.ports[port].used;
         let counter = match used {
@@ -243,7 +243,7 @@ impl<'a> Out<'a> {
         }
     }
 
-    /// Ends the output.
+    /// Finishes and returns the output.
     pub fn finish(self) -> Made {
         let (batch, mut buffers) = (self.batch, self.buffers);
         let close = |mut port: Port| {
@@ -267,7 +267,7 @@ impl<'a> Out<'a> {
 }
 
 impl Port {
-    /// The open batch for records with this head and encoding. `None` is the head of the input.
+    /// Returns the open batch for records with this head and encoding. `None` stands for the tag and the values of the input batch.
     fn open_of(
         &mut self,
         batch: &Batch,
@@ -287,7 +287,7 @@ impl Port {
             _ => self.open.iter().position(fits),
         };
         let found = match found {
-            // Lines and packed entries cannot share a batch. Those of the other encoding come before.
+            // Lines and packed entries cannot share a batch, so the batch with the other encoding is finished first.
             Some(at) if self.open[at].encoding != encoding => {
                 let finished = self.open.remove(at);
                 self.done.extend(finished.close(batch, buffers));
@@ -302,7 +302,7 @@ impl Port {
                     values: batch.values.clone(),
                 }),
                 encoding,
-                // A new record may have the metadata of the one that it is made of.
+                // A new record may carry the metadata of the record from which it was made.
                 plain: encoding == Encoding::Packed
                     && (batch.plain || batch.encoding == Encoding::Lines),
                 kept: 0..0,
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn ports_that_lead_to_the_same_steps_are_one() {
+    fn ports_with_the_same_next_steps_share_one_output() {
         let (batch, pool) = (batch("a\nb\nc\n"), Pool::new(1 << 20));
         let mut out = Out::new(
             "n",
@@ -485,7 +485,7 @@ mod tests {
     }
 
     #[test]
-    fn few_tags_of_a_batch_have_buffers_of_the_pool() {
+    fn only_the_first_few_tags_of_a_batch_use_buffers_of_the_pool() {
         let (batch, pool) = (batch(&"a\n".repeat(32 << 10)), Pool::new(8 << 20));
         let mut out = Out::new("n", &batch, &pool, [Use::Here(0)].into_iter());
         for tag in 0..20 {
@@ -501,7 +501,7 @@ mod tests {
     }
 
     #[test]
-    fn records_of_one_tag_share_a_batch_and_a_port_that_no_node_takes_filters() {
+    fn records_of_one_tag_share_a_batch_and_records_of_a_port_without_consumer_are_filtered() {
         let (batch, pool) = (batch("a\n"), Pool::new(1 << 20));
         let mut out = Out::new(
             "n",

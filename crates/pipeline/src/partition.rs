@@ -10,7 +10,7 @@ use millstream_wire::{
     template::{Template, TemplateError},
 };
 
-/// The most tasks of a node.
+/// The maximum number of tasks of a node.
 const TASKS_MAX: usize = 256;
 /// The smallest part of a divided batch. A smaller part costs more to hand over than to process.
 const PART_BYTES: usize = 16 << 10;
@@ -27,7 +27,7 @@ pub struct Tasks {
 /// How records are dealt to the tasks of a node.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum Partition {
-    /// The order of a source is kept.
+    /// Records of one source stay in order.
     #[default]
     Same,
     /// Batches go to the tasks in turn.
@@ -50,8 +50,8 @@ impl fmt::Display for Partition {
 }
 
 impl Tasks {
-    /// Removes `parallelism` and `partition` from the options of a node and reads them. Also returns the place of the first option that
-    /// is set.
+    /// Removes `parallelism` and `partition` from the options of a node and reads them. Also returns the place of the first of the two
+    /// that is set.
     pub(crate) fn take(options: &mut Node, problems: &mut Vec<Problem>) -> (Self, Option<Place>) {
         let (count, partition) = (options.take("parallelism"), options.take("partition"));
         let place = count.as_ref().or(partition.as_ref());
@@ -100,7 +100,7 @@ impl Partition {
     }
 }
 
-/// Deals batches to tasks. Each producer has one.
+/// Deals batches to tasks. Each producer has its own dealer.
 pub(crate) struct Dealer {
     partition: Dealing,
     tasks: usize,
@@ -130,7 +130,7 @@ impl Dealer {
         }
     }
 
-    /// Begins with this task. Producers that all begin with the first task would overload it.
+    /// Returns the dealer, beginning with this task. If all producers began with the first task, they would overload it.
     #[must_use]
     pub(crate) fn beginning_with(mut self, task: usize) -> Self {
         self.next = task % self.tasks;
@@ -153,7 +153,8 @@ impl Dealer {
         }
     }
 
-    /// The indices of those records of the last batch that a key sent to this task. `None` without a key, because parts are adjacent then.
+    /// Returns the indexes of the records of the last batch that their key assigned to this task. `None` if no key divides batches;
+    /// then the parts are adjacent.
     pub(crate) fn members(&self, task: usize) -> Option<impl Iterator<Item = usize>> {
         match &self.partition {
             Dealing::Key(splitter) => Some(splitter.members(task)),
@@ -161,7 +162,7 @@ impl Dealer {
         }
     }
 
-    /// Deals a batch without dividing it, unless a key does.
+    /// Deals a batch without dividing it, unless a key divides the records.
     pub(crate) fn whole(&mut self, batch: Batch) -> Vec<(usize, Batch)> {
         match &self.partition {
             Dealing::InTurn => vec![(self.turn(), batch)],
@@ -181,7 +182,7 @@ fn hash(key: &[u8]) -> u64 {
     use std::hash::{BuildHasher, Hasher};
     let mut hasher = FixedState::with_seed(0).build_hasher();
     hasher.write(key);
-    // The lower bits of a product depend on few bits of its factors.
+    // The hash ends with a multiplication, whose lower bits depend on few bits of its factors; so the higher bits are used.
     hasher.finish() >> 32
 }
 
@@ -234,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn large_batches_are_divided_and_small_ones_go_round() {
+    fn large_batches_are_divided_and_small_ones_go_to_the_tasks_in_turn() {
         let pool = Pool::new(1 << 20);
         let mut dealer = Dealer::new(&Partition::Same, 3, &pool);
         let large = dealer.parts(batch("0123456789\n".repeat(6000)));
@@ -246,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_has_one_task_and_a_broadcast_all() {
+    fn records_with_one_key_go_to_one_task_and_a_broadcast_goes_to_all() {
         let pool = Pool::new(1 << 20);
         let key = Partition::Key("{.message}".parse().unwrap());
         let mut dealer = Dealer::new(&key, 4, &pool);

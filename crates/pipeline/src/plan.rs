@@ -22,15 +22,15 @@ pub struct Plan {
     pub channels: Vec<ChannelPlan>,
     /// Sinks, in the order of the file.
     pub sinks: Vec<SinkPlan>,
-    /// All connections of the graph as the configuration has them, in the order of the file. They are for pictures; the other
-    /// fields are for running the graph.
+    /// All connections of the graph as the configuration has them, in the order of the file. They are only shown to users; the graph
+    /// runs from the other fields.
     pub links: Vec<Link>,
     /// The settings that the runtime needs.
     pub settings: RunSettings,
 }
 
 impl Plan {
-    /// The connections as they run: with a pump in front of each channel that reads another one.
+    /// Returns the connections as they run: with a pump in front of each channel that reads another channel.
     pub(crate) fn running_links(&self) -> Vec<Link> {
         let pumped = || self.channels.iter().filter(|it| it.input.is_some());
         let link = |link: &Link| {
@@ -67,7 +67,7 @@ pub struct Link {
 pub struct RunSettings {
     /// The directory of all durable state; one process locks it.
     pub data_dir: PathBuf,
-    /// The bound of all batches and queues together, in bytes.
+    /// The limit of the memory of all batches and queues together, in bytes.
     pub memory_max: usize,
     /// The number of data threads.
     pub threads: usize,
@@ -81,9 +81,9 @@ pub struct RunSettings {
 pub struct Route {
     /// The consumer.
     pub to: Target,
-    /// The entry of the consumer's chain; 0 without a chain.
+    /// The index of the entry of the consumer's chain; 0 without a chain.
     pub entry: usize,
-    /// The tags that it takes.
+    /// The tags that it takes; `None`: all.
     pub tags: Option<TagFilter>,
 }
 
@@ -96,7 +96,7 @@ pub enum Target {
     Sink(usize),
 }
 
-/// The names of the durable channels that `routes` lead to. `channels` has the names of all.
+/// Returns the names of the durable channels that `routes` lead to. `channels` has the names of all channels of the plan.
 pub(crate) fn filled(routes: &[Route], channels: &[Arc<str>]) -> Vec<Arc<str>> {
     let channel = |route: &Route| match route.to {
         Target::Channel(index) => channels.get(index).cloned(),
@@ -142,9 +142,9 @@ pub struct ProcessorPlan {
 /// The processors on the way to a consumer. Equal plans make chains that do the same.
 #[derive(Default, PartialEq)]
 pub struct ChainPlan {
-    /// Its processors, in an order in which each stands behind those that feed it.
+    /// Its processors, ordered so that each comes after those that feed it.
     pub nodes: Vec<ChainNode>,
-    /// For each entry of the chain, the first steps.
+    /// The first steps of each entry. An entry is a port of another node that leads into the chain.
     pub entries: Vec<Vec<Hop>>,
 }
 
@@ -152,7 +152,7 @@ pub struct ChainPlan {
 pub struct ChainNode {
     /// Its name.
     pub name: Arc<str>,
-    /// Its place in the list of processors.
+    /// Its index in [`Plan::processors`].
     pub index: usize,
     /// The built processor.
     pub processor: Arc<dyn Processor>,
@@ -160,7 +160,8 @@ pub struct ChainNode {
     pub tasks: Tasks,
     /// Its ports, `NAME` first.
     pub ports: Vec<ChainPort>,
-    /// Whether this chain counts the processor's work and reports the records that it rejects. One chain does.
+    /// Whether this chain counts the processor's work and reports the records that it rejects. Exactly one of the processor's chains
+    /// does.
     pub reports: bool,
     /// From [`ProcessorPlan::options`].
     pub options: Arc<str>,
@@ -186,13 +187,13 @@ impl PartialEq for ChainNode {
 }
 
 impl ChainPlan {
-    /// Whether records that come in by this entry reach the consumer without a processor.
+    /// Whether all records that arrive by this entry go directly to the consumer, without a processor.
     pub(crate) fn is_direct(&self, entry: usize) -> bool {
         let hops = self.entries.get(entry);
         hops.is_some_and(|hops| matches!(hops[..], [Hop { to: Step::End, .. }]))
     }
 
-    /// The step into a processor; `None` if it is not in the chain.
+    /// Returns the step into a processor; `None` if the processor is not in the chain.
     pub(crate) fn input_of(&self, node: &str) -> Option<Hop> {
         let at = self.nodes.iter().position(|it| *it.name == *node)?;
         Some(Hop {
@@ -203,7 +204,7 @@ impl ChainPlan {
 }
 
 impl ChainNode {
-    /// The first port with the same next steps as `port`. Records of both ports stay together.
+    /// Returns the first port with the same next steps as `port`. Records of both ports share an output, so that they stay in order.
     pub fn joined(&self, port: usize) -> usize {
         let hops = &self.ports[port].hops;
         let is_same = |other: &ChainPort| other.hops == *hops;
@@ -214,7 +215,7 @@ impl ChainNode {
 /// A port of a processor in a chain.
 #[derive(PartialEq)]
 pub struct ChainPort {
-    /// Whether some node of the graph takes it. If not, its records are filtered.
+    /// Whether some node of the graph takes it. Otherwise its records are filtered.
     pub is_taken: bool,
     /// The next steps within this chain.
     pub hops: Vec<Hop>,
@@ -225,7 +226,7 @@ pub struct ChainPort {
 pub struct Hop {
     /// The next step.
     pub to: Step,
-    /// The tags that it takes.
+    /// The tags that it takes; `None`: all.
     pub tags: Option<TagFilter>,
 }
 
@@ -248,7 +249,7 @@ pub struct ChannelPlan {
     pub config: Box<dyn ChannelConfig>,
     /// Its type and options as a text, without its connections. Equal texts mean that channels do the same.
     pub options: Arc<str>,
-    /// The durable channel that it reads. `None`: the outputs in front of it put batches into it.
+    /// The durable channel that it reads through a pump. `None`: other nodes put batches into it directly.
     pub input: Option<ChannelInput>,
     /// The processors in front of it, if there are any.
     pub chain: Option<Arc<ChainPlan>>,
@@ -257,13 +258,13 @@ pub struct ChannelPlan {
 }
 
 impl ChannelPlan {
-    /// The name of its pump, which reads the channel that is its input.
+    /// Returns the name of the pump that fills this channel from its input.
     pub fn pump(&self) -> Arc<str> {
         pump_of(&self.name)
     }
 }
 
-/// The name of the pump that fills a channel. No node of a configuration has such a name.
+/// Returns the name of the pump that fills a channel. No node of a configuration has such a name, because of the dot.
 pub(crate) fn pump_of(channel: &str) -> Arc<str> {
     format!("{channel}.input").into()
 }
@@ -291,7 +292,7 @@ pub struct SinkPlan {
 pub struct ChannelInput {
     /// The channel's index in the plan.
     pub channel: usize,
-    /// The tags that it takes.
+    /// The tags that the consumer takes; `None`: all.
     pub tags: Option<TagFilter>,
 }
 

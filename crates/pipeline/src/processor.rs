@@ -20,12 +20,13 @@ pub trait Processor: Send + Sync {
         vec!["".into()]
     }
 
-    /// The reason why a replay could yield different records, for `check` and `explain`; `Ok` if it cannot.
+    /// Returns `Ok` if a replay always yields the same records; otherwise the reason why it may not, for `check` and `explain`.
     fn repeatable(&self) -> Result<(), String> {
         Ok(())
     }
 
-    /// Whether a record may leave with another tag than it entered with. Behind such a processor, `tags` filters every batch anew.
+    /// Whether a record may leave with another tag than it entered with. After such a processor, the option `tags` filters every batch
+    /// again.
     fn changes_tags(&self) -> bool {
         false
     }
@@ -35,12 +36,12 @@ pub trait Processor: Send + Sync {
         false
     }
 
-    /// Whether its tasks wait for something outside of Millstream, such as another program. Then each task gets a thread.
+    /// Whether its tasks wait for something outside of Millstream, such as another program. If true, each task runs on its own thread.
     fn blocking(&self) -> bool {
         false
     }
 
-    /// The text of the file that its options name. A reload replaces the processor when the text has changed.
+    /// The text of the file that its options name; empty if they name none. A reload replaces the processor when the text has changed.
     fn text_of_file(&self) -> &str {
         ""
     }
@@ -56,10 +57,10 @@ pub trait Processor: Send + Sync {
 
 /// The work of a processor in one chain. It must not block, unless the processor is [`Processor::blocking`].
 pub trait Task: Send {
-    /// Processes a batch: passes on, replaces, filters or rejects each record through `out`. A failure stops the consumer behind
-    /// the chain, which then restarts at its last checkpoint.
+    /// Processes a batch: passes on, replaces, filters or rejects each record through `out`. After a failure the records are processed
+    /// again: a sink restarts at its last checkpoint, or the source sends the batch to the channel again.
     fn process(&mut self, batch: &Batch, out: &mut Out<'_>) -> Result<(), Failure>;
 }
 
-/// The index of the port `NAME` of a processor that has no others.
+/// The index of the port `NAME` of a processor that has no other port for records.
 pub const MAIN: usize = 0;

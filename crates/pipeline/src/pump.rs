@@ -2,9 +2,9 @@
 //!
 //! `read -> decode -> send -> keep -> [read back] -> process -> [keep] -> read back -> process -> encode -> write -> settle`
 //!
-//! A pump reads the first channel as a sink does, with a cursor and the chain of the second channel. All batches that one position
-//! became form one group, and the position is their origin. So the second channel keeps all of them or none, and knows up to which
-//! position it has read the first channel. It recognizes batches that a killed pump sends again.
+//! A pump reads the first channel as a sink does, with a cursor and the chain of the second channel. All batches that one position of
+//! the first channel became form one group, with the position as their origin. So the second channel keeps all of them or none, knows
+//! the last position of the first channel that it has kept, and recognizes batches that a restarted pump sends again.
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
@@ -31,7 +31,7 @@ pub(crate) struct Pump {
 }
 
 impl Pump {
-    /// A pump into the channel behind `outlet`.
+    /// Returns a pump into the channel to which `outlet` leads.
     pub(crate) fn new(outlet: Outlet) -> Arc<Self> {
         Arc::new(Self { outlet })
     }
@@ -83,7 +83,8 @@ impl Pump {
         Ok(())
     }
 
-    /// Returns at a stop once the second channel is full: the first channel keeps everything for the next start.
+    /// Resolves after a stop, once the second channel is full. The pump need not wait then, because the first channel keeps everything
+    /// for the next start.
     async fn is_stuck(&self, mut stop: Stop) {
         stop.stopped().await;
         self.outlet.is_full_after(Duration::ZERO).await;
@@ -113,7 +114,7 @@ impl Sink for Pump {
 enum Flight {
     /// Resolves when the group is kept.
     Group(Receipt),
-    /// A checkpoint at the front of the queue can be settled: all groups before it are kept.
+    /// Can be settled when it is at the front of the queue, because all groups before it are kept then.
     Checkpoint(Checkpoint),
 }
 
@@ -134,7 +135,7 @@ async fn settle(flights: &mut VecDeque<Flight>, inlet: &mut Inlet) -> Result<(),
     Ok(())
 }
 
-/// Waits until the first group is kept; forever if there is no group.
+/// Waits until the first item can be removed from the queue; forever if the queue is empty.
 async fn front(flights: &mut VecDeque<Flight>) -> Result<(), Failure> {
     match flights.front_mut() {
         Some(Flight::Group(receipt)) => receipt.await.map_err(|_| unkept()),
@@ -151,20 +152,20 @@ fn unkept() -> Failure {
 struct Places(FileId);
 
 impl Places {
-    /// The places of the channel with this id.
+    /// Returns the file that stands for the channel with this id.
     fn of(channel: u128) -> Self {
         let halves = [channel >> 64, channel];
         let [device, inode] = halves.map(|half| half as u64);
         Self(FileId {
             device,
             inode,
-            // With the latest possible birth, it is the last to be forgotten when the second channel has seen too many files.
+            // With the latest possible birth, this file is the last one that the second channel forgets when it has seen too many.
             birth: i64::MAX,
             head: u64::from_be_bytes(*b"position"),
         })
     }
 
-    /// The batch with its position as its only origin.
+    /// Returns the batch with its position as its only origin.
     fn mark(&self, batch: Batch, position: Option<Position>) -> Result<Batch, Failure> {
         let begin = position.and_then(Self::offset).ok_or_else(|| {
             Failure::us("the channel has used up all its positions; drain it, remove its directory")
@@ -180,13 +181,13 @@ impl Places {
         })
     }
 
-    /// Converts a position to an offset that keeps the order. `None` if it does not fit.
+    /// Converts a position to an offset; offsets have the same order as positions. `None` if the position does not fit.
     fn offset(Position { epoch, seq }: Position) -> Option<u64> {
         let is_exact = seq >> SEQ_BITS == 0 && u64::from(epoch) < u64::MAX >> SEQ_BITS;
         is_exact.then_some(u64::from(epoch) << SEQ_BITS | seq)
     }
 
-    /// The last position before an offset.
+    /// Returns the last position before an offset.
     fn position(next: u64) -> Position {
         let offset = next.saturating_sub(1);
         Position {
@@ -201,7 +202,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn offsets_have_the_order_of_positions_and_say_up_to_which_one_a_channel_is_read() {
+    fn offsets_have_the_order_of_positions_and_convert_back_to_them() {
         let position = |epoch, seq| Position { epoch, seq };
         let all = [
             position(0, 1),
@@ -221,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn two_channels_have_two_files() {
+    fn different_channels_are_different_files() {
         let (first, second) = (Places::of(1 << 64), Places::of(1));
         assert_ne!(first.0, second.0);
         assert_eq!((first.0.device, first.0.inode), (1, 0));

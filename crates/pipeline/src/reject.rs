@@ -12,11 +12,11 @@ use millstream_wire::{
     },
 };
 
-/// The most bytes that a record takes in addition to its texts.
+/// The maximum number of bytes that a record takes in addition to its texts.
 const BESIDE_BYTES: usize = 96;
-/// The most bytes that a value takes in addition to its name and text.
+/// The maximum number of bytes that a value takes in addition to its name and text.
 const BESIDE_VALUE_BYTES: usize = 10;
-/// Fields that a value of the same name does not replace.
+/// Fields that every rejected record has. A value of the batch with one of these names is left out.
 const OWN: [&str; 4] = ["node", "reason", "tag", "message"];
 
 /// Builds the batch for `NODE.rejected`. Each item of `records` has the original bytes of one record of `from`.
@@ -35,7 +35,7 @@ pub fn batch<'a>(
     envelope(node, from, body.into(), count)
 }
 
-/// The most bytes that [`write`] appends. Callers use it to reserve memory.
+/// Returns the maximum number of bytes that [`write`] appends. Callers use it to reserve memory.
 pub fn bytes(node: &str, from: &Batch, record: &[u8], reason: &str) -> usize {
     let values = values(from).map(|(name, value)| name.len() + value.len() + BESIDE_VALUE_BYTES);
     let texts = node.len() + from.tag.as_str().len() + reason.len() + record.len();
@@ -129,7 +129,7 @@ impl<'a> Rejected<'a> {
         if let Ok(text) = std::str::from_utf8(self.message) {
             return Original::Text(text);
         }
-        // The two cannot be confused: an entry begins with the marker of an array, and no UTF-8 text begins with that byte.
+        // A text and an entry cannot be confused: an entry begins with the marker of an array, and no UTF-8 text begins with that byte.
         let mut record = Vec::new();
         match entry_head(self.message, 0) {
             Ok(head) if json::write_value(self.message, head.record, &mut record).is_ok() => {
@@ -151,8 +151,8 @@ pub enum Original<'a> {
     Binary(&'a [u8]),
 }
 
-/// At most `chars_max` characters of an untrusted text, on one line. Control characters, invisible characters and those that change
-/// how the line is displayed are escaped.
+/// Returns at most `chars_max` characters of an untrusted text, on one line. Control characters, invisible characters and those that
+/// change how the line is displayed are escaped.
 pub fn excerpt(text: &str, chars_max: usize) -> String {
     let mut out = String::new();
     for (at, character) in text.chars().enumerate() {

@@ -1,18 +1,19 @@
-//! The files of rejected records that no node takes: `data_dir/rejected`, bounded.
+//! Stores the rejected records that no node takes in `data_dir/rejected`, in files whose total size is limited.
 //!
 //! ```text
 //! NODE.msgpack                           records of no peer in particular
 //! NODE.peer-PEER.msgpack                 records of one peer
-//! NODE[.peer-PEER].torn-T-N.msgpack      ended with a part of a record when a run began at the time T
-//! NODE[.peer-PEER].replay-T-N.msgpack    is being sent again since the time T (`replay.rs` of the pipeline)
-//! NODE[.peer-PEER].old-T-N.msgpack       full at the time T; with `full: drop_oldest` only
+//! NODE[.peer-PEER].torn-T-N.msgpack      renamed because it ends with an incomplete record
+//! NODE[.peer-PEER].replay-T-N.msgpack    renamed because its records are sent again (`replay.rs` of the pipeline)
+//! NODE[.peer-PEER].old-T-N.msgpack       renamed because it is full; only with `full: drop_oldest`
 //! ```
 //!
-//! Each file is a MessagePack stream of records as [`crate::reject::batch`] makes them. They are synced before they are settled.
+//! T is the time of the renaming in seconds, and N distinguishes files of the same second. Each file is a MessagePack stream of
+//! records as [`crate::reject::batch`] makes them. Records are synced before they are settled.
 //!
-//! Each node has a share of bytes, and each of its peers a part of that share. When a share is full, `rejected.full` decides:
-//! either the node waits and counts as blocked until an operator moves files away, or the oldest records of that share are removed.
-//! Other nodes, and other peers of the node, are not affected.
+//! The files of one peer, or those of no peer in particular, are a *share*. Each peer's share and all shares of a node together have
+//! a limit in bytes. When a limit is reached, `rejected.full` decides: either the node waits and counts as blocked until an operator
+//! moves files away, or the oldest records of a share are removed. Other nodes are not affected.
 //!
 //! - `shares.rs`: the limits, in bytes.
 //! - `streams.rs`: the files on the disk.
@@ -55,8 +56,8 @@ use streams::Streams;
 const EXTENSION: &str = "msgpack";
 /// The interval at which a waiting group checks whether there is space again.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
-/// With `full: drop_oldest`, the number of files in a peer's share. A file is rotated when it has its part of the share, and one
-/// file is removed at a time.
+/// With `full: drop_oldest`, a peer's full share consists of about this many files: a file is rotated when it reaches this fraction of
+/// the limit. Files are removed one at a time.
 const PIECES: u64 = 8;
 
 /// The directory in a `data_dir` in which rejected records are kept.
@@ -64,7 +65,7 @@ pub fn directory(data_dir: &Path) -> PathBuf {
     data_dir.join("rejected")
 }
 
-/// The channel behind a port for rejected records that no node takes.
+/// The channel that stores the rejected records of a node whose port `NAME.rejected` no node takes.
 pub struct RejectedStore(Arc<Store>);
 
 struct Store {
@@ -74,7 +75,7 @@ struct Store {
     full: WhenRejectedFull,
     /// Groups that wait for space.
     waiting: AtomicUsize,
-    /// Whether a replay of its files runs.
+    /// Whether a replay of these files runs.
     is_replayed: AtomicBool,
     /// Raised while a share is nearly full.
     nearly_full: Condition,
@@ -104,7 +105,8 @@ impl From<io::Error> for Refused {
 }
 
 impl RejectedStore {
-    /// The store of one node, in the directory that all stores share, and the handle by which a replay sets its files aside.
+    /// Opens the store of one node, in the directory that all stores share. Also returns the handle through which a replay renames
+    /// and removes the files.
     pub fn open(
         directory: PathBuf,
         node: &str,
@@ -175,7 +177,7 @@ impl Store {
         Ok(())
     }
 
-    /// Makes sure that a share, and the node, can hold `bytes` more.
+    /// Makes sure that the limits of a share and of the node allow `bytes` more.
     fn make_space(
         &self,
         share: &str,
@@ -264,7 +266,7 @@ impl Channel for RejectedStore {
         let store = self.0.clone();
         Box::pin(async move {
             let mut group = group;
-            // Holds the condition until this group is kept; another group of the node may get space earlier and must not clear it.
+            // Holds this group's condition until the group is kept. Another group that gets space earlier must not clear it.
             let mut waits = None;
             loop {
                 let shared = store.clone();

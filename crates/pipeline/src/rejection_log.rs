@@ -1,4 +1,4 @@
-//! The log lines about rejected records: the first one at once, later ones every ten seconds with the number of records.
+//! The log lines about rejected records: the first one is logged immediately, later ones every ten seconds with the number of records.
 
 use std::{
     fmt,
@@ -12,10 +12,10 @@ use crate::reject::{Original, Rejected, excerpt};
 
 /// The minimum time between two lines of one node.
 const QUIET: Duration = Duration::from_secs(10);
-/// The most characters that are shown of a record and of a reason; both may come from a peer.
+/// The maximum number of characters that are shown of a record and of a reason; both may come from a peer.
 const SHOWN_CHARS: usize = 200;
 
-/// Logs the records that leave one node through its port `rejected`. Dropping it logs the records that were held back.
+/// Logs the records that leave one node through its port `rejected`. Dropping it logs the records that no line has reported yet.
 pub(crate) struct RejectionLog(Arc<Lines>);
 
 struct Lines {
@@ -35,7 +35,7 @@ struct State {
 /// The records rejected since the last line.
 struct Waiting {
     records: u64,
-    /// The first of them with its reason.
+    /// The first of these records, with the reason of its rejection.
     first: String,
 }
 
@@ -48,7 +48,7 @@ impl RejectionLog {
         }))
     }
 
-    /// Logs rejected records, at once or together with later ones.
+    /// Logs rejected records, immediately or in one line with later ones.
     pub(crate) fn note(&self, batch: &Batch) {
         let mut state = self.0.lock();
         let waiting = state.waiting.get_or_insert_with(|| Waiting {
@@ -60,7 +60,7 @@ impl RejectionLog {
             return;
         }
         self.0.log(state.waiting.take());
-        // Outside a runtime (tests) every line is logged at once.
+        // Outside a runtime (tests) every line is logged immediately.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             state.is_quiet = true;
             runtime.spawn(later_lines(Arc::downgrade(&self.0)));
@@ -118,7 +118,7 @@ impl fmt::Debug for RejectionLog {
     }
 }
 
-/// The first record of a batch with its reason.
+/// Returns the text about the first record of a batch, with the reason of its rejection.
 fn first(batch: &Batch) -> String {
     let Some(rejected) = Rejected::read(&batch.body) else {
         return String::new();
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_rejection_is_logged_at_once_and_later_ones_are_counted_every_ten_seconds() {
+    fn the_first_rejection_is_logged_immediately_and_later_ones_are_counted_every_ten_seconds() {
         let collected = Collected::default();
         let lines = || std::mem::take(&mut *collected.0.lock().unwrap());
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -220,7 +220,7 @@ mod tests {
                 assert_eq!(lines(), line(2, "0\\n"));
                 tokio::time::sleep(QUIET + Duration::from_secs(1)).await;
                 assert_eq!(lines(), line(998, "1\\n"));
-// After ten quiet seconds the next one is logged at once again.
+                // After ten quiet seconds, the next rejection is logged immediately again.
                 tokio::time::sleep(2 * QUIET).await;
                 log.note(&rejects("a"));
                 assert_eq!(lines(), line(2, "a"));

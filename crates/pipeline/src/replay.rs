@@ -6,9 +6,9 @@
 //! again are appended to its files as new ones.
 //!
 //! A processor may be in the chains of several consumers, and a sink may share a durable channel with others. So batches carry the
-//! name of the node ([`ADDRESS`]): each chain takes them to this processor, a sink of this name takes them past its chain, and for
-//! all other nodes they are empty. Batches also name the consumers whose chains led to the processor when the replay began. If a
-//! reload or a restart removes the processor before they are read, those consumers reject them.
+//! name of the node ([`ADDRESS`]): each chain passes them directly to the processor of this name, a sink of this name reads them past
+//! its chain, and all other nodes ignore them. The address also names the consumers whose chains led to the processor when the replay
+//! began. If a reload or a restart removes the processor before the batches are read, those consumers reject them.
 
 use std::{
     io,
@@ -31,10 +31,10 @@ use crate::{
     stop::Stop,
 };
 
-/// The value of a batch that names the node it is for, followed by the consumers whose chains lead to that node, separated by
-/// spaces. No peer may set it.
+/// The name of the value that holds a batch's address: the node that the batch is for, followed by the consumers whose chains lead to
+/// that node, separated by spaces. No peer may set it.
 pub const ADDRESS: &str = "replay.to";
-/// The most bytes of records in one batch.
+/// The maximum number of bytes of records in one batch.
 const BATCH_BYTES_MAX: usize = 256 << 10;
 /// The number of parts of a file that are read ahead.
 const AHEAD: usize = 2;
@@ -59,38 +59,38 @@ struct Counts {
 }
 
 impl Progress {
-    /// The number of records that are settled or kept.
+    /// Returns the number of records that are settled or kept.
     pub fn settled(&self) -> u64 {
         self.0.settled.load(Ordering::Relaxed)
     }
 
-    /// The number of records that cannot be sent again and stay in files.
+    /// Returns the number of records that cannot be sent again and stay in files.
     pub fn left(&self) -> u64 {
         self.0.left.load(Ordering::Relaxed)
     }
 }
 
-/// The node that a batch is addressed to; `None` if it has no address.
+/// Returns the node that a batch is addressed to; `None` if it has no address.
 #[inline]
 pub(crate) fn address(batch: &Batch) -> Option<&str> {
     let address = batch.values.get(ADDRESS)?;
     Some(address.split_once(' ').map_or(address, |(node, _)| node))
 }
 
-/// Whether the address names this consumer as one whose chain led to the node.
+/// Whether the address of a batch names `consumer` as one whose chain led to the node when the replay began.
 pub(crate) fn is_by_way_of(batch: &Batch, consumer: &str) -> bool {
     let address = batch.values.get(ADDRESS).unwrap_or_default();
     address.split(' ').skip(1).any(|name| name == consumer)
 }
 
-/// The address of batches for `node`, to which the chains of `consumers` lead.
+/// Returns the address of batches for `node`, to which the chains of `consumers` lead.
 pub(crate) fn address_of(node: &str, consumers: &[Arc<str>]) -> Arc<str> {
     let names = consumers.iter().map(|name| &**name);
     let names: Vec<_> = [node].into_iter().chain(names).collect();
     names.join(" ").into()
 }
 
-/// The batch without its address.
+/// Returns the batch without its address.
 pub(crate) fn unaddressed(mut batch: Batch) -> Batch {
     Arc::make_mut(&mut batch.values).remove(ADDRESS);
     batch
@@ -104,7 +104,7 @@ enum Part {
 }
 
 impl Replay {
-    /// A replay of the records that `node` rejected, through `outlet`, in batches with this address.
+    /// Returns a replay of the records that `node` rejected, through `outlet`, in batches with this address.
     pub(crate) fn new(
         node: &Arc<str>,
         outlet: Outlet,
@@ -119,8 +119,8 @@ impl Replay {
         }
     }
 
-    /// Sends all records that were rejected before it began. Returns when all are settled, or with the reason why the rest stays.
-    /// Ends when the sources stop, because it keeps the channels behind it open.
+    /// Sends all records that were rejected before the replay began. Returns when all are settled; the error is the reason why the rest
+    /// stays in files. Ends early when the sources stop, because it would otherwise keep the downstream channels open.
     pub async fn run(self, mut stop: Stop, progress: &Progress) -> Result<(), String> {
         let files = self.files.clone();
         let _turn = files
@@ -176,7 +176,7 @@ async fn blocking<T: Send + 'static>(
     done.map_err(|error| format!("the files of rejected records: {error}"))
 }
 
-/// Reads a file and sends its parts to `parts`. Returns the number of bytes behind its last whole record.
+/// Reads a file and sends its parts to `parts`. Returns the number of bytes after its last whole record.
 fn read(path: &Path, address: Option<&Arc<str>>, parts: &mpsc::Sender<Part>) -> io::Result<u64> {
     let send = |part| {
         parts
@@ -202,7 +202,7 @@ fn read(path: &Path, address: Option<&Arc<str>>, parts: &mpsc::Sender<Part>) -> 
     }
 }
 
-/// The encoding of the original bytes of a record; `None` if they are neither an entry nor a line.
+/// Returns the encoding of the original bytes of a record; `None` if they are neither one entry nor one line.
 fn form(message: &[u8]) -> Option<Encoding> {
     if let Ok(head) = entry_head(message, 0) {
         let mut open = 1;
@@ -223,7 +223,8 @@ struct Gather {
 }
 
 impl Gather {
-    /// Adds a record. Returns the previous batch if that is full or of another kind.
+    /// Adds a record. Returns the batch gathered so far if it is full or the record is of another kind; the record then begins a new
+    /// batch.
     fn add(
         &mut self,
         record: &Rejected<'_>,
@@ -296,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn original_bytes_are_lines_or_entries_or_stay() {
+    fn original_bytes_that_are_neither_one_line_nor_one_entry_have_no_encoding() {
         let entry = b"\x92\xce\x60\x00\x00\x00\x81\xa1n\x01";
         assert_eq!(form(entry), Some(Encoding::Packed));
         assert_eq!(form(b"a line\n"), Some(Encoding::Lines));

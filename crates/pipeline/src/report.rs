@@ -1,5 +1,5 @@
-//! Log lines of nodes: at most one line per node and kind in ten seconds, with the number of lines held back. All lines are counted
-//! by level and kind, including those held back.
+//! Log lines of nodes: at most one line per node and kind in ten seconds. Further lines are held back, and the next line reports their
+//! number. All lines are counted by level and kind, including those held back.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -72,8 +72,8 @@ impl Reporter {
             .collect()
     }
 
-    /// A reporter of the same node with a separate rate limit: for one of several equal things (a listener, a consumer) whose lines
-    /// must not hold back each other.
+    /// Returns a reporter of the same node with a separate rate limit: for one of several similar parts of a node (listeners,
+    /// consumers), whose lines must not hold back each other.
     #[must_use]
     pub fn apart(&self) -> Self {
         Self {
@@ -113,7 +113,8 @@ impl Reporter {
         }
     }
 
-    /// Counts a line. Returns the number of lines held back if this kind may log now, otherwise `None`.
+    /// Counts a line. If it may be logged now, returns the number of earlier lines of its kind that were held back. Returns `None` if
+    /// this line must be held back, too.
     fn turn(&self, level: &'static str, kind: &'static str) -> Option<HeldBack> {
         let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
         *counts.entry((level, kind)).or_default() += 1;

@@ -1,4 +1,4 @@
-//! A running pipeline: its nodes as `status` shows them, and its drain, in the reverse order of the start.
+//! A running pipeline: its nodes as `status` shows them, and its drain at a stop, from sources over sinks to channels.
 
 #[cfg(test)]
 mod tests;
@@ -50,7 +50,7 @@ pub struct NodeStatus {
     pub is_leaving: bool,
 }
 
-/// The input of a sink, and how long it may take.
+/// The input of a sink, and how long the sink may take to settle a batch.
 #[derive(Clone, Default)]
 pub struct ConsumerStatus {
     /// The memory in front of it, if it does not read a durable channel.
@@ -67,7 +67,7 @@ impl ConsumerStatus {
 }
 
 impl NodeStatus {
-    /// The worst state of its tasks.
+    /// Returns the worst state of the node's tasks.
     pub fn state(&self) -> NodeState {
         let states: Vec<_> = self.states.iter().map(StateCell::get).collect();
         let rank = |state: &NodeState| match state {
@@ -94,7 +94,7 @@ struct Picture {
 }
 
 impl Nodes {
-    /// The present nodes.
+    /// Returns the current nodes, without removed nodes that have ended.
     pub fn now(&self) -> Arc<Vec<NodeStatus>> {
         let nodes = self.0.load().nodes.clone();
         let has_left = |node: &NodeStatus| node.is_leaving && node.state() == NodeState::Ended;
@@ -105,7 +105,7 @@ impl Nodes {
         Arc::new(left.cloned().collect())
     }
 
-    /// The present connections, as the configuration has them.
+    /// Returns the current connections, as the configuration has them.
     pub fn links(&self) -> Arc<Vec<Link>> {
         self.0.load().links.clone()
     }
@@ -129,7 +129,7 @@ pub struct Running {
     pub(crate) ends: mpsc::Receiver<(bool, End)>,
     pub(crate) started: Arc<Started>,
     pub(crate) channels: Vec<Open>,
-    /// The records that these sources had dropped before the stop.
+    /// The result of [`Running::dropped`] when the stop began.
     pub(crate) dropped_before: u64,
     pub(crate) stop_sources: Stopper,
     pub(crate) stop_sinks: Stopper,
@@ -161,10 +161,10 @@ impl Running {
         }
     }
 
-    /// Returns when all nodes have ended: because all inputs ended, after [`Running::stop`], or because a node failed and will not
-    /// run again; the failures name it. A node whose own state cannot be used ([`Who::State`]) ends no other node: then this
-    /// returns only after [`Running::stop`] or with `--once`, because a restart would find the same state. Cancel safe: the future
-    /// can be dropped and the method called again.
+    /// Returns when all nodes have ended: because all inputs ended, after [`Running::stop`], or because a node failed permanently.
+    /// Returns the failures. A node whose own state cannot be used ([`Who::State`]) does not make the others end, because a restart of
+    /// the process would find the same state; in this case the method returns only after [`Running::stop`] or with `--once`. Cancel
+    /// safe: the future can be dropped and the method called again.
     pub async fn ended(&mut self) -> Vec<Failure> {
         while self.started.all() > 0 {
             let Some((is_source, end)) = self.ends.recv().await else {
@@ -191,8 +191,8 @@ impl Running {
         std::mem::take(&mut self.failures)
     }
 
-    /// Called when the drain deadline has passed: every durable channel keeps as much as it has space for, drops the rest, and
-    /// closes. Sources no longer wait, so [`Running::ended`] can return.
+    /// Called when the drain deadline has passed. Every durable channel keeps as much as it has space for, drops the rest, and closes.
+    /// So sources no longer wait, and [`Running::ended`] can return.
     pub fn give_up_waiting(&mut self) {
         self.see_channels();
         self.channels.iter().for_each(Open::give_up_waiting);
@@ -202,8 +202,8 @@ impl Running {
         self.channels.extend(self.started.take_channels());
     }
 
-    /// Called if [`Running::ended`] has not returned in time. Whether closed durable channels hold everything that was accepted, so
-    /// that the nodes that hang lose nothing.
+    /// Called if [`Running::ended`] has not returned in time. Returns whether all durable channels are closed and hold everything that
+    /// was accepted; false without durable channels. If true, nothing is lost when the process exits although some nodes hang.
     pub async fn is_all_kept(&mut self) -> bool {
         self.see_channels();
         let has_channels = !self.channels.is_empty();
@@ -216,7 +216,7 @@ impl Running {
         has_channels && self.pending_records() == 0 && self.failures.is_empty()
     }
 
-    /// The records that were read and then dropped since the stop, and that their senders cannot send again.
+    /// Returns the number of records that were read and then dropped since the stop, and that their senders cannot send again.
     pub fn lost_records(&self) -> u64 {
         self.dropped().saturating_sub(self.dropped_before)
     }
@@ -239,7 +239,7 @@ impl Running {
         self.stop_sources.watch()
     }
 
-    /// The nodes whose rejected records went to files because no node takes them, with the number of records.
+    /// Returns the nodes whose rejected records went to files because no node takes them, with the number of these records.
     pub fn rejected_records(&self) -> Vec<(Arc<str>, u64)> {
         let meters = self.meters.snapshot().into_iter();
         meters
@@ -248,7 +248,7 @@ impl Running {
             .collect()
     }
 
-    /// Records that were accepted into memory and are neither settled nor dropped.
+    /// Returns the number of records that were accepted into memory and are neither settled nor dropped.
     pub fn pending_records(&self) -> u64 {
         self.meters
             .snapshot()

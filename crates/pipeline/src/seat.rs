@@ -1,7 +1,7 @@
-//! The seat of a running source or sink. A reload can give it to another node with other options.
+//! The seat of a running source or sink: the task that runs it. A reload can give the seat to another node with other options.
 //!
-//! The task stays, and with it the ports of a source and the inlet of a sink. So no batch that waits in front of a sink is lost,
-//! and the nodes behind a source stay connected. The present node ends as at a stop, and then the next one begins.
+//! The task stays, and with it the ports of a source and the inlet of a sink. So no batch that waits in front of a sink is lost, and the
+//! consumers of a source stay connected. The current node ends as at a stop, and then the next node begins its turn.
 
 use std::{
     sync::{
@@ -17,8 +17,8 @@ use tokio::time::sleep;
 
 use crate::stop::{Stop, Stopper};
 
-/// The time in which a node must leave its seat in order. After that its run is dropped, as if it had been killed: a destination
-/// that does not answer may be the reason for the reload.
+/// The time in which a node must leave its seat in order. After that, its run is dropped as if the process had been killed: otherwise
+/// a destination that does not answer, perhaps the reason for the reload, could block the next node.
 const GRACE: Duration = Duration::from_secs(10);
 
 /// A seat. Clones share it.
@@ -38,7 +38,7 @@ struct Turn<T> {
 
 /// The node of the next run.
 enum Next<T> {
-    /// The present node again.
+    /// The current node again.
     Same,
     Other(T),
 }
@@ -65,7 +65,7 @@ impl<T> Clone for Seat<T> {
 }
 
 impl<T> Seat<T> {
-    /// The seat of a first node, and that node's stop. `section` stops all nodes of the section.
+    /// Returns the seat of a first node, and the stop signal of this node. `section` stops all nodes of the section.
     pub(crate) fn new(section: &Stopper) -> (Self, Stop) {
         let (stopper, stop) = section.part();
         let next = None;
@@ -77,13 +77,13 @@ impl<T> Seat<T> {
         (Self(Arc::new(shared)), stop)
     }
 
-    /// Gives the seat to `next` once the present node has left.
+    /// Gives the seat to `next` once the current node has left.
     pub(crate) fn replace(&self, next: T) {
         self.end_turn(Some(Next::Other(next)));
     }
 
-    /// Asks the node to end its run and to begin another one. Does nothing if the node must leave already: then it ends,
-    /// restarts or is replaced anyway.
+    /// Asks the node to end its run and to begin another one. Does nothing if the node was already asked to leave, because then it
+    /// ends, restarts or is replaced anyway.
     pub(crate) fn restart(&self) {
         if !self.0.call.is_called.load(Ordering::Acquire) {
             self.end_turn(Some(Next::Same));
@@ -108,12 +108,12 @@ impl<T> Seat<T> {
         self.0.call.clone()
     }
 
-    /// Whether another run follows the present one.
+    /// Whether another run follows the current one.
     pub(crate) fn has_next(&self) -> bool {
         self.turn().next.is_some()
     }
 
-    /// Replaces `present` by the next node and returns that node's stop; `None` if no other run follows.
+    /// Replaces `present` by the next node and returns the stop signal of the next node; `None` if no other run follows.
     pub(crate) fn turn_to_next(&self, present: &mut T) -> Option<Stop> {
         let mut turn = self.turn();
         if let Next::Other(next) = turn.next.take()? {
@@ -125,8 +125,8 @@ impl<T> Seat<T> {
         Some(stop)
     }
 
-    /// Resolves when a reload asked the node to leave and it has not left in time. `stop` is the stop of this node. Never resolves
-    /// when the process stops.
+    /// Resolves when a reload has asked the node to leave and the node has not left in time. `stop` is the stop signal of this node.
+    /// Never resolves if the process stops instead.
     pub(crate) async fn overstayed(&self, mut stop: Stop) {
         stop.stopped().await;
         match self.0.call.is_called.load(Ordering::Acquire) {
@@ -162,7 +162,7 @@ mod tests {
         assert!(second.is_stopped());
         let third = seat.turn_to_next(&mut node).unwrap();
         assert_eq!((node, third.is_stopped()), (2, false));
-        // A restart does not displace the next node, and does not keep a node that must leave.
+        // A restart neither displaces the next node nor brings back a node that must leave.
         seat.replace(4);
         seat.restart();
         let fourth = seat.turn_to_next(&mut node).unwrap();

@@ -69,12 +69,13 @@ pub(crate) struct LaidSink {
 /// The input of one task of a sink.
 pub(crate) struct Lane {
     pub(crate) supply: Supply,
-    /// The chain that its reader runs, if it runs one, and the tags that it takes while there is no chain.
+    /// The chain that the lane's reader runs, and the tags that the sink takes while there is no processor. `None` if the reader runs no
+    /// chain.
     pub(crate) chain: Option<(Arc<Swap>, Option<TagFilter>)>,
     pub(crate) state: StateCell,
 }
 
-/// The origin of a reader.
+/// How a lane obtains its reader.
 pub(crate) enum Supply {
     Reader(Box<dyn Reader>),
     /// A running durable channel makes a reader for this consumer.
@@ -114,7 +115,7 @@ impl Lane {
 }
 
 impl Starter {
-    /// The context of a source that sits in `seat`.
+    /// Returns a new seat, and the context of the source that will sit in it.
     pub(crate) fn source_context(
         &self,
         name: &Arc<str>,
@@ -249,7 +250,7 @@ impl Starter {
 }
 
 impl LaidSink {
-    /// Whether the lanes of a sink behind memory run on the data threads.
+    /// Whether the lanes of a sink run on the data threads. Only a sink that reads from memory can run there.
     pub(crate) fn is_on_threads(sink: &dyn Sink, is_behind_memory: bool) -> bool {
         is_behind_memory && sink.placement() == Placement::DataThreads
     }

@@ -1,4 +1,4 @@
-//! The tasks and channels that were started. The pipeline waits for them, and a reload adds some.
+//! The tasks and channels that were started. A reload can add more. The pipeline ends when all of them have ended.
 
 use std::{
     collections::BTreeSet,
@@ -17,7 +17,7 @@ use crate::{
     stop::{Stop, stop},
 };
 
-/// How long the task of a closed channel may take to report that.
+/// How long the task of a closed channel may take to report that the channel is closed.
 const AT_ONCE: Duration = Duration::from_millis(100);
 
 /// The tasks and channels that were started, for the pipeline to wait for.
@@ -25,22 +25,22 @@ const AT_ONCE: Duration = Duration::from_millis(100);
 pub(crate) struct Started {
     sources: AtomicUsize,
     sinks: AtomicUsize,
-    /// Sources whose senders cannot send again.
+    /// Sources that do not acknowledge records, so that their senders cannot send them again.
     unanswering: Mutex<BTreeSet<Arc<str>>>,
     channels: Mutex<Vec<Open>>,
 }
 
-/// An open durable channel. Only its feeds and its task keep it alive, so a reload that removes it frees it completely.
+/// An open durable channel. Only its feeds and its task keep the channel alive, so that a reload that removes it frees it completely.
 pub(crate) struct Open {
     channel: Weak<dyn Channel>,
-    /// Resolves when it is closed.
+    /// Resolves when the channel is closed.
     pub(crate) ended: Stop,
-    /// Resolves when it is closed and everything in it is kept.
+    /// Resolves when the channel is closed and everything in it is kept.
     finished: BoxFuture<'static, Result<(), Failure>>,
 }
 
 impl Open {
-    /// A channel. `finished` resolves when it is closed and everything in it is kept.
+    /// Returns an open channel. `finished` resolves when the channel is closed and everything in it is kept.
     pub(crate) fn new(
         channel: Arc<dyn Channel>,
         finished: BoxFuture<'static, Result<(), Failure>>,
@@ -60,7 +60,7 @@ impl Open {
         }
     }
 
-    /// Keeps as much as there is space for, and closes.
+    /// Asks the channel to keep as much as it has space for, and to close.
     pub(crate) fn give_up_waiting(&self) {
         let channel = self.channel.upgrade();
         channel.inspect(|channel| channel.give_up_waiting());
@@ -71,14 +71,14 @@ impl Open {
         (&mut self.finished).await
     }
 
-    /// The result of closing it; `None` if it is still open.
+    /// Returns the result of closing the channel; `None` if it is still open.
     pub(crate) async fn is_finished(&mut self) -> Option<Result<(), Failure>> {
         timeout(AT_ONCE, self.finished()).await.ok()
     }
 }
 
 impl Started {
-    /// A task begins.
+    /// Counts a task that begins.
     pub(crate) fn begin(&self, is_source: bool) {
         self.of(is_source).fetch_add(1, Ordering::Relaxed);
     }
@@ -90,7 +90,7 @@ impl Started {
         }
     }
 
-    /// A task has ended.
+    /// Counts a task that has ended.
     pub(crate) fn end(&self, is_source: bool) {
         self.of(is_source).fetch_sub(1, Ordering::Relaxed);
     }
@@ -105,7 +105,7 @@ impl Started {
         self.sources() + self.sinks.load(Ordering::Relaxed)
     }
 
-    /// Notes that the senders of this source cannot send again.
+    /// Notes that the senders of this source cannot send records again.
     pub(crate) fn add_unanswering(&self, source: &Arc<str>) {
         let all = self.unanswering.lock();
         all.unwrap_or_else(PoisonError::into_inner)
@@ -118,13 +118,13 @@ impl Started {
         channels.unwrap_or_else(PoisonError::into_inner).push(open);
     }
 
-    /// The channels that were opened since the last call.
+    /// Takes the channels that were opened since the last call.
     pub(crate) fn take_channels(&self) -> Vec<Open> {
         let channels = self.channels.lock();
         std::mem::take(&mut channels.unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Whether the senders of a source cannot send again.
+    /// Whether the senders of a source cannot send records again.
     pub(crate) fn is_unanswering(&self, source: &str) -> bool {
         let all = self.unanswering.lock();
         all.unwrap_or_else(PoisonError::into_inner).contains(source)

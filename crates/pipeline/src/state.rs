@@ -21,7 +21,7 @@ impl From<millstream_state::Error> for Failure {
 }
 
 /// Reads a whole file; `None` if it does not exist. Refuses a file of more than `bytes_max` bytes: Millstream did not write it, and
-/// reading it could take all memory. The error names the `remedy`.
+/// reading it could take all memory. The error text ends with `remedy`.
 pub fn read(path: &Path, bytes_max: u64, remedy: &str) -> Result<Option<Vec<u8>>, Failure> {
     let place = path.display();
     let failed = |error: io::Error| Failure::disk(format!("cannot read {place}: {error}"));

@@ -18,7 +18,7 @@ struct Sender {
     parts: Mutex<Vec<Stopper>>,
 }
 
-/// A stop that has not been requested yet.
+/// Returns a stop that has not been requested yet, with the handle that requests it.
 pub fn stop() -> (Stopper, Stop) {
     let (stopped, receiver) = watch::channel(false);
     let parts = Mutex::default();
@@ -58,12 +58,12 @@ impl Stop {
         *self.0.borrow()
     }
 
-    /// Whether all of its senders are gone.
+    /// Whether all its [`Stopper`]s are gone.
     pub(crate) fn is_over(&self) -> bool {
         self.0.has_changed().is_err()
     }
 
-    /// Resolves when the stop is requested, or when all of its senders are gone.
+    /// Resolves when the stop is requested, or when all its [`Stopper`]s are gone.
     pub async fn stopped(&mut self) {
         let _ = self.0.wait_for(|stopped| *stopped).await;
     }

@@ -1,5 +1,5 @@
-//! Restarts nodes after a failure or a panic, with back-off, and starts the next node when a reload has replaced one. Batches that
-//! a node leaves unsettled never count as done.
+//! Restarts nodes after a failure or a panic, with back-off. If a reload has replaced a node, starts the replacement in the same seat
+//! (`seat.rs`). Batches that a node leaves unsettled never count as done.
 
 #[cfg(test)]
 mod tests;
@@ -28,7 +28,7 @@ use crate::{
 const WAIT_FIRST: Duration = Duration::from_millis(500);
 /// The longest wait.
 const WAIT_MAX: Duration = Duration::from_secs(30);
-/// After a failure, a run that lasts this long counts as working, unless the node reports a condition.
+/// If a run after a failure lasts this long, the failure counts as over. Conditions that the node itself has raised stay.
 const PROVEN: Duration = Duration::from_secs(5);
 
 /// Whether a node's task still runs. A running task may still be kept from its work; that is what conditions report.
@@ -38,7 +38,7 @@ pub enum NodeState {
     Running,
     /// It has ended in order.
     Ended,
-    /// It will not run again, for this reason.
+    /// It failed and will not run again. The text is the reason.
     Failed(String),
 }
 
@@ -47,12 +47,12 @@ pub enum NodeState {
 pub struct StateCell(Arc<Mutex<NodeState>>);
 
 impl StateCell {
-    /// A running node.
+    /// Returns a cell for a running node.
     pub fn new() -> Self {
         Self(Arc::new(Mutex::new(NodeState::Running)))
     }
 
-    /// Its state.
+    /// Returns the state of the node.
     pub fn get(&self) -> NodeState {
         self.0
             .lock()
@@ -60,12 +60,12 @@ impl StateCell {
             .clone()
     }
 
-    /// A node that will not run, with the reason.
+    /// Returns a cell for a node that will not run, for the reason `why`.
     pub(crate) fn failed(why: &str) -> Self {
         Self(Arc::new(Mutex::new(NodeState::Failed(why.to_owned()))))
     }
 
-    /// The node will not run, for this reason.
+    /// Marks the node as failed; the message of `failure` is the reason.
     pub(crate) fn fail(&self, failure: &Failure) {
         self.set(NodeState::Failed(failure.message.clone()));
     }
@@ -81,10 +81,10 @@ impl Default for StateCell {
     }
 }
 
-/// How a node ended: in order, or with the failure after which it does not run again.
+/// How a node ended. `Ok`: in order. `Err`: with a failure after which it is not restarted.
 pub type End = Result<(), Failure>;
 
-/// Runs a source until it ends, and then the next one in its seat, if there is one.
+/// Runs a source until it ends. If a reload has put another source into its seat, runs that one next.
 pub(crate) async fn source(
     mut source: Box<dyn Source>,
     seat: Seat<Box<dyn Source>>,
@@ -103,7 +103,7 @@ pub(crate) async fn source(
             true => None,
             false => retry.after(ended.map_err(|panic| panic.0)).await,
         };
-        // A reload may have given the seat to another source even during the wait after a failure.
+        // Checked even if the source failed: a reload may have given its seat to another one during the back-off.
         if let Some(stop) = seat.turn_to_next(&mut source) {
             context.stop = stop;
             retry.begin_turn(&context.stop);
@@ -120,9 +120,9 @@ pub(crate) async fn source(
     }
 }
 
-/// Runs a sink until its inlet ends, and then the next one in its seat, if there is one. After the stop, a sink behind a durable
-/// channel that fails is not retried: its unsettled batches are there at the next start. The inlet survives restarts and
-/// replacements, so that no queued batch is lost.
+/// Runs a sink until its inlet ends. If a reload has put another sink into its seat, runs that one next. After the stop, a sink that
+/// reads a durable channel is not retried when it fails, because the channel keeps its unsettled batches for the next start. The
+/// inlet survives restarts and replacements, so that no queued batch is lost.
 pub(crate) async fn sink(
     mut sink: Arc<dyn Sink>,
     seat: Seat<Arc<dyn Sink>>,
@@ -165,7 +165,7 @@ struct Retry {
     stop: Stop,
     wait: Duration,
     started: Instant,
-    /// Raised from a failure until a later run settles a batch or has lasted for [`PROVEN`].
+    /// Raised by a failure. Cleared when a later run settles a batch or has lasted for [`PROVEN`].
     failing: Arc<Condition>,
 }
 
@@ -181,7 +181,7 @@ impl Retry {
         }
     }
 
-    /// The next node begins.
+    /// Resets the back-off and the state for the node that takes the seat now.
     fn begin_turn(&mut self, stop: &Stop) {
         self.failing.clear();
         self.state.set(NodeState::Running);
@@ -201,7 +201,7 @@ impl Retry {
         run.await
     }
 
-    /// Decides what follows a run. Returns the end of the node; or, after a back-off, `None` for another run.
+    /// Decides what follows a run. Returns how the node ended, or waits for the back-off and returns `None` if it must run again.
     async fn after(&mut self, ended: Result<End, String>) -> Option<End> {
         // A long run resets the back-off.
         if self.started.elapsed() > WAIT_MAX {
@@ -235,7 +235,7 @@ impl Retry {
             format_args!("{failure}; retrying in {} ms", wait.as_millis()),
         );
         self.wait = (self.wait * 2).min(WAIT_MAX);
-        // A stop cuts the wait short.
+        // After a stop, the wait lasts at most `WAIT_FIRST`.
         let mut stop = self.stop.clone();
         let stopped = async {
             stop.stopped().await;

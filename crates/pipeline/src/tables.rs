@@ -2,8 +2,9 @@
 //! `status`.
 //!
 //! Only the [`ROWS_MAX`] largest rows of a table are shown, so that many files or servers never flood a monitoring system. A node
-//! replaces a table rarely and as a whole; the data path never touches it. Two kinds of tables are live: each task has a row on
-//! which it counts until it ends; and a [`Census`] counts members of groups, such as the open connections of each peer.
+//! replaces a table rarely and as a whole; the data path never touches it. Two kinds of tables change continuously instead: in a table
+//! of tasks, each task counts in its own row until it ends; and a [`Census`] counts members of groups, such as the open connections of
+//! each peer.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -29,11 +30,11 @@ enum Content {
     Rows(&'static str, Rows),
     /// The number of each task, by its index. The index of a task that has ended is free for the next one.
     Tasks(Vec<Weak<AtomicU64>>),
-    /// The label and the groups. Gone with the last handle of the census.
+    /// The label and the groups. The groups are dropped with the last handle of the census.
     Census(&'static str, Weak<Groups>),
 }
 
-/// The number of members of each group that has any.
+/// The number of members of each group that is not empty.
 type Groups = Mutex<HashMap<Arc<str>, u64>>;
 
 impl Content {
@@ -44,7 +45,7 @@ impl Content {
         }
     }
 
-    /// The rows. There are none while the node has only one task: the metric of the node says the same.
+    /// Returns the rows. A table of tasks has no rows while there is only one task, because the node's own metric shows the same number.
     fn rows(&self) -> Rows {
         let tasks = match self {
             Self::Rows(_, rows) => return rows.clone(),
@@ -126,7 +127,7 @@ impl Tables {
         Census(groups)
     }
 
-    /// The counter of one more task of a component. Its row disappears when it is dropped.
+    /// Returns the counter of one more task of a component. The row disappears when the counter is dropped.
     pub(crate) fn task(&self, name: &'static str, of: &Arc<str>) -> Arc<AtomicU64> {
         let number = Arc::new(AtomicU64::new(0));
         let mut all = self.content();
@@ -255,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn the_largest_rows_are_shown_and_those_of_one_name_are_one() {
+    fn the_largest_rows_are_shown_and_rows_with_equal_labels_are_summed() {
         let tables = Tables::default();
         let table = tables.table("file_lag_bytes", "path", &"web".into());
         table.set(rows(&[("b", 2), ("a", 2), ("c", 1), ("b", 3)]));

@@ -1,8 +1,8 @@
 //! Tag patterns: which batches a consumer takes.
 //!
 //! `*` matches one part between dots, `**` any number of parts (including none, so `web.**` matches `web`, as in Fluentd), `{a,b}`
-//! either alternative, and a leading `!` excludes. A list takes a tag if one of its including patterns matches, or if it has no
-//! including patterns, and no excluding one matches.
+//! either alternative, and a leading `!` excludes. A list takes a tag if no excluding pattern matches, and if one of its including
+//! patterns matches or it has none.
 
 use std::fmt;
 
@@ -102,7 +102,7 @@ impl fmt::Display for TagFilter {
     }
 }
 
-/// A path glob in which every alternative that ends in `/**` also matches the path before the slash: `web/**` becomes
+/// Returns a path glob in which every alternative that ends in `/**` also matches the path before the slash: `web/**` becomes
 /// `web{,/**}`.
 fn with_parent(glob: &str) -> String {
     let (mut out, mut depth, mut rest) = (String::new(), 0usize, glob);
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pattern_that_is_none_is_named() {
+    fn an_invalid_pattern_is_named_in_the_error() {
         assert!(TagFilter::new(["a{b"]).unwrap_err().contains("a{b"));
     }
 }

@@ -1,9 +1,9 @@
 //! Taps: samples of the records that pass a node, for a user who watches it.
 //!
 //! Batches pass a [`Point`] where they leave a source or a processor, enter a channel, reach a sink or are rejected. While no tap
-//! is open, a point costs one relaxed load of an atomic per batch. With a tap it copies a few records of a batch: at most as many
-//! in a second as the [`Tap`] asks for, each cut at [`RECORD_BYTES_MAX`]. A point never waits: it skips records that the reader has
-//! no space for, and batches that arrive while another thread holds the lock.
+//! is open, a point costs one relaxed load of an atomic per batch. While a [`Tap`] is open, the point copies some records of each
+//! batch, each cut at [`RECORD_BYTES_MAX`], up to the number per second that the tap asks for. A point never waits: it skips records
+//! for which the tap's queue has no space, and batches that arrive while another thread holds the lock.
 
 use std::{
     collections::BTreeMap,
@@ -22,17 +22,17 @@ use millstream_wire::{
 };
 use tokio::sync::mpsc;
 
-/// The most bytes of one record that are shown.
+/// The maximum number of bytes that are shown of a record.
 pub const RECORD_BYTES_MAX: usize = 16 << 10;
-/// The most bytes of one field of a longer record.
+/// The maximum number of bytes that are shown of a field of a longer record.
 const FIELD_BYTES_MAX: usize = 1 << 10;
-/// The most records that wait for the reader of a tap.
+/// The maximum number of records that wait for the reader of a tap.
 const WAITING_MAX: usize = 64;
-/// The most taps that are open at a time.
+/// The maximum number of taps that are open at the same time.
 const TAPS_MAX: usize = 32;
-/// The number of parts that a second is divided into at most, so that a sample spreads over the second.
+/// The maximum number of parts into which a second is divided, so that the samples are spread over the second.
 const PARTS: u32 = 10;
-/// If several chains feed a port, a tap shows the records of one of them, until that has been silent for this long.
+/// If several chains feed a port, a tap shows the records of only one chain, until this chain has been silent for this long.
 const SILENCE: Duration = Duration::from_secs(2);
 
 /// The port by which records leave a source or a processor.
@@ -69,7 +69,7 @@ pub struct Sample {
     pub record: Vec<u8>,
     /// The encoding of `record`.
     pub encoding: Encoding,
-    /// Whether it was longer. Lines are cut, and long fields of maps are replaced by their length.
+    /// Whether the whole record is longer. Lines are cut, and long fields of maps are replaced by their length.
     pub is_cut: bool,
 }
 
@@ -86,12 +86,12 @@ pub struct Tap {
 struct Viewer {
     samples: mpsc::Sender<Sample>,
     id: Weak<()>,
-    /// The most records that it receives in each part of a second.
+    /// The maximum number of records that it receives in each part of a second.
     share: u32,
     part: Duration,
     began: Instant,
     taken: u32,
-    /// For each port: the chain whose records it shows, and when it showed the last one.
+    /// For each port: the chain whose records are shown, and the time of the last one.
     chains: Vec<(Arc<str>, usize, Instant)>,
 }
 
@@ -105,7 +105,7 @@ pub enum NoTap {
 }
 
 impl Taps {
-    /// The point of a node; the same one for the same name.
+    /// Returns the point of a node. Calls with the same name return the same point.
     pub fn point(&self, node: &Arc<str>) -> Point {
         self.points().entry(node.clone()).or_default().clone()
     }
@@ -185,8 +185,8 @@ impl Point {
         self.0.is_watched.load(Ordering::Relaxed)
     }
 
-    /// Samples a batch that passes by `port`. `chain` identifies the chain that sends it, because several chains may bring the same
-    /// records.
+    /// Samples a batch that passes by `port`. `chain` identifies the chain that sends it, because several chains may send copies of the
+    /// same records.
     #[cold]
     pub(crate) fn show(&self, port: &str, chain: usize, batch: &Batch) {
         // A failed lock means that another thread samples a batch or opens a tap: this batch is skipped.
@@ -230,7 +230,7 @@ impl Viewer {
         }
     }
 
-    /// The port, unless this viewer shows it from another chain.
+    /// Returns the port; `None` if this viewer shows the records of another chain for it.
     fn port(&mut self, port: &str, chain: usize, now: Instant) -> Option<Arc<str>> {
         let found = self.chains.iter_mut().find(|(name, ..)| &**name == port);
         let Some((name, shown, last)) = found else {
@@ -267,7 +267,7 @@ impl Drop for Tap {
     }
 }
 
-/// A copy of a record, and whether it was cut.
+/// Returns a copy of a record, and whether it was cut; `None` if there is no record to show.
 fn copy(record: Record<'_>) -> Option<(Vec<u8>, bool)> {
     match record {
         Record::None => None,
@@ -285,7 +285,7 @@ fn copy(record: Record<'_>) -> Option<(Vec<u8>, bool)> {
     }
 }
 
-/// A copy of a long map: long values are replaced, and fields beyond the bound are left out.
+/// Returns a copy of a long map: long values are replaced by their length, and fields beyond the limit are left out.
 fn shortened(map: &[u8]) -> Option<Vec<u8>> {
     let mut reader = Reader::new(map);
     let (mut fields, mut count) = (Vec::new(), 0);

@@ -17,7 +17,7 @@ use tokio::{runtime, sync::mpsc, task::LocalSet};
 
 use crate::{guard::guarded, meters::Meter, report::Reporter};
 
-/// The most tasks that wait for a thread; beyond that, `spawn` waits.
+/// The maximum number of tasks that wait for a thread to start them; beyond that, `spawn` waits.
 const SPAWN_QUEUE: usize = 4096;
 
 thread_local! {
@@ -29,8 +29,8 @@ pub fn lane() -> usize {
     LANE.get()
 }
 
-/// Runs `work` as if it were on another data thread: batches that it sends go into that thread's lane. It is for a source whose
-/// input any thread may read, but whose order must be kept.
+/// Runs `work` as if it were on another data thread: batches that it sends go into that thread's lane. For a source whose input any
+/// thread may read, but whose records must stay in order.
 pub async fn in_lane<T>(lane: usize, work: impl Future<Output = T>) -> T {
     let mut work = pin!(work);
     poll_fn(|context| {
@@ -129,7 +129,7 @@ impl Threads {
                 }
             })
         });
-        // Sending fails only after the thread has ended, and then nothing needs the task.
+        // Sending fails only after the thread has ended; then the task is not needed any more.
         let _ = self.0.starts[index].send(start).await;
     }
 }

@@ -1,4 +1,4 @@
-//! Runs a processor without a chain, for its tests and for the cases beside it in a configuration.
+//! Runs a processor without a chain, for its unit tests and for the cases (tests beside a processor in a configuration).
 //!
 //! Every port counts as taken, and rejected records are part of the output. No meter counts, and no record is sent.
 
@@ -13,7 +13,7 @@ use crate::{
     processor::{Processor, Task},
 };
 
-/// The bound on the memory of the output. Output never waits for memory, so it only limits the free buffers.
+/// The size of the pool for the output. Output never waits for memory, so this limits only the free buffers that the pool holds.
 const POOL_BYTES: usize = 64 << 20;
 
 /// A processor with one task.

@@ -1,4 +1,4 @@
-//! Makes the chains of a consumer: one for each thread that runs it, and new ones after failures.
+//! Makes the chains of a consumer: one for each thread that runs the chain, and a new one after each failure.
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -10,7 +10,7 @@ use crate::{
     plan::{ChainNode, ChainPlan},
 };
 
-/// Makes the chains of one consumer. All of them share the threads of their processors, which end with the last chain.
+/// Makes the chains of one consumer. The chains share the threads of their processors, which end when the last chain is dropped.
 pub(crate) struct ChainMaker {
     plan: Arc<ChainPlan>,
     contexts: Vec<NodeContext>,
@@ -20,7 +20,7 @@ pub(crate) struct ChainMaker {
 }
 
 impl ChainMaker {
-    /// Makes chains of `plan`; `contexts` has one entry for each of its nodes.
+    /// Returns a maker of chains of `plan`; `contexts` has one entry for each node of the plan.
     pub(crate) fn new(plan: Arc<ChainPlan>, contexts: Vec<NodeContext>, pool: &Pool) -> Arc<Self> {
         Arc::new(Self {
             workers: Mutex::new(plan.nodes.iter().map(|_| Weak::new()).collect()),
@@ -30,12 +30,13 @@ impl ChainMaker {
         })
     }
 
-    /// The processors of its chains.
+    /// Returns the plan of the chains.
     pub(crate) fn plan(&self) -> &Arc<ChainPlan> {
         &self.plan
     }
 
-    /// A chain with new tasks. Starts the threads of processors that have some, unless another chain uses them already.
+    /// Makes a chain with new tasks. Also starts the threads of those processors that run on separate threads, unless another chain
+    /// already uses them.
     pub(crate) fn make(&self) -> Result<Chain, Failure> {
         let mut all = self.workers.lock().unwrap_or_else(PoisonError::into_inner);
         let nodes = self.plan.nodes.iter().zip(&self.contexts);

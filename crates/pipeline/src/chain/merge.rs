@@ -1,8 +1,8 @@
 //! Puts records back in order where branches of a chain meet again.
 //!
-//! A processor receives a whole batch. Where the branches behind a `route` meet again, all records of one branch of the batch come
-//! before all records of the other. The order of records under one tag must not depend on where batches end. So each record carries
-//! its number in the chain's input, and the merge sorts by it.
+//! A processor receives a whole batch at a time. So where the branches after a `route` meet again, all records of one branch would
+//! come before all records of the other, and the order of the records of a tag would depend on where batches end. To prevent this,
+//! each record carries its number in the chain's input, and the merge sorts by this number.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use crate::{
 #[derive(Clone)]
 pub(super) struct Piece {
     pub(super) batch: Batch,
-    /// The number of each record in the chain's input, ascending. Empty where no branches of the chain meet.
+    /// The number of each record in the chain's input, ascending. Empty if the chain does not number records.
     pub(super) numbers: Arc<[u32]>,
 }
 
@@ -45,7 +45,7 @@ pub(super) fn ways_meet(plan: &ChainPlan) -> bool {
         hops.iter().for_each(|hop| steps[place(hop.to)] += 1);
         meets(&steps)
     });
-    // One processor can divide records by tag, and a later one give them the same tag again.
+    // One processor can give records different tags, and a later one can give them the same tag again.
     let retags = plan.nodes.iter();
     let retags = retags.filter(|node| node.processor.changes_tags()).count();
     let repeats = plan.nodes.iter().any(|node| {
@@ -54,8 +54,8 @@ pub(super) fn ways_meet(plan: &ChainPlan) -> bool {
     from_outside || retags > 1 || repeats
 }
 
-/// Sorts the records of each tag by their numbers. Records with equal numbers keep the order of their pieces. The order of the tags
-/// does not depend on the batch. In the result no two pieces of one tag and encoding hold the same number.
+/// Sorts the records of each tag by their numbers, and the tags by name. Records with equal numbers, which come from one record of
+/// the input, keep the order of their pieces. In the result, no two pieces with the same tag and encoding hold the same number.
 pub(super) fn merge(pieces: Vec<Piece>) -> Vec<Piece> {
     let mut groups: Vec<Vec<Piece>> = Vec::new();
     for piece in pieces {
@@ -107,7 +107,7 @@ fn merge_alike(pieces: Vec<Piece>) -> Vec<Piece> {
         .collect()
 }
 
-/// A piece that is being merged.
+/// A piece that is being built by the merge.
 struct Merged {
     encoding: Encoding,
     plain: bool,

@@ -43,7 +43,7 @@ use crate::{
     taps::{self, Point},
 };
 
-/// The time after which a batch on the threads of a processor counts as waiting for it.
+/// The time after which a chain reports that its batch waits for the threads of a processor.
 const SLOW: Duration = Duration::from_secs(3);
 
 /// A chain with its tasks. One thread uses it at a time.
@@ -52,9 +52,9 @@ pub(crate) struct Chain {
     nodes: Vec<Node>,
     /// For each node, the batches that wait for it.
     waiting: Vec<Vec<Piece>>,
-    /// Records carry numbers, by which they are put in order where branches meet.
+    /// Whether records carry numbers, by which they are sorted where branches meet.
     is_numbered: bool,
-    /// Batches are not divided among tasks.
+    /// Whether tasks get whole batches instead of parts of them.
     is_whole: bool,
 }
 
@@ -62,19 +62,19 @@ pub(crate) struct Chain {
 pub(crate) struct Fed {
     /// The batches for the consumer.
     pub(crate) batches: Vec<Batch>,
-    /// Rejected records, each with the port that they leave by.
+    /// The batches of rejected records, each with the port by which it leaves.
     pub(crate) rejected: Vec<(Outlet, Batch)>,
 }
 
 /// The outlet and the meters of a node in a chain.
 #[derive(Clone)]
 pub(crate) struct NodeContext {
-    /// Its port for rejected records; `None` if the chain of another consumer reports them.
+    /// The node's port for rejected records. `None` if the chain of another consumer reports them; then this chain drops them.
     pub(crate) rejects: Option<Outlet>,
     pub(crate) meters: ProcessorMeters,
     reporter: Reporter,
-    /// Raised from a failure of the processor until it has processed a batch. The chains of a consumer share it, because a failure
-    /// ends a chain.
+    /// Raised from a failure of the processor until it has processed a batch. The chains of a consumer share the condition, because
+    /// after a failure a new chain replaces the old one.
     failing: Arc<Condition>,
 }
 
@@ -93,14 +93,15 @@ impl NodeContext {
         }
     }
 
-    /// The context in the chains of one consumer. They report rejected records, or leave that to another consumer.
+    /// Returns the context for the chains of one consumer. `reports`: these chains report the rejected records; otherwise the chains
+    /// of another consumer do.
     pub(crate) fn reporting(&self, reports: bool) -> Self {
         let rejects = self.rejects.clone().filter(|_| reports);
         Self::new(rejects, self.meters.clone(), &self.reporter)
     }
 }
 
-/// The meters of a processor. If several chains contain it, one of them counts records and all count the time.
+/// The meters of a processor. If several chains contain the processor, one of them counts records, and all count its busy time.
 #[derive(Clone)]
 pub(crate) struct ProcessorMeters {
     received: Meter,
@@ -153,12 +154,12 @@ struct Node {
 enum Work {
     /// One task, on the thread that runs the chain.
     Here(GuardedTask),
-    /// Tasks on threads, to which this chain deals its batches.
+    /// Tasks on separate threads, to which the dealer distributes the batches of this chain.
     Workers(Arc<Workers>, Dealer),
 }
 
 impl Chain {
-    /// A chain with new tasks. `contexts` and `workers` have one entry for each node.
+    /// Returns a chain with new tasks. `contexts` and `workers` have one item for each node.
     fn new(
         plan: Arc<ChainPlan>,
         contexts: &[NodeContext],
@@ -183,12 +184,13 @@ impl Chain {
         Arc::ptr_eq(&self.plan, plan)
     }
 
-    /// Stops dividing batches among tasks. A reader keeps several batches in flight, each in its own chain, so its tasks are busy anyway.
+    /// Gives whole batches to tasks from now on. For a reader, which keeps all tasks busy with several batches in flight, each in its
+    /// own chain.
     pub(crate) fn deal_whole(&mut self) {
         self.is_whole = true;
     }
 
-    /// The largest number of threads of one processor; 0 if the chain has none.
+    /// Returns the largest number of threads of one processor; 0 if no processor has threads.
     pub(crate) fn threads(&self) -> usize {
         let threads = |node: &Node| match &node.work {
             Work::Workers(workers, _) => workers.count(),
@@ -197,8 +199,8 @@ impl Chain {
         self.nodes.iter().map(threads).max().unwrap_or(0)
     }
 
-    /// Passes a batch that came in by `entry` through the chain. After a failure, or if the future is dropped early, the chain must not
-    /// be used again.
+    /// Passes a batch through the chain, beginning at the entry with the index `entry`. After a failure, or if the future is dropped
+    /// early, the chain must not be used again.
     ///
     /// # Errors
     /// The failure or the panic of a processor.
@@ -331,7 +333,8 @@ fn report_slow(slow: &Condition) {
     slow.raise(Trouble::Blocked, text);
 }
 
-/// Shows a batch to the taps of the processor. The tap tells chains apart, because each of them may bring the same batch.
+/// Shows a batch to the taps of the processor (users who watch it). The address of the plan identifies the chain, because several
+/// chains may show the same batch.
 #[inline]
 fn show(plan: &Arc<ChainPlan>, at: usize, port: usize, node: &Node, batch: &Batch) {
     let tap = &node.context.meters.tap;
@@ -358,7 +361,7 @@ fn pieces(made: &mut Made, port: usize) -> impl Iterator<Item = Piece> {
     both.map(|(batch, numbers)| Piece { batch, numbers })
 }
 
-/// The batch without its records. It moves the position where everything was filtered.
+/// Returns the batch without its records. It is delivered where all records were filtered, so that the position is settled.
 fn emptied(batch: Batch) -> Batch {
     Batch {
         body: Bytes::new(),

@@ -2,9 +2,10 @@
 //!
 //! `read -> decode -> send -> [process] -> keep -> read back -> process -> encode -> write -> settle`
 //!
-//! A group of a source stays one group: the channel keeps all of its output, or nothing. Each part of a batch with its own origin
-//! passes through the chain alone, so the channel knows the output of each chunk and of each range of a file. Output of the same
-//! kind is joined again. If a chain filters a whole file range, an empty batch remains and moves the file's position.
+//! A group of a source stays one group: the channel keeps all of its output, or nothing. Each part of a batch with its own origin (a
+//! chunk, or a range of a file) passes through the chain alone, so the channel knows the output of each origin. Afterwards, output of
+//! the same kind is joined again. If a chain filters a whole range of a file, an empty batch remains, so that the channel learns that
+//! the range is done.
 
 use std::{ops::Range, sync::Arc};
 
@@ -29,14 +30,15 @@ const JOINED_BYTES_MAX: usize = 1 << 20;
 /// After this many bytes the chain yields to other tasks of the thread.
 const TURN_BYTES: usize = 64 << 10;
 
-/// A durable channel behind a chain. The channel and the ports for rejected records close when this is dropped, unless others hold them.
+/// A durable channel with a chain in front of it. When this is dropped, the channel and the ports for rejected records close, unless
+/// other handles keep them open.
 pub(crate) struct ChainChannel {
     feed: Arc<Feed>,
     maker: Arc<ChainMaker>,
     reporter: Reporter,
-    /// For each data thread, the chain of each entry. `None` before the first batch and after a failure. The lock is asynchronous: a
-    /// task that waits for the threads of a processor holds it, so later groups stay behind. Groups of other entries do not, because
-    /// they may pass no such processor.
+    /// For each data thread, the chain of each entry. `None` before the first batch and after a failure. The lock is asynchronous,
+    /// because a task holds it while it waits for the threads of a processor, so that later groups do not overtake. Each entry has a
+    /// separate lock, because groups of other entries may pass no processor with threads and should not wait.
     lanes: Vec<Lane>,
 }
 
@@ -45,15 +47,15 @@ type Lane = Vec<sync::Mutex<Option<Chain>>>;
 /// The output for a group.
 #[derive(Default)]
 struct Processed {
-    /// The parts that were added.
+    /// The number of parts that were added.
     parts: usize,
     outputs: Vec<Output>,
     rejected: Vec<(Outlet, Batch)>,
 }
 
 impl ChainChannel {
-    /// A channel whose batches pass through a chain first, in `lanes` data threads. Makes the first chain, to find processors that
-    /// cannot run.
+    /// Returns a channel whose batches pass through a chain first, on `lanes` data threads. Makes one chain immediately, and fails if a
+    /// processor cannot run.
     pub(crate) fn new(
         feed: Arc<Feed>,
         maker: Arc<ChainMaker>,
@@ -81,7 +83,7 @@ impl ChainChannel {
     async fn process(&self, entry: usize, batches: Vec<Batch>) -> Result<Processed, Failure> {
         let lane = &self.lanes[threads::lane() % self.lanes.len()];
         let mut place = lane[entry % lane.len()].lock().await;
-        // Taken out, so that a failure leaves no chain behind.
+        // Taken out, so that a failed chain is not used again.
         let mut chain = match place.take() {
             Some(chain) => chain,
             None => self.maker.make()?,
@@ -150,7 +152,7 @@ impl Channel for ChainChannel {
         self.channel().is_full()
     }
 
-    /// The channel closes with its last feed.
+    /// Does nothing: the channel closes when its last feed is dropped.
     fn close(&self) {}
 
     fn give_up_waiting(&self) {
@@ -180,9 +182,9 @@ struct Part {
     files: Vec<FileOrigin>,
 }
 
-/// Divides a batch by its origins. Where a channel already holds the first part of a file range, the range is divided there: after
-/// processing, the channel could not tell which output belongs to the bytes that it holds. `mark` returns the offset up to which it
-/// holds a file.
+/// Divides a batch by its origins. `mark` returns the offset up to which the channel already keeps a file. If this offset is within
+/// the batch's range of the file, the range is divided there. Otherwise the channel could not tell, after processing, which output
+/// belongs to bytes that it already keeps.
 fn parts(mut batch: Batch, mark: impl Fn(&FileId) -> Option<u64>) -> Vec<Part> {
     let (mut chunks, mut files) = (Vec::new(), Vec::new());
     for origin in std::mem::take(&mut batch.origins) {
@@ -224,7 +226,7 @@ fn parts(mut batch: Batch, mark: impl Fn(&FileId) -> Option<u64>) -> Vec<Part> {
     parts
 }
 
-/// Divides a part of a file at the byte up to which the channel holds it.
+/// Divides a range of a file at `mark`, the offset up to which the channel keeps the file.
 fn parts_of_file(batch: Batch, file: FileOrigin, mark: Option<u64>) -> Vec<Part> {
     let whole = |batch, file| Part {
         batch,
@@ -304,7 +306,7 @@ impl Processed {
                 ..chunk.clone()
             });
             batch.origins = chunk.map(Origin::Chunk).into_iter().collect();
-            // A channel knows the range of a file by its whole batch, so such a batch is never joined.
+            // A channel keeps or skips a range of a file as a whole batch, so such a batch is never joined with another one.
             let is_alone = !files.is_empty();
             batch.origins.extend(files.iter().cloned());
             // Only the last output with this tag may grow; otherwise records of the tag would change their order.
@@ -377,7 +379,7 @@ impl Output {
                 Origin::Chunk(chunk) => {
                     let (start, end) = (start + chunk.start, start + chunk.end);
                     match self.batch.origins.last_mut() {
-                        // A chunk has one range in a batch: a second one would be a repeat.
+                        // A chunk must have only one range in a batch: the channel would take a second one for a repeat.
                         Some(Origin::Chunk(last)) if self.part == part => {
                             last.end = end;
                             last.records += chunk.records;

@@ -2,12 +2,12 @@
 //!
 //! `read -> decode -> send -> keep -> read back -> [process] -> encode -> write -> settle`
 //!
-//! A batch that the channel delivers becomes any number of batches. All but the last are marked, so no checkpoint falls between
-//! them. If no record is left, an empty batch moves the position. Rejected records leave first, and the batch is settled only when
-//! they are kept.
+//! A batch that the channel delivers becomes any number of batches. Only the final one has `last` set, so no checkpoint falls between
+//! them. If no record is left, an empty batch is delivered, so that the position is settled. Rejected records are sent before the
+//! output is delivered, and the batch is settled only when they are kept.
 //!
-//! A reload replaces the chain between two batches ([`Swap`]). Positions that were read before the reload pass through the old
-//! chain when they are read again: a sink may already have sent some of their records under ids derived from the position.
+//! A reload replaces the chain between two batches ([`Swap`]). If positions that were read before the reload are read again, they pass
+//! through the old chain, because a sink may already have sent some of their records under ids derived from the position.
 
 use std::{
     collections::VecDeque,
@@ -34,25 +34,26 @@ use crate::{
 /// The minimum number of batches in flight in a chain with threads. With four, two threads wait neither for the consumer nor for
 /// each other, and the batches stay in the cache.
 const IN_FLIGHT: usize = 4;
-/// Batches in flight beyond one for each thread.
+/// The number of batches in flight in addition to one for each thread.
 const AHEAD: usize = 2;
 
 /// Reads a channel through a chain, or directly while no processor is in front of the sink.
 pub(crate) struct ChainReader {
     reader: Box<dyn Reader>,
-    /// The tags that the consumer takes while it reads directly. A chain has a filter for each of its steps.
+    /// The tags that the consumer takes, for batches that pass through no chain. In a chain, each step has its own filter.
     tags: Option<TagFilter>,
     swap: Arc<Swap>,
-    /// The chains of a durable channel's positions that may be read again, in order. The last one is the present one.
+    /// The chains for the positions of a durable channel that may still be read, in the order of the positions. The last one is the
+    /// current chain.
     stages: VecDeque<Stage>,
     /// The last position that was read.
     read: Option<Position>,
-    /// Chains of the present stage without a batch.
+    /// Chains of the current stage that process no batch.
     idle: Vec<Chain>,
     /// The batches in flight, in the order in which they were read. Each has a separate chain, so that they do not wait for each
     /// other.
     flights: VecDeque<Flight>,
-    /// The most batches in flight: one if the chain has no threads.
+    /// The maximum number of batches in flight: one if the chain has no threads.
     flights_max: usize,
     ready: VecDeque<Delivered>,
     /// The name of the sink. Batches of a replay that name it skip the chain.
@@ -61,13 +62,13 @@ pub(crate) struct ChainReader {
 
 /// A chain, and the position after which it applies.
 struct Stage {
-    /// The last position that does not pass through this chain; `None` if all do.
+    /// The last position that does not pass through this chain; `None` if all positions do.
     after: Option<Position>,
     /// `None`: no processor is in front of the sink.
     maker: Option<Arc<ChainMaker>>,
 }
 
-/// Gives a reader the chain that replaces its present one.
+/// Hands a reader the chain that replaces its current one.
 #[derive(Default)]
 pub(crate) struct Swap {
     is_posted: AtomicBool,
@@ -78,12 +79,12 @@ pub(crate) struct Swap {
 /// The next chain of a reader.
 pub(crate) struct Next {
     maker: Option<Arc<ChainMaker>>,
-    /// A first chain, already made to find out whether its processors can run.
+    /// A first chain, made in advance to find out whether its processors can run.
     first: Option<Chain>,
 }
 
 impl Next {
-    /// The chain that `maker` makes; `None` if no processor is left in front of the sink.
+    /// Makes the first chain. `maker` is `None` if no processor is left in front of the sink.
     pub(crate) fn new(maker: Option<Arc<ChainMaker>>) -> Result<Self, Failure> {
         let first = maker.as_ref().map(|maker| maker.make()).transpose()?;
         Ok(Self { maker, first })
@@ -95,7 +96,7 @@ impl Swap {
     pub(crate) fn post(&self, next: Next) {
         *self.lock() = Some(next);
         self.is_posted.store(true, Ordering::Release);
-        // An idle reader ends the tasks of its old chain now.
+        // Wakes an idle reader, so that it ends the tasks of its old chain now.
         self.reader.wake();
     }
 
@@ -118,7 +119,7 @@ enum Flight {
 }
 
 impl ChainReader {
-    /// A reader whose batches pass through the chains that `swap` gives it. `tags` are those that the consumer takes.
+    /// Returns a reader whose batches pass through the chains that `swap` hands over. `tags` are the tags that the consumer takes.
     pub(crate) fn new(reader: Box<dyn Reader>, tags: Option<TagFilter>, swap: Arc<Swap>) -> Self {
         Self {
             reader,
@@ -134,16 +135,16 @@ impl ChainReader {
         }
     }
 
-    /// The reader of this sink.
+    /// Returns the reader with the name of its sink.
     pub(crate) fn of_sink(self, sink: &Arc<str>) -> Self {
         let sink = sink.clone();
         Self { sink, ..self }
     }
 
-    /// Returns a batch with the maker of its chain, or `None` if the batch skips the chain. A batch of a replay names one node: if
-    /// that is this sink, it skips the chain. If it names a processor that is not in the chain, it skips the chain too, and the
-    /// inlet rejects it or ignores it. A pump cannot reject it and waits until a reload brings the processor back, so the present
-    /// chain is searched, too.
+    /// Returns a batch with the maker of its chain, or with `None` if the batch skips the chain. A batch of a replay names one node. If
+    /// it names this sink, it skips the chain. If it names a processor that is in neither the chain of its position nor the current
+    /// chain, it skips the chain as well, and the inlet rejects or ignores it. The current chain is searched for the sake of pumps: a
+    /// pump cannot reject a batch and waits until a reload brings the processor back.
     fn route(&self, mut delivered: Delivered) -> (Delivered, Option<Arc<ChainMaker>>) {
         let maker = self.maker_of(&delivered);
         let Some(node) = replay::address(&delivered.batch) else {
@@ -176,7 +177,7 @@ impl ChainReader {
         self.idle = first.into_iter().collect();
     }
 
-    /// The maker of a batch's chain; `None` if it passes through none.
+    /// Returns the maker of a batch's chain; `None` if the batch passes through no chain.
     fn maker_of(&self, delivered: &Delivered) -> Option<Arc<ChainMaker>> {
         if delivered.position.is_none() {
             // Memory: the batch holds its chain, because a reload may have happened while it waited.
@@ -187,7 +188,7 @@ impl ChainReader {
         self.stages.iter().rev().find(holds)?.maker.clone()
     }
 
-    /// A batch that skips the chain. If its tag does not match, its records are dropped and the empty batch is settled.
+    /// Returns a batch that skips the chain. If the consumer does not take its tag, the batch is emptied, and is only settled.
     fn taken(&self, delivered: Delivered) -> Delivered {
         let tag = delivered.batch.tag.as_str();
         match self.tags.as_ref().is_none_or(|tags| tags.takes(tag)) {
@@ -217,7 +218,7 @@ impl ChainReader {
         Ok(())
     }
 
-    /// Whether a chain is one of the present stage, so that later batches can use it.
+    /// Whether a chain belongs to the current stage, so that later batches can use it.
     fn is_present(stages: &VecDeque<Stage>, chain: &Chain) -> bool {
         let present = stages.back().and_then(|stage| stage.maker.as_ref());
         present.is_some_and(|maker| chain.is_of(maker.plan()))
@@ -229,7 +230,7 @@ impl ChainReader {
         self.flights.is_empty() && self.ready.is_empty() && self.stages.iter().all(has_none)
     }
 
-    /// The next batch, exactly as the channel delivers it.
+    /// Polls for the next batch and delivers it unchanged. A batch of a replay may be for a processor; then a chain takes it.
     fn poll_direct(
         &mut self,
         context: &mut Context<'_>,
@@ -247,7 +248,7 @@ impl ChainReader {
         }
     }
 
-    /// The next batch that comes out of a chain.
+    /// Polls for the next batch that comes out of a chain.
     fn poll_chains(
         &mut self,
         context: &mut Context<'_>,
@@ -340,7 +341,7 @@ async fn send_all(rejected: Vec<(Outlet, Batch)>) -> Vec<Receipt> {
     receipts
 }
 
-/// The batches that `delivered` became, at least one. The last one carries the token and the rejected receipts.
+/// Returns the batches that `delivered` became, at least one. The last one carries the token.
 fn outputs(delivered: Delivered, batches: Vec<Batch>) -> VecDeque<Delivered> {
     let Delivered {
         batch,

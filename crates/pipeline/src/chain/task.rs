@@ -1,4 +1,4 @@
-//! One task of a processor, guarded and timed.
+//! Runs one task of a processor: catches its panics and measures its time.
 
 use std::{sync::Arc, time::Instant};
 
@@ -15,7 +15,7 @@ use crate::{
     processor::{Processor, Task},
 };
 
-/// A task of a processor. After a failure or a panic the next batch gets a new one.
+/// A task of a processor. After a failure or a panic, the next batch gets a new task.
 pub(super) struct GuardedTask {
     node: Arc<str>,
     processor: Arc<dyn Processor>,
@@ -25,7 +25,7 @@ pub(super) struct GuardedTask {
     busy: Meter,
     /// The task's own meters, if it is one of several.
     own: Option<TaskMeters>,
-    /// Busy time below a microsecond that `busy` does not contain yet, in nanoseconds.
+    /// Busy time in nanoseconds that is not counted yet, because it is less than a microsecond.
     rest: u64,
 }
 
@@ -36,7 +36,7 @@ pub(super) struct TaskMeters {
 }
 
 impl TaskMeters {
-    /// The meters of one more task of the node.
+    /// Registers the meters of one more task of the node.
     pub(super) fn new(meters: &NodeMeters) -> Self {
         Self {
             records: meters.task("task_records"),
@@ -46,7 +46,7 @@ impl TaskMeters {
 }
 
 impl GuardedTask {
-    /// Creates a task of `node` at once, so that a processor that cannot run is found at the start.
+    /// Creates a task of `node` immediately, so that a processor that cannot run is found at the start.
     pub(super) fn new(node: &ChainNode, pool: &Pool, busy: &Meter) -> Result<Self, Failure> {
         let mut guarded = Self {
             node: node.name.clone(),
@@ -61,7 +61,7 @@ impl GuardedTask {
         Ok(guarded)
     }
 
-    /// Adds meters of the task to those of its node.
+    /// Returns the task with its own meters, in addition to those of its node.
     pub(super) fn measured(self, own: TaskMeters) -> Self {
         let own = Some(own);
         Self { own, ..self }

@@ -2,8 +2,9 @@
 //!
 //! `read -> decode -> send -> [process] -> keep -> read back -> [process] -> encode -> write -> settle`
 //!
-//! In front of a channel, a batch is divided among the tasks, and continues when all parts are back in order. In front of a sink,
-//! where several batches are in flight, each task gets whole batches. Without a key the output is the same for any number of tasks.
+//! In front of a channel, a batch is divided among the tasks, and continues when all parts are done, in their original order. In front
+//! of a sink, where several batches are in flight, each task gets whole batches. Unless a key divides the records, the output is the
+//! same for any number of tasks.
 
 use std::{
     sync::{
@@ -39,7 +40,7 @@ pub(crate) struct Workers {
     jobs: Vec<Sender<Job>>,
     partition: Partition,
     pool: Pool,
-    /// The number of dealers made so far. It is where the next one begins.
+    /// The number of dealers made so far. The next dealer begins with the task of this number.
     dealers: AtomicUsize,
 }
 
@@ -51,7 +52,8 @@ struct Job {
 }
 
 impl Workers {
-    /// Starts the tasks of a processor, if it has several or blocks; `None` if its task runs where the chain runs.
+    /// Starts the tasks of a processor that has several tasks or blocks. Returns `None` for any other processor, whose task runs on
+    /// the thread of the chain.
     pub(crate) fn start(
         node: &ChainNode,
         meters: &ProcessorMeters,
@@ -91,7 +93,7 @@ impl Workers {
         self.jobs.len()
     }
 
-    /// Deals the batches of one chain.
+    /// Returns a dealer for the batches of one chain.
     pub(super) fn dealer(&self) -> Dealer {
         let number = self.dealers.fetch_add(1, Ordering::Relaxed);
         Dealer::new(&self.partition, self.jobs.len(), &self.pool).beginning_with(number)
@@ -157,7 +159,7 @@ fn deal(dealer: &mut Dealer, piece: &Piece, is_whole: bool) -> Vec<(usize, Piece
 /// Processes parts until the queue is closed.
 fn run(mut task: GuardedTask, mut jobs: Receiver<Job>) {
     while let Some(job) = jobs.blocking_recv() {
-        // Without a receiver the chain was stopped, and the batch will be read again.
+        // If the receiver is gone, the chain was stopped and its batch will be read again.
         if !job.made.is_closed() {
             let made = task.process(&job.part, &job.uses);
             let _ = job.made.send(made);

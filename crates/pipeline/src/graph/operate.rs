@@ -16,14 +16,14 @@ use crate::{
     replay::{self, Replay},
 };
 
-/// An edge to a channel that skips the chain in front of it.
+/// Returns an edge to a channel that skips the chain in front of the channel.
 fn edge(feed: Option<Arc<Feed>>, name: &str) -> Result<Edge, String> {
     let feed = feed.ok_or_else(|| has_ended(name).message)?;
     Ok(Edge::to(feed))
 }
 
 impl Consumer {
-    /// Whether its chain leads through this processor.
+    /// Returns whether the consumer's chain contains the processor `node`.
     fn leads_through(&self, node: &str) -> bool {
         let nodes = self.chain.iter().flat_map(|present| &present.plan.nodes);
         nodes.into_iter().any(|it| *it.name == *node)
@@ -33,7 +33,7 @@ impl Consumer {
         edge(self.feed.as_ref().and_then(Weak::upgrade), &self.name)
     }
 
-    /// An edge to the entry of its chain. For consumers that do not read a durable channel.
+    /// Returns an edge to the start of the consumer's chain, for a consumer that does not read a durable channel.
     fn at_chain(&self) -> Result<Edge, String> {
         if let Some(front) = self.chain.iter().find_map(|present| present.front.as_ref()) {
             return edge(front.upgrade(), &self.name);
@@ -51,7 +51,8 @@ impl Consumer {
 }
 
 impl Graph {
-    /// A replay of the records that `node` rejected. `inputs` are the sinks, each with the durable channel that it reads.
+    /// Prepares a replay of the records that `node` rejected. `inputs` has all sinks, each with the durable channel that it reads, or
+    /// `None` if it reads from memory.
     pub(crate) fn replay<'a>(
         &mut self,
         node: &Arc<str>,
@@ -94,7 +95,7 @@ impl Graph {
             ));
         }
         let files = self.files_of(node);
-        // Unregistered meters: the node itself counts these records when they arrive.
+        // These meters are shown nowhere: the node itself counts the records when they arrive.
         let outlet = Outlet::new(edges, &Meters::default().of(node), false);
         let address = is_addressed.then(|| replay::address_of(node, &leading));
         Ok(Replay::new(node, outlet, address, files))

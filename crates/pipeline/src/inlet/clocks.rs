@@ -1,4 +1,4 @@
-//! Measures how long a consumer takes with each checkpoint, when that is settled.
+//! Measures, when a checkpoint is settled, how long the consumer took to settle it.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -30,11 +30,11 @@ impl Stamps {
 pub(super) struct Clocks {
     write: Histogram,
     end_to_end: Histogram,
-    /// The age of the oldest batch that was taken and is not settled. While there is none, a durable channel reports, under the
-    /// same name, the age of the oldest record that waits for the consumer.
+    /// The age of the oldest batch that was taken and is not settled. While there is no such batch, a durable channel sets a metric of
+    /// the same name to the age of the oldest record that waits for the consumer.
     oldest: Since,
     /// For each unsettled checkpoint, the oldest first: when its first batch arrived here, and when a source had received that
-    /// batch. The last entry may be of the checkpoint that is still being collected.
+    /// batch. The last entry may belong to the checkpoint that is still being collected.
     begun: VecDeque<(Instant, Time)>,
 }
 
@@ -48,13 +48,13 @@ impl Clocks {
         }
     }
 
-    /// The consumer restarts: nothing that it took before will be settled.
+    /// Forgets all checkpoints: the consumer restarts and will not settle them.
     pub(super) fn start_over(&mut self) {
         self.begun.clear();
         self.show();
     }
 
-    /// The first batch of the next checkpoint arrives now. Returns the present time.
+    /// Notes that the first batch of the next checkpoint has arrived. Returns the current time.
     pub(super) fn begin(&mut self, stamps: &mut Stamps, received: Time) -> Instant {
         let now = Instant::now();
         stamps.begun = Some(now);
@@ -65,7 +65,7 @@ impl Clocks {
         now
     }
 
-    /// A checkpoint is settled, and with it all earlier ones.
+    /// Notes that a checkpoint, and with it every earlier one, is settled.
     pub(super) fn settle(&mut self, stamps: &Stamps) {
         if let Some(begun) = stamps.begun {
             let settled = self.begun.partition_point(|(other, _)| *other <= begun);
@@ -86,7 +86,7 @@ impl Clocks {
     }
 }
 
-/// The time since `received`; zero if the wall clock has jumped back.
+/// Returns the time since `received`; zero if the wall clock has jumped back.
 fn age(received: Time) -> Duration {
     let nanoseconds = Time::now().0.saturating_sub(received.0);
     Duration::from_nanos(u64::try_from(nanoseconds).unwrap_or(0))

@@ -3,8 +3,9 @@
 //! `read -> decode -> send -> keep -> [read back] -> process -> encode -> write -> [settle]`
 //!
 //! A consumer receives batches and, between them, checkpoints. At a checkpoint it makes durable everything that earlier batches
-//! became, and then settles the checkpoint. A checkpoint comes after a number of bytes or a time, and at once when a peer waits for
-//! an answer and no batch is ready. A batch is settled only through the checkpoint behind it, and checkpoints are settled in order.
+//! became, and then settles the checkpoint. A checkpoint is made after a number of bytes or a time, and immediately when a peer waits
+//! for an answer and no batch is ready. A batch is settled only through the checkpoint that follows it, and checkpoints are settled in
+//! order.
 
 use std::{
     future::{Future, poll_fn},
@@ -38,17 +39,17 @@ use crate::{
     taps::{self, Point},
 };
 
-/// A checkpoint comes when this many bytes have come since the last one.
+/// A checkpoint is made when this many bytes have arrived since the last one.
 const CHECKPOINT_BYTES: usize = 64 << 20;
-/// A checkpoint comes when the first batch since the last one is this old.
+/// A checkpoint is made when the first batch since the last checkpoint arrived this long ago.
 pub const CHECKPOINT_AGE: Duration = Duration::from_secs(1);
 
 /// An item that a consumer gets from its inlet.
 #[derive(Debug)]
 pub enum Item {
-    /// The next batch; behind a durable channel with its position.
+    /// The next batch, with its position if it comes from a durable channel.
     Batch(Batch, Option<Position>),
-    /// Everything before it can be made durable and settled now.
+    /// All batches before this checkpoint can be made durable and settled now.
     Checkpoint(Checkpoint),
 }
 
@@ -64,9 +65,9 @@ pub struct Checkpoint {
 }
 
 impl Checkpoint {
-    /// Waits until the records that were rejected before the checkpoint are kept. Returns the position of the last batch before it,
-    /// behind a durable channel. A sink may commit the position together with its data; then nothing before it is read
-    /// again.
+    /// Waits until the records that were rejected before the checkpoint are kept. Returns the position of the last batch before the
+    /// checkpoint; `None` if the batches come from memory. A sink may commit the position together with its data; then nothing up to
+    /// this position is read again.
     pub async fn kept(&mut self) -> Result<Option<Position>, Failure> {
         for receipt in self.rejected.drain(..) {
             let failed =
@@ -84,32 +85,32 @@ pub struct Inlet {
     rejects: Outlet,
     node: Arc<str>,
     stop: Stop,
-    /// Tells the inlet to end, because another sink takes the seat.
+    /// Tells the inlet to end, because another sink takes over (`seat.rs`).
     call: Option<Arc<Call>>,
     /// The checkpoint that is being collected.
     next: Checkpoint,
     next_bytes: usize,
     awaited: bool,
-    /// The last batch was not the last one of its position, so more of them follow.
+    /// Whether more batches with the position of the last batch follow.
     is_within: bool,
     due: Option<Pin<Box<Sleep>>>,
     ended: bool,
     /// The position up to which batches were counted as received. After a failure they are read again, and are not counted twice.
     counted: Option<Position>,
-    /// Raised while the runs of the consumer fail.
+    /// Raised while the runs of the consumer fail; cleared by a settled checkpoint.
     failing: Option<Arc<Condition>>,
     received: Received,
     settled: Meter,
     delivered: Meter,
     clocks: Clocks,
     tap: Point,
-    /// Records that this inlet rejects, until they are sent. No checkpoint overtakes them.
+    /// The batch of a replay that this inlet rejects, until it is sent. No checkpoint is made before that.
     strays: Strays,
 }
 
 impl Inlet {
-    /// The inlet of `node` over a reader of the channel with the id `channel`. `stop` ends it early, but only behind a durable
-    /// channel, which keeps the batches that were not read.
+    /// Returns the inlet of `node`. `channel` is the id of the durable channel that `reader` reads; `None` for memory. `stop` ends the
+    /// inlet early only if it reads a durable channel, which keeps the unread batches.
     pub fn new(
         node: &str,
         reader: Box<dyn Reader>,
@@ -147,19 +148,20 @@ impl Inlet {
         self.failing = Some(failing);
     }
 
-    /// Another sink takes the inlet, until `stop` or `call`.
+    /// Hands the inlet to another sink, which uses it until `stop` or `call` ends its turn.
     pub(crate) fn begin_turn(&mut self, stop: &Stop, call: Arc<Call>) {
         (self.stop, self.call) = (stop.clone(), Some(call));
     }
 
-    /// The id of the durable channel; None for memory. A sink stores it beside its position, because a position means nothing in
-    /// another channel.
+    /// Returns the id of the durable channel; `None` for memory. A sink stores the id beside its position, because a position means
+    /// nothing in another channel.
     pub fn channel_id(&self) -> Option<u128> {
         self.channel
     }
 
-    /// Starts or restarts reading: after `after`, the position that the sink has committed, or else after the channel's cursor.
-    /// Batches that were taken and not settled fail (memory) or are read again (durable).
+    /// Starts or restarts reading after the position `after`, which the sink has committed; `None`: after the channel's cursor.
+    /// Batches that were taken and not settled are read again from a durable channel; from memory they are dropped, and their
+    /// receipts fail.
     pub fn resume(&mut self, after: Option<Position>) -> Result<(), Failure> {
         self.next = Checkpoint::empty();
         self.strays = Strays::default();
@@ -173,19 +175,19 @@ impl Inlet {
         self.reader.resume(after)
     }
 
-    /// The channel's cursor for this consumer; None behind memory. A sink that commits positions only with data resumes at the
-    /// later of its position and the cursor: batches without records for it were settled without a commit.
+    /// Returns the channel's cursor for this consumer; `None` for memory. A sink that commits positions only with data resumes after
+    /// its position or the cursor, whichever is later, because batches without records for the sink were settled without a commit.
     pub fn settled(&self) -> Option<Position> {
         self.reader.settled()
     }
 
-    /// The bounds that the channel knows for this consumer's position; None behind memory.
+    /// Returns the bounds that the channel knows for this consumer's position; `None` for memory.
     pub fn bounds(&self) -> Option<Bounds> {
         self.reader.bounds()
     }
 
-    /// Moves the cursor forward to the position that the sink has committed. They differ if an earlier run was killed between the
-    /// two commits.
+    /// Moves the cursor forward to the position that the sink has committed. The two differ if an earlier run was killed between the
+    /// commit of the sink and that of the cursor.
     pub fn settle_through(&mut self, position: Position) -> Result<(), Failure> {
         match self.settled() {
             Some(settled) if settled < position => self.reader.commit(position),
@@ -193,8 +195,8 @@ impl Inlet {
         }
     }
 
-    /// Makes a checkpoint behind the last batch, for a sink that wants to settle now. None if there was no batch since the last
-    /// one.
+    /// Makes a checkpoint after the last batch, for a sink that wants to settle now. `None` if no batch has arrived since the last
+    /// checkpoint, or if more batches of the same position follow.
     pub fn checkpoint_now(&mut self) -> Option<Checkpoint> {
         match self.checkpoint()? {
             Item::Checkpoint(checkpoint) => Some(checkpoint),
@@ -212,11 +214,11 @@ impl Inlet {
         self.reader.hurry()
     }
 
-    /// The next item; None at the end. Cancel safe.
+    /// Returns the next item; `None` at the end. Cancel safe.
     pub async fn next(&mut self) -> Result<Option<Item>, Failure> {
         if self.channel.is_some() && !self.ended {
-            // A durable channel keeps unread batches for the next start. Between the batches of one position the rest is read
-            // first: without a checkpoint behind them, a sink would publish them without a position.
+            // A durable channel keeps unread batches for the next start, so a stop ends the inlet. But it never ends between the
+            // batches of one position: no checkpoint would follow them, and a sink would publish them without a position.
             let mut stop = self.stop.clone();
             let mut stopped = pin!(stop.stopped());
             return poll_fn(|context| {
@@ -260,13 +262,14 @@ impl Inlet {
         Poll::Ready(Ok(self.checkpoint()))
     }
 
-    /// Whether the sink must leave its seat now. The remaining batches of a position come first.
+    /// Whether the sink must end its turn now. It must first take the remaining batches of a position.
     fn is_called(&self, context: &Context<'_>) -> bool {
         let call = self.call.as_ref();
         !self.is_within && call.is_some_and(|call| call.is_called(context))
     }
 
-    /// Counts a batch into the next checkpoint. None for a batch without records for this consumer, which only moves the position.
+    /// Adds a batch to the next checkpoint. Returns `None` for a batch without records for this consumer, which only advances the
+    /// position.
     fn count(&mut self, delivered: Delivered) -> Option<Item> {
         let (batch, position) = (delivered.batch, delivered.position);
         if self.due.is_none() {
@@ -298,7 +301,8 @@ impl Inlet {
         self.item(batch, position)
     }
 
-    /// The item for a batch. None if the batch names a processor that is no longer here: then its records are rejected.
+    /// Returns the item for a batch. If it is a batch of a replay for a processor that is no longer in the chain, rejects its records
+    /// and returns `None`.
     #[inline]
     fn item(&mut self, batch: Batch, position: Option<Position>) -> Option<Item> {
         if replay::address(&batch).is_none() {
@@ -350,8 +354,8 @@ impl Inlet {
         Ok(())
     }
 
-    /// Rejects records that the destination will never accept: sends their original bytes, one item each, through the port
-    /// `NAME.rejected`. The next checkpoint settles them.
+    /// Rejects records that the destination will never accept: sends them through the port `NAME.rejected`. `records` has the original
+    /// bytes of each record. The next checkpoint settles them.
     pub async fn reject<'a>(
         &mut self,
         from: &Batch,
@@ -364,7 +368,7 @@ impl Inlet {
         self.next.rejected.push(receipt);
     }
 
-    /// As [`Inlet::reject`], for records before a checkpoint that was already handed out. That checkpoint settles them.
+    /// Like [`Inlet::reject`], for records before a checkpoint that was already handed out. That checkpoint settles them.
     pub async fn reject_before<'a>(
         &mut self,
         checkpoint: &mut Checkpoint,
@@ -379,12 +383,12 @@ impl Inlet {
     }
 }
 
-/// The meters of what an inlet receives.
+/// The meters of the batches that an inlet receives.
 struct Received {
     records: Meter,
     bytes: Meter,
     batches: Meter,
-    /// The share of this inlet in `records`; a sink behind memory has several inlets.
+    /// The part of `records` that this inlet received; a sink that reads from memory has several inlets.
     task: Meter,
 }
 

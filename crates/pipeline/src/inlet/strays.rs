@@ -1,8 +1,8 @@
 //! Strays: batches of a replay whose processor is not in the consumer's chain.
 //!
-//! If the processor was in front of this consumer when the replay began, a reload or a restart has removed it since. No other
+//! If the processor was in front of this consumer when the replay began, a reload or a restart has removed it since then. No other
 //! consumer handles these records, so this one rejects them through `NAME.rejected`. A pump has no such port: it fails, and the
-//! channel keeps them. A batch for another consumer is ignored.
+//! channel keeps the records. A stray that was never meant for this consumer is ignored.
 
 use std::{
     future::ready as ready_with,
@@ -22,13 +22,13 @@ pub(super) fn is_for_another(batch: &Batch, node: &str) -> bool {
     replay::address(batch).is_some() && !replay::is_by_way_of(batch, node)
 }
 
-/// The stray that is being sent, if there is one. No other batch is read before that is done.
+/// The stray that is being sent, if there is one. No other batch is read before it is sent.
 #[derive(Default)]
 pub(super) struct Strays(Option<BoxFuture<'static, Result<Receipt, Failure>>>);
 
 impl Strays {
-    /// Rejects a batch at `node`, and returns the number of records that leave through `rejects`. [`Strays::poll`] sends them, or
-    /// fails if no node and no file takes that port's records.
+    /// Rejects a batch at `node`, and returns the number of records that leave through the port `rejects`. [`Strays::poll`] sends them,
+    /// or fails if no node and no file takes the records of this port.
     pub(super) fn reject(&mut self, batch: Batch, node: &str, rejects: &Outlet) -> u64 {
         let gone = replay::address(&batch).unwrap_or_default();
         let reason =

@@ -16,11 +16,11 @@ use crate::{
     replay,
 };
 
-/// A reader that delivers prepared batches, then ends or waits. It notes committed positions.
+/// A reader that delivers prepared batches, then ends (`ends`) or waits forever. It collects the committed positions.
 struct FakeReader {
     ready: VecDeque<Delivered>,
     ends: bool,
-    /// Batches that it delivers once it is resumed.
+    /// Batches that are delivered after a resume.
     again: VecDeque<Delivered>,
     committed: Arc<Mutex<Vec<Position>>>,
 }
@@ -140,7 +140,7 @@ async fn next_batch(inlet: &mut Inlet) -> Batch {
 }
 
 #[test]
-fn a_checkpoint_comes_at_once_when_a_peer_waits_and_nothing_more_is_ready() {
+fn a_checkpoint_comes_immediately_when_a_peer_waits_and_no_batch_is_ready() {
     run(async {
         let (first, one) = memory("t", 5, true);
         let (second, two) = memory("t", 5, false);
@@ -218,7 +218,7 @@ fn a_checkpoint_comes_after_a_second_when_no_peer_waits() {
 }
 
 #[test]
-fn a_checkpoint_comes_by_bytes_and_its_position_is_the_last_before_it() {
+fn a_checkpoint_comes_after_a_number_of_bytes_and_has_the_position_of_the_last_batch_before_it() {
     run(async {
         let ready = (1..=4)
             .map(|seq| durable(seq, CHECKPOINT_BYTES / 2))
@@ -251,7 +251,7 @@ fn the_end_comes_after_a_last_checkpoint() {
 }
 
 #[test]
-fn a_consumer_that_restarts_at_the_end_gets_again_what_it_had_not_settled() {
+fn a_consumer_that_restarts_at_the_end_reads_unsettled_batches_again() {
     run(async {
         let (ready, again) = (vec![durable(1, 5)], vec![durable(1, 5)]);
         let Fixture {
@@ -286,7 +286,7 @@ fn a_stop_ends_a_durable_inlet_after_a_last_checkpoint() {
 }
 
 #[test]
-fn a_stop_in_the_middle_of_a_position_waits_for_its_end() {
+fn a_stop_between_batches_of_one_position_waits_for_the_last_of_them() {
     let part = |last| Delivered {
         last,
         ..durable(1, 5)
@@ -297,7 +297,7 @@ fn a_stop_in_the_middle_of_a_position_waits_for_its_end() {
         let inlet = &mut fixture.inlet;
         next_batch(inlet).await;
         fixture.stopper.stop();
-        // The batches of the position, its checkpoint, and nothing of the next position.
+        // The remaining batches of the position follow, then a checkpoint, and no batch of the next position.
         next_batch(inlet).await;
         next_batch(inlet).await;
         let checkpoint = next_checkpoint(inlet).await;
@@ -309,7 +309,7 @@ fn a_stop_in_the_middle_of_a_position_waits_for_its_end() {
 }
 
 #[test]
-fn a_checkpoint_waits_for_what_was_rejected_before_it() {
+fn a_checkpoint_cannot_be_settled_if_records_rejected_before_it_are_not_kept() {
     run(async {
         let mut fixture = fixture(vec![durable(1, 3)], true, Some(7));
         let from = next_batch(&mut fixture.inlet).await;
@@ -334,7 +334,7 @@ fn addressed(seq: u64, lines: usize, address: &str) -> Delivered {
 }
 
 #[test]
-fn records_that_were_sent_again_to_a_removed_processor_are_rejected_by_those_behind_it() {
+fn replayed_records_for_a_removed_processor_are_rejected_by_the_consumers_that_it_led_to() {
     run(async {
         let ready = vec![
             addressed(1, 3, "gone other"),
@@ -361,7 +361,7 @@ fn records_that_were_sent_again_to_a_removed_processor_are_rejected_by_those_beh
 }
 
 #[test]
-fn a_consumer_without_a_place_for_rejected_records_fails_and_keeps_them() {
+fn a_consumer_whose_rejected_records_no_port_takes_fails_and_settles_nothing() {
     run(async {
         let mut fixture = fixture(vec![addressed(1, 4, "gone sink")], true, Some(7));
         let meters = Meters::default().of("sink");
@@ -373,7 +373,7 @@ fn a_consumer_without_a_place_for_rejected_records_fails_and_keeps_them() {
 }
 
 #[test]
-fn no_checkpoint_passes_records_that_are_still_rejected() {
+fn no_checkpoint_is_made_while_rejected_records_wait_to_be_sent() {
     /// Accepts nothing.
     struct Full;
     impl Channel for Full {

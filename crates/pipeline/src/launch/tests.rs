@@ -1,4 +1,4 @@
-//! A plan from its start to its end, and plans that cannot start.
+//! Tests that run a plan from its start to its end, and tests of plans that cannot start.
 
 use std::{
     collections::VecDeque,
@@ -25,11 +25,11 @@ use crate::{
     promise::{Guarantee, Promise},
 };
 
-/// Any step fails after this time.
+/// A step of a test that takes longer than this fails.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// How long a test watches for something that must not happen.
 const WATCH: Duration = Duration::from_millis(50);
-/// The records of a batch.
+/// The number of records in a batch.
 const RECORDS: u32 = 2;
 
 /// Memory with one lane and no bound.
@@ -94,7 +94,7 @@ impl Reader for Lane {
     }
 }
 
-/// Records the work of the nodes of a test.
+/// Counts what the nodes of a test do.
 #[derive(Default)]
 struct Seen {
     bound: AtomicUsize,
@@ -174,7 +174,7 @@ impl Sink for Counter {
     }
 }
 
-/// A plan with a source for each of `binds` and one sink behind memory that all of them feed.
+/// Returns a plan with a source for each result in `binds`, and one sink that reads from memory and is fed by all sources.
 fn plan(data_dir: &Path, seen: &Arc<Seen>, binds: &[Result<(), Failure>]) -> Plan {
     let source = |(number, bind): (usize, &Result<(), Failure>)| SourcePlan {
         name: format!("in{number}").into(),
@@ -248,7 +248,7 @@ async fn no_node_runs_if_a_source_cannot_bind() {
     assert_eq!(seen.bound.load(SeqCst), 2);
     tokio::time::sleep(WATCH).await;
     assert!(!seen.has_run.load(SeqCst));
-    // It has released the directory.
+    // The failed start has released the directory.
     start(plan(directory.path(), &seen, &[Ok(())]))
         .await
         .expect("a start");

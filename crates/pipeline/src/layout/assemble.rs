@@ -1,4 +1,4 @@
-//! Builds the plan from the checked graph: names become indexes.
+//! Builds the plan from the checked graph. In the plan, nodes refer to each other by indexes.
 
 use std::sync::Arc;
 
@@ -17,8 +17,9 @@ use crate::{
     },
 };
 
-/// Builds the plan. `takers` has the consumers of all nodes, `chained` those of the endpoints. `queues` has the size of the memory
-/// queue in front of each entry, in bytes, and `inputs` the input options of each consumer.
+/// Builds the plan. `takers` has the consumers of all ports. `chained` has the chains, and the consumers of the ports that remain
+/// between chains. `queues` has the size of the memory queue in front of each node, in bytes, and `inputs` the input options of each
+/// consumer.
 pub fn assemble(
     entries: &[Entry],
     built: Vec<Option<Built>>,
@@ -126,9 +127,9 @@ struct Wires<'a> {
     takers: &'a Takers,
     chained: &'a Chained,
     inputs: &'a [Option<Inputs>],
-    /// The index of each consumer in its list of the plan.
+    /// For each consumer, its index in the plan's list of channels or sinks.
     targets: Vec<Target>,
-    /// The places of all processors, in the order of the plan.
+    /// The indexes of all processors in `entries`, in the order of the plan.
     processors: Vec<usize>,
 }
 
@@ -208,7 +209,7 @@ impl<'a> Wires<'a> {
             options.take(connection);
         }
         let options = options.read::<serde_json::Value>();
-        // Options that JSON cannot hold become the list of problems.
+        // If JSON cannot represent the options, the text has the list of problems instead.
         let options = options.map_or_else(|problems| format!("{problems:?}"), |it| it.to_string());
         let file = match &self.built[at] {
             Some(Built::Processor(processor)) => processor.text_of_file(),
@@ -263,7 +264,7 @@ impl<'a> Wires<'a> {
         }
     }
 
-    /// The consumers whose chains hold a processor.
+    /// Returns the consumers whose chains contain a processor.
     fn consumers(&self, processor: usize) -> impl Iterator<Item = usize> {
         let chains = self.chained.chains.iter().enumerate();
         chains.filter_map(move |(consumer, chain)| {

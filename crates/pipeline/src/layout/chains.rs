@@ -1,4 +1,4 @@
-//! Folds processors into the chains of their consumers: afterwards only endpoints are left.
+//! Folds processors into the chains of their consumers, so that only endpoints (sources, channels and sinks) are left.
 //!
 //! Every channel and sink owns all processors on the way to it. A processor in front of two sinks is in two chains.
 
@@ -9,22 +9,23 @@ use crate::tags::TagFilter;
 
 /// The graph of endpoints (sources, channels and sinks), and the chains between them.
 pub(super) struct Chained {
-    /// The consumers of the endpoints' ports, and of all ports for rejected records. Each has the number of the entry of its chain.
+    /// The consumers of the endpoints' ports, and of all ports for rejected records. Each consumer has the index of the entry of its
+    /// chain to which the port leads.
     pub(super) takers: Takers,
     /// For each node its chain; `None` for nodes without one.
     pub(super) chains: Vec<Option<ChainLayout>>,
 }
 
-/// The chain of one consumer. Nodes are given by their places in the list.
+/// The chain of one consumer. Nodes are given by their indexes in the list of all nodes.
 pub(super) struct ChainLayout {
-    /// Its processors, in an order in which each stands behind those that feed it.
+    /// Its processors, ordered so that each comes after those that feed it.
     pub(super) nodes: Vec<usize>,
     /// The ports of other nodes that lead into it.
     pub(super) entries: Vec<Port>,
 }
 
 impl ChainLayout {
-    /// The steps from `port` that belong to the chain of `consumer`: its processors, or the consumer itself.
+    /// Returns the steps from `port` that belong to the chain of `consumer`: processors of the chain, or the consumer itself.
     pub(super) fn steps<'a>(
         &'a self,
         port: Port,
@@ -67,7 +68,7 @@ pub(super) fn fold(takers: &Takers, built: &[Option<Built>]) -> Chained {
     chained
 }
 
-/// The processors that lead to a consumer, each behind those that feed it, and otherwise in the order of the file.
+/// Returns the processors that lead to a consumer. Each comes after those that feed it; otherwise the order of the file is kept.
 fn upstream(consumer: usize, takers: &Takers, is_processor: &impl Fn(usize) -> bool) -> Vec<usize> {
     let feeders = |of: usize| -> BTreeSet<usize> {
         let feeds = |((node, exit), all): (&Port, &Vec<Taker>)| {
@@ -97,7 +98,7 @@ fn upstream(consumer: usize, takers: &Takers, is_processor: &impl Fn(usize) -> b
     ordered
 }
 
-/// The tags that the consumer takes from a port, if a single step follows. With several steps, each has its own filter.
+/// Returns the tags that the consumer takes from a port, if a single step follows the port. Of several steps, each has its own filter.
 fn common_tags(hops: &[&Taker]) -> Option<TagFilter> {
     match hops {
         [hop] => hop.tags.clone(),

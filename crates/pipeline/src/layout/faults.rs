@@ -11,7 +11,7 @@ use super::{
 };
 use crate::node::{Build, Placement};
 
-/// Finds errors.
+/// Finds errors in the inputs of consumers and in their option `behind`.
 pub fn check_graph(
     entries: &[Entry],
     takers: &Takers,
@@ -23,7 +23,7 @@ pub fn check_graph(
         if matches!(entry.component.build, Build::Processor(_)) {
             if let Some((_, place)) = &own.behind {
                 let message = format!("`{}` is a processor and has no position", entry.name);
-                let help = "give `behind` to the sink behind it";
+                let help = "set `behind` on the sink that receives its records";
                 problems.push(Problem::new(place, message).help(help));
             }
             continue;
@@ -133,7 +133,7 @@ pub fn cycle(
         _ => Problem::new(
             &own.place,
             format!(
-                "records go round in a circle: {} -> `{first}`",
+                "records flow in a circle: {} -> `{first}`",
                 names.join(" -> ")
             ),
         )
@@ -176,7 +176,7 @@ pub fn mutual(
         .map(|(node, _)| format!("`{}`", entries[*node].name))
         .collect();
     let message = format!(
-        "rejected records go round in a circle: {} -> {}",
+        "rejected records flow in a circle: {} -> {}",
         names.join(" -> "),
         names[0]
     );
@@ -184,7 +184,7 @@ pub fn mutual(
     Some(Problem::new(&inputs[start].as_ref()?.place, message).help(help))
 }
 
-/// The ports by which records of `from` reach `to`.
+/// Returns the ports through which records of `from` reach `to`; `None` if they do not.
 fn way(from: usize, to: usize, takers: &Takers) -> Option<Vec<Port>> {
     let mut ports: Vec<_> = takers.keys().copied().collect();
     ports.sort_unstable();
@@ -252,8 +252,8 @@ pub fn unused(
     entries.iter().enumerate().filter_map(unused).collect()
 }
 
-/// Finds processors that run in front of several consumers. A note says how such a processor runs once. A warning concerns one that
-/// is not repeatable: its consumers can get different records.
+/// Finds processors that run in front of several consumers. The result is a note that explains how the processor could run once. If
+/// the processor is not repeatable, it is a warning instead, because the consumers can get different records.
 pub fn repeated(
     entries: &[Entry],
     built: &[Option<Built>],
@@ -302,7 +302,7 @@ pub fn repeated(
     entries.iter().enumerate().filter_map(found).collect()
 }
 
-/// The durable channels whose records reach a processor through processors only.
+/// Returns the durable channels whose records reach a processor directly or through other processors.
 fn channels_before(processor: usize, entries: &[Entry], takers: &Takers) -> Vec<usize> {
     let (mut open, mut seen, mut found) = (vec![processor], vec![], Vec::new());
     while let Some(at) = open.pop() {

@@ -62,7 +62,7 @@ pub fn take_inputs(
             }
         });
     let behind = match entry.component.build {
-        // An option that is taken is offered in messages about unknown ones, and a processor has no use for this one.
+        // Messages about unknown options suggest every option that was taken, and must not suggest `behind` for a processor.
         Build::Processor(_) if options.entry("behind").is_none() => None,
         _ => take_behind(options, problems),
     };
@@ -125,7 +125,7 @@ pub fn resolve(
         .filter(|(_, built)| built.is_none());
     let wrong = wrong.map(|(entry, _)| entry.name.to_string());
     let left_out: Vec<_> = left_out.iter().cloned().chain(wrong).collect();
-    // A node that takes rejected records may not feed another such node: they could form a cycle.
+    // A glob matches no `NAME.rejected` of a node that takes rejected records itself: such nodes could form a cycle.
     let takes_rejects = |at: usize| {
         let patterns = inputs[at].iter().flat_map(|inputs| &inputs.patterns);
         patterns
@@ -244,7 +244,8 @@ fn matcher(pattern: &str) -> Option<GlobMatcher> {
     Some(glob.compile_matcher())
 }
 
-/// Swaps dots and slashes: dots separate the parts of a port's name as slashes separate those of a path.
+/// Replaces dots by slashes, because the globs are made for paths: dots separate the parts of a port's name as slashes separate those
+/// of a path.
 fn exchange(name: &str) -> String {
     name.replace('.', "/")
 }

@@ -1,4 +1,4 @@
-//! Turns the configuration into the plan: a pure function that finds all errors of the graph at once.
+//! Turns the configuration into the plan: a pure function that reports all errors of the graph together.
 
 mod assemble;
 mod chains;
@@ -36,7 +36,7 @@ use self::{
 pub struct Entry {
     /// Its name.
     pub name: Arc<str>,
-    /// Where the name is.
+    /// The place of the name in the configuration.
     pub place: Place,
     /// The component that its `type` names.
     pub component: &'static Component,
@@ -83,10 +83,10 @@ struct Inputs {
     place: Place,
 }
 
-/// Which of a node's ports.
+/// Identifies one of a node's ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 enum Exit {
-    /// A port for records, by its number. All nodes but processors have only the first, `NAME`.
+    /// The port for records with this index. All nodes except processors have only the first one, `NAME`.
     Records(usize),
     /// `NAME.rejected`.
     Rejected,
@@ -101,17 +101,17 @@ impl Exit {
     }
 }
 
-/// A port: the place of the node in the list, and which of its ports.
+/// A port: the index of the node in the list of entries, and which of its ports.
 type Port = (usize, Exit);
 
 /// A consumer of a port.
 #[derive(Clone)]
 struct Taker {
-    /// Its place in the list.
+    /// The consumer's index in the list of entries.
     node: usize,
-    /// The tags that it takes.
+    /// The tags that it takes; `None`: all.
     tags: Option<TagFilter>,
-    /// The number of the entry of its chain that the port leads to; 0 without a chain.
+    /// The index of the entry of the consumer's chain to which the port leads; 0 without a chain.
     entry: usize,
 }
 
@@ -164,7 +164,7 @@ pub fn lay_out(
     let mut warnings = check_templates(&entries, &built, &takers, &mut problems);
     warnings.extend(built.iter().flatten().flat_map(Built::warnings));
     let mut notes = Vec::new();
-    // A node that has an error may be the one that takes these outputs.
+    // Outputs are checked only if no node has an error: such a node could be the one that takes them.
     if problems.is_empty() && left_out.is_empty() {
         let unused = unused(&entries, &built, &takers, &chained.takers);
         let is_error = |problem: &Problem| problem.severity == Severity::Error;
@@ -233,7 +233,7 @@ fn pass_through_memory(takers: Takers, built: &[Option<Built>]) -> Takers {
     ports.map(|(port, all)| (*port, straight(all))).collect()
 }
 
-/// The size of the queue in front of a sink in bytes: that of the memory channels in its `inputs`, or the default.
+/// Returns the size in bytes of the queue in front of a sink: the largest of the memory channels in its `inputs`, or the default.
 fn queue_of(
     sink: usize,
     inputs: &[Option<Inputs>],

@@ -57,8 +57,8 @@ pub fn check_templates(
     warnings
 }
 
-/// The value that was most likely meant by a wrong name: a similar spelling, a value that the name extends (`host` for `hostname`),
-/// or a value whose last part is the name (`kubernetes.pod` for `pod`).
+/// Returns the value that was most likely meant by a wrong name: a value with a similar spelling, a value with which the name begins
+/// (`host` for `hostname`), or a value whose last part is the name (`kubernetes.pod` for `pod`).
 pub fn nearest_value<'a>(name: &str, known: &[&'a str]) -> Option<&'a str> {
     let is_part = |value: &&&str| {
         let last = value.rsplit('.').next();
@@ -160,7 +160,7 @@ impl<'a> Upstream<'a> {
     }
 }
 
-/// Finds the templates among the options that `schema` describes, each with its node.
+/// Finds the templates among the options that `schema` describes, each with its place. `root` is the whole schema, for references.
 fn templates<'a>(
     root: &Value,
     schema: &Value,

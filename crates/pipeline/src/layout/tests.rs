@@ -16,7 +16,8 @@ use crate::{
     promise::{Guarantee, Promise},
 };
 
-/// A node of any section. Its option `ports` names the ports of a processor, `lanes` puts a sink on the data threads.
+/// A node of any section. The option `ports` names the ports of a processor, `lanes` puts a sink on the data threads, and `memory` makes
+/// a channel a memory channel.
 struct Fake {
     ports: Vec<Arc<str>>,
     in_lanes: bool,
@@ -253,14 +254,12 @@ fn a_cycle_is_an_error_that_shows_its_path() {
          processor b: { inputs: a }
          processor c: { inputs: b, ports: [again, done] }
          sink out: { inputs: c.done }";
-    assert!(
-        problem(circle).contains("records go round in a circle: `a` -> `b` -> `c.again` -> `a`")
-    );
+    assert!(problem(circle).contains("records flow in a circle: `a` -> `b` -> `c.again` -> `a`"));
     let rejected =
         "source in: {}\n processor a: { inputs: [in, a.rejected] }\n sink out: { inputs: a }";
     assert!(problem(rejected).contains("records that `a` rejects come back to it"));
     let channels = "channel a: { inputs: b }\n channel b: { inputs: a }\n sink out: { inputs: a }";
-    assert!(problem(channels).contains("records go round in a circle: `a` -> `b` -> `a`"));
+    assert!(problem(channels).contains("records flow in a circle: `a` -> `b` -> `a`"));
 }
 
 #[test]
@@ -303,7 +302,7 @@ fn a_note_says_how_often_a_processor_runs_and_how_it_runs_once() {
 }
 
 #[test]
-fn consumers_may_not_wait_for_what_the_other_one_rejects() {
+fn two_consumers_must_not_take_records_that_the_processors_of_the_other_one_reject() {
     let mutual = "source in: {}
          processor a: { inputs: in }
          processor b: { inputs: in }
@@ -311,7 +310,7 @@ fn consumers_may_not_wait_for_what_the_other_one_rejects() {
          sink two: { inputs: [b, a.rejected] }";
     let problem = problem(mutual);
     assert!(
-        problem.contains("rejected records go round in a circle: `one` -> `two` -> `one`"),
+        problem.contains("rejected records flow in a circle: `one` -> `two` -> `one`"),
         "{problem}"
     );
     let own = "source in: {}
@@ -321,7 +320,7 @@ fn consumers_may_not_wait_for_what_the_other_one_rejects() {
 }
 
 #[test]
-fn ports_are_named_and_those_that_nothing_takes_are_warned_of() {
+fn one_of_several_ports_must_be_named_and_a_port_without_consumer_is_a_warning() {
     let graph = |inputs: &str| {
         format!(
             "source in: {{}}\n processor r: {{ inputs: in, ports: [a, b] }}\n sink out: {{ inputs: {inputs} }}"
@@ -359,7 +358,7 @@ fn tasks_are_for_processors_and_for_sinks_with_lanes() {
         "inputs: in, lanes: true, parallelism: 3, partition: \"{.user}\"",
     ));
     let Input::Memory { tasks, .. } = &plan.sinks[0].input else {
-        panic!("it is behind memory");
+        panic!("the sink reads from memory");
     };
     assert_eq!(
         (tasks.count, &tasks.partition),
@@ -370,7 +369,7 @@ fn tasks_are_for_processors_and_for_sinks_with_lanes() {
 }
 
 #[test]
-fn memory_channels_are_direct_edges_of_their_size() {
+fn a_memory_channel_becomes_a_direct_edge_with_a_queue_of_its_size() {
     let plan =
         plan("source in: {}\n channel m: { inputs: in, memory: true }\n sink out: { inputs: m }");
     assert!(plan.channels.is_empty());

@@ -11,10 +11,10 @@ use std::{
 
 /// The start of the clock.
 static START: LazyLock<Instant> = LazyLock::new(Instant::now);
-/// Nothing waits.
+/// The value of [`Since`] while nothing waits.
 const NOTHING: i64 = i64::MAX;
 
-/// When the thing that one task waits with began to wait, in milliseconds from the start of the clock.
+/// When the oldest waiting item of one task began to wait, in milliseconds from the start of the clock.
 #[derive(Clone, Debug)]
 pub struct Since(Arc<AtomicI64>);
 
@@ -25,7 +25,7 @@ impl Default for Since {
 }
 
 impl Since {
-    /// Something has waited for `age`; `None`: nothing waits.
+    /// Sets how long the oldest item has waited; `None`: nothing waits.
     pub fn set(&self, age: Option<Duration>) {
         let since = age.map_or(NOTHING, |age| milliseconds() - whole(age));
         self.0.store(since, Ordering::Relaxed);
@@ -42,12 +42,12 @@ fn whole(time: Duration) -> i64 {
     i64::try_from(time.as_millis()).map_or(i64::MAX / 2, |it| it.min(i64::MAX / 2))
 }
 
-/// The oldest of several tasks. Clones share it. A task that has ended counts no more.
+/// The ages of several tasks. Clones share them. A task that has ended no longer counts.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Ages(Arc<Mutex<Vec<Weak<AtomicI64>>>>);
 
 impl Ages {
-    /// One task more.
+    /// Adds a task.
     pub(crate) fn add(&self) -> Since {
         // Starts the clock before anything is measured with it.
         LazyLock::force(&START);
@@ -58,7 +58,7 @@ impl Ages {
         since
     }
 
-    /// The age of what has waited for the longest time.
+    /// Returns the longest age of all tasks; zero if nothing waits.
     pub(crate) fn oldest(&self) -> Duration {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let since = all.iter().filter_map(Weak::upgrade);
@@ -78,7 +78,7 @@ mod tests {
         let ages = Ages::default();
         let (old, young) = (ages.add(), ages.add());
         assert_eq!(ages.oldest(), Duration::ZERO);
-        // It began before the clock.
+        // This item began to wait before the clock started.
         let day = Duration::from_secs(24 * 3600);
         old.set(Some(day));
         young.set(Some(Duration::from_secs(60)));

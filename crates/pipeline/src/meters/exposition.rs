@@ -1,6 +1,7 @@
-//! The texts of metrics: Prometheus' text format, OpenMetrics, and Graphite's plaintext, all from the same families.
+//! Writes metrics as Prometheus' text format, OpenMetrics, and Graphite's plaintext, all from the same families. A family is a metric
+//! with all its samples.
 //!
-//! A family is built only when a page is requested, so the data path never touches it.
+//! Families are built only when a page is requested, so the data path never touches them.
 
 use std::fmt::Write;
 
@@ -140,7 +141,7 @@ fn samples(family: &Family, text: &mut String) {
     }
 }
 
-/// `NAME{LABEL="VALUE",...} NUMBER`, with the bound of a bucket as the label `le`.
+/// Appends the line `NAME{LABEL="VALUE",...} NUMBER`, with the bound of a bucket as the label `le`.
 fn line(
     text: &mut String,
     name: &str,
@@ -180,9 +181,9 @@ fn escape(value: &str, text: &mut String) {
     }
 }
 
-/// Graphite's plaintext, one `PREFIX.LABELS.METRIC NUMBER TIME` in each line. The values of the labels become parts of the path, in
-/// their order. The first part of a name, such as `millstream_`, is left out, because the prefix replaces it. A histogram yields
-/// its count, its sum, and for each bound the count up to it.
+/// Graphite's plaintext: lines of the form `PATH NUMBER TIME`. The path is `PREFIX.node.COMPONENT.METRIC` for metrics of nodes and
+/// `PREFIX.instance.METRIC` for all others, followed by the values of further labels. `millstream_` is removed from metric names,
+/// because the prefix replaces it. A histogram yields its count, its sum, and for each bound the number of durations up to the bound.
 pub fn graphite(families: &[Family], prefix: &str, seconds: i64) -> String {
     let mut text = String::new();
     for family in families {

@@ -8,8 +8,8 @@ use std::{
     time::Duration,
 };
 
-/// The upper bounds of the buckets; one more bucket holds everything above. They range from a batch in memory to a destination that
-/// answers after minutes.
+/// The upper bounds of the buckets; one more bucket holds everything above. The bounds suit latencies from those of a batch in memory
+/// to those of a destination that answers after minutes.
 pub const BOUNDS: [Duration; 16] = [
     Duration::from_millis(1),
     Duration::from_millis(2),
@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_duration_is_counted_in_the_bucket_that_its_bound_closes() {
+    fn a_duration_equal_to_a_bound_is_counted_in_the_bucket_of_that_bound() {
         let histogram = Histogram::default();
         for milliseconds in [0, 1, 2, 3, 600_000] {
             histogram.observe(Duration::from_millis(milliseconds));

@@ -1,11 +1,11 @@
-//! All metrics of Millstream with kind, unit and help text. A test in the program's crate refuses a meter that is missing here.
+//! All metrics of Millstream with kind, unit and help text. A test in the program's crate fails if a meter is missing here.
 
 /// The kind of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// It only grows until the process ends.
+    /// A number that only grows until the process ends.
     Counter,
-    /// It goes up and down.
+    /// A number that goes up and down.
     Gauge,
     /// Counts durations by length.
     Histogram,
@@ -27,7 +27,7 @@ pub enum Unit {
 }
 
 impl Unit {
-    /// Its name in OpenMetrics; empty for none.
+    /// Returns the name of the unit in OpenMetrics; empty for [`Unit::None`].
     pub fn name(self) -> &'static str {
         match self {
             Self::None => "",

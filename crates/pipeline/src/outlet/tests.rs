@@ -1,4 +1,4 @@
-//! The batches that the consumers of a port receive, its receipts, and the end of its channels.
+//! Tests of ports: which batches the consumers receive, when receipts resolve, and when the channels close.
 
 use std::{
     future::Future,

@@ -1,14 +1,15 @@
 //! The memory of a processor's output.
 //!
-//! Large output goes into buffers of the pool, which return to it when the consumer has finished. Memory that is touched for the first
-//! time costs more than the copy into it.
+//! Large output goes into buffers of the pool, which are reused when the consumer has finished: writing to fresh memory would cost more
+//! than the copy itself.
 
 use bytes::Bytes;
 use millstream_record::{Buffer, Pool};
 
-/// Batches below this size have buffers of the allocator. The smallest buffer of the pool is much larger than their output.
+/// The output of smaller batches goes into allocated memory, because the smallest buffer of the pool would be much too large for it.
 const POOLED_BYTES_MIN: usize = 32 << 10;
-/// Buffers of the pool for one batch. A processor may write to any number of ports and tags; the other ones get little of the batch.
+/// The maximum number of buffers of the pool for one batch. A processor may write to any number of ports and tags, but only a few of
+/// them get a large part of the batch; the rest goes into allocated memory.
 pub(super) const POOLED_MAX: usize = 4;
 
 /// Hands out the memory for one output.
@@ -16,7 +17,7 @@ pub(super) struct Buffers<'a> {
     pool: &'a Pool,
     /// The bytes of the input. The output is rarely much larger.
     bytes: usize,
-    /// The buffers that may still come from the pool.
+    /// The number of buffers that may still come from the pool.
     pooled: usize,
 }
 
@@ -64,8 +65,8 @@ impl Body {
         }
     }
 
-    /// Shares the bytes. A buffer that is mostly empty is returned to its pool at once, because the batch may wait in a queue that
-    /// counts only its bytes.
+    /// Returns the bytes without a copy. Only if the buffer is mostly empty are they copied, so that it returns to the pool
+    /// immediately: the batch may wait in a queue that counts the bytes of the batch, not the capacity of the buffer.
     pub(super) fn share(self) -> Bytes {
         match self {
             Self::Pooled(buffer) if buffer.len() < buffer.capacity() / 4 => {

@@ -1,4 +1,4 @@
-//! The files of a node that are set aside for a replay.
+//! Sets the files of a node aside for a replay: renames them, so that new rejected records go to other files.
 
 use std::{
     io,
@@ -11,7 +11,7 @@ use std::{
 
 use super::{Store, streams::Streams};
 
-/// Sets the files of a node aside, and removes them. Clones share the files.
+/// Renames the files of a node for a replay, and removes them afterwards. Clones share the files.
 #[derive(Clone)]
 pub struct Aside(pub(super) Arc<Store>);
 
@@ -32,14 +32,14 @@ impl Aside {
         (!was_taken).then(|| Turn(self.0.clone()))
     }
 
-    /// Renames the files with records, so that nothing more is appended to them. Returns them and those left by unfinished replays,
-    /// the oldest first. Files that end with a part of a record stay.
+    /// Renames the files with records, so that nothing more is appended to them. Returns these files and those of unfinished replays,
+    /// the oldest first. Leaves out files with `.torn-` in their names.
     pub(crate) fn set_aside(&self) -> io::Result<Vec<PathBuf>> {
         self.streams(Streams::set_aside)
     }
 
-    /// Removes a file whose records are settled. The records `left` could not be sent and are kept as new ones. A file that ends
-    /// with a part of a record is renamed instead of removed.
+    /// Removes a file whose records are settled. The records `left` could not be sent; they are first appended to the node's current
+    /// file. If the file ends with an incomplete record (`is_torn`), it is renamed instead of removed.
     pub(crate) fn finish(&self, path: &Path, left: &[Vec<u8>], is_torn: bool) -> io::Result<()> {
         self.streams(|streams| streams.finish(path, left, is_torn))
     }

@@ -1,4 +1,4 @@
-//! Reading a file of rejected records, also while another process writes to it.
+//! Reads files of rejected records, even while another process writes to them.
 
 use std::{
     io,
@@ -12,7 +12,7 @@ use millstream_wire::msgpack::skip;
 use super::EXTENSION;
 use crate::reject::Rejected;
 
-/// The bytes that are read of a file at a time.
+/// The number of bytes per read.
 const READ_BYTES: usize = 1 << 20;
 
 /// A file of rejected records.
@@ -20,12 +20,12 @@ pub struct RejectedFile {
     file: Arc<dyn File>,
     /// The offset up to which the file was read.
     at: u64,
-    /// The offset at which reading ends, if the file is not shorter.
+    /// The offset at which reading ends, even if the file is longer.
     end: u64,
 }
 
 impl RejectedFile {
-    /// The files of a directory, sorted by name; none if there is no such directory.
+    /// Returns the files of a directory, sorted by name; an empty list if the directory does not exist.
     pub fn all(directory: &Path) -> io::Result<Vec<PathBuf>> {
         let names = match HostDisk.list(directory) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -47,20 +47,20 @@ impl RejectedFile {
         Ok(Self { file, at, end })
     }
 
-    /// Reads no more than its first `bytes`.
+    /// Limits reading to the first `bytes` bytes of the file.
     #[must_use]
     pub fn up_to(self, bytes: u64) -> Self {
         Self { end: bytes, ..self }
     }
 
-    /// The number of bytes of the file that were read.
+    /// Returns the number of bytes that were read so far.
     pub fn bytes_read(&self) -> u64 {
         self.at
     }
 
-    /// Passes all whole records to `each` until that fails. Returns the number of bytes behind the last whole record: a part of a
-    /// record that a killed process left, or that another process is just writing. `each` receives `None` for a value that is not a
-    /// rejected record.
+    /// Passes all whole records to `each` until `each` fails. Returns the number of bytes after the last whole record: they belong to
+    /// a record that a killed process left incomplete, or that another process is writing now. `each` receives `None` for a value that
+    /// is not a rejected record.
     pub fn read<E: From<io::Error>>(
         &mut self,
         mut each: impl FnMut(Option<Rejected<'_>>) -> Result<(), E>,
@@ -69,7 +69,7 @@ impl RejectedFile {
             .map(|(_, partial)| partial)
     }
 
-    /// Passes all whole values to `each`. Returns the number of their bytes, and of the bytes that follow them.
+    /// Passes all whole values to `each`. Returns the number of bytes of these values, and the number of bytes after the last one.
     pub(crate) fn values<E: From<io::Error>>(
         &mut self,
         mut each: impl FnMut(&[u8]) -> Result<(), E>,

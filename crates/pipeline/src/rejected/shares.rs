@@ -1,12 +1,13 @@
-//! The shares of rejected records: how many bytes a node and each of its peers may hold.
+//! The limits on rejected records: how many bytes a node, and each share of it, may hold. A share is the files of one peer, or those of
+//! no peer in particular.
 
 use std::{collections::HashMap, path::Path, sync::Arc};
 
 use millstream_config::{RejectedLimits, Size};
 
-/// A share that is this full, in percent, makes the node unhealthy while there is still time to move files away.
+/// When a limit is used to this percentage, the node becomes unhealthy, so that an operator can move files away in time.
 const NEARLY_FULL: u64 = 80;
-/// A node keeps files of at most this many peers; the records of further peers share the file of the node.
+/// At most this many peers of a node have their own files; records of further peers go to the file of the node.
 const PEERS_MAX: usize = 1000;
 /// The name of a peer is truncated to this many characters.
 const PEER_CHARS_MAX: usize = 64;
@@ -14,7 +15,7 @@ const PEER_CHARS_MAX: usize = 64;
 /// The bytes that a node holds, by share.
 #[derive(Debug, Default)]
 pub(super) struct Usage {
-    /// By the file name up to and including the peer: `NODE` or `NODE.peer-PEER`.
+    /// The key is the beginning of the file names: `NODE` or `NODE.peer-PEER`.
     shares: HashMap<String, u64>,
 }
 
@@ -94,7 +95,7 @@ impl Shares {
         &self.node
     }
 
-    /// The share of a peer's records, which is also the beginning of its file's name.
+    /// Returns the name of the share that gets a peer's records. File names begin with it.
     pub(super) fn name(&self, peer: Option<&str>, usage: &Usage) -> String {
         let Some(peer) = peer else {
             return self.node.to_string();
@@ -112,7 +113,7 @@ impl Shares {
         }
     }
 
-    /// The limit that `bytes` more in a share would exceed, if there is one.
+    /// Returns the limit that would be exceeded if a share grew by `bytes`; `None` if there is space.
     pub(super) fn full<'a>(
         &'a self,
         share: &'a str,
@@ -138,7 +139,7 @@ impl Shares {
         })
     }
 
-    /// The share that is nearly full, its bytes and its limit.
+    /// Returns the name of the node or share that is nearly full, with its bytes and its limit; `None` if there is none.
     pub(super) fn nearly_full<'a>(&'a self, usage: &'a Usage) -> Option<(&'a str, u64, Size)> {
         let is_near = |bytes: u64, limit: Size| bytes > limit.as_bytes() / 100 * NEARLY_FULL;
         if is_near(usage.total(), self.node_max) {

@@ -1,7 +1,7 @@
-//! The files of rejected records on the disk: appended to, synced, rotated, removed.
+//! Appends to the files of rejected records, and syncs, rotates and removes them.
 //!
-//! The files stay readable. A part of a record that a failed write left is truncated before the next record is written. A file that
-//! an earlier run left with a part of a record at its end is renamed unchanged: no record behind that part could be read.
+//! The files stay readable. If a failed write leaves an incomplete record, it is truncated before the next record is written. If an
+//! earlier run left an incomplete record, its file is renamed unchanged, because no record appended after it could be read.
 
 use std::{
     collections::HashMap,
@@ -23,13 +23,13 @@ pub(super) struct Streams {
     node: String,
     /// A file that has this many bytes is renamed, and the next record begins a new one.
     rotate_bytes: Option<u64>,
-    /// The length of each file including all records that this run has kept in it.
+    /// For each file that this run has opened, its length up to the last kept record.
     ends: HashMap<PathBuf, u64>,
     /// Whether the directory exists and its own name is durable.
     has_directory: bool,
-    /// Whether a name in the directory may not be durable, because this run changed one or an earlier run may have.
+    /// Whether the directory must be synced, because this run, or possibly an earlier one, has created, renamed or removed a file.
     has_new_names: bool,
-    /// The time and the number in the last name that a full or torn file received.
+    /// The time and the number in the name of the last file that was renamed.
     last_aside: (u64, u64),
 }
 
@@ -113,7 +113,7 @@ impl Streams {
         Ok(files)
     }
 
-    /// Removes the oldest file of a share that has records; returns its path and its length in bytes.
+    /// Removes the oldest file of a share that is not empty. Returns its path and its length in bytes; `None` if there is no such file.
     pub(super) fn remove_oldest(&mut self, share: &str) -> io::Result<Option<(PathBuf, u64)>> {
         let mut files = self.files()?;
         files.retain(|file| file.share == share && file.bytes > 0);
@@ -126,14 +126,15 @@ impl Streams {
         Ok(Some((oldest.path, oldest.bytes)))
     }
 
-    /// Appends records to the file of a share and syncs it. If an earlier run left the file torn, returns its path and its new one.
+    /// Appends records to the file of a share and syncs it. If an earlier run left an incomplete record at the end of the file, renames
+    /// that file first, and returns its old and its new path.
     pub(super) fn append(
         &mut self,
         share: &str,
         records: &[&[u8]],
     ) -> io::Result<Option<(PathBuf, PathBuf)>> {
         let path = self.directory.join(format!("{share}.{EXTENSION}"));
-        // A rename must be durable before its old name is used again.
+        // A rename must be durable before a new file gets the old name.
         self.sync_names()?;
         let mut torn = None;
         if !self.ends.contains_key(&path) && self.is_torn(&path)? {
@@ -141,7 +142,7 @@ impl Streams {
         }
         let file = self.open(&path)?;
         let length = file.metadata()?.len;
-        // Shorter: an operator moved the file away. Longer: a failed write left a part of a record.
+        // If the file is shorter than expected, an operator has moved it away. If it is longer, a failed write left an incomplete record.
         let start = self.ends.get(&path).map_or(length, |end| length.min(*end));
         self.ends.insert(path.clone(), start);
         if length > start {
@@ -158,13 +159,14 @@ impl Streams {
                 .sum::<u64>();
         self.ends.insert(path.clone(), end);
         if self.rotate_bytes.is_some_and(|bytes| end >= bytes) {
-            // The records are kept already. If the rename fails, it is repeated after the next records.
+            // The records are kept already, so a failure of the rename is ignored. It is retried after the next records.
             let _ = self.put_aside(&path, "old");
         }
         Ok(torn)
     }
 
-    /// Renames the files with whole records. Returns them and those that were renamed earlier, the oldest first.
+    /// Renames the files with records for a replay, except those that are named `torn`. Returns them and the files of unfinished
+    /// replays, the oldest first.
     pub(super) fn set_aside(&mut self) -> io::Result<Vec<PathBuf>> {
         let mut files = self.files()?;
         files.sort_by_key(|file| file.age);
@@ -183,8 +185,8 @@ impl Streams {
         Ok(aside)
     }
 
-    /// Removes a file whose records were sent again, after the records `left` are kept as new ones. A file that ends with a part of
-    /// a record is renamed instead.
+    /// Removes a file whose records were sent again. First appends the records `left`, which could not be sent, to the node's current
+    /// file. If the file ends with an incomplete record (`is_torn`), it is renamed instead of removed.
     pub(super) fn finish(
         &mut self,
         path: &Path,
@@ -226,7 +228,7 @@ impl Streams {
         Ok(())
     }
 
-    /// Whether a file ends with a part of a record.
+    /// Whether a file ends with an incomplete record.
     fn is_torn(&self, path: &Path) -> io::Result<bool> {
         let mut file = match RejectedFile::open_on(&*self.disk, path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
@@ -236,7 +238,7 @@ impl Streams {
         Ok(partial > 0)
     }
 
-    /// Gives a file an unused name that has the reason and the time.
+    /// Renames a file to an unused name that contains the reason `why` and the time. Returns the new path.
     fn put_aside(&mut self, path: &Path, why: &str) -> io::Result<PathBuf> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
         let now = now.unwrap_or_default().as_secs();
@@ -261,7 +263,7 @@ impl Streams {
     }
 }
 
-/// When a file was renamed, according to its name. An unknown name counts as the oldest.
+/// Returns the time and the number in the name of a renamed file. A name of another form counts as the oldest.
 fn age(name: &str, share: &str) -> (u64, u64) {
     let middle = name
         .strip_prefix(share)

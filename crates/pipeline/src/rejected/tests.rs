@@ -8,7 +8,7 @@ use millstream_testkit::trial::{DIRECTORY, DurableState, Trial};
 use super::*;
 use crate::{delivery, reject};
 
-/// A share of `node_max` bytes for the node, and of `peer_max` for each of its peers.
+/// Limits of `node_max` bytes for the node, and of `peer_max` bytes for each of its peers.
 fn limits(node_max: u64, peer_max: u64, full: WhenRejectedFull) -> RejectedLimits {
     RejectedLimits {
         node_max: Size::bytes(node_max),
@@ -71,13 +71,13 @@ fn names(directory: &Path) -> Vec<String> {
 }
 
 #[test]
-fn a_stream_continues_behind_whole_records_and_a_torn_file_is_kept_as_it_is() {
+fn a_file_continues_after_its_last_whole_record_and_a_torn_file_is_renamed_unchanged() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("in.msgpack");
     let record: &[u8] = &[0x92, 1, 0xa1, b'a'];
     let first = store(directory.path(), RejectedLimits::default());
     assert!(keep(&first, None, &record.repeat(2)));
-    // A full disk took a part of the next record.
+    // The disk became full in the middle of the next record.
     let mut torn = fs::OpenOptions::new().append(true).open(&file).unwrap();
     torn.write_all(&record[..3]).unwrap();
     assert!(keep(&first, None, record));
@@ -86,7 +86,7 @@ fn a_stream_continues_behind_whole_records_and_a_torn_file_is_kept_as_it_is() {
     fs::rename(&file, directory.path().join("read")).unwrap();
     assert!(keep(&first, None, record));
     assert_eq!(fs::read(&file).unwrap(), record);
-    // Another run continues, also after a kill in the middle of a write.
+    // Another run continues the file. If it ends with an incomplete record, the run renames it and begins a new one.
     assert!(keep(
         &store(directory.path(), RejectedLimits::default()),
         None,
@@ -286,7 +286,7 @@ fn a_partial_record_at_the_end_is_distinguished_from_whole_ones() {
     }
 }
 
-/// A number as a record of some hundred bytes: an array of unsigned integers, all the same.
+/// Encodes a number as a record of some hundred bytes: an array that repeats the number.
 fn record(number: u64) -> Vec<u8> {
     let mut record = vec![0xdc, 0, 70];
     for _ in 0..70 {
@@ -309,7 +309,7 @@ impl DurableState for Numbers {
         for name in disk.list(&directory).unwrap_or_default() {
             let read = RejectedFile::open_on(&*disk, &directory.join(name)).and_then(|mut file| {
                 file.values(|value| {
-                    // The rest of a write after a power cut may look like values; they are not records.
+                    // Remains of a write that a power cut interrupted may look like values, but are not records.
                     let number = value.get(4..12).and_then(|number| number.first_chunk());
                     let number = number.map_or(0, |number| u64::from_be_bytes(*number));
                     if value == record(number) {
@@ -345,7 +345,7 @@ impl DurableState for Numbers {
 
 #[test]
 fn kept_records_survive_power_cuts_and_failing_disks() {
-    // The files have no checksums, because other programs read them. So damage to them goes unnoticed.
+    // Damage to files is not tested: they have no checksums, because other programs read them.
     let trial = Trial::default();
     trial.crash_everywhere::<Numbers>();
     trial.fail_calls::<Numbers>();
@@ -365,6 +365,6 @@ fn the_oldest_file_of_a_share_is_removed_first() {
         removed.push(bytes);
     }
     let bytes = record(0).len() as u64;
-    // Three files of two records each, and the one that is written to.
+    // Three full files of two records each, and the file that is being written.
     assert_eq!(removed, [2 * bytes, 2 * bytes, 2 * bytes, bytes]);
 }

@@ -1,4 +1,4 @@
-//! Compares two plans for a reload: what each node does, and what the reload must do with it.
+//! Compares the running plan with a new one: decides for each node what a reload must do with it.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -20,7 +20,7 @@ struct Node {
     section: Section,
     options: Arc<str>,
     intake: Intake,
-    /// Whether no other node can replace it while it runs.
+    /// Whether the node cannot be replaced while it runs.
     is_fixed: bool,
 }
 
@@ -63,7 +63,7 @@ pub(crate) enum Fate {
     Kept,
     /// The node runs, and gets other options.
     Replaced,
-    /// The sink takes its records from another place. It starts once the running one has ended.
+    /// The sink gets another input. Its new tasks start once the running ones have ended.
     Moved,
     /// The node does not run yet.
     New,
@@ -80,11 +80,11 @@ pub(crate) struct Difference {
     fates: BTreeMap<Arc<str>, Fate>,
     /// The nodes that are missing from the new plan.
     pub(crate) removed: Vec<(Arc<str>, Section)>,
-    /// The sinks that stop reading a channel which stays.
+    /// The sinks that stop reading a channel, although the channel stays in the plan.
     pub(crate) leavers: Vec<Leaver>,
-    /// The same sinks, and those that will read the channel again with other tags.
+    /// The sinks of `leavers`, and those that will read the same channel again with other tags.
     pub(crate) stopped: Vec<Arc<str>>,
-    /// The sources that the new plan replaces by others of the same name.
+    /// The sources that the new plan replaces by other sources of the same name.
     replaced: Vec<Arc<str>>,
 }
 
@@ -98,7 +98,7 @@ impl Difference {
         self.removed.iter().any(|(node, _)| **node == *name)
     }
 
-    /// The sources that end: the new plan replaces or removes them.
+    /// Returns the sources that end because the new plan replaces or removes them.
     pub(crate) fn ending_sources(&self) -> Arc<[Arc<str>]> {
         let removed = self.removed.iter();
         let removed = removed.filter(|(_, section)| *section == Section::Source);
@@ -113,7 +113,7 @@ impl Difference {
 }
 
 impl Known {
-    /// The nodes of a plan. `in_front`: whether the processors of the sink with this index run in front of its memory.
+    /// Returns the nodes of a plan. `in_front` returns whether the chain of the sink with an index runs in front of the sink's memory.
     pub(crate) fn of(plan: &Plan, in_front: impl Fn(usize) -> bool) -> Self {
         let mut nodes = BTreeMap::new();
         let mut add = |name: &Arc<str>, section, options: &Arc<str>, intake, is_fixed| {
@@ -173,8 +173,8 @@ impl Known {
         Self(nodes)
     }
 
-    /// The actions of a reload from this plan to `new`. A node that has ended (`has_ended`) is started again only if it changes.
-    /// Fails if only a restart can make the change.
+    /// Returns the actions of a reload from this plan to `new`. A node that has ended (`has_ended`) is started again only if its
+    /// configuration differs. Fails if only a restart can make the change.
     pub(crate) fn difference(
         &self,
         new: &Self,
@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn a_source_follows_those_that_are_replaced_or_removed() {
+    fn the_ending_sources_are_those_that_are_replaced_or_removed() {
         let source = |options: &str| node(Section::Source, options, Intake::Ways);
         let all = || [("changed", "1"), ("gone", "1"), ("kept", "1")];
         let old = known(all().map(|(name, options)| (name, source(options))));

@@ -85,7 +85,7 @@ pub(super) struct Laying<'a> {
     pub(super) failures: Vec<Failure>,
 }
 
-/// Whether the processors of a sink run in front of the sink's memory instead of behind it.
+/// Whether the processors of a sink run in front of the sink's memory, before batches enter it. Otherwise the readers run them.
 pub(super) fn is_chain_in_front(
     plan: &SinkPlan,
     index: usize,
@@ -96,8 +96,8 @@ pub(super) fn is_chain_in_front(
         node.reports && routes.any(|route| route.to == Target::Sink(index))
     };
     let nodes = plan.chain.iter().flat_map(|chain| &chain.nodes);
-    // The key by which records are dealt may be a field that the processors set. And if a processor rejects into its own sink, its
-    // reader would wait forever for space in the memory that the same reader must empty.
+    // First, the key by which records are dealt may be a field that the processors set. Second, if a processor rejects records into
+    // its own sink, the reader that runs it would wait forever for space in the memory that the reader itself must empty.
     deals(plan) || nodes.into_iter().any(comes_back)
 }
 
@@ -233,7 +233,7 @@ impl Laying<'_> {
         Ok(())
     }
 
-    /// How a consumer of a channel obtains its reader.
+    /// Returns how a consumer of a channel obtains its reader.
     fn supply(&mut self, consumer: &Arc<str>, channel: &ChannelPlan) -> Supply {
         let readers = self.readers.get_mut(&channel.name);
         if let Some(reader) = readers.and_then(VecDeque::pop_front) {
@@ -246,7 +246,7 @@ impl Laying<'_> {
         Supply::Channel(feed, found.unwrap_or_else(|| (&**consumer).into()))
     }
 
-    /// Prepares a sink that is new or takes its records from another place than before.
+    /// Prepares a sink that is new or gets another input.
     fn sink(
         &mut self,
         plan: &SinkPlan,
@@ -287,8 +287,8 @@ impl Laying<'_> {
         Ok(())
     }
 
-    /// Prepares a sink with one task for each of its supplies. Their readers run its chain, unless that is `in_front` of the
-    /// memory.
+    /// Prepares a sink with one task for each of its supplies. The readers of the tasks run the sink's chain, unless the chain is
+    /// `in_front` of the memory.
     fn lay_sink(
         &mut self,
         plan: &SinkPlan,
@@ -381,7 +381,8 @@ impl Laying<'_> {
         }))
     }
 
-    /// Continues without a channel that could not be opened. It accepts nothing: nodes that reject into it wait.
+    /// Continues without a channel that could not be opened. A stand-in that accepts nothing takes its place, so nodes that reject
+    /// records into the channel wait.
     fn leave_out_channel(&mut self, plan: &ChannelPlan, failure: Failure) {
         let channel: Arc<dyn Channel> = Arc::new(Unopened::default());
         let open = Open::new(channel.clone(), Box::pin(async { Ok(()) }));
@@ -419,7 +420,7 @@ impl Laying<'_> {
         self.node(named, vec![StateCell::failed(why)]);
     }
 
-    /// The reason why a node that needs this channel cannot run; `None` if the channel runs.
+    /// Returns the reason why a node that needs this channel cannot run; `None` if the channel runs.
     fn missing(&self, channel: &str) -> Option<String> {
         let why = self.state(channel)?.unusable.as_ref()?;
         Some(format!("the channel {channel} does not run: {why}"))

@@ -1,7 +1,8 @@
 //! Changes a pipeline to a new plan: at the start, when nothing runs yet, and at each reload.
 //!
-//! First, everything that the plan adds is built beside the running nodes. If that fails, nothing has changed. Then ports and
-//! chains switch to the new plan between two batches, so no batch is lost, repeated or overtaken. Only the nodes that differ stop.
+//! First, everything that the plan adds is built beside the running nodes. If this fails, nothing has changed. Then ports and chains
+//! switch to the new plan between two batches, so that no batch is lost, repeated or overtaken. Only nodes whose configuration differs
+//! stop.
 
 mod known;
 mod laying;
@@ -52,9 +53,9 @@ pub struct Reloader {
 /// A durable channel: running, or unusable.
 struct ChannelState {
     id: Option<u128>,
-    /// Resolves when it is closed.
+    /// Resolves when the channel is closed.
     ended: Stop,
-    /// The reason why it could not be opened.
+    /// The reason why the channel could not be opened; `None` if it runs.
     unusable: Option<String>,
 }
 
@@ -76,14 +77,14 @@ pub enum Outcome {
     Replaced,
     /// The node was removed. A source or sink first finishes the work that it has begun.
     Removed,
-    /// The channel or sink has another chain in front of it, or the sink takes its records from another place.
+    /// The channel or sink has another chain in front of it, or the sink has another input.
     Reconnected,
     /// Nothing changed.
     Kept,
 }
 
 impl Outcome {
-    /// The outcome as a word.
+    /// Returns the outcome as a word.
     pub fn name(self) -> &'static str {
         match self {
             Self::Added => "added",
@@ -96,7 +97,7 @@ impl Outcome {
 }
 
 impl Reloader {
-    /// A reloader of a pipeline in which nothing runs yet.
+    /// Returns a reloader for a pipeline in which no node runs yet.
     pub(crate) fn new(
         graph: Graph,
         starter: Starter,
@@ -299,19 +300,20 @@ impl Reloader {
             let seated = self.starter.source(bound, before).await;
             self.sources.insert(name, seated);
         }
-        // From here on, only nodes keep the channels behind them open.
+        // From here on, only the nodes themselves keep their downstream channels open.
         drop((ports, laid.ports, laid.feeds));
         self.show(plan, laid.ends, laid.nodes);
         Ok(())
     }
 
-    /// The end that a new node waits for: that of the running node of the same name, or of one that is still ending.
+    /// Returns the signal for which a new node must wait: the end of the running node of the same name, or of an earlier one that is
+    /// still ending. `None` if there is no such node.
     fn before(&self, name: &str, running: Option<Stop>) -> Option<Stop> {
         let leaving = self.leaving.iter().rfind(|(node, _)| **node == *name);
         running.or_else(|| leaving.map(|(_, ended)| ended.clone()))
     }
 
-    /// Lets the nodes end that have left the plan.
+    /// Lets the nodes that have left the plan end.
     fn end_removed(&mut self, difference: &Difference, forget: &[String]) {
         for (name, section) in &difference.removed {
             match section {
@@ -377,7 +379,8 @@ impl Reloader {
         }
     }
 
-    /// Waits until removed channels that the plan has again are closed, because their directories are locked until then.
+    /// Waits until removed channels are closed, if the plan has channels of the same names again: their directories are locked until
+    /// then.
     async fn closed(&self, plan: &Plan, difference: &Difference) -> Result<(), Failure> {
         let new = plan.channels.iter().map(|it| &it.name);
         let is_new = |name: &Arc<str>| difference.fate(name) == Fate::New;
@@ -395,12 +398,12 @@ impl Reloader {
         Ok(())
     }
 
-    /// Prepares a replay of the records that a node rejected; the error is the reason why there can be none.
+    /// Prepares a replay of the records that a node rejected. The error is the reason why no replay is possible.
     pub fn replay(&mut self, node: &str) -> Result<Replay, String> {
         self.graph.replay(&node.into(), self.known.inputs())
     }
 
-    /// Asks a durable channel to forget a consumer that no sink reads for. `None` if no channel of this name runs.
+    /// Asks a durable channel to forget a consumer that no sink uses any more. `None` if no channel of this name runs.
     pub fn forget_consumer(
         &self,
         channel: &str,
@@ -432,7 +435,7 @@ impl Reloader {
         Some(receiver)
     }
 
-    /// Shows the nodes of the plan in `status`: channels, processors, sinks and sources, then those that have not ended yet.
+    /// Shows the nodes of the plan in `status`: channels, processors, sinks and sources, then removed nodes that have not ended yet.
     fn show(&self, plan: &Plan, sources: Vec<End>, new: Vec<NodeStatus>) {
         let old = self.nodes.now();
         let channels: Vec<_> = plan.channels.iter().map(|it| it.name.clone()).collect();
@@ -497,7 +500,7 @@ impl Reloader {
     }
 }
 
-/// The changes of all nodes of the plan `known`, and of those that were removed.
+/// Returns the changes of all nodes of the plan `known`, and of those that were removed.
 fn changes(known: &Known, difference: &Difference, reconnected: &[Arc<str>]) -> Vec<Change> {
     let present = known.names().into_iter().map(|name| {
         let outcome = match difference.fate(name) {

@@ -64,7 +64,7 @@ impl Rig {
         (self.sources.is_stopped(), self.sinks.is_stopped())
     }
 
-    /// The failures, if the pipeline has ended.
+    /// Returns the failures; `None` if the pipeline has not ended.
     fn ended(&mut self) -> Option<Vec<Failure>> {
         let ended = std::pin::pin!(self.running.ended());
         match ended.poll(&mut task::Context::from_waker(task::Waker::noop())) {
@@ -73,7 +73,7 @@ impl Rig {
         }
     }
 
-    /// Opens a channel; it is closed by what is returned.
+    /// Opens a channel. A result that is sent through the returned sender closes it.
     fn open_channel(&mut self) -> oneshot::Sender<Result<(), Failure>> {
         let (close, closed) = oneshot::channel();
         let finished = async { closed.await.unwrap_or(Ok(())) };
@@ -142,7 +142,7 @@ async fn the_pipeline_ends_with_its_last_task() {
     assert_eq!(rig.ended(), None);
     rig.source_ends(Ok(()));
     assert_eq!(rig.ended(), None);
-    // The sink reads its input to the end: the end of the sources is no reason to stop it.
+    // Sinks are not stopped when the sources have ended: they must read their input to the end.
     assert_eq!(rig.stops(), (false, false));
     rig.sink_ends(Ok(()));
     assert_eq!(rig.ended(), Some(Vec::new()));
@@ -236,7 +236,7 @@ async fn only_records_that_are_dropped_after_the_stop_and_cannot_be_sent_again_a
     rig.running.stop();
     syslog.add(3);
     forward.add(5);
-    // A second stop does not count from here.
+    // A second stop does not restart the count.
     rig.running.stop();
     assert_eq!(rig.running.lost_records(), 3);
 }

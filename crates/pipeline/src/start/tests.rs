@@ -18,12 +18,12 @@ use crate::{
     unopened::Unopened,
 };
 
-/// Any step fails after this time.
+/// A step of a test that takes longer than this fails.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// How long a test watches for something that must not happen.
 const WATCH: Duration = Duration::from_millis(50);
 
-/// A run of a node that begins.
+/// The report that a run of a node has begun.
 #[derive(Debug)]
 struct Begun {
     node: Arc<str>,
@@ -32,7 +32,7 @@ struct Begun {
     lane: usize,
 }
 
-/// A source or sink that reports when it begins. A source ends at its stop, a sink with its inlet.
+/// A source or sink that sends [`Begun`] when it begins. As a source it ends at its stop, as a sink with its inlet.
 #[derive(Clone)]
 struct Told {
     begun: mpsc::Sender<Begun>,
@@ -97,7 +97,7 @@ impl Sink for Told {
     }
 }
 
-/// The reader of a channel without batches. It is at its end, or waits forever.
+/// The reader of a channel without batches. It ends immediately if `has_ended` is true, and waits forever otherwise.
 struct Empty {
     has_ended: bool,
     _held: Arc<()>,
@@ -147,7 +147,7 @@ fn reader(has_ended: bool, held: &Arc<()>) -> Box<dyn Reader> {
     Box::new(Empty { has_ended, _held })
 }
 
-/// A lane over an endless channel.
+/// Returns a lane whose reader never ends.
 fn endless() -> Lane {
     lane(Supply::Reader(reader(false, &Arc::new(()))))
 }
@@ -236,7 +236,7 @@ impl Rig {
         self.starter.sink(laid, before).await.unwrap()
     }
 
-    /// The next task that begins.
+    /// Waits for the next task that begins.
     async fn begun(&mut self) -> Begun {
         within(self.begun.recv()).await.unwrap()
     }
@@ -246,7 +246,7 @@ impl Rig {
         assert!(begun.is_err(), "{begun:?}");
     }
 
-    /// The next end.
+    /// Waits for the next task that ends.
     async fn end(&mut self) -> (bool, End) {
         within(self.ends.recv()).await.unwrap()
     }
@@ -257,7 +257,7 @@ async fn within<T>(step: impl Future<Output = T>) -> T {
 }
 
 #[tokio::test]
-async fn a_sink_begins_when_all_tasks_of_the_one_before_have_ended() {
+async fn a_sink_begins_when_all_tasks_of_the_earlier_sink_have_ended() {
     let mut rig = Rig::new();
     let first = rig
         .sink("out", vec![endless(), endless()], true, None)
@@ -278,7 +278,7 @@ async fn a_sink_begins_when_all_tasks_of_the_one_before_have_ended() {
 }
 
 #[tokio::test]
-async fn a_source_begins_when_the_one_before_has_ended() {
+async fn a_source_begins_when_the_earlier_source_has_ended() {
     let mut rig = Rig::new();
     let first = rig.source("in", None).await;
     rig.begun().await;
@@ -363,13 +363,13 @@ async fn a_lane_whose_channel_has_no_reader_for_it_fails_and_the_others_run() {
 }
 
 #[tokio::test]
-async fn a_sink_reads_what_a_channel_that_runs_gives_it() {
+async fn a_sink_gets_its_reader_from_a_running_channel() {
     let mut rig = Rig::new();
     let feed = Feed::new(Arc::new(Ended));
     let supply = Supply::Channel(Arc::downgrade(&feed), "out".into());
     rig.sink("out", vec![lane(supply)], false, None).await;
     rig.begun().await;
-    // Only the reader of that channel ends.
+    // The sink ends, so it has the reader of that channel: only this reader ends.
     assert_eq!(rig.end().await, (false, Ok(())));
 }
 
@@ -393,7 +393,7 @@ async fn a_sink_that_failed_keeps_its_input_until_the_sources_stop() {
 }
 
 #[tokio::test]
-async fn the_context_of_a_source_is_that_of_its_name_and_stops_with_its_seat_or_all_sources() {
+async fn the_context_of_a_source_has_its_name_and_stops_with_its_seat_or_with_all_sources() {
     let rig = Rig::new();
     let starter = &rig.starter;
     let somewhere = Edge::to(Feed::new(Arc::new(Unopened::default())));

@@ -1,4 +1,4 @@
-//! Restarts with paused time: when a node runs again, and when it does not.
+//! Tests of restarts, with paused time: when a node runs again, and when it does not.
 
 use std::{collections::VecDeque, task};
 
@@ -23,7 +23,7 @@ enum Ends {
     Panicking,
 }
 
-/// The ends of the runs to come, and when each run began.
+/// How the next runs will end, and when each earlier run began.
 #[derive(Clone, Default)]
 struct Script(Arc<Mutex<(VecDeque<Ends>, Vec<Clock>)>>);
 
@@ -145,7 +145,7 @@ async fn supervise_source(
     (end, state.get())
 }
 
-/// The inlet and the context of a sink without batches, behind a durable channel if that has an id.
+/// Returns the inlet and the context of a sink that receives no batches. It reads a durable channel if `channel` is an id.
 fn input(channel: Option<u128>, stop: Stop) -> (Inlet, SinkContext) {
     let meters = Meters::default().of("out");
     let rejects = Outlet::new(Vec::new(), &meters, true);
@@ -163,7 +163,7 @@ fn input(channel: Option<u128>, stop: Stop) -> (Inlet, SinkContext) {
     (inlet, context)
 }
 
-/// Supervises a sink, behind a durable channel if that has an id; returns its end and its state.
+/// Supervises a sink, which reads a durable channel if `channel` is an id. Returns its end and its state.
 async fn supervise_sink(
     script: &Script,
     channel: Option<u128>,
@@ -177,7 +177,7 @@ async fn supervise_sink(
     (end, state.get())
 }
 
-/// The restarts of a node that failed, and its condition.
+/// Returns the retry logic of a node, with the node's reporter and stop.
 fn retry() -> (Retry, Reporter, Stopper) {
     let (stopper, stop) = stop();
     let reporter = Reporter::new("node");
@@ -185,7 +185,7 @@ fn retry() -> (Retry, Reporter, Stopper) {
     (retry, reporter, stopper)
 }
 
-/// The back-off after a failed run, in milliseconds.
+/// Returns the back-off after a failed run, in milliseconds.
 async fn wait_after(retry: &mut Retry, failure: Failure) -> u128 {
     let begun = Clock::now();
     assert!(
@@ -226,7 +226,7 @@ async fn a_failure_that_no_retry_helps_ends_the_node() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_wait_has_a_limit_and_begins_anew_after_a_run_that_lasted() {
+async fn the_wait_has_a_limit_and_is_reset_after_a_long_run() {
     let (mut retry, _, _stopper) = retry();
     let mut waits = Vec::new();
     for _ in 0..8 {
@@ -238,7 +238,7 @@ async fn the_wait_has_a_limit_and_begins_anew_after_a_run_that_lasted() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_failure_that_asks_for_it_is_followed_by_another_run_at_once() {
+async fn a_failure_that_asks_for_an_immediate_retry_is_retried_without_a_wait() {
     let (mut retry, reporter, _stopper) = retry();
     let again = Failure {
         again: Again::Now,
@@ -261,7 +261,7 @@ async fn a_stop_shortens_the_wait() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_failing_node_is_in_trouble_until_a_run_has_lasted() {
+async fn the_condition_of_a_failed_node_is_cleared_when_a_later_run_has_lasted() {
     let (mut retry, reporter, _stopper) = retry();
     wait_after(&mut retry, later()).await;
     let held = reporter.conditions();
@@ -280,7 +280,7 @@ async fn a_failing_node_is_in_trouble_until_a_run_has_lasted() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn after_a_stop_a_source_that_fails_and_a_sink_behind_a_durable_channel_do_not_run_again() {
+async fn after_a_stop_a_failed_source_and_a_failed_sink_of_a_durable_channel_do_not_run_again() {
     let (stopper, _) = stop();
     stopper.stop();
     let fails = || Script::new([Ends::Failing(later())]);
@@ -288,7 +288,7 @@ async fn after_a_stop_a_source_that_fails_and_a_sink_behind_a_durable_channel_do
     assert_eq!((end, state), (Ok(()), NodeState::Ended));
     let (end, state) = supervise_sink(&fails(), Some(7), &stopper).await;
     assert_eq!((end, state), (Ok(()), NodeState::Ended));
-    // Behind memory, the sink's batches exist nowhere else.
+    // A sink that reads from memory is retried, because its batches exist nowhere else.
     let script = Script::new([Ends::Failing(later()), Ends::Panicking, Ends::Well]);
     let (end, state) = supervise_sink(&script, None, &stopper).await;
     assert_eq!((end, state), (Ok(()), NodeState::Ended));
@@ -300,7 +300,7 @@ async fn a_replaced_sink_is_followed_by_the_next_one_on_the_same_inlet() {
     let (stopper, _) = stop();
     let (seat, first) = Seat::<Arc<dyn Sink>>::new(&stopper);
     let (mut inlet, context) = input(None, first);
-    // The first sink does not end; the second one ends when it is called.
+    // The first sink never ends, so its run is dropped. The second one ends when it is asked to leave.
     let (stays, takes) = (Arc::new(Waits(false)), Arc::new(Waits(true)));
     let replace = async {
         seat.replace(takes);
@@ -323,7 +323,7 @@ async fn a_sink_that_is_replaced_while_it_waits_to_retry_is_followed_by_the_next
     let fails = Script::new([Ends::Failing(later())]);
     let next = Script::new([Ends::Well]);
     let replace = async {
-        // It fails at once and then waits for half a second.
+        // The first sink fails immediately and then waits for half a second.
         sleep(Duration::from_millis(100)).await;
         seat.replace(Arc::new(next.clone()));
     };
@@ -337,7 +337,7 @@ async fn a_sink_that_is_replaced_while_it_waits_to_retry_is_followed_by_the_next
     assert_eq!((fails.runs(), next.runs()), (1, 1));
 }
 
-/// A sink that never ends, or when its inlet ends.
+/// A sink that ends with its inlet if the flag is true, and never ends otherwise.
 struct Waits(bool);
 
 impl Sink for Waits {

@@ -1,4 +1,4 @@
-//! Random graphs against an interpreter that takes one record at a time.
+//! Compares chains of random graphs with an interpreter that processes one record at a time.
 
 use std::collections::BTreeMap;
 
@@ -11,28 +11,28 @@ use millstream_wire::{
 use super::*;
 use crate::{partition::Partition, reject::Rejected};
 
-/// The work of a processor of the test. It depends on the record alone.
+/// The work of a processor of the test. Its output depends only on the record.
 #[derive(Clone, Copy, Debug)]
 enum Work {
     Pass,
-    /// Leaves out one of `n`.
+    /// Leaves out one of `n` records.
     Filter(u64),
-    /// Makes two of one of `n`.
+    /// Replaces one of `n` records by two.
     Twice(u64),
-    /// Gives each its own tag of `n`.
+    /// Gives each record one of `n` tags.
     Retag(u64),
-    /// Adds a letter. One of `n` becomes a packed entry.
+    /// Appends a letter to one of `n` records, which becomes a packed entry.
     Write(u64),
-    /// Sends each to one of `n` ports.
+    /// Sends each record to one of `n` ports.
     Route(u64),
-    /// Rejects one of `n`.
+    /// Rejects one of `n` records.
     Reject(u64),
 }
 
 /// A record: its tag, its text, and whether it is packed.
 type Plain = (String, String, bool);
 
-/// The output for a record: each with the port that it leaves by.
+/// Returns the output for a record: records, each with the port by which it leaves.
 fn apply(work: Work, salt: u64, (tag, text, packed): &Plain) -> Vec<(usize, Plain)> {
     let hash = (text.bytes().chain(tag.bytes())).fold(salt, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
@@ -111,7 +111,7 @@ fn entry(text: &str, buffer: &mut Vec<u8>) {
     write_str(buffer, &text.as_bytes()[..1]);
 }
 
-/// The records of a batch with their ranges.
+/// Returns the records of a batch with their ranges.
 fn plain(batch: &Batch) -> Vec<(std::ops::Range<usize>, Plain)> {
     let message: FieldPath = ".message".parse().unwrap();
     let is_packed = batch.encoding == Encoding::Packed;
@@ -233,7 +233,7 @@ fn draw_tasks(drawn: &mut [Drawn], random: &mut Random, tasks: usize, keyed: boo
     }
 }
 
-/// The interpreter: takes one record through the nodes in their order.
+/// The interpreter: passes one record through the nodes in their order.
 fn interpret(nodes: &[Drawn], entry: &[Hop], record: Plain, outcome: &mut Outcome) {
     let Outcome { ends, rejected } = outcome;
     let mut waiting: Vec<Vec<Plain>> = vec![Vec::new(); nodes.len()];
@@ -254,7 +254,7 @@ fn interpret(nodes: &[Drawn], entry: &[Hop], record: Plain, outcome: &mut Outcom
         let Applied { work, salt } = node.applied;
         let mut all = std::mem::take(&mut waiting[at]);
         all.sort_by(|a, b| a.0.cmp(&b.0));
-        // A node receives all records that one record became under one tag together.
+        // A node receives all records of one tag that one input record became together.
         for together in all.chunk_by(|a, b| (&a.0, a.2) == (&b.0, b.2)) {
             let copies = std::iter::repeat_n(together, node.copies()).flatten();
             let mut made = Vec::new();
@@ -402,7 +402,7 @@ fn any_graph_gives_the_records_of_an_interpreter_in_order_for_any_tasks_and_batc
     for seed in 0..400 {
         let mut random = Random::new(seed);
         let (mut drawn, entries) = draw(&mut random);
-        // Some are long, so that batches are divided among tasks.
+        // Some records are long, so that batches are divided among tasks.
         let width = if seed % 4 == 0 { 200 } else { 1 };
         let record = |n: usize| format!("{}{n:0width$}", char::from(b'a' + (n * 7 % 5) as u8));
         let records: Vec<_> = (0..random.below(600) as usize).map(record).collect();
@@ -438,6 +438,6 @@ fn any_graph_gives_the_records_of_an_interpreter_in_order_for_any_tasks_and_batc
             copied += usize::from(is_copied);
         }
     }
-    // The graphs have what they are meant to show.
+    // Enough records were rejected, and enough graphs had a broadcast.
     assert!(rejected > 10_000 && copied > 100, "{rejected} {copied}");
 }
