@@ -1,4 +1,5 @@
-//! The option `where` of processors: conditions as maps and as texts in VRL, from the configuration to runs of records.
+//! The option `where` of processors: compiles conditions, which are maps or texts in VRL, and uses them to divide batches into runs
+//! of records.
 
 use std::sync::Arc;
 
@@ -10,16 +11,16 @@ use millstream_wire::condition::{Condition, Matcher, Run, TagTest, Where};
 
 use crate::{language::Script, zone};
 
-/// Checked conditions, of which the first that matches a record counts.
+/// Compiled conditions. A record belongs to the first one that it matches.
 pub(crate) struct Conditions {
     parts: Vec<Part>,
-    /// Warnings of the compiler about texts.
+    /// Warnings about the conditions, such as those of the VRL compiler.
     pub(crate) warnings: Vec<Problem>,
 }
 
-/// Maps that follow each other, which one walk over a record answers; or one text.
+/// Consecutive conditions that are maps, which are evaluated together in one pass over a record, or one condition that is a text.
 enum Part {
-    /// The index of the first of the maps.
+    /// With the index of the first of these conditions.
     Maps(usize, Matcher),
     Text(usize, Box<Compiled>),
 }
@@ -66,7 +67,7 @@ impl Conditions {
         }
     }
 
-    /// The conditions at work in one task.
+    /// Returns the conditions with the state that one task needs to evaluate them.
     pub(crate) fn decider(&self) -> Decider {
         let parts = self.parts.iter().map(|part| match part {
             Part::Maps(first, matcher) => Working::Maps(*first, matcher.clone()),
@@ -82,7 +83,8 @@ impl Conditions {
     }
 }
 
-/// Takes maps that passed [`check`] and that end before the index `end`.
+/// Moves all `maps` into one part, or returns `None` if there are none. They have passed [`check`], and `end` is the index after
+/// the last one.
 fn joined(end: usize, maps: &mut Vec<&Condition>) -> Option<Part> {
     let first = end - maps.len();
     let matcher = Matcher::new(maps.iter().copied(), &tags).ok();
@@ -91,7 +93,7 @@ fn joined(end: usize, maps: &mut Vec<&Condition>) -> Option<Part> {
     part.map(|matcher| Part::Maps(first, matcher))
 }
 
-/// The warning about a text between slashes.
+/// Warns about a text between slashes, which looks like a regular expression but is none.
 fn slashed(map: &Condition, option: &Node) -> Option<Problem> {
     let text = map.slashed()?;
     let message = format!("`{text}` is compared as a text, with its slashes");
@@ -100,7 +102,7 @@ fn slashed(map: &Condition, option: &Node) -> Option<Problem> {
     Some(Problem::warning(&option.place, message).help(help))
 }
 
-/// Why a map cannot be meant, or cannot be compiled.
+/// Fails with the reason if a map is probably a mistake, or cannot be compiled.
 fn check(map: &Condition) -> Result<(), String> {
     match map.problem() {
         Some(why) => Err(why.to_owned()),
@@ -108,18 +110,18 @@ fn check(map: &Condition) -> Result<(), String> {
     }
 }
 
-/// Patterns of tags are those of the option `tags`.
+/// Compiles tag patterns, which have the syntax of the option `tags`.
 fn tags(patterns: &[String]) -> Result<TagTest, String> {
     let filter = TagFilter::new(patterns.iter().map(String::as_str))?;
     Ok(Arc::new(move |tag: &str| filter.takes(tag)))
 }
 
-/// Conditions at work.
+/// Conditions with the evaluation state of one task.
 pub(crate) struct Decider {
     parts: Vec<Working>,
-    /// The offset behind each record of the batch.
+    /// The end offset of each record of the batch.
     ends: Vec<usize>,
-    /// The first condition that matches each of them.
+    /// For each record, the index of the first condition that it matches, or `None`.
     answers: Vec<Option<usize>>,
 }
 
@@ -129,8 +131,8 @@ enum Working {
 }
 
 impl Decider {
-    /// Divides a batch into runs, in order: neighbours with the same answer are in one. A text that fails on a record does not
-    /// match it; the number of such failures is returned.
+    /// Divides a batch into runs: adjacent records whose first matching condition is the same. Calls `run` for each, in order. A
+    /// record on which a text fails does not match that text; the number of these failures is returned.
     pub(crate) fn runs(&mut self, batch: &Batch, mut run: impl FnMut(Run)) -> u32 {
         if let [Working::Maps(_, matcher)] = &mut self.parts[..] {
             matcher.runs(batch, run);
@@ -162,13 +164,13 @@ impl Decider {
     }
 }
 
-/// A batch has at most this many records.
+/// Converts a number of records to `u32`. A batch never has more than `u32::MAX`.
 fn count(records: usize) -> u32 {
     u32::try_from(records).unwrap_or(u32::MAX)
 }
 
 impl Working {
-    /// Walks a batch and answers every record; returns the number of failures.
+    /// Evaluates the first part for every record of a batch, and fills `ends` and `answers`. Returns the number of failures.
     fn begin(
         &mut self,
         batch: &Batch,
@@ -197,7 +199,7 @@ impl Working {
         }
     }
 
-    /// Answers the records that have no answer yet; returns the number of failures.
+    /// Evaluates a later part for the records that match no condition yet. Returns the number of failures.
     fn resume(&mut self, batch: &Batch, ends: &[usize], answers: &mut [Option<usize>]) -> u32 {
         match self {
             Self::Maps(first, matcher) => {
@@ -226,7 +228,7 @@ impl Working {
     }
 }
 
-/// The index of a text, if the record at `start` matches it.
+/// Returns `index` if the record at the offset `start` matches the text, and `None` if it does not or the text fails.
 fn answer(
     predicate: &mut Predicate,
     start: usize,

@@ -96,7 +96,7 @@ impl Shorten {
         text.is_ok_and(|text| text.len() > self.most)
     }
 
-    /// Appends an entry: its time and its short values as they are, and the long ones anew.
+    /// Appends an entry. Its time and its short values are copied as bytes, and its long texts are written shortened.
     fn write(
         &self,
         body: &[u8],
@@ -120,7 +120,7 @@ impl Shorten {
     }
 }
 
-/// The start of a text that is longer than `most`. A character stays whole.
+/// Returns at most `most` bytes of the start of a text that is longer than that. No character is divided.
 fn shortened(text: &[u8], most: usize) -> &[u8] {
     let continues = |at: usize| text[at] & 0b1100_0000 == 0b1000_0000;
     let end = (0..=most).rev().find(|at| !continues(*at));

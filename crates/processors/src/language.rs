@@ -10,12 +10,12 @@ use std::{
 use millstream_config::{Node, Place, Problem, Source};
 use millstream_vrl::{Condition, Diagnostic, Options, Program};
 
-/// The longest file with a program in bytes.
+/// The maximum size of a program file in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
-/// The rank of program files: their problems are printed after those of configuration files.
+/// The sort key of problems in program files: they are printed after those in configuration files.
 const RANK: usize = usize::MAX;
 
-/// A VRL text, and where it is written.
+/// A VRL program or condition, and the location of its text.
 #[derive(Debug)]
 pub(crate) struct Script {
     text: String,
@@ -34,7 +34,7 @@ enum Home {
 type Compiled<T> = Result<(T, Vec<Problem>), Vec<Problem>>;
 
 impl Script {
-    /// The text of an option.
+    /// Takes the text from the value of an option.
     pub(crate) fn of_option(option: &Node, text: &str) -> Self {
         Self {
             text: text.to_owned(),
@@ -42,12 +42,12 @@ impl Script {
         }
     }
 
-    /// The program.
+    /// Returns the VRL text.
     pub(crate) fn text(&self) -> &str {
         &self.text
     }
 
-    /// The text of the file that an option names, relative to the file of the option.
+    /// Reads the text from the file `path`. A relative path starts at the directory of the file that contains `option`.
     pub(crate) fn of_file(option: &Node, path: &str) -> Result<Self, Problem> {
         let resolved = option.place.resolve(path);
         let refused = |why: String| {
@@ -77,12 +77,12 @@ impl Script {
         Ok(Self { text, home })
     }
 
-    /// Compiles it as a program.
+    /// Compiles the text as a program.
     pub(crate) fn program(&self, options: &Options) -> Compiled<Program> {
         self.placed(Program::compile(&self.text, options))
     }
 
-    /// Compiles it as a condition.
+    /// Compiles the text as a condition.
     pub(crate) fn condition(&self, options: &Options) -> Compiled<Condition> {
         self.placed(Condition::compile(&self.text, options))
     }
@@ -105,7 +105,7 @@ impl Script {
         problem
     }
 
-    /// The place of a part of the text.
+    /// Returns the file, line and column of a part of the text, given as a range of bytes.
     fn place(&self, part: Range<usize>) -> Place {
         match &self.home {
             Home::Option(place) => place.inside(&self.text, part),
@@ -124,7 +124,7 @@ mod tests {
 
     #[cfg(not(feature = "vrl"))]
     #[test]
-    fn a_build_without_the_language_says_how_to_get_it_at_the_place_of_the_text() {
+    fn a_build_without_vrl_reports_how_to_enable_it_at_the_location_of_the_text() {
         for (component, options, column) in [
             (&remap::COMPONENT, "program: '.a = 1'", 11),
             (&filter::COMPONENT, "where: '.a == 1'", 9),
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_no_program_is_refused_with_its_path() {
+    fn a_file_that_cannot_be_a_program_is_refused_with_its_path() {
         let directory = tempfile::tempdir().unwrap();
         let at = |name: &str| directory.path().join(name).display().to_string();
         std::fs::write(at("large"), vec![b' '; (1 << 20) + 1]).unwrap();

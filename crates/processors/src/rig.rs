@@ -30,7 +30,7 @@ pub(crate) struct Made {
     pub(crate) rejected: Option<Batch>,
 }
 
-/// Options as they are read from a file.
+/// Parses YAML into options, as from a configuration file.
 pub(crate) fn options(text: &str) -> Node {
     let file = tempfile::Builder::new().suffix(".yaml").tempfile().unwrap();
     std::fs::write(file.path(), text).unwrap();
@@ -52,12 +52,12 @@ pub(crate) fn built(
     build("p", &self::options(options))
 }
 
-/// The problems of options that cannot be used.
+/// Returns the problems of unusable options. The list is empty if the options can be used.
 pub(crate) fn found(component: &Component, options: &str) -> Vec<Problem> {
     built(component, options).err().unwrap_or_default()
 }
 
-/// The line, the column and the text that a problem points at.
+/// The line, the column and the text that a problem refers to.
 #[cfg(feature = "vrl")]
 pub(crate) fn pointed(problem: &Problem) -> (u32, u32, String) {
     let place = &problem.place;
@@ -65,7 +65,7 @@ pub(crate) fn pointed(problem: &Problem) -> (u32, u32, String) {
     (place.line, place.column, text)
 }
 
-/// The messages of the problems of options that cannot be used.
+/// Returns the messages of these problems, each with its help.
 pub(crate) fn problems(component: &Component, options: &str) -> Vec<String> {
     let text = |problem: Problem| match problem.help {
         Some(help) => format!("{}: {help}", problem.message),
@@ -112,7 +112,7 @@ impl Rig {
 }
 
 impl Made {
-    /// The records of a port: lines as they are, entries as JSON.
+    /// The records of a port as texts: lines unchanged, entries as JSON.
     pub(crate) fn lines(&self, port: &str) -> Vec<String> {
         self.ports[port].iter().flat_map(texts).collect()
     }
@@ -139,7 +139,7 @@ pub(crate) fn texts(batch: &Batch) -> Vec<String> {
 #[cfg(feature = "vrl")]
 pub(crate) const EVENT: Time = Time(1_600_000_000_000_000_007);
 
-/// A batch of entries with the records of JSON texts.
+/// A batch of entries, one for each JSON text.
 #[cfg(feature = "vrl")]
 pub(crate) fn packed(tag: &str, records: &[String]) -> Batch {
     let mut body = Vec::new();
@@ -155,7 +155,7 @@ pub(crate) fn packed(tag: &str, records: &[String]) -> Batch {
     }
 }
 
-/// The batches that hold one record of a batch each.
+/// Splits a batch into batches of one record each.
 #[cfg(feature = "vrl")]
 pub(crate) fn singles(batch: &Batch) -> Vec<Batch> {
     let single = |(range, _)| Batch {
@@ -168,7 +168,7 @@ pub(crate) fn singles(batch: &Batch) -> Vec<Batch> {
         .collect()
 }
 
-/// A small generator of numbers that are the same in every run.
+/// A small generator of pseudo-random numbers. The same seed always gives the same numbers.
 #[cfg(feature = "vrl")]
 pub(crate) struct Chance(pub(crate) u64);
 

@@ -4,10 +4,10 @@ use jiff::tz::TimeZone;
 use millstream_config::{Node, Problem};
 use millstream_wire::zone;
 
-/// The time zone if an option does not name one.
+/// The time zone if an option does not set one.
 pub(crate) const DEFAULT: &str = "UTC";
 
-/// The time zone that the option at `path` names.
+/// Finds the time zone `name`, which is the value of the option at `path`.
 pub(crate) fn find(options: &Node, path: &str, name: Option<&str>) -> Result<TimeZone, Problem> {
     let name = name.unwrap_or(DEFAULT);
     zone::find(name).ok_or_else(|| {
@@ -16,7 +16,8 @@ pub(crate) fn find(options: &Node, path: &str, name: Option<&str>) -> Result<Tim
     })
 }
 
-/// The time zone of VRL programs, which know zones by their names only. The database has names of whole hours.
+/// Returns the name of the time zone for VRL programs. VRL accepts only names of the IANA database, which has none for offsets such
+/// as `+05:30`: an offset must be a whole number of hours.
 pub(crate) fn of_programs(options: &Node, name: Option<&str>) -> Result<String, Problem> {
     let zone = find(options, "timezone", name)?;
     let name = name.unwrap_or(DEFAULT);
@@ -26,7 +27,7 @@ pub(crate) fn of_programs(options: &Node, name: Option<&str>) -> Result<String, 
     let seconds = zone.to_fixed_offset().map_or(0, |offset| offset.seconds());
     match (seconds / 3600, seconds % 3600) {
         (0, 0) => Ok(DEFAULT.to_owned()),
-        // The sign of these names is that of POSIX: `Etc/GMT-9` is nine hours east.
+        // These names have the reversed sign of POSIX: `Etc/GMT-9` is nine hours east of Greenwich.
         (hours, 0) => Ok(format!("Etc/GMT{:+}", -hours)),
         _ => {
             let message = format!("a VRL program cannot use the offset `{name}`");
@@ -42,7 +43,7 @@ mod tests {
     use crate::rig::options;
 
     #[test]
-    fn a_zone_has_a_name_of_the_database() {
+    fn a_zone_is_a_known_name_or_an_offset() {
         let options = options("timezone: Mars\n");
         assert_eq!(find(&options, "timezone", None), Ok(TimeZone::UTC));
         assert!(find(&options, "timezone", Some("Europe/Berlin")).is_ok());
@@ -53,7 +54,7 @@ mod tests {
     }
 
     #[test]
-    fn programs_get_names_of_zones() {
+    fn programs_get_a_zone_name_for_an_offset() {
         let options = options("timezone: UTC\n");
         let name = |name| of_programs(&options, name).map_err(|problem| problem.message);
         assert_eq!(name(None).as_deref(), Ok("UTC"));

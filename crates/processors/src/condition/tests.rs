@@ -1,4 +1,4 @@
-//! Conditions as texts: alone, among maps, and against maps that mean the same.
+//! Conditions as texts: alone, among maps, and compared with maps of the same meaning.
 
 use millstream_record::{Batch, Values};
 
@@ -37,7 +37,7 @@ fn times_that_name_no_zone_are_in_the_time_zone_of_the_option() {
             format!("routes:\n  one:\n    where: |\n      {condition}\n"),
             "one",
         ),
-        // Next to none of the records that match are kept.
+        // Practically all sampled records are dropped, so those that remain do not match.
         (
             &sample::COMPONENT,
             format!("every: 9223372036854775807\nwhere: |\n  !({condition})\n"),
@@ -65,7 +65,7 @@ fn a_text_that_fails_on_a_record_does_not_match_it() {
 }
 
 #[test]
-fn the_first_condition_counts_whether_it_is_a_map_or_a_text() {
+fn the_first_condition_that_matches_counts_whether_map_or_text() {
     let routes = "routes:
   one: { where: { .n: 1 } }
   two: { where: '.n == 1 || .n == 2' }
@@ -128,7 +128,7 @@ const CONSTANTS: [(&str, &str); 7] = [
 ];
 const BOUNDS: [&str; 4] = ["1", "2.5", "-3", "\"x\""];
 
-/// A condition as a map, and as a text that means the same.
+/// Returns a random condition as a map, and as a text with the same meaning.
 fn condition(chance: &mut Chance, depth: usize) -> (String, String) {
     let field = chance.pick(&FIELDS);
     let kinds = if depth == 0 { 8 } else { 11 };
@@ -154,7 +154,7 @@ fn condition(chance: &mut Chance, depth: usize) -> (String, String) {
                 [("gt", ">"), ("ge", ">="), ("lt", "<"), ("le", "<=")][chance.below(4)];
             let bound = chance.pick(&BOUNDS);
             let map = format!("{{ {field}: {{ {name}: {bound} }} }}");
-            // The language takes a bool for no number here either.
+            // VRL does not compare a boolean with a number here, and neither do maps.
             (map, format!("(({field} {sign} {bound}) ?? false)"))
         }
         4 => {

@@ -8,7 +8,7 @@ use super::protocol::{Answers, Format, records_of};
 /// records of all earlier answers as packed entries, the number of these answers, and whether all answers are usable.
 ///
 /// # Panics
-/// If an answer has other bytes than those of the output.
+/// If the number of pending bytes does not agree with the buffer.
 pub fn read_answers(is_msgpack: bool, output: &[u8], step: usize) -> (Vec<u8>, usize, bool) {
     let format = match is_msgpack {
         true => Format::Msgpack,

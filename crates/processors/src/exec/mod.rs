@@ -2,9 +2,9 @@
 //!
 //! `read -> decode -> send -> keep -> read back -> [process] -> encode -> write -> settle`
 //!
-//! Each task has a program. Regardless of the program's behaviour, each record is answered, rejected with a reason, or the run
-//! fails and restarts at its last checkpoint. A task waits for its program, so its chain must not run on a data thread
-//! ([`Processor::blocking`]).
+//! Each task runs its own process of the program. No matter how the program behaves, each record is answered or rejected with a
+//! reason, or the run fails and restarts at its last checkpoint. A task waits for its program, so its chain must not run on a data
+//! thread ([`Processor::blocking`]).
 
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
@@ -50,9 +50,10 @@ const ANSWERS_MAX: Size = Size::mib(128);
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Config {
-    /// Program and its arguments, such as `[python3, /etc/millstream/enrich.py]`. No shell reads them; with one: `[sh, -c, "..."]`.
+    /// Program and its arguments, such as `[python3, /etc/millstream/enrich.py]`. It is started without a shell; to use one, write
+    /// `[sh, -c, "..."]`.
     command: Vec<String>,
-    /// Format of records and answers: `json` (a line each) or `msgpack` (a MessagePack value each). Default: `json`.
+    /// Format of records and answers: `json` (one line each) or `msgpack` (one MessagePack value each). Default: `json`.
     #[serde(default)]
     format: Format,
     /// Longest wait for the next answer. A program that needs longer is killed. Default: 10s.
@@ -63,11 +64,11 @@ struct Config {
     answers_max: Size,
     /// Working directory of the program. Default: that of Millstream.
     directory: Option<PathBuf>,
-    /// Variables that the program gets beside the environment of Millstream: `{ NAME: text }`.
+    /// Variables that the program gets in addition to the environment of Millstream: `{ NAME: text }`.
     #[serde(default)]
     environment: BTreeMap<String, String>,
-    /// Whether the program always gives the same answer to the same record. It silences the warnings of `check` about programs that do not.
-    /// Default: `false`.
+    /// Whether the program always gives the same answer to the same record. `true` silences the warnings of `check` about programs
+    /// that may answer differently. Default: `false`.
     #[serde(default)]
     repeatable: bool,
 }
@@ -80,7 +81,7 @@ fn answers_max() -> Size {
     ANSWERS_MAX
 }
 
-/// The part that all tasks of a processor share.
+/// State that all tasks of a processor share.
 struct Shared {
     launch: Launch,
     format: Format,

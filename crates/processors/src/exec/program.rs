@@ -1,8 +1,8 @@
-//! A running program behind three pipes that never block.
+//! A running program and its three pipes, which are non-blocking.
 //!
-//! Records go to the program's standard input and answers come from its standard output, both at once, so that no full pipe blocks
-//! the other one. Its standard error is read as well, and only the end is kept. The program has a separate process group, which is
-//! killed as a whole.
+//! Records go to the program's standard input and answers come from its standard output. Both are served at the same time, so that
+//! no full pipe blocks the other one. Standard error is read as well, but only its last bytes are stored. The program runs in its
+//! own process group, which is killed as a whole.
 
 use std::{
     collections::BTreeMap,
@@ -27,15 +27,15 @@ use rustix::{
     process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid},
 };
 
-/// Bytes that are read at once: the size of a pipe.
+/// The size of one read: the capacity of a pipe.
 const READ_BYTES: usize = 64 << 10;
-/// The bytes of standard error that are kept.
+/// The number of bytes of standard error that are stored.
 const WORDS_BYTES: usize = 512;
 /// The most characters of standard error that a message shows.
 const WORDS_SHOWN: usize = 200;
 /// The longest wait for a program to end after its standard input was closed. Then it is killed.
 const GRACE: Duration = Duration::from_millis(50);
-/// The longest wait for a killed program. If it hangs in the kernel, a separate thread waits for it.
+/// The longest wait for a killed program to exit. If it hangs in the kernel for longer, a separate thread reaps it.
 const REAP: Duration = Duration::from_millis(100);
 const STEP: Duration = Duration::from_millis(1);
 
@@ -46,18 +46,20 @@ fn groups() -> MutexGuard<'static, Vec<Pid>> {
     GROUPS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Kills all running programs. For the end of the process: a task that waits for a program that hangs never drops it.
+/// Kills all running programs when the process ends. Dropping a task kills its program, too, but a task that waits for a program
+/// that hangs is never dropped.
 pub fn kill_all() {
-    // The lock is held until all are killed: a program is forgotten before it is reaped, so no id can belong to another process.
+    // The lock is held until all are killed. A program leaves this list before it is reaped, so no id in the list can have been
+    // reused.
     for group in groups().drain(..) {
         let _ = kill_process_group(group, Signal::KILL);
     }
 }
 
-/// A command as the configuration has it.
+/// The command of the configuration.
 #[derive(Clone, Debug)]
 pub(super) struct Launch {
-    /// The program and its arguments; at least one text.
+    /// The program and its arguments; never empty.
     pub(super) command: Vec<String>,
     pub(super) directory: Option<PathBuf>,
     pub(super) environment: BTreeMap<String, String>,
@@ -87,16 +89,16 @@ pub(super) enum Cause {
 /// A program that has failed.
 #[derive(Debug)]
 pub(super) struct Fault {
-    /// The cause, as the end of a sentence that begins with the name of the program.
+    /// The cause. It completes a sentence that begins with the name of the program.
     pub(super) why: String,
-    /// Whether it has not read a byte since its last answer. Then the records that it was sent did not cause the failure.
+    /// Whether the program has not read a byte since its last answer. If so, the unanswered records did not cause the failure.
     pub(super) is_unread: bool,
 }
 
 /// The state of a program that has no record to answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Rest {
-    /// It waits.
+    /// It waits for records.
     Ready,
     /// It has written unexpected output.
     Talks,
@@ -104,18 +106,18 @@ pub(super) enum Rest {
     Ended,
 }
 
-/// A running program. It is killed when this is dropped.
+/// A running program. It is killed when this value is dropped.
 pub(super) struct Program {
-    /// `None` once it has been reaped.
+    /// `None` after it was killed.
     child: Option<Child>,
-    /// `None` once it was closed to end the program.
+    /// `None` after it was closed to end the program.
     input: Option<ChildStdin>,
     output: ChildStdout,
-    /// `None` once the program has closed it.
+    /// `None` after the program has closed it.
     errors: Option<ChildStderr>,
-    /// The end of its standard error.
+    /// The last bytes of standard error.
     words: Vec<u8>,
-    /// Bytes sent to it since its last answer.
+    /// The number of bytes sent to the program since its last answer.
     sent: u64,
     /// Whether it has answered since its start.
     has_answered: bool,
@@ -173,15 +175,15 @@ impl Launch {
         Ok(program)
     }
 
-    /// Its name for messages.
+    /// The name of the program for messages.
     pub(super) fn name(&self) -> &str {
         self.command.first().map_or("", String::as_str)
     }
 }
 
 impl Program {
-    /// Waits until the program reads or writes: sends as much of `bytes` as fits, and appends its output to `answers`. Returns the number
-    /// of bytes sent.
+    /// Waits until the program has written output or can take input, at most until `deadline`. Sends as much of `bytes` as fits
+    /// into the pipe, appends the output to `answers`, and returns the number of bytes sent.
     pub(super) fn exchange(
         &mut self,
         bytes: &[u8],
@@ -215,7 +217,7 @@ impl Program {
         }
     }
 
-    /// Reads the standard error that is available and keeps its end. Returns whether there may be more.
+    /// Reads the available standard error and stores its last bytes. Returns whether there may be more.
     fn read_errors(&mut self) -> bool {
         let Some(errors) = &self.errors else {
             return false;
@@ -262,23 +264,23 @@ impl Program {
         }
     }
 
-    /// Notes that it has given an answer.
+    /// Notes that the program has given an answer.
     pub(super) fn answered(&mut self) {
         (self.sent, self.has_answered) = (0, true);
     }
 
-    /// Whether it has given an answer since its start.
+    /// Whether the program has given an answer since its start.
     pub(super) fn has_answered(&self) -> bool {
         self.has_answered
     }
 
-    /// Bytes sent to it that it has not read yet.
+    /// The number of bytes in the pipe that the program has not read yet.
     pub(super) fn unread(&self) -> u64 {
         let input = self.input.as_ref();
         input.map_or(0, |input| ioctl_fionread(input).unwrap_or(0))
     }
 
-    /// Its state when all records are answered. Waits for `wait`, or until it writes something.
+    /// Returns the state of the program when all records are answered. Waits up to `wait` for unexpected output.
     pub(super) fn rest(&mut self, wait: Duration) -> Rest {
         self.read_errors();
         let mut polled = [PollFd::new(&self.output, PollFlags::IN)];
@@ -291,7 +293,7 @@ impl Program {
         }
     }
 
-    /// Takes the last line of its standard error, if there is a new one.
+    /// Takes the last line of the stored standard error. Returns `None` if there was none since the last call.
     pub(super) fn take_words(&mut self) -> Option<String> {
         let text = String::from_utf8_lossy(&self.words);
         let line = text.lines().map(str::trim).rfind(|line| !line.is_empty())?;
@@ -330,7 +332,7 @@ impl Program {
         Fault { why, is_unread }
     }
 
-    /// Waits until it has ended, for at most `limit`. Does not reap it.
+    /// Waits up to `limit` for the program to end, and returns whether it has. Does not reap it.
     fn has_ended(&self, limit: Duration) -> bool {
         let Some(child) = &self.child else {
             return true;
@@ -346,10 +348,10 @@ impl Program {
         }
     }
 
-    /// Kills its process group and reaps it.
+    /// Kills the process group and reaps the program. Returns `None` if its exit status cannot be read within `REAP`.
     fn kill(&mut self) -> Option<ExitStatus> {
         let mut child = self.child.take()?;
-        // Killed and forgotten before it is reaped: until then no other process can have its id.
+        // Until the program is reaped, no other process can get its id. So it is killed and removed from the list before that.
         let group = Pid::from_child(&child);
         let _ = kill_process_group(group, Signal::KILL);
         groups().retain(|other| *other != group);
@@ -370,7 +372,7 @@ impl Program {
 impl Drop for Program {
     fn drop(&mut self) {
         if self.child.is_some() {
-            // Closing its input lets it end in order.
+            // A program whose input is closed can exit normally.
             self.input = None;
             self.has_ended(GRACE);
             self.kill();
@@ -389,7 +391,7 @@ impl fmt::Display for Cause {
             ),
             Self::Nonsense(why) => write!(f, "gave an answer that cannot be used: {why}"),
             Self::Surplus => f.write_str(
-                "gave more than one answer to a record (several records are one answer, an array)",
+                "gave more than one answer to a record (to return several records, answer with one array)",
             ),
             Self::Early => f.write_str("answered a record before it had read it"),
             Self::Large(limit) => write!(

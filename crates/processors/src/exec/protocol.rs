@@ -1,4 +1,4 @@
-//! The protocol of `exec`: the form of records for the program, and of its answers.
+//! The protocol of `exec`: how records are written for the program, and how its answers are read.
 //!
 //! ```text
 //! json      one line each: {"message":"text"}
@@ -26,11 +26,11 @@ pub(super) enum Format {
     Msgpack,
 }
 
-/// The most bytes of an answer in a message.
+/// The number of bytes of an unusable answer that a message shows.
 const SHOWN_BYTES: usize = 60;
 
 impl Format {
-    /// Appends a record in this format. The record ends where its bytes end.
+    /// Appends a record in this format. The slice of a packed record must end with the record.
     pub(super) fn write(
         self,
         record: Record<'_>,
@@ -67,17 +67,17 @@ fn write_line(line: &[u8], to: &mut Vec<u8>) {
     write_str(to, line);
 }
 
-/// Divides the output of a program into answers. Each byte is examined once, regardless of how it arrives.
+/// Divides the output of a program into answers. Each byte is examined once, no matter how many reads an answer takes.
 #[derive(Debug)]
 pub(super) struct Answers {
     format: Format,
     /// The output so far; the caller appends to it.
     pub(super) buffer: Vec<u8>,
-    /// The beginning of the next answer.
+    /// The offset of the next answer in `buffer`.
     at: usize,
-    /// The offset up to which no end of an answer was found.
+    /// The offset in `buffer` up to which the next answer was scanned without finding its end.
     scanned: usize,
-    /// MessagePack values that the next answer still needs.
+    /// The number of MessagePack values that are missing from the next answer.
     open: u64,
     /// The current JSON answer as MessagePack.
     value: Vec<u8>,
@@ -95,7 +95,8 @@ impl Answers {
         }
     }
 
-    /// The next complete answer as a MessagePack value; `None` if there is none yet. The error says what is wrong with an answer.
+    /// Returns the next complete answer as a MessagePack value, or `None` if it has not arrived yet. The error is the reason why an
+    /// answer cannot be used.
     pub(super) fn next(&mut self) -> Result<Option<&[u8]>, String> {
         match self.format {
             Format::Json => self.next_line(),
@@ -147,12 +148,12 @@ impl Answers {
         }
     }
 
-    /// The number of bytes that belong to no answer yet.
+    /// The number of bytes after the last returned answer.
     pub(super) fn pending(&self) -> usize {
         self.buffer.len() - self.at
     }
 
-    /// Removes the answers that were returned.
+    /// Removes the bytes of returned answers from the buffer.
     pub(super) fn release(&mut self) {
         self.buffer.drain(..self.at);
         self.scanned -= self.at;
@@ -184,7 +185,7 @@ fn shown(answer: &[u8]) -> String {
     format!("`{}{rest}`", text.collect::<String>())
 }
 
-/// Calls `each` for every record of an answer. The error says what is wrong with it.
+/// Calls `each` for every record of an answer. The error is the reason why the answer cannot be used.
 pub(super) fn records_of<'a, E: From<String>>(
     answer: &'a [u8],
     mut each: impl FnMut(&'a [u8]) -> Result<(), E>,
@@ -252,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_refused_with_the_reason() {
+    fn unusable_answers_are_refused_with_the_reason() {
         for (line, word) in [
             ("\n", "empty line"),
             ("hello\n", "`hello` is not JSON"),
@@ -273,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_sent_as_the_record_that_it_is() {
+    fn a_line_is_sent_as_a_map_with_a_message() {
         let write = |format: Format, line: &[u8]| {
             let (mut scratch, mut to) = (Vec::new(), Vec::new());
             format

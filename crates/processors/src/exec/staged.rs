@@ -20,7 +20,7 @@ pub(super) struct Staged {
     counts: Counts,
     /// Records that leave by `NAME.rejected`, each with the reason.
     rejected: Vec<(Range<usize>, String)>,
-    /// The part of an entry before its record.
+    /// The bytes of an entry before its record: its time and metadata.
     head: Vec<u8>,
 }
 
@@ -46,7 +46,7 @@ impl From<String> for Cause {
 }
 
 impl Staged {
-    /// Adds the answer to a record. After an error a part of it may have been added.
+    /// Adds the answer to a record. After an error, some records of the answer may have been added.
     pub(super) fn add(
         &mut self,
         batch: &Batch,
@@ -57,7 +57,7 @@ impl Staged {
     ) -> Result<(), Cause> {
         self.head.clear();
         match timed.record {
-            // A packed record keeps its time, and the metadata of newer Fluent Bits.
+            // A packed record keeps its time, and the metadata that newer versions of Fluent Bit add to it.
             Record::Packed(rest) => {
                 let end = batch.body.len() - rest.len();
                 let head = batch.body.get(range.start..end);
@@ -92,7 +92,7 @@ impl Staged {
         self.rejected.push((range, why));
     }
 
-    /// The present state.
+    /// Returns the current state, for [`Self::back_to`].
     pub(super) fn mark(&self) -> Mark {
         Mark {
             length: self.body.len(),
@@ -100,7 +100,7 @@ impl Staged {
         }
     }
 
-    /// Removes the answers since `mark`. Rejected records stay rejected.
+    /// Removes the answers that were added after `mark`. Rejected records stay rejected.
     pub(super) fn back_to(&mut self, mark: Mark) {
         self.body.truncate(mark.length);
         self.counts = mark.counts;

@@ -1,8 +1,8 @@
 //! The work of `exec`: sends the records of a batch to the program and takes its answers.
 //!
-//! Normally records are sent as fast as the program reads them, and the n-th answer belongs to the n-th record. After a failure it
-//! is unknown which record caused it, and whether earlier answers belong to their records, because the program may have left out an
-//! answer. So a new program gets the batch again, one record at a time. A failure then belongs to one record.
+//! Normally records are sent as fast as the program reads them, and the n-th answer belongs to the n-th record. A failure can have
+//! been caused by any record, and earlier answers may belong to other records, because the program may have skipped one. So a new
+//! process of the program gets the batch again, one record at a time, which ties each failure to one record.
 
 use std::{
     io, iter,
@@ -23,16 +23,16 @@ use super::{
     window::{Event, Outgoing, Window},
 };
 
-/// The most bytes of the buffers that are kept between batches.
+/// The capacity in bytes that each buffer keeps between batches.
 const KEPT_BYTES: usize = 1 << 20;
-/// A record is rejected after this many failures on it alone. (The batch failed once before that.)
+/// A record that is sent alone is rejected after this many failures. (Its batch has failed once before that.)
 const TRIES: u32 = 2;
-/// If this many programs in a row end before they read a record, the run fails.
+/// If this many processes in a row end before they read a record, the run fails.
 const UNREAD_MAX: u32 = 3;
 /// If a program that never answered fails on this many records in a row, the run fails.
 const UNPROVEN_MAX: u32 = 3;
-/// Bounds of the wait for surplus output after the last answer. The wait is four times the mean time of an answer: a program that
-/// writes one answer too many writes it within about that time.
+/// Bounds of the wait for surplus output after the last answer. The wait is four times the mean time per answer, because a program
+/// that writes one answer too many does so within about that time.
 const SETTLE_MIN: Duration = Duration::from_micros(200);
 const SETTLE_MAX: Duration = Duration::from_millis(20);
 /// The wait before a program is started again. It doubles until a program answers.
@@ -49,12 +49,12 @@ pub(super) struct Executing {
     outgoing: Outgoing,
 }
 
-/// The failures of recent programs.
+/// The back-off between starts of the program.
 #[derive(Debug)]
 struct Restart {
-    /// The wait before the next start; 0 before the first one.
+    /// The wait before the next start; 0 before the first start.
     wait: Duration,
-    /// Programs in a row that ended before they read a record.
+    /// The number of consecutive processes that ended before they read a record.
     unread: u32,
 }
 
@@ -66,7 +66,7 @@ fn unable(launch: &Launch, error: &io::Error) -> Failure {
 }
 
 impl Executing {
-    /// A task that starts its program with the first record. Fails if the program does not exist.
+    /// Creates a task, which starts its program when the first record arrives. Fails if the program does not exist.
     pub(super) fn new(shared: Arc<Shared>) -> Result<Self, Failure> {
         let launch = &shared.launch;
         launch.check().map_err(|error| unable(launch, &error))?;
@@ -83,10 +83,11 @@ impl Executing {
         })
     }
 
-    /// Sends all records without waiting for answers. After a failure no answer is staged, and the cause is returned.
+    /// Sends all records without waiting for answers. Returns `None` if all are answered. If the program fails, discards the staged
+    /// answers and returns the cause.
     fn all_at_once(&mut self, batch: &Batch) -> Result<Option<Cause>, Failure> {
         self.make_ready()?;
-        // With a single record, an answer can belong to no other one.
+        // With a single record, no answer can belong to another one, so surplus output is not awaited.
         let Err(cause) = self.run(batch, records(batch), batch.count > 1) else {
             return Ok(None);
         };
@@ -95,7 +96,7 @@ impl Executing {
         Ok(Some(cause))
     }
 
-    /// Sends each record once the previous one is answered. `settles`: waits for surplus output after each answer.
+    /// Sends each record after the previous one is answered. With `settles`, waits for surplus output after each answer.
     fn one_by_one(&mut self, batch: &Batch, settles: bool) -> Result<(), Failure> {
         let (mut failed, mut unproven) = (0, String::new());
         for (range, timed) in records(batch) {
@@ -123,7 +124,7 @@ impl Executing {
         }
     }
 
-    /// Fails if the program has never answered a record: then the program is at fault, and records must not be rejected.
+    /// Fails if the program has never answered a record. In that case the program is at fault, and no record must be rejected.
     fn check_proven(&self, why: &str) -> Result<(), Failure> {
         if self.shared.is_proven.load(Ordering::Relaxed) {
             return Ok(());
@@ -134,7 +135,7 @@ impl Executing {
         )))
     }
 
-    /// Sends one record and waits for its answer.
+    /// Sends one record and waits for its answer. The inner error is a failure of the program, the outer one ends the run.
     fn one(
         &mut self,
         batch: &Batch,
@@ -150,7 +151,7 @@ impl Executing {
         Ok(ran)
     }
 
-    /// Sends records and stages their answers. `settles`: waits for surplus output after the last one.
+    /// Sends records and stages their answers. With `settles`, waits for surplus output after the last answer.
     fn run<'a>(
         &mut self,
         batch: &'a Batch,
@@ -191,14 +192,14 @@ impl Executing {
         if answers.pending() > 0 || program.rest(settle) == Rest::Talks {
             return Err(Cause::Surplus);
         }
-        // A program that reads single bytes may leave the newline unread.
+        // A program that reads byte by byte may leave the newline of the last record unread.
         match program.unread() {
             0 | 1 => Ok(()),
             _ => Err(Cause::Early),
         }
     }
 
-    /// Starts the program if it does not run or can no longer be used.
+    /// Starts the program if it is not running or can no longer be used.
     fn make_ready(&mut self) -> Result<(), Failure> {
         let cause = match self
             .program
@@ -212,7 +213,7 @@ impl Executing {
         };
         if cause == Some(Cause::Surplus) {
             let text = format_args!(
-                "`{}` wrote more after its last answer: answers of the batch before may belong to other records",
+                "`{}` wrote more after its last answer: answers of the previous batch may belong to other records",
                 self.shared.launch.name()
             );
             self.shared.reporter.error("program-stray", text);

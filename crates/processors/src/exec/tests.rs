@@ -1,4 +1,4 @@
-//! Real programs: good ones, and every kind of bad one.
+//! Runs real programs: correct ones, and ones that fail in every way.
 
 use std::{fs, path::Path, time::Instant};
 
@@ -10,8 +10,8 @@ use crate::rig::{Made, Rig, built, entries, lines, problems};
 
 use super::*;
 
-/// A processor that runs a program of Python. `work` is the body of a function that makes an answer of `record`, the record with the
-/// number `n`.
+/// Returns a processor that runs a Python program. `work` is the body of a function that returns the answer to `record`, which has
+/// the number `n`.
 fn python(work: &str, options: &str) -> Rig {
     let script = format!(
         "import sys, json, os, time\n\
@@ -25,7 +25,7 @@ fn python(work: &str, options: &str) -> Rig {
     rig(&format!(r#"["python3", "-c", {script}]"#), options)
 }
 
-/// A processor that runs a script of the shell.
+/// Returns a processor that runs a shell script.
 fn shell(script: &str, options: &str) -> Rig {
     let script = serde_json::to_string(script).unwrap();
     rig(&format!(r#"["sh", "-c", {script}]"#), options)
@@ -52,7 +52,7 @@ fn reasons(made: &Made) -> Vec<String> {
     records.map(|(range, _)| reason(range)).collect()
 }
 
-/// Entries with times, each of one field.
+/// Entries with one field each, and different times.
 fn fields(texts: &[&[u8]]) -> Batch {
     let mut body = Vec::new();
     for (n, text) in texts.iter().enumerate() {
@@ -68,7 +68,7 @@ fn fields(texts: &[&[u8]]) -> Batch {
     }
 }
 
-/// Whether a process of this number runs; a zombie counts.
+/// Whether a process with this id exists, even as a zombie.
 fn runs(pid: &str) -> bool {
     Path::new("/proc").join(pid.trim()).exists()
 }
@@ -110,7 +110,7 @@ fn answers_change_drop_and_split_records() {
     assert_eq!((made.counts.sent, made.counts.filtered), (4, 2));
     let made = rig.run(&lines("t", "drop\ndrop\n"));
     assert_eq!((made.counts.filtered, made.ports[""].len()), (2, 0));
-    // The same program.
+    // The process is still the same: it has counted all records.
     assert_eq!(
         rig.run(&lines("t", "c\n")).lines(""),
         [r#"{"message":"c","seen":7}"#]
@@ -144,7 +144,7 @@ fn a_record_that_kills_the_program_is_rejected_and_its_neighbours_are_not() {
         reasons[0].contains("`ValueError: no poison`"),
         "{reasons:?}"
     );
-    // The first record of a batch, too, once the program has shown that it works.
+    // The program has proven that it works, so even the first record of a batch is rejected.
     let made = rig.run(&lines("t", "poison\n"));
     assert_eq!((made.counts.rejected, made.counts.sent), (1, 0));
     assert_eq!(rig.run(&lines("t", "d\n")).counts.sent, 1);
@@ -176,8 +176,8 @@ fn a_record_that_hangs_the_program_is_rejected_after_the_time_limit() {
 }
 
 #[test]
-fn an_answer_that_is_left_out_shifts_no_other_one() {
-    // Like grep: it writes nothing for records that it drops.
+fn a_missing_answer_does_not_shift_later_answers() {
+    // Like grep, the script writes nothing for records that it drops.
     let script =
         r#"while read -r line; do case "$line" in *drop*) ;; *) echo "$line";; esac; done"#;
     let made = shell(script, FAST).run(&fields(&[b"a", b"drop", b"b"]));
@@ -201,7 +201,7 @@ fn more_answers_than_records_are_refused() {
 }
 
 #[test]
-fn nonsense_is_refused_with_the_text_that_was_read() {
+fn unusable_answers_are_refused_with_the_text_that_was_read() {
     let script = r#"while read -r line; do case "$line" in *bad*) echo "debug: 1";; *) echo "$line";; esac; done"#;
     let made = shell(script, FAST).run(&lines("t", "a\nbad\nb\n"));
     assert_eq!(made.lines(""), [r#"{"message":"a"}"#, r#"{"message":"b"}"#]);
@@ -222,7 +222,7 @@ fn a_flood_of_answers_takes_no_more_memory_than_the_limit() {
         why[0].contains("more than 1MiB together (`answers_max`)"),
         "{why:?}"
     );
-    // Small answers can become large records: each keeps the head of the one that it is made of.
+    // Small answers can become large records: each gets the head (time and metadata) of the record that it answers.
     let mut rig = python(
         "return [{}] * (200000 if record['message'] == 'many' else 1)",
         r#", "answers_max": "1MiB""#,
@@ -232,7 +232,7 @@ fn a_flood_of_answers_takes_no_more_memory_than_the_limit() {
 }
 
 #[test]
-fn megabytes_on_standard_error_stop_nothing_and_the_last_line_is_reported() {
+fn megabytes_on_standard_error_do_not_block_and_the_last_line_is_reported() {
     let work = "for _ in range(100): sys.stderr.write('x' * 65536 + '\\n')\n\
                 sys.stderr.write('the end\\n')\n\
                 if record['message'] == 'die': os._exit(3)\n\
@@ -245,7 +245,7 @@ fn megabytes_on_standard_error_stop_nothing_and_the_last_line_is_reported() {
         "{:?}",
         reasons(&made)
     );
-    // Without an end: the time limit holds.
+    // The timeout holds even if the output on standard error never ends.
     let started = Instant::now();
     let failed = shell("read x; yes >&2", FAST).try_run(&lines("t", "a\n"));
     assert!(failed.is_err_and(|failure| failure.message.contains("no answer within")));
@@ -253,7 +253,7 @@ fn megabytes_on_standard_error_stop_nothing_and_the_last_line_is_reported() {
 }
 
 #[test]
-fn a_program_that_does_not_read_fails_the_run_and_no_record() {
+fn a_program_that_does_not_read_fails_the_run_and_rejects_no_record() {
     let mut rig = shell("exec sleep 1000", r#", "timeout": "100ms""#);
     let Err(failure) = rig.try_run(&lines("t", "a\nb\n")) else {
         panic!("it must fail");
@@ -262,7 +262,7 @@ fn a_program_that_does_not_read_fails_the_run_and_no_record() {
         failure.message.contains("read nothing within 100ms"),
         "{failure}"
     );
-    // Larger than the pipe.
+    // A record that is larger than the pipe.
     let large = "x".repeat(1 << 20);
     let mut rig = shell("exec sleep 1000", r#", "timeout": "100ms""#);
     assert!(rig.try_run(&lines("t", &large)).is_err());
@@ -270,11 +270,11 @@ fn a_program_that_does_not_read_fails_the_run_and_no_record() {
 
 #[test]
 fn a_program_that_stops_reading_is_replaced() {
-    // It answers one record and then sleeps.
+    // The program answers one record and then sleeps.
     let script = r#"read -r line; echo "$line"; exec sleep 1000"#;
     let made = shell(script, r#", "timeout": "200ms""#).run(&lines("t", "a\nb\nc\n"));
     assert_eq!(made.counts.sent, 3);
-    // It answers one record and ends.
+    // The program answers one record and ends.
     let script = r#"read -r line; echo "$line""#;
     let mut rig = shell(script, "");
     let made = rig.run(&lines("t", "a\nb\nc\n"));
@@ -283,7 +283,7 @@ fn a_program_that_stops_reading_is_replaced() {
 }
 
 #[test]
-fn a_program_that_is_not_there_is_found_before_the_first_record() {
+fn a_missing_program_is_detected_before_the_first_record() {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path().display();
     std::fs::write(directory.path().join("plain"), "no program").unwrap();
@@ -363,7 +363,7 @@ fn bytes_that_are_not_utf8_stay_in_msgpack_and_are_base64_in_json() {
 }
 
 #[test]
-fn a_record_without_json_is_rejected_in_its_place() {
+fn a_record_that_cannot_be_json_is_rejected_in_its_place() {
     let mut body = fields(&[b"before"]).body.to_vec();
     body.extend_from_slice(b"\x92\x01\x81\xa1a");
     body.extend_from_slice(&[0x91; 100_000]);
@@ -400,7 +400,7 @@ fn the_program_and_its_children_are_gone_when_the_task_is_dropped() {
     assert!(runs(&own) && runs(&child));
     drop(rig);
     assert!(!runs(&own), "a zombie is left");
-    // Its parent is dead, so the system reaps it.
+    // The parent of the child is dead, so the system reaps the child.
     let is_dead = || {
         let state = fs::read_to_string(format!("/proc/{}/stat", child.trim()));
         state.map_or(true, |state| state.contains(") Z"))
@@ -417,7 +417,7 @@ fn a_program_inherits_no_pipe_of_another_one() {
     let directory = tempfile::tempdir().unwrap();
     let list = directory.path().join("list");
     let script = format!("ls /proc/self/fd > {}; exec cat", list.display());
-    // The test itself may have been started with descriptors that all of its children get.
+    // The test itself may have been started with descriptors that all its child processes inherit.
     let mut plain = std::process::Command::new("sh");
     plain
         .args(["-c", &script])

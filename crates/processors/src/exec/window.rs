@@ -1,4 +1,4 @@
-//! The records of a batch that the program works on: sent, waiting to be sent, or waiting for an answer.
+//! Tracks the records of a batch: which ones are to be sent, which ones are sent but not answered, and which ones are answered.
 
 use std::{ops::Range, time::Duration};
 
@@ -12,17 +12,17 @@ use super::{
     staged::Staged,
 };
 
-/// The most encoded bytes that wait for the program, in addition to one record of any size.
+/// Encoding pauses while at least this many encoded bytes are unsent. A single record may exceed the limit.
 const AHEAD_BYTES: usize = 64 << 10;
 
 /// A record of the batch, with its range in the body.
 pub(super) type Event<'a> = (Range<usize>, TimedRecord<'a>);
 
-/// Encoded records.
+/// Encoded records that are being sent to the program.
 #[derive(Debug, Default)]
 pub(super) struct Outgoing {
     bytes: Vec<u8>,
-    /// The number of bytes that were sent.
+    /// The number of bytes at the beginning of `bytes` that were sent.
     sent: usize,
     scratch: Vec<u8>,
 }
@@ -30,15 +30,15 @@ pub(super) struct Outgoing {
 /// Records that are sent in order and answered in order.
 pub(super) struct Window<'a, I> {
     batch: &'a Batch,
-    /// The next record to send.
+    /// The next record to encode; `None` after the last one.
     next: Option<Event<'a>>,
     unsent: I,
     unanswered: I,
-    /// The number of records that are encoded and not answered.
+    /// The number of records that are encoded but not answered.
     open: usize,
     /// The number of records that are answered.
     answered: u32,
-    /// Why the next record cannot be encoded in the format. It is rejected when all records before it are answered.
+    /// Why `next` cannot be encoded in the format, if so. The record is rejected after all records before it are answered.
     unfit: Option<String>,
 }
 
@@ -48,7 +48,7 @@ impl Outgoing {
         self.bytes.get(self.sent..).unwrap_or_default()
     }
 
-    /// Notes that bytes were sent.
+    /// Marks the next `bytes` bytes as sent.
     pub(super) fn advance(&mut self, bytes: usize) {
         self.sent += bytes;
         // Amortized, each byte is moved at most once.
@@ -68,7 +68,7 @@ impl Outgoing {
 }
 
 impl<'a, I: Iterator<Item = Event<'a>> + Clone> Window<'a, I> {
-    /// The records of `batch` that `records` returns.
+    /// Creates a window over `records`, which iterates over records of `batch`.
     pub(super) fn new(batch: &'a Batch, records: I) -> Self {
         let mut unsent = records.clone();
         Self {
@@ -82,7 +82,7 @@ impl<'a, I: Iterator<Item = Event<'a>> + Clone> Window<'a, I> {
         }
     }
 
-    /// Stages the answers that have arrived. Returns false if there were none.
+    /// Stages the answers that have arrived. Returns `false` if there were none.
     pub(super) fn stage(
         &mut self,
         answers: &mut Answers,
@@ -146,7 +146,7 @@ impl<'a, I: Iterator<Item = Event<'a>> + Clone> Window<'a, I> {
     }
 }
 
-/// A record, without the rest of the body that follows it.
+/// Cuts a packed record at its end: the slice in `timed` continues to the end of the batch.
 fn exact<'a>(batch: &Batch, range: &Range<usize>, timed: TimedRecord<'a>) -> Record<'a> {
     match timed.record {
         Record::Packed(rest) => {

@@ -2,7 +2,8 @@
 //!
 //! `read -> decode -> send -> keep -> read back -> [process] -> encode -> write -> settle`
 //!
-//! The changes are made on the undecoded bytes (`wire::edit`), in one pass over a batch. A new tag alone copies nothing.
+//! The changes are made on the undecoded bytes (`wire::edit`), in one pass over a batch. If all records get the same new tag and no
+//! other change, nothing is copied.
 
 use std::{ops::Range, sync::Arc};
 
@@ -41,23 +42,25 @@ pub const COMPONENT: Component = Component {
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 struct Config {
-    /// Fields with their new names: `{ .msg: .message }`. All are renamed at once, and a field that has the new name is replaced.
+    /// Fields with their new names: `{ .msg: .message }`. All are renamed at the same time. A field that already has the new name
+    /// is replaced.
     rename: Rename,
-    /// Fields with their values: constants, or templates such as `"{host}"`. A template that is a single field keeps its type. A value
-    /// that is missing and has no default rejects the record.
+    /// Fields with their values: constants, or templates such as `"{host}"`. A template that is a single field keeps its type. A
+    /// record is rejected if it lacks a value that a template needs and for which the template has no default.
     set: Set,
     /// Fields to remove.
     remove: Vec<FieldPath>,
     /// Fields to keep; all others are removed. Default: all.
     keep: Option<Vec<FieldPath>>,
-    /// Template of the new tag, such as `"tenant.{.tenant}"`. It sees the changed record. Default: the tag stays.
+    /// Template of the new tag, such as `"tenant.{.tenant}"`. It is rendered from the changed record. Default: the tag stays the
+    /// same.
     tag: Option<Template>,
     /// Time zone of strftime fields in templates. Default: the top-level `timezone`.
     timezone: Option<String>,
 }
 
 struct Fields {
-    /// `None`: only the tag changes.
+    /// `None` if only the tag changes.
     edit: Option<Edit>,
     tag: Option<Template>,
     zone: TimeZone,
@@ -125,7 +128,7 @@ struct Retag {
     renderer: Renderer,
     /// The tag of the current record.
     text: Vec<u8>,
-    /// The head of the previous record.
+    /// The head (tag and values) of the previous record.
     head: Option<Head>,
     /// A buffer for changed records, reused because memory that is touched for the first time is slow.
     body: Vec<u8>,
@@ -188,7 +191,8 @@ impl Retag {
         }
     }
 
-    /// Renders the tags of the records of a batch. `send` gets each new head with adjacent records: their range and number.
+    /// Renders the new tags of the records of a batch. Calls `send` with each new head, and with the range and number of the
+    /// adjacent records that get it.
     fn send(
         &mut self,
         batch: &Batch,
@@ -219,7 +223,7 @@ impl Retag {
         }
     }
 
-    /// The head with the rendered tag, or why there is none.
+    /// Returns the head with the rendered tag. The error is the reason why the tag cannot be used.
     fn turn_to(&mut self, batch: &Batch, rendered: Result<(), Missing>) -> Result<&Head, String> {
         rendered.map_err(|missing| missing.to_string())?;
         let tag = std::str::from_utf8(&self.text).map_err(|_| "the new tag is not UTF-8")?;

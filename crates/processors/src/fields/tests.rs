@@ -1,4 +1,4 @@
-//! Changed records and new tags. The changes themselves have their tests in `wire::edit`.
+//! Changed records and new tags. The tests of the individual changes are in `wire::edit`.
 
 use crate::rig::{Rig, entries, lines, problems};
 
@@ -57,7 +57,7 @@ fn a_new_tag_alone_copies_no_bytes_and_lines_stay_lines() {
     };
     assert_eq!((output.tag.as_str(), output.count), ("new.t", 2));
     assert_eq!(output.body.as_ptr(), input.body.as_ptr());
-    // Records with different tags are copied together by tag, in order.
+    // If the tags of records differ, the records are copied into one batch per tag, in order.
     let mut rig = Rig::new(&COMPONENT, r#"{"tag": "x.{.message}"}"#);
     let made = rig.run(&lines("t", "a\nb\na\n"));
     let outputs = made.ports[""].iter();

@@ -1,4 +1,4 @@
-//! Records are kept or filtered, and the others stay as they are.
+//! The processor `filter`: records that match are passed on unchanged, all others are filtered.
 
 use crate::rig::{Rig, lines, problems};
 
@@ -22,7 +22,7 @@ fn a_batch_that_matches_as_a_whole_is_not_copied() {
 }
 
 #[test]
-fn a_condition_that_cannot_be_meant_is_refused() {
+fn unusable_conditions_are_refused() {
     for (options, word) in [
         ("{}", "where"),
         (r#"{"where": {}}"#, "matches everything"),
@@ -36,7 +36,7 @@ fn a_condition_that_cannot_be_meant_is_refused() {
 }
 
 #[test]
-fn a_text_between_slashes_is_warned_of() {
+fn a_text_between_slashes_causes_a_warning() {
     let warnings = |options: &str| {
         let options = crate::rig::options(options);
         let built = build("filter", &options).unwrap();

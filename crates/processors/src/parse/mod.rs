@@ -1,4 +1,4 @@
-//! The processor `parse`: reads the text of a field and makes fields of it.
+//! The processor `parse`: parses the text of a field into separate fields.
 //!
 //! `read -> decode -> send -> keep -> read back -> [process] -> encode -> write -> settle`
 //!
@@ -97,7 +97,8 @@ impl Task for Parsing {
                 }
                 (Err(_), OnError::Keep, Encoding::Lines) => {
                     out.fail(1);
-                    // The line becomes an entry, so that it stays in one batch with its neighbours.
+                    // Parsed records are entries. The line becomes one too, because all records of an output batch have the same
+                    // encoding.
                     let _ = out.append(MAIN, None, |buffer| {
                         write_entry(buffer, batch.received, line);
                         Ok::<_, Fault>(1)

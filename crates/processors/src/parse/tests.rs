@@ -1,4 +1,4 @@
-//! Records are parsed, kept or rejected. The formats have their tests in `wire::parse`.
+//! Records are parsed, kept or rejected. The tests of the formats are in `wire::parse`.
 
 use millstream_pipeline::reject::Rejected;
 
@@ -60,7 +60,7 @@ fn unusable_options_are_refused() {
 }
 
 #[test]
-fn the_name_of_a_field_as_the_time_is_answered_with_what_to_write() {
+fn a_field_name_in_place_of_the_map_time_is_refused_with_a_hint() {
     let options = crate::rig::options("as: json\ntime: \"@timestamp\"\n");
     let problem = build("parse", &options).map(drop).unwrap_err().remove(0);
     let help = problem.help.unwrap_or_default();
@@ -69,7 +69,7 @@ fn the_name_of_a_field_as_the_time_is_answered_with_what_to_write() {
 }
 
 #[test]
-fn an_offset_is_a_time_zone_and_an_unknown_name_in_a_time_is_a_reason() {
+fn an_offset_is_a_time_zone_and_an_unknown_zone_in_a_time_rejects_the_record() {
     let options = r#"{"as": "json", "timezone": "+09:00", "time": {"format": "%F %T"}}"#;
     let mut rig = Rig::new(&COMPONENT, options);
     let made = rig.run(&lines("t", "{\"time\":\"2026-11-23 09:00:00\"}\n"));

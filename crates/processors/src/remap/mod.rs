@@ -2,8 +2,8 @@
 //!
 //! `read -> decode -> send -> keep -> read back -> [process] -> encode -> write -> settle`
 //!
-//! The language is in the crate `vrl`. Adjacent records that a program does not change are passed on as one range. The entries of
-//! all others are written straight to their place in the output.
+//! The language is in the crate `vrl`. Adjacent records that a program does not change are passed on as one range, without a copy.
+//! Changed records are written directly into the output.
 
 use std::{ops::Range, sync::Arc};
 
@@ -36,9 +36,9 @@ pub const COMPONENT: Component = Component {
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 struct Config {
-    /// Program in VRL. It sees one record as `.`, and the tag, the host and the event time as `%tag`, `%host` and `%time`.
+    /// Program in VRL. In it, `.` is the record, and `%tag`, `%host` and `%time` are the tag, the host and the event time.
     program: Option<String>,
-    /// File with the program, relative to the configuration file, in place of `program`.
+    /// Path of a file with the program, instead of `program`. A relative path starts at the directory of the configuration file.
     file: Option<String>,
     /// Handling of a record on which the program fails: `reject` (it leaves by the port `NAME.rejected`) or `keep` (it is passed on
     /// unchanged, and counted). Default: `reject`.
@@ -62,7 +62,7 @@ struct Remapper {
     program: Program,
     warnings: Vec<Problem>,
     on_error: OnError,
-    /// The program, if it is in a file.
+    /// The text of the program if it is in a file; otherwise empty.
     text: String,
 }
 
@@ -129,37 +129,38 @@ impl Processor for Remapper {
 struct Remapping {
     remap: Remap,
     on_error: OnError,
-    /// The head of the last record that was written; `None` if it was the head of the batch.
+    /// The head (tag and values) of the last record that was written, or `None` if it was the head of the batch.
     head: Option<(Moved, Head)>,
-    /// The entries of one record, until their place in the output is known.
+    /// The entries that the program made of one record, until it is known with which head they leave.
     entries: Vec<u8>,
-    /// Whether records with the head of the batch leave packed. If so, a line must become an entry to stay in its place.
+    /// Whether an entry was already written with the head of the batch. After that, a line must become an entry, too, so that the
+    /// order of the records is kept.
     is_packed: bool,
 }
 
-/// A program may make this many times the bytes of a record, or [`FREE_BYTES`] if that is more. The limit depends on the record
-/// alone, so a replay rejects the same records.
+/// The output for one record may have at most this many times the bytes of the record, or [`FREE_BYTES`] if that is more. The limit
+/// depends on the record alone, so a replay rejects the same records.
 const GROWTH_MAX: usize = 32;
 const FREE_BYTES: usize = 1 << 20;
-/// The most bytes that a program may make of a record, unless the record itself is about as large.
+/// The absolute limit for the output for one record. A larger record may still grow by [`FREE_BYTES`].
 const RECORD_BYTES_MAX: usize = 64 << 20;
 /// The largest buffer that a task holds between two batches.
 const KEPT_BYTES: usize = 1 << 20;
 
-/// The result of a program that made `written` bytes of a record of `bytes` bytes, which is a failure beyond the limits.
+/// Turns `outcome` into a failure if the `written` bytes exceed the limits for a record of `bytes` bytes.
 fn bounded(outcome: Outcome, bytes: usize, written: usize) -> Outcome {
     let largest = RECORD_BYTES_MAX.max(bytes + FREE_BYTES);
     let limit = bytes.saturating_mul(GROWTH_MAX).max(FREE_BYTES);
     let limit = limit.min(largest);
     match outcome {
         Outcome::Written(_) if written > limit => Outcome::Failed(format!(
-            "the program makes {written} bytes of its {bytes}; the limit is {limit}"
+            "the program turns {bytes} bytes into {written}; the limit is {limit}"
         )),
         outcome => outcome,
     }
 }
 
-/// A record of the batch and the result of the program. New entries are in [`Remapping::entries`].
+/// A record of the batch and the result of the program. The entries that it made are in [`Remapping::entries`].
 struct Ran {
     record: Range<usize>,
     outcome: Outcome,
@@ -210,7 +211,8 @@ impl Remapping {
         Some(Ran { record, outcome })
     }
 
-    /// Makes the head for the last run of the program, unless the previous record has the same.
+    /// Updates the head to the tag and host that the last run of the program has set. The error is the reason why they cannot be
+    /// used.
     fn turn(&mut self, batch: &Batch) -> Result<(), &'static str> {
         let moved = self.remap.moved();
         if moved == self.head.as_ref().map(|(moved, _)| moved) {
@@ -223,8 +225,8 @@ impl Remapping {
         Ok(())
     }
 
-    /// Writes `self.entries`, and then the entries of the following records (from the offset `end` of the batch) for as long as
-    /// they have the same head. Returns the first record that differs.
+    /// Writes `self.entries`, then runs the program on the following records (from the offset `end` of the batch) and writes their
+    /// entries as long as the head stays the same. Returns the first record that is not written, or `None` at the end of the batch.
     fn write(
         &mut self,
         batch: &Batch,
@@ -300,7 +302,7 @@ impl Remapping {
     }
 }
 
-/// The head of a batch, with the values that a program set.
+/// Returns the head of a batch, changed by the values that a program has set.
 fn head(batch: &Batch, moved: &Moved) -> Result<Head, &'static str> {
     let tag = match &moved.tag {
         Some(tag) if tag.is_empty() || tag.len() > TAG_BYTES_MAX => {
@@ -325,7 +327,7 @@ fn head(batch: &Batch, moved: &Moved) -> Result<Head, &'static str> {
     Ok(Head { tag, values })
 }
 
-/// The name of the value behind `%host`.
+/// The name of the batch value that `%host` stands for.
 const HOST: &str = "host";
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Programs on batches, and the places of their errors.
+//! Runs programs on batches, and checks where errors in programs are located.
 
 use millstream_pipeline::reject::Rejected;
 
@@ -6,7 +6,7 @@ use crate::rig::{Chance, EVENT, Rig, found, lines, packed, pointed, problems, si
 
 use super::*;
 
-/// A processor with this program and these further options.
+/// Returns a processor with this program and these additional options.
 fn rig(program: &str, options: &str) -> Rig {
     let program = program.replace('\n', "\n  ");
     Rig::new(&COMPONENT, &format!("program: |\n  {program}\n{options}"))
@@ -37,7 +37,7 @@ fn a_program_changes_the_fields_that_it_names() {
 }
 
 #[test]
-fn records_that_it_leaves_alone_keep_their_bytes() {
+fn records_that_a_program_does_not_change_keep_their_bytes() {
     let mut rig = rig("if .n == 1 { .n = 2 }", "");
     let batch = packed("t", &all(&[r#"{"n":3}"#, r#"{"n":4}"#]));
     let made = rig.run(&batch);
@@ -57,7 +57,7 @@ fn records_that_it_leaves_alone_keep_their_bytes() {
 }
 
 #[test]
-fn lines_become_entries_from_the_first_changed_one() {
+fn lines_become_entries_after_the_first_changed_line() {
     let mut rig = rig(
         "if .message == \"b\" { .n = 1 }\nif .message == \"x\" { abort }",
         "",
@@ -101,7 +101,7 @@ fn abort_drops_the_record() {
 }
 
 #[test]
-fn a_record_on_which_it_fails_is_rejected_with_the_reason_or_kept_in_its_place() {
+fn a_record_on_which_the_program_fails_is_rejected_or_kept_in_its_place() {
     let program = ".n = 1\n.v = parse_json!(.v)";
     let records = all(&[r#"{"v":"1"}"#, r#"{"v":"{"}"#, r#"{"v":"2"}"#]);
     let made = rig(program, "").run(&packed("t", &records));
@@ -124,7 +124,7 @@ fn a_record_on_which_it_fails_is_rejected_with_the_reason_or_kept_in_its_place()
     assert_eq!(made.lines(""), ["a", "b"]);
 }
 
-/// The tags, the hosts and the records of what leaves.
+/// Returns the tag, the host and the number of records of each output batch.
 fn heads(made: &crate::rig::Made) -> Vec<(String, Option<String>, u32)> {
     let head = |batch: &Batch| {
         let host = batch.values.get("host").map(str::to_owned);
@@ -172,7 +172,7 @@ fn tag_host_and_time_can_be_set() {
 }
 
 #[test]
-fn a_new_time_is_that_of_the_entry() {
+fn a_new_time_becomes_the_time_of_the_entry() {
     let program = "%time = parse_timestamp!(.at, \"%F %T\")";
     let zones = [
         ("", 1_782_907_200),
@@ -193,7 +193,7 @@ fn a_new_time_is_that_of_the_entry() {
 }
 
 #[test]
-fn a_host_that_is_removed_is_no_value_any_more() {
+fn a_removed_host_is_no_longer_a_value_of_the_batch() {
     let mut batch = packed("t", &all(&["{}"]));
     let mut values = Values::new();
     values.set("host", "h");
@@ -219,7 +219,7 @@ fn a_tag_that_no_batch_can_have_is_a_failure() {
     assert!(rejected.reason.contains("longer than 8192 bytes"));
 }
 
-/// Programs of which each touches another part of what a task does.
+/// Each of these programs exercises a different part of a task.
 const PROGRAMS: [&str; 6] = [
     "if .n == 1 { .m = 2 }",
     "if .n == 1 { abort }\nif .n == 2 { %tag = \"two\" }\nif .n == 3 { .m = to_int!(.s) }",
@@ -250,7 +250,7 @@ fn any_split_of_the_input_gives_the_same_records() {
         };
         let mut rig = rig(program, on_error);
         let together = rig.run(&batch);
-        // A line that was passed on is the record of its entry.
+        // A line that was passed on unchanged is compared as the entry that it stands for.
         let of_tag = |made: &crate::rig::Made, tag: &str| -> Vec<String> {
             let batches = made.ports[""]
                 .iter()
@@ -274,7 +274,7 @@ fn any_split_of_the_input_gives_the_same_records() {
             counts.rejected += made.counts.rejected;
             counts.failed += made.counts.failed;
         }
-        // Hosts divide the records of a tag into batches, so only their order within one is stated.
+        // Records of one tag but different hosts are in different batches, so their order across batches is not compared.
         let mut expected = ["t", "two"].map(|tag| of_tag(&together, tag));
         if program.contains("%host") {
             expected
@@ -287,7 +287,7 @@ fn any_split_of_the_input_gives_the_same_records() {
     }
 }
 
-/// The place of the first error of `options`.
+/// Returns the line, the column and the text of the first error of `options`.
 fn first(options: &str) -> (u32, u32, String) {
     pointed(&found(&COMPONENT, options)[0])
 }
@@ -345,7 +345,7 @@ fn a_program_in_a_file_runs() {
 }
 
 #[test]
-fn options_that_cannot_be_meant_are_refused() {
+fn unusable_options_are_refused() {
     for (options, word) in [
         ("{}", "there is no program"),
         ("{ program: .a = 1, file: p.vrl }", "there are two programs"),
@@ -364,7 +364,7 @@ fn options_that_cannot_be_meant_are_refused() {
 }
 
 #[test]
-fn a_value_that_nothing_uses_is_a_warning_at_its_place() {
+fn an_unused_value_causes_a_warning_at_its_location() {
     let rig = rig(".a = 1\nupcase(\"x\")\n.b = 3", "");
     let warnings = rig.warnings();
     assert_eq!(warnings.len(), 1);
@@ -374,7 +374,7 @@ fn a_value_that_nothing_uses_is_a_warning_at_its_place() {
 }
 
 #[test]
-fn the_functions_that_the_manual_calls_refused_are_refused() {
+fn functions_that_the_manual_lists_as_refused_are_refused() {
     let manual = include_str!("README.md");
     let (_, part) = manual.split_once("## Functions that are refused").unwrap();
     let part = part.split("\n## ").next().unwrap();

@@ -2,7 +2,8 @@
 //!
 //! `read -> decode -> send -> keep -> read back -> [process] -> encode -> write -> settle`
 //!
-//! One walk over a record answers all conditions that are maps. Adjacent records of a route leave as one range.
+//! Consecutive conditions that are maps are evaluated together, in one pass over the record. Adjacent records that take the same
+//! route are passed on as one range, without a copy.
 
 use std::sync::Arc;
 
@@ -39,8 +40,9 @@ const RESERVED: [&str; 2] = [REST, "rejected"];
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Config {
-    /// Routes by name, each with its condition: `{ errors: { where: { .level: [error, fatal] } } }`. The first one that matches takes the
-    /// record, in the order of the file; it leaves by the port `NAME.ROUTE`. A record that matches none leaves by `NAME.rest`.
+    /// Routes by name, each with its condition: `{ errors: { where: { .level: [error, fatal] } } }`. A record leaves by the port
+    /// `NAME.ROUTE` of the first route, in the order of the file, whose condition it matches. A record that matches none leaves by
+    /// `NAME.rest`.
     routes: std::collections::BTreeMap<String, Route>,
     /// Time zone of times without a zone, in conditions in VRL. Default: the top-level `timezone`.
     timezone: Option<String>,
@@ -65,7 +67,7 @@ fn build(_name: &str, options: &Node) -> Checked<Arc<dyn Processor>> {
         mut routes,
         timezone,
     } = options.read()?;
-    // The map of the options has lost the order of the file.
+    // `routes` is sorted by name, so the order of the file is taken from `options`.
     let names: Vec<_> = options
         .get("routes")
         .map(Node::entries)
@@ -125,7 +127,7 @@ impl Processor for Router {
 }
 
 struct Routing {
-    /// The number of the port `rest`.
+    /// The index of the port `rest`.
     rest: usize,
     decider: Decider,
 }

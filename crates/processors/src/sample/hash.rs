@@ -1,5 +1,5 @@
-//! The hash that decides about records. It is the same on every machine and in every version, because a replay after an upgrade
-//! must decide as before.
+//! The hash that decides which records are kept. It is the same on every machine and in every version, because a replay after an
+//! upgrade must keep the same records.
 //!
 //! Words of eight bytes are multiplied in pairs to 128 bits and folded, as in wyhash and foldhash. The hash does not protect
 //! against a sender that chooses its records: such a sender can choose which of them are kept.
@@ -13,7 +13,7 @@ const FACTOR: u64 = 0x1319_8a2e_0370_7345;
 pub(super) struct Hash(u64);
 
 impl Hash {
-    /// The hash of no input.
+    /// Starts a hash without input.
     pub(super) fn new() -> Self {
         Self(START)
     }
@@ -48,7 +48,7 @@ impl Hash {
         Self(fold(self.0 ^ number, FACTOR))
     }
 
-    /// A 64-bit number that is evenly distributed.
+    /// Returns the hash: a 64-bit number that is evenly distributed.
     #[inline]
     pub(super) fn finish(self) -> u64 {
         fold(self.0 ^ START, FACTOR)
@@ -66,7 +66,8 @@ fn words(block: &[u8; 32]) -> [u64; 4] {
     all
 }
 
-/// The two halves of the product, combined. A factor of 0 would erase the other one, so the first factor is mixed in again.
+/// Multiplies two numbers and combines the halves of the product. A factor of 0 would erase the other one, so `a` is mixed in
+/// again.
 #[inline]
 fn fold(a: u64, b: u64) -> u64 {
     let product = u128::from(a) * u128::from(b);
@@ -107,7 +108,7 @@ mod tests {
             for n in 0..records {
                 buckets[(hashes(n) >> 58) as usize] += 1;
             }
-            // 1000 in each with a deviation of 32.
+            // Each bucket should have 1000 records, with a standard deviation of 32.
             assert!(
                 buckets.iter().all(|count| (840..1160).contains(count)),
                 "{buckets:?}"
@@ -124,7 +125,7 @@ mod tests {
                 let mut other = text.clone();
                 other[bit / 8] ^= 1 << (bit % 8);
                 let changed = (hash(&text) ^ hash(&other)).count_ones();
-                // 32 with a deviation of 4.
+                // 32 bits should change, with a standard deviation of 4.
                 assert!(
                     (10..=54).contains(&changed),
                     "bit {bit} of {length} bytes: {changed}"
@@ -134,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn the_borders_between_pieces_count() {
+    fn the_boundaries_between_pieces_change_the_hash() {
         let pieces =
             |a: &str, b: &str| Hash::new().bytes(a.as_bytes()).bytes(b.as_bytes()).finish();
         assert_ne!(pieces("ab", "c"), pieces("a", "bc"));

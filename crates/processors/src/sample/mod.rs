@@ -46,13 +46,15 @@ pub const COMPONENT: Component = Component {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Config {
-    /// Keeps one record in this number, on average: `every: 10` is `ratio: 0.1`. Exactly one of the two must be given.
+    /// Keeps one in this many records, on average: `every: 10` is the same as `ratio: 0.1`. Set exactly one of `every` and `ratio`.
     every: Option<u64>,
-    /// The part of the records to keep, from 0 to 1.
+    /// The fraction of the records to keep: greater than 0, and at most 1.
     ratio: Option<f64>,
-    /// Template such as `"{.trace_id}"`: all records with the same text are kept, or none of them. Default: each record is decided alone.
+    /// Template such as `"{.trace_id}"`: of all records with the same text, either all or none are kept. Default: each record is
+    /// decided independently.
     key: Option<Template>,
-    /// Condition of the records that are sampled, such as `{ .level: [debug, info] }`, or a text in VRL. All others are kept. Default: all are sampled.
+    /// Condition of the records that are sampled, such as `{ .level: [debug, info] }`, or a text in VRL. All other records are
+    /// kept. Default: all records are sampled.
     #[serde(rename = "where")]
     condition: Option<Where>,
     /// Time zone of strftime fields in `key`, and of times without a zone in a condition in VRL. Default: the top-level `timezone`.
@@ -94,7 +96,7 @@ fn build(name: &str, options: &Node) -> Checked<Arc<dyn Processor>> {
         } else {
             ".user"
         };
-        let help = format!("a field stands in braces: `\"{{{field}}}\"`");
+        let help = format!("write a field in braces: `\"{{{field}}}\"`");
         problems.push(options.problem_at("key", message).help(help));
     }
     let timezone = config.timezone.as_deref();
@@ -139,13 +141,13 @@ impl Processor for Sample {
     }
 }
 
-/// Decides by hashes.
+/// Decides which records to keep, by their hashes.
 #[derive(Clone, Debug)]
 struct Sampler {
-    /// The highest hash of a record that is kept.
+    /// Records whose hash is at most this are kept.
     highest: u64,
-    /// The start of the hashes of records. It differs from node to node, so that a second sampling node keeps only a part of what
-    /// the first one kept.
+    /// The initial state of the hashes of records. It differs from node to node. Otherwise a second sampling node would keep
+    /// everything that the first one kept.
     seed: Hash,
 }
 
@@ -208,7 +210,7 @@ impl Sampler {
         hash.finish() <= self.highest
     }
 
-    /// Decides by the key. The decision is the same in every node and on every machine.
+    /// Decides by the key. The same key gives the same decision in every node and on every machine.
     fn keeps_key(
         &self,
         key: &mut Renderer,

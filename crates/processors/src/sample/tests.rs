@@ -1,4 +1,4 @@
-//! The part that is kept, and what it depends on.
+//! How many records are kept, and what the decision depends on.
 
 use millstream_wire::msgpack::{write_array_len, write_map_len, write_str, write_uint};
 
@@ -6,13 +6,13 @@ use crate::rig::{Rig, entries, lines, problems};
 
 use super::*;
 
-/// Lines with numbers.
+/// A batch of lines, each with its number.
 fn numbers(range: Range<usize>) -> Batch {
     let text: String = range.map(|n| format!("line {n}\n")).collect();
     lines("t", &text)
 }
 
-/// Packed records with a user each.
+/// A batch of packed records, one for each user.
 fn users(users: &[&str]) -> Batch {
     let mut body = Vec::new();
     for (n, user) in users.iter().enumerate() {
@@ -54,7 +54,7 @@ fn about_the_wanted_part_is_kept_in_order() {
 }
 
 #[test]
-fn the_bounds_of_batches_and_earlier_records_do_not_matter() {
+fn the_boundaries_of_batches_and_earlier_records_do_not_matter() {
     let whole = rig(r#"{"every": 3}"#).run(&numbers(0..1000)).lines("");
     let mut other = rig(r#"{"every": 3}"#);
     other.run(&numbers(5000..5007));
@@ -66,7 +66,7 @@ fn the_bounds_of_batches_and_earlier_records_do_not_matter() {
 }
 
 #[test]
-fn all_records_of_a_key_have_the_same_fate_and_those_without_are_rejected() {
+fn records_with_one_key_are_kept_or_dropped_together_and_those_without_a_key_are_rejected() {
     let names: Vec<String> = (0..2000).map(|n| format!("u{}", n % 100)).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let made = rig(r#"{"every": 2, "key": "{.user}"}"#).run(&users(&names));
