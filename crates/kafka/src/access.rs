@@ -65,7 +65,7 @@ pub struct TlsBlock {
     /// File with the key of the client's certificate.
     #[serde(default)]
     pub key: Option<String>,
-    /// Verification of the broker's certificate and name.
+    /// Whether the broker's certificate and name are verified.
     #[serde(default = "yes")]
     pub verify: bool,
 }

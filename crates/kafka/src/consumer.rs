@@ -26,7 +26,7 @@ pub trait Consumer: Send {
     /// The identity of the cluster.
     fn cluster(&mut self, timeout: Duration) -> Result<String, Error>;
 
-    /// The group's committed offsets: where each partition continues; `None` if there is none.
+    /// The group's committed offset of each partition, at which reading continues; `None` if there is none.
     fn committed(
         &mut self,
         partitions: &[Partition],
@@ -36,7 +36,7 @@ pub trait Consumer: Send {
     /// The first offset of a partition, and the one after its last.
     fn bounds(&mut self, partition: &Partition, timeout: Duration) -> Result<(u64, u64), Error>;
 
-    /// The first offset at or after a time (milliseconds since 1970); the end if all are older.
+    /// The offset of the first record at or after a time (milliseconds since 1970); the one after the last record if all are older.
     fn offset_at(
         &mut self,
         partition: &Partition,
@@ -50,15 +50,15 @@ pub trait Consumer: Send {
     /// Releases partitions that the group has revoked. The group assigns the next ones after this.
     fn unassign(&mut self, partitions: &[Partition]) -> Result<(), Error>;
 
-    /// Waits up to `wait` for records or events. Passes records to `take` one after the other, until it returns
-    /// [`Take::Enough`] or none is ready.
+    /// Waits up to `wait` for records or events. Passes records to `take` one after the other, until `take` returns
+    /// [`Taken::Enough`] or no more records are ready.
     fn poll(
         &mut self,
         wait: Duration,
         take: &mut dyn FnMut(Incoming<'_>) -> Taken,
     ) -> Result<Polled, Error>;
 
-    /// Commits where each partition continues; waits for the broker if `wait`.
+    /// Commits the offset at which each partition continues. `wait`: waits for the broker's answer.
     fn commit(&mut self, offsets: &[(Partition, u64)], wait: bool) -> Result<(), Error>;
 
     /// Pauses or resumes the delivery of records; [`Consumer::poll`] still serves everything else.
@@ -71,12 +71,12 @@ pub trait Consumer: Send {
     fn complaint(&mut self) -> Option<String>;
 }
 
-/// Whether there is room for more.
+/// Whether the caller of [`Consumer::poll`] can take more records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Taken {
-    /// There is room.
+    /// It can take more.
     More,
-    /// There is no room.
+    /// It cannot take more now.
     Enough,
 }
 

@@ -19,15 +19,15 @@ pub enum Kind {
     Abort,
     /// The client is unusable: create a new one.
     Fatal,
-    /// Another producer has the same transactional id (or the broker gave this one up after `transaction.timeout.ms`).
+    /// Another producer has the same transactional id (or the broker aborted the transaction after `transaction.timeout.ms`).
     Fenced,
     /// The record, or its batch, is larger than the topic accepts.
     TooLarge,
     /// The broker refuses because of permissions, a name or a policy, until an operator changes something.
     Refused,
-    /// The broker will never accept this record or another one of its batch because of its content (no key in a
-    /// compacted topic, a time too far in the future). It is this one if the broker reports the bad records, so that
-    /// the others are [`Kind::Neighbour`], or if it was alone in its batch.
+    /// The broker will never accept this record, or another one of its batch, because of its content (no key in a
+    /// compacted topic, a time too far in the future). This record is the bad one if it was alone in its batch, or if
+    /// the broker names the bad records: the other ones are then [`Kind::Neighbour`].
     Suspect,
     /// The record is fine, but another one of its batch was rejected, and the whole batch with it.
     Neighbour,

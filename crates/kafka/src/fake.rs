@@ -1,5 +1,5 @@
-//! A broker in memory, for tests: what was written can be read, transactions are atomic, and it fails when a test says
-//! so.
+//! A broker in memory, for tests: written records can be read, transactions are atomic, and operations fail when a test
+//! asks for it.
 
 mod reader;
 
@@ -38,16 +38,16 @@ pub struct Broker(Arc<Mutex<Cluster>>);
 /// A test's reaction to a fault.
 type OnFault = Box<dyn FnOnce(&Broker) + Send>;
 
-/// Runs when a producer takes over; an error fails the takeover.
+/// Runs when a producer calls `init`; an error fails the call.
 type OnInit = Box<dyn FnOnce(&Broker) -> Result<(), Error> + Send>;
 
-/// Which values the broker rejects permanently, and whether it reports them.
+/// Which values the broker rejects permanently, and whether it names the bad records.
 struct Verdict {
     bad: fn(&[u8]) -> bool,
     named: bool,
 }
 
-/// Faults to come, in order.
+/// The errors of the next operations, in order.
 type Faults = VecDeque<Error>;
 
 #[derive(Default)]
@@ -69,9 +69,9 @@ struct Cluster {
     /// The broker does not answer: records stay in flight.
     away: bool,
     record_max: Option<usize>,
-    /// Questions for a record limit that fail before they are answered.
+    /// Errors for the next requests for a topic's record limit.
     limit_faults: Faults,
-    /// Whether questions for committed offsets fail, and how often they were asked.
+    /// Whether requests for committed offsets fail, and how many requests there were.
     offsets_away: bool,
     offsets_asked: usize,
     producers: Vec<ProducerOptions>,
@@ -116,18 +116,18 @@ impl Broker {
         self.state().record_faults.push_back(error);
     }
 
-    /// The next question for the record limit of a topic fails with this error.
+    /// The next request for the record limit of a topic fails with this error.
     pub fn fail_limit(&self, kind: Kind) {
         let error = Error::new(kind, "the test wants it");
         self.state().limit_faults.push_back(error);
     }
 
-    /// Refuses all questions for committed offsets at once.
+    /// Fails all requests for committed offsets immediately.
     pub fn refuse_offsets(&self) {
         self.state().offsets_away = true;
     }
 
-    /// How often consumers asked for committed offsets.
+    /// How often consumers requested committed offsets.
     pub fn offsets_asked(&self) -> usize {
         self.state().offsets_asked
     }
@@ -137,24 +137,24 @@ impl Broker {
         self.state().on_fault = Some(Box::new(act));
     }
 
-    /// Runs `act` before the next producer takes over. Each call adds one.
+    /// Runs `act` at the next `init` of a producer, before it takes effect. Each call adds an action for one more `init`.
     pub fn on_init(&self, act: impl FnOnce(&Broker) -> Result<(), Error> + Send + 'static) {
         self.state().on_inits.push_back(Box::new(act));
     }
 
-    /// Permanently rejects batches that contain a value for which `bad` is true. With `named`, the error tells which records
-    /// are bad, as current Kafka does; without it the whole batch fails, as with older brokers. Records passed in one call are a
-    /// batch, up to `batch.num.messages`.
+    /// Permanently rejects batches that contain a value for which `bad` is true. With `named`, the error names the bad records,
+    /// as current Kafka does; without it the whole batch fails, as with older brokers. Records passed in one call are a batch,
+    /// up to `batch_records` of the producer's options.
     pub fn refuse(&self, named: bool, bad: fn(&[u8]) -> bool) {
         self.state().verdict = Some(Verdict { bad, named });
     }
 
-    /// Stops or resumes answering records.
+    /// Stops or resumes acknowledging records.
     pub fn set_away(&self, away: bool) {
         self.state().away = away;
     }
 
-    /// Rejects batches that are above this size because of a single record.
+    /// Rejects records that are larger than this.
     pub fn set_record_max(&self, bytes: usize) {
         self.state().record_max = Some(bytes);
     }
@@ -178,7 +178,7 @@ impl Broker {
             .collect()
     }
 
-    /// Adds a decision of the group.
+    /// Adds a decision of the consumer group, for one of the next polls.
     pub fn rebalance(&self, decided: Polled) {
         self.state().rebalances.push_back(decided);
     }

@@ -5,7 +5,7 @@
 //! librdkafka (`client`), with the feature `librdkafka`. The feature `fake` adds a broker in memory for unit tests.
 //!
 //! No record handed to a producer is lost silently: it is acknowledged, or it is among [`Producer::take_failed`]. Every call may
-//! block, so use it on a thread that may. Sink and source decide how to handle a failure.
+//! block, so use it on a thread that may block. Sink and source decide how to handle a failure.
 
 mod access;
 #[cfg(feature = "librdkafka")]
@@ -70,7 +70,7 @@ impl Connect for Client {
 
     #[cfg(not(feature = "librdkafka"))]
     fn consumer(&self, _: &Settings) -> Result<Box<dyn Consumer>, Error> {
-        let text = "this program was built without what reads from Kafka; install libssl-dev, zlib1g-dev and pkg-config and \
+        let text = "this program was built without the Kafka consumer; install libssl-dev, zlib1g-dev and pkg-config and \
                     build it with `cargo build --release --features millstream/kafka`";
         Err(Error::new(Kind::Refused, text))
     }

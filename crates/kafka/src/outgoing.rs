@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-/// Records to send, in order. It is filled, handed to a producer, and cleared for reuse.
+/// Records to send, in order. It is filled, passed to a producer, and cleared for reuse.
 #[derive(Debug, Default)]
 pub struct Outgoing {
     /// Keys, values and header values.
@@ -13,7 +13,7 @@ pub struct Outgoing {
     pub topics: Vec<String>,
     /// The names of headers, in the order of each record's values.
     pub header_names: Vec<String>,
-    /// Header values: for every record one per name, or none at all.
+    /// Header values of all records: one for each header name of each record.
     pub headers: Vec<Range<usize>>,
 }
 

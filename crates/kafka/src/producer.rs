@@ -19,7 +19,7 @@ pub struct ProducerOptions {
     pub transactional_id: Option<String>,
     /// The age at which the coordinator aborts an open transaction.
     pub transaction_timeout: Duration,
-    /// The partition of a key.
+    /// How a key chooses its partition.
     pub partitioner: Partitioner,
     /// Compression of batches.
     pub compression: Compression,
@@ -31,7 +31,7 @@ pub struct ProducerOptions {
     pub batch_records: usize,
     /// How long the first record of a batch waits for more.
     pub linger: Duration,
-    /// The most bytes of accepted records without an outcome.
+    /// The most bytes of accepted records that are neither acknowledged nor failed.
     pub buffer_bytes: usize,
 }
 
@@ -66,11 +66,11 @@ impl ProducerOptions {
 /// Writes records to Kafka: idempotent, and in transactions if it has a transactional id. It belongs to one thread, which
 /// it may block.
 pub trait Producer: Send {
-    /// To be called first if there is a transactional id: ends the open transaction of an earlier producer with the same id, and
+    /// To be called first if there is a transactional id: aborts the open transaction of an earlier producer with the same id, and
     /// fences that producer. May be called again after [`Kind::Again`](crate::Kind::Again).
     fn init(&mut self, timeout: Duration) -> Result<(), Error>;
 
-    /// The text that was committed last in `store`; `None` if there is none. An open transaction has no effect on it.
+    /// The text that was committed last in `store`; `None` if there is none. An open transaction has no effect on the result.
     fn committed(&mut self, store: &Store, timeout: Duration) -> Result<Option<String>, Error>;
 
     /// Begins a transaction.
@@ -79,14 +79,14 @@ pub trait Producer: Send {
     /// Accepts records from index `from` on, until the queue is full or a record is refused. Never blocks.
     fn send(&mut self, outgoing: &Outgoing, from: usize) -> Sent;
 
-    /// Lets the client report progress, for up to `wait`.
+    /// Waits up to `wait` until a record is acknowledged or fails.
     fn serve(&mut self, wait: Duration);
 
     /// Sends everything without lingering, and waits until nothing is in flight, up to `wait`.
     fn flush(&mut self, wait: Duration);
 
-    /// Accepted records without an outcome. When it is 0, every record was acknowledged or is among
-    /// [`Producer::take_failed`].
+    /// The number of accepted records that are neither acknowledged nor failed. When it is 0, every record was acknowledged or is
+    /// among [`Producer::take_failed`].
     fn in_flight(&self) -> usize;
 
     /// Records that have failed since the last call. The client has already retried those for which a retry can help.

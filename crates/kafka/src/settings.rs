@@ -1,6 +1,6 @@
 //! The settings of a consumer: brokers, security, and properties by name.
 //!
-//! The names are those of librdkafka's CONFIGURATION.md, which follow Kafka's own where both have one.
+//! The names are those of librdkafka's CONFIGURATION.md, which equal Kafka's own names if Kafka has the same property.
 
 use std::fmt;
 

@@ -274,7 +274,7 @@ impl Consumer for Librdkafka {
     }
 
     fn close(&mut self) {
-        // Closing revokes all partitions; these decisions are accepted at once.
+        // Closing revokes all partitions. With `leaving`, these decisions are accepted immediately.
         self.consumer.context().heard().leaving = true;
         self.consumer.unsubscribe();
     }

@@ -22,7 +22,7 @@ pub(super) struct Heard {
     pub(super) complaint: Option<String>,
     /// Decisions of the group: true = assigned, false = revoked.
     pub(super) rebalances: Vec<(bool, Vec<Partition>)>,
-    /// The consumer is leaving: decisions of the group are accepted at once, because its end waits for that.
+    /// The consumer is leaving: decisions of the group are accepted immediately, because librdkafka waits for that before it ends.
     pub(super) leaving: bool,
 }
 

@@ -1,4 +1,4 @@
-//! librdkafka behind [`Consumer`](crate::Consumer): `consumer` reads, `context` receives the client's events.
+//! Implements [`Consumer`](crate::Consumer) with librdkafka: `consumer` reads, `context` receives the client's events.
 
 mod consumer;
 mod context;
@@ -25,7 +25,7 @@ fn unfit(error: &KafkaError) -> Error {
     Error::new(Kind::Settings, error.to_string())
 }
 
-/// The reaction to an error code.
+/// How to handle an error code.
 fn kind(code: RDKafkaErrorCode) -> Kind {
     use RDKafkaErrorCode as Code;
     match code {

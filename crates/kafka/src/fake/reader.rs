@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, thread, time::Duration};
 use super::{Broker, Kept};
 use crate::{Consumer, Error, Incoming, Kind, Partition, Polled, Taken, Topics};
 
-/// Topics have one partition each, number 0.
+/// The consumer. Each topic has one partition, number 0.
 pub(super) struct Reader {
     broker: Broker,
     next: BTreeMap<Partition, u64>,

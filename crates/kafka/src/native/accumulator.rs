@@ -1,10 +1,11 @@
-//! Holds the accepted records without an outcome, in batches by partition. The sink's thread appends, the producer's thread sends.
+//! Holds the accepted records that are neither acknowledged nor failed, in batches by partition. The sink's thread appends records,
+//! the producer's thread sends batches.
 //!
 //! `read -> decode -> send -> keep -> read back -> process -> [encode] -> write -> settle`
 //!
 //! A record is in one batch or one staging list until it is acknowledged or reported as failed. The batches of a partition are sent
-//! in order and one at a time: so a rejected batch leaves no gap in the sequence numbers, and a batch without an answer is retried
-//! with its own numbers. Records of a topic whose partitions are not known yet are staged.
+//! in order and one at a time. So a rejected batch leaves no gap in the sequence numbers, and a batch without an answer is retried
+//! with the same numbers. Records of a topic whose partitions are not known yet are staged.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -21,7 +22,7 @@ use super::{
 };
 use crate::{Error, Failed, Kind, Outgoing, ProducerOptions, Record};
 
-/// The accumulator as both threads share it.
+/// The accumulator, shared by both threads.
 pub(super) struct SharedAccumulator {
     state: Mutex<Accumulator>,
     /// Wakes the sink's thread: a record has its outcome.
@@ -56,8 +57,8 @@ pub(super) struct Accumulator {
     linger: Duration,
     partitioner: super::partitioner::Partitioner,
     transactional: bool,
-    /// Topics with partitions are never removed, because their sequence numbers must not restart. The cluster holds these, too. A topic
-    /// that does not exist is evicted with its records, so that the names that peers send cannot grow memory.
+    /// Topics with partitions are never removed, because their sequence numbers must not restart. The cluster limits their number. A
+    /// topic that does not exist is evicted with its records. Otherwise names sent by peers could fill the memory.
     pub(super) topics: Vec<Topic>,
     by_name: HashMap<String, usize>,
     /// The indexes of evicted topics, for reuse.
@@ -66,9 +67,9 @@ pub(super) struct Accumulator {
     pub(super) active: BTreeSet<Place>,
     /// The topics with records and without known partitions.
     pub(super) wanting: BTreeSet<usize>,
-    /// The coordinator's knowledge of the open transaction.
+    /// The state of the open transaction at its coordinators.
     pub(super) registered: Registered,
-    /// Accepted records without an outcome, and their bytes.
+    /// Number and bytes of the accepted records that are neither acknowledged nor failed.
     pub(super) records: usize,
     bytes: usize,
     pub(super) failed: Vec<Failed>,
@@ -86,14 +87,14 @@ pub(super) struct Accumulator {
     serial: u64,
 }
 
-/// The coordinator's knowledge of the open transaction.
+/// The state of the open transaction at its coordinators.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Registered {
-    /// At least one partition.
+    /// At least one partition was added.
     pub(super) partitions: bool,
-    /// The consumer group.
+    /// The consumer group was added.
     pub(super) group: bool,
-    /// The position; known to the group's coordinator.
+    /// The position was stored at the group's coordinator.
     pub(super) position: bool,
 }
 
@@ -154,7 +155,7 @@ impl Accumulator {
         place
     }
 
-    /// Evicts a topic without partitions and records.
+    /// Evicts a topic that has neither partitions nor records.
     fn evict(&mut self, topic: usize) {
         let Some(found) = self.topics.get_mut(topic) else {
             return;
@@ -345,12 +346,12 @@ impl Accumulator {
         self.active = active;
     }
 
-    /// Closes the open batch of a partition if it is due; otherwise returns when it will be.
+    /// Closes the open batch of a partition if it is due; otherwise returns when it will be due. `None`: no batch is open now.
     pub(super) fn close_overdue(&mut self, place: Place, now: Instant) -> Option<Instant> {
         let (linger, pressed) = (self.linger, self.bytes >= self.buffer_bytes / 2);
         let partition = self.partition(place)?;
         let due = partition.open.as_ref()?.since + linger;
-        // `pressed`: half of the buffer is taken, so the sink may wait for room, and the batch leaves before its linger is over.
+        // `pressed`: half of the buffer is used, so the sink may wait for space. The batch is sent before its linger is over.
         if due <= now || (pressed && partition.ready.is_empty()) {
             partition.close();
             if self
@@ -375,7 +376,7 @@ impl Accumulator {
         }
     }
 
-    /// Restarts the sequence numbers, for a new identity.
+    /// Restarts the sequence numbers, for a new identity (id and epoch) of the producer.
     pub(super) fn renumber(&mut self) {
         for partition in self
             .topics
@@ -399,7 +400,7 @@ impl Accumulator {
         }
     }
 
-    /// The partition of the batch in flight, unless the batch was taken back.
+    /// The partition of the batch in flight; `None` if the batch has failed in the meantime.
     fn in_flight(&mut self, place: Place, serial: u64) -> Option<&mut Partition> {
         let partition = self.partition(place)?;
         let first = partition.ready.front()?;
@@ -419,7 +420,7 @@ impl Accumulator {
         partition.ready.front_mut()?.builder.take()
     }
 
-    /// Stores the sealed form of the batch in flight.
+    /// Stores the sealed bytes of the batch in flight.
     pub(super) fn sealed(&mut self, place: Place, serial: u64, sealed: Arc<Vec<u8>>) {
         let partition = self.in_flight(place, serial);
         if let Some(first) = partition.and_then(|partition| partition.ready.front_mut()) {
@@ -447,8 +448,8 @@ impl Accumulator {
         }
     }
 
-    /// Fails the batch in flight. `error` gives the error of the record at an index; `refused` says that the broker
-    /// stored none of the batch.
+    /// Fails the batch in flight. `error` returns the error of the record at an index. `refused`: the broker stored no
+    /// record of the batch.
     pub(super) fn fail(
         &mut self,
         place: Place,
@@ -571,6 +572,6 @@ impl Accumulator {
 
 /// The error for a batch that has waited longer than it may.
 pub(super) fn waited_too_long(wait: Duration) -> Error {
-    let text = format!("no broker has taken it within {} s", wait.as_secs());
+    let text = format!("no broker accepted it within {} s", wait.as_secs());
     Error::new(Kind::Again, text)
 }

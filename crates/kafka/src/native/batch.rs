@@ -1,4 +1,4 @@
-//! A batch of records in the format of brokers: Kafka's record batch, version 2 of the message format.
+//! A batch of records in the format that brokers store: Kafka's record batch, version 2 of the message format.
 //!
 //! `read -> decode -> send -> keep -> read back -> process -> [encode] -> write -> settle`
 //!
@@ -131,7 +131,7 @@ impl Builder {
         self.count += 1;
     }
 
-    /// Seals the batch. Returns the batch as it is sent, and the buffer if the batch is not in it.
+    /// Seals the batch. Returns the batch as it is sent and, if it was compressed, the old buffer for reuse.
     ///
     /// # Errors
     ///
@@ -170,7 +170,7 @@ impl Builder {
             place.copy_from_slice(&head);
         }
         let summed = out.get(SUMMED..).unwrap_or_default();
-        // The algorithm's 32 bits in a u64.
+        // The library returns the 32 bits of the checksum in a u64.
         let sum = checksum(CrcAlgorithm::Crc32Iscsi, summed) as u32;
         if let Some(place) = out.get_mut(SUMMED - 4..SUMMED) {
             place.copy_from_slice(&sum.to_be_bytes());
@@ -194,7 +194,7 @@ fn put(out: &mut Vec<u8>, bytes: &[u8]) {
     out.extend_from_slice(bytes);
 }
 
-/// The encoded size of a byte string with its length.
+/// The encoded size of a byte string of this length, including the length itself.
 fn sized(length: usize) -> usize {
     width(signed(length)) + length
 }
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn the_reserved_room_always_holds_the_record() {
+    fn a_record_never_takes_more_bytes_than_were_reserved_for_it() {
         let long = vec![b'x'; 20_000];
         let headers: &[(&[u8], &[u8])] = &[(b"name", &long), (b"", b"")];
         for key in [None, Some(&long[..]), Some(b"")] {

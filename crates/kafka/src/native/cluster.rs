@@ -38,7 +38,7 @@ pub(super) struct Cluster {
     controller: Cell<i32>,
     links: RefCell<HashMap<String, Rc<Mutex<Link>>>>,
     coordinators: RefCell<HashMap<(Coordinates, String), String>>,
-    /// The next broker for requests that any broker can answer.
+    /// Which broker receives the next request that any broker can answer.
     turn: Cell<usize>,
 }
 
@@ -106,7 +106,7 @@ impl Cluster {
         self.at(&address).await
     }
 
-    /// The connection to the next broker, round robin.
+    /// The connection to the broker whose turn it is, in round robin.
     pub(super) async fn any(&self) -> Result<Rc<Connection>, Fault> {
         let mut all: Vec<String> = self.brokers.borrow().values().cloned().collect();
         all.sort_unstable();

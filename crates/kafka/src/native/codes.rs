@@ -18,7 +18,7 @@ pub(super) enum Todo {
     Retry,
     /// Retry elsewhere: the leader or the coordinator has moved.
     Seek,
-    /// Permanent.
+    /// The failure is permanent.
     Fail(Kind),
 }
 
@@ -91,7 +91,7 @@ const TABLE: &[(i16, &str, Todo)] = &[
     (120, "TRANSACTION_ABORTABLE", Todo::Fail(Kind::Abort)),
 ];
 
-/// How to handle a code. Unknown codes are fatal for this client; a new one retries.
+/// How to handle a code. An unknown code fails the request; a new attempt may help ([`Kind::Again`]).
 pub(super) fn todo(code: i16) -> Todo {
     let found = TABLE.iter().find(|(known, _, _)| *known == code);
     found.map_or(Todo::Fail(Kind::Again), |(_, _, todo)| *todo)
@@ -106,7 +106,7 @@ pub(super) fn name(code: i16) -> String {
     )
 }
 
-/// The error for a code; `what` is what could not be done.
+/// The error for a code. `what`: the subject or the operation that failed; `text`: the broker's message.
 pub(super) fn error(code: i16, what: &str, text: Option<&str>) -> Error {
     let kind = match todo(code) {
         Todo::Retry | Todo::Seek => Kind::Again,

@@ -1,6 +1,6 @@
 //! Compression of the records of a batch.
 //!
-//! gzip (RFC 1952); Snappy in its plain form, which brokers and consumers accept and librdkafka has written for years;
+//! gzip (RFC 1952); Snappy in its raw format, which brokers and consumers accept and librdkafka has written for years;
 //! the frame format of LZ4 with independent blocks; zstd (RFC 8878).
 
 use std::io::{self, Write as _};

@@ -136,7 +136,7 @@ impl Connection {
         let mut connection = Self::start(address, socket, access.client.clone());
         let versions = connection.ask(&ApiVersions).await?;
         if versions.error != 0 {
-            return Err(connection.fault("it does not tell its versions"));
+            return Err(connection.fault("it does not report its versions"));
         }
         let apis = versions.apis.into_iter();
         connection.versions = apis
@@ -170,7 +170,7 @@ impl Connection {
         self.line.broken.borrow().is_some()
     }
 
-    /// The newest of `versions` that the broker speaks.
+    /// The newest of `versions` that the broker supports.
     pub(super) fn version(&self, name: &str, key: i16, versions: &[i16]) -> Result<i16, Fault> {
         let (oldest, newest) = self.versions.get(&key).copied().unwrap_or((0, -1));
         let spoken = versions
@@ -179,7 +179,7 @@ impl Connection {
             .find(|version| (oldest..=newest).contains(*version));
         spoken.copied().ok_or_else(|| {
             self.fault(&format!(
-                "the broker does not speak {name} in version {versions:?}, it has {oldest} to {newest}: Kafka 2.4 or later \
+                "the broker does not support {name} in version {versions:?}, only {oldest} to {newest}: Kafka 2.4 or later \
                  is needed"
             ))
         })
@@ -365,7 +365,7 @@ async fn next(socket: &mut ReadHalf<Box<dyn Socket>>) -> Result<(i32, Vec<u8>), 
     }
     let correlation = socket.read_i32().await?;
     let mut body = Vec::new();
-    // The buffer grows as bytes arrive and is not allocated by the announced length.
+    // The buffer grows as bytes arrive: the announced length may be wrong, so it does not decide the allocation.
     socket.take(length - 4).read_to_end(&mut body).await?;
     if body.len() as u64 != length - 4 {
         return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());

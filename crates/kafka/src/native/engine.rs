@@ -37,7 +37,7 @@ use super::{
 };
 use crate::{Error, Kind, ProducerOptions};
 
-/// The most requests in flight to one broker. A request may delay those behind it.
+/// The most requests in flight to one broker. A request may delay later ones.
 const FLIGHTS_MAX: usize = 5;
 /// No further batch is added to a request beyond this size.
 const REQUEST_BYTES: usize = 8 << 20;
@@ -47,13 +47,13 @@ const METADATA_AGE: Duration = Duration::from_secs(300);
 pub(super) struct Engine {
     session: Rc<Session>,
     lookups: Rc<Lookups>,
-    /// The task of the order that the sink's thread waits for.
+    /// The task of the current order: a request, such as a commit, that the sink's thread waits for.
     order: RefCell<Option<AbortHandle>>,
     /// Set when a task has panicked, because its work may be incomplete.
     broken: Cell<bool>,
 }
 
-/// Records that a task has panicked.
+/// Sets [`Engine::broken`] if the task that holds it panics.
 struct Watch(Rc<Engine>);
 
 impl Drop for Watch {
@@ -128,7 +128,7 @@ impl Engine {
         }
     }
 
-    /// Starts an order. It replaces the previous one, for which the sink no longer waits.
+    /// Starts an order. Aborts the previous order, for which the sink no longer waits.
     fn begin(self: &Rc<Self>, order: Order) {
         let task = self.start(order.run(self.session.clone()));
         if let Some(last) = self.order.replace(Some(task)) {
@@ -305,8 +305,8 @@ impl Engine {
 
     fn handle(&self, state: &mut Accumulator, place: Place, serial: u64, answer: Produced) {
         let code = answer.error;
-        // The batch was already written and an earlier answer was lost. Without an earlier attempt, the sequence
-        // numbers belong to another producer.
+        // If the batch was sent before, it is already written, and the earlier answer was lost. Otherwise another producer
+        // has used the sequence numbers.
         let repeated = code == codes::DUPLICATE_SEQUENCE_NUMBER && state.is_repeated(place, serial);
         if code == codes::NONE || repeated {
             return state.succeed(place, serial);
@@ -376,7 +376,7 @@ impl Engine {
     }
 
     async fn exchange(&self, leader: i32, jobs: &[Job]) -> Result<Vec<Produced>, Fault> {
-        // Batches without a sealed form have failed or were taken back.
+        // Batches that are not sealed have failed in the meantime.
         let jobs: Vec<&Job> = jobs.iter().filter(|job| job.sealed.is_some()).collect();
         if jobs.is_empty() {
             return Ok(Vec::new());

@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{Error, Kind};
 
-/// How long a topic may be unknown before its records fail. A new topic is not known to all brokers at once.
+/// How long a topic may be unknown before its records fail. A new topic is not immediately known to all brokers.
 const PROPAGATION: Duration = Duration::from_secs(30);
 /// How long a topic may be unknown before this is reported.
 const NOTICE: Duration = Duration::from_secs(2);
@@ -197,7 +197,7 @@ fn worst(codes: impl Iterator<Item = i16> + Clone) -> i16 {
         .unwrap_or(codes::NONE)
 }
 
-/// Kafka numbers partitions with 32 bits.
+/// The number of a partition, which has 32 bits in Kafka.
 pub(super) fn number(partition: usize) -> i32 {
     i32::try_from(partition).unwrap_or(i32::MAX)
 }

@@ -1,4 +1,4 @@
-//! Our own producer, behind [`Producer`]. It builds record batches from the sink's buffers; the only work per record is
+//! Our own implementation of [`Producer`]. It builds record batches from the sink's buffers; the only work per record is
 //! one copy.
 //!
 //! `read -> decode -> send -> keep -> read back -> process -> [encode] -> [write] -> settle`
@@ -60,9 +60,9 @@ use transaction::{Answer, Order, What};
 /// A producer, as the sink's thread uses it.
 pub(crate) struct Native {
     shared: Arc<SharedAccumulator>,
-    /// None during the shutdown.
+    /// Passes orders (requests that the sink waits for) to the producer's thread. `None` during the shutdown.
     orders: Option<mpsc::Sender<Order>>,
-    /// The last order, if it is not done.
+    /// The order that is not answered yet, and the receiver of its answer.
     pending: Option<(What, Receiver<Result<Answer, Error>>)>,
     thread: Option<JoinHandle<()>>,
     record_bytes: usize,
@@ -267,7 +267,7 @@ impl Producer for Native {
     }
 
     fn purge(&mut self) {
-        let error = Error::new(Kind::Again, "taken back: no broker has acknowledged it");
+        let error = Error::new(Kind::Again, "purged: no broker has acknowledged it");
         self.shared.lock().take_back(None, &error);
     }
 

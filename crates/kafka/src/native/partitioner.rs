@@ -12,19 +12,19 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Partitioner {
-    /// As Java producers.
+    /// As in Java producers.
     #[default]
     Murmur2,
-    /// As librdkafka and the clients built on it (Python, Go, .NET), for which an empty key is no key.
+    /// As in librdkafka and the clients built on it (Python, Go, .NET), which treat an empty key as no key.
     Crc32,
-    /// As Sarama.
+    /// As in Sarama.
     Fnv1a,
     /// Any partition, whatever the key.
     Random,
 }
 
 impl Partitioner {
-    /// The partition of a key out of `partitions`; `None` for any.
+    /// The partition of a key, out of `partitions`. `None`: any partition will do.
     pub(super) fn partition(self, key: Option<&[u8]>, partitions: usize) -> Option<usize> {
         let key = key?;
         let hash = match self {
@@ -59,7 +59,7 @@ fn murmur2(bytes: &[u8]) -> u32 {
     hash ^ (hash >> 15)
 }
 
-/// FNV-1a with 32 bits as a signed number, and its magnitude, as Sarama computes it.
+/// The absolute value of the 32-bit FNV-1a hash as a signed number, as Sarama computes it.
 fn fnv1a(bytes: &[u8]) -> u32 {
     let hash = bytes.iter().fold(0x811c_9dc5_u32, |hash, byte| {
         (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193)

@@ -18,7 +18,7 @@ use crate::Mechanism;
 /// The most iterations that are accepted. Kafka's own limit is 16384; no server has a reason for more work than this.
 const ROUNDS_MAX: u32 = 1_000_000;
 
-/// One exchange.
+/// One authentication exchange.
 pub(super) struct Scram {
     mechanism: Mechanism,
     password: String,
@@ -32,8 +32,8 @@ pub(super) struct Scram {
 impl Scram {
     pub(super) fn new(mechanism: Mechanism, user: &str, password: &str) -> Self {
         let mut random = [0; 24];
-        // Without the system's random numbers no encryption works either; a nonce of zeros is only rejected or
-        // replayed.
+        // If the system has no random numbers, TLS does not work either. The worst effect of a nonce of zeros is that the
+        // exchange is rejected or can be replayed.
         let _ = SystemRandom::new().fill(&mut random);
         Self::with_nonce(mechanism, user, password, BASE64.encode(random))
     }

@@ -14,7 +14,7 @@ pub(super) struct Session {
     pub(super) options: ProducerOptions,
     pub(super) cluster: Cluster,
     pub(super) identity: Cell<Option<Identity>>,
-    /// Requests with records in flight, by broker.
+    /// The number of requests with records in flight, by broker.
     in_flight: RefCell<HashMap<i32, usize>>,
 }
 

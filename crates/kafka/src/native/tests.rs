@@ -1,4 +1,4 @@
-//! Accepted records, batches in flight, failures; and peers that are not brokers.
+//! Tests of accepted records, batches in flight and failures, and of peers that are not brokers.
 
 use std::{
     io::{Read as _, Write as _},
@@ -57,7 +57,8 @@ fn outgoing(first: usize, count: usize, key: Option<&str>) -> Outgoing {
     outgoing
 }
 
-/// The next batch to send for partition 0, as [`super::engine`] sends it.
+/// Puts the next batch of partition 0 in flight, as [`super::engine`] does. Returns its serial number, its sequence number and the
+/// number of its records; `None` if no batch may be sent.
 fn send(state: &mut Accumulator) -> Option<(u64, i32, usize)> {
     let partition = state.partition((0, 0))?;
     if partition.in_flight {
@@ -169,7 +170,7 @@ fn sequence_numbers_with_an_unknown_outcome_are_never_reused() {
     state.fail((0, 0), third, false, refused);
     assert!(uncertain(&mut state));
     state.renumber();
-    // Taken back: a batch that was sent may have been written; one that was not sent cannot have been.
+    // `take_back` fails batches: one that was sent may have been written; one that was not sent cannot have been.
     state.take_back(None, &refused(0));
     assert!(!uncertain(&mut state));
     state.append_all(&outgoing(5, 1, None), 0, now);
@@ -180,7 +181,7 @@ fn sequence_numbers_with_an_unknown_outcome_are_never_reused() {
 }
 
 #[test]
-fn records_wait_for_their_partitions_and_for_room() {
+fn records_wait_until_partitions_are_known_and_the_buffer_has_space() {
     let shared = shared(ProducerOptions {
         buffer_bytes: 1024,
         ..options()
@@ -278,7 +279,7 @@ fn peers_that_are_not_brokers_are_reported_and_do_no_harm() {
             b"\x00\x00\x00\x0a\x00\x00\x00\x00\x00\x00\x7f\xff\xff\xff",
             "cannot be read",
         ),
-        // No API at all.
+        // An answer that lists no API.
         (
             b"\x00\x00\x00\x0a\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00",
             "Kafka 2.4 or later",
@@ -334,7 +335,7 @@ fn frozen() -> String {
 }
 
 #[test]
-fn a_frozen_broker_is_not_waited_for_if_another_one_may_answer() {
+fn another_broker_is_asked_if_one_is_frozen() {
     let mut well = peer(b"\0\0\0\0");
     well.brokers.insert(0, frozen());
     let mut producer = Native::new(well).unwrap();
@@ -352,7 +353,7 @@ fn a_frozen_broker_is_not_waited_for_if_another_one_may_answer() {
 }
 
 #[test]
-fn records_without_a_broker_can_be_taken_back() {
+fn records_that_no_broker_accepts_can_be_purged() {
     let mut producer = Native::new(options()).unwrap();
     let sent = producer.send(&outgoing(0, 10, None), 0);
     assert_eq!((sent.taken, sent.refused), (10, None));

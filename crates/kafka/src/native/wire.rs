@@ -1,5 +1,5 @@
-//! The primitive types of Kafka's protocol before "flexible" versions: big-endian integers, values with their length in
-//! front.
+//! The primitive types of Kafka's protocol before "flexible" versions: big-endian integers, and values preceded by their
+//! length.
 //!
 //! Source: the protocol guide of Apache Kafka, "Protocol Primitive Types". A reader never reads beyond the input, and
 //! rejects a count that the remaining bytes cannot hold.
@@ -117,7 +117,7 @@ impl<'a> Take<'a> {
         self.slice(usize::try_from(length).ok()?)
     }
 
-    /// ARRAY, each element read by `read`; null reads as empty.
+    /// ARRAY, each element read by `read`. A null array is read as an empty one.
     pub(super) fn array<T>(
         &mut self,
         mut read: impl FnMut(&mut Self) -> Option<T>,

@@ -109,7 +109,7 @@ pub(super) struct Cluster {
 pub(super) struct TopicMetadata {
     pub(super) error: i16,
     pub(super) name: String,
-    /// Number and leader; -1 if there is none at the moment.
+    /// Number and leader of each partition. The leader is -1 if there is none at the moment.
     pub(super) partitions: Vec<(i32, i32)>,
 }
 
@@ -218,7 +218,7 @@ fn put_partitions(out: &mut Vec<u8>, topics: &Partitions) {
     }
 }
 
-/// The offset of partition 0 of a topic.
+/// Requests the offset that a group has committed for partition 0 of a topic.
 pub(super) struct OffsetFetch<'a> {
     pub(super) group: &'a str,
     pub(super) topic: &'a str,
@@ -269,7 +269,7 @@ impl Request for OffsetFetch<'_> {
     }
 }
 
-/// A topic with one partition and the broker's default replication.
+/// Creates a topic with one partition and the broker's default replication.
 pub(super) struct CreateTopic<'a> {
     pub(super) name: &'a str,
     pub(super) timeout_ms: i32,
@@ -305,7 +305,7 @@ impl Request for CreateTopic<'_> {
     }
 }
 
-/// One setting of a topic.
+/// Requests one setting of a topic.
 pub(super) struct DescribeTopic<'a> {
     pub(super) name: &'a str,
     pub(super) setting: &'a str,
@@ -349,7 +349,7 @@ impl Request for DescribeTopic<'_> {
     }
 }
 
-/// Reads bytes as each kind of answer that a producer takes.
+/// Reads bytes as each kind of answer that a producer receives.
 #[cfg(any(test, feature = "fuzzing"))]
 pub fn read_each_answer(bytes: &[u8]) {
     macro_rules! each {

@@ -1,4 +1,4 @@
-//! Produce: batches of records for one broker. Batches are sent without being copied next to their framing.
+//! The request Produce, which sends batches of records to one broker. Batches are not copied: the framing is sent in separate pieces.
 
 use crate::native::wire::{Put, Take};
 

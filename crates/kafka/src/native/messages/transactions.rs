@@ -103,7 +103,7 @@ impl Request for AddOffsetsToTxn<'_> {
     }
 }
 
-/// An offset with metadata for partition 0 of a topic.
+/// Commits an offset with metadata for partition 0 of a topic, in a transaction.
 pub(in super::super) struct TxnOffsetCommit<'a> {
     pub(in super::super) transactional_id: &'a str,
     pub(in super::super) identity: Identity,
