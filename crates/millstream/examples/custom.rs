@@ -1,7 +1,8 @@
 //! A custom binary: Millstream with one more processor. `limit` rejects records that are larger than a size.
 //!
-//! `cargo run --example custom -- test crates/millstream/examples/custom.yaml`; every other command works, too. A crate of yours has this
-//! file as `main.rs` and depends on `millstream`, `millstream-config`, `-pipeline`, `-record`, `-wire`, `schemars` and `serde`.
+//! Run it with `cargo run --example custom -- test crates/millstream/examples/custom.yaml`; every other command works, too. To build your
+//! own binary, use this file as the `main.rs` of a crate that depends on `millstream`, `millstream-config`, `millstream-pipeline`,
+//! `millstream-record`, `millstream-wire`, `schemars` and `serde`.
 
 use std::{process::ExitCode, sync::Arc};
 

@@ -17,7 +17,7 @@ use rustls::{ClientConfig, ClientConnection, StreamOwned, pki_types::ServerName}
 const PATIENCE: Duration = Duration::from_secs(5);
 /// The timeout of each read of the answer to a change, because a reload may first open channels and end nodes.
 const PATIENCE_CHANGE: Duration = Duration::from_secs(60);
-/// The largest answer in bytes: enough for some thousand nodes.
+/// The largest answer in bytes: enough for several thousand nodes.
 const ANSWER_MAX: u64 = 64 << 20;
 /// The longest head of an answer.
 const HEAD_MAX: u64 = 64 << 10;
@@ -60,7 +60,7 @@ impl Client {
         Ok((answer.code, String::from_utf8_lossy(&body).into_owned()))
     }
 
-    /// Sends a request without a body. Each read of the answer waits for at most five seconds, or for a minute after a change.
+    /// Sends a request without a body. Each read of the answer has a timeout of five seconds, or of a minute if the method is not GET.
     pub fn open(&self, method: &str, path: &str) -> io::Result<Answer> {
         let mut stream = self.connect(match method {
             "GET" => PATIENCE,

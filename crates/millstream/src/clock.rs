@@ -14,7 +14,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// The smallest difference that counts as a jump. Time services correct smaller ones gradually.
 const JUMP_MIN: Duration = Duration::from_secs(1);
 
-/// Logs every jump while it is polled; at most one line in each direction in 10 s.
+/// Logs the jumps of the wall clock, at most one line for each direction in 10 s. Never returns.
 pub async fn watch() {
     let reporter = Reporter::new("clock");
     let mut clocks = Clocks::new(Time::now(), Instant::now());

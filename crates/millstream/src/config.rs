@@ -45,7 +45,7 @@ pub struct Loaded {
     pub notes: Problems,
 }
 
-/// Loads and checks files and directories. Returns all errors at once.
+/// Loads and checks files and directories. On failure returns all errors together.
 pub fn read(paths: &[PathBuf]) -> Result<Loaded, Problems> {
     let loaded = load(paths, &Environment::of_process())?;
     let sections = loaded.tree.sections();
@@ -108,7 +108,7 @@ pub fn read(paths: &[PathBuf]) -> Result<Loaded, Problems> {
     }
 }
 
-/// Lays out the graph of `entries`. `left_out` has the names of nodes that have errors and are missing.
+/// Lays out the graph of `entries`. `left_out` has the names of nodes that are missing from `entries` because they have errors.
 pub fn lay_out(
     entries: Vec<layout::Entry>,
     left_out: &[String],
@@ -225,7 +225,8 @@ pub fn data_dir(paths: &[PathBuf]) -> Result<PathBuf, Problems> {
 /// The option of nodes that defaults to a top-level setting.
 const TIMEZONE: &str = "timezone";
 
-/// The component of a node and its options. `zone` is the top-level time zone.
+/// Finds the component of a node; adds a problem if there is none. `zone` is the top-level time zone, which becomes an option of the node
+/// if its component has this option and the node does not set it.
 fn find(
     mut node: Entry,
     zone: Option<(&Key, &Node)>,

@@ -1,4 +1,4 @@
-//! Descriptions of the running nodes: their options without secrets, their promises, and the paths that they are on.
+//! Descriptions of the running nodes: their options without secrets, their promises (delivery guarantees), and the paths that they are on.
 //!
 //! Launching a plan consumes it, so the descriptions are made before that, at the start and at each reload.
 
@@ -36,7 +36,8 @@ impl Descriptions {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = nodes;
     }
 
-    /// The description of a node: `options`, and if known `promise`, `answers`, `paths`, `in_front_of` and `not_repeatable`.
+    /// The description of a node as JSON: `options`, and if known `promise`, `answers`, `paths`, `in_front_of` and `not_repeatable`.
+    /// `None` if there is no such node.
     pub fn of(&self, node: &str) -> Option<Value> {
         let nodes = self.0.read().unwrap_or_else(PoisonError::into_inner);
         nodes.get(node).cloned()

@@ -1,6 +1,6 @@
 //! The program: command line, configuration, wiring.
 //!
-//! [`main`] is the whole program. A program that calls it with the components of another crate has those in addition to
+//! [`main`] is the whole program. A program that passes components of another crate to it has these components in addition to
 //! Millstream's.
 
 mod api;

@@ -37,7 +37,7 @@ pub fn start(log: &Log) {
     }
 }
 
-/// Formats lines for journald: `<4>` and the text (sd-daemon(3)). journald adds the time.
+/// Formats lines for journald: the priority, such as `<4>`, and the text (sd-daemon(3)). journald adds the time.
 struct Prioritized(Format<Compact, ()>);
 
 impl Prioritized {

@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_component_says_by_its_types_what_is_secret() {
+    fn options_whose_type_is_secret_are_hidden() {
         let yaml = "url: 'https://h/x'\nheaders: { X-Api-Key: sesame, Content-Type: text/plain }\nauth: { bearer: abracadabra }\n";
         let text = shown_options("sinks", "http", yaml);
         assert!(

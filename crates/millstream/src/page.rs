@@ -40,7 +40,7 @@ pub fn line_width() -> usize {
     *LINE_WIDTH.get().unwrap_or(&WIDTH)
 }
 
-/// Wraps a text. The first line begins with `first`, the others have the same indent. Words are never broken.
+/// Wraps a text. The first line begins with `first`; the other lines are indented by its width. Words are never broken.
 pub fn paragraph(first: &str, text: &str) -> String {
     wrapped(first, text, line_width())
 }
@@ -154,7 +154,7 @@ pub fn width(text: &str) -> usize {
     text.chars().count()
 }
 
-/// `a`, `a and b`, `a, b and c`.
+/// Joins words: `a`, `a and b`, `a, b and c`.
 pub fn list(words: &[&str]) -> String {
     match words {
         [] => String::new(),
@@ -163,18 +163,18 @@ pub fn list(words: &[&str]) -> String {
     }
 }
 
-/// `1 sink`, `2 sinks`.
+/// A number and a noun: `1 sink`, `2 sinks`.
 pub fn count(number: usize, noun: &str) -> String {
     let s = if number == 1 { "" } else { "s" };
     format!("{number} {noun}{s}")
 }
 
-/// Bytes with a binary unit and one digit behind the point, rounded down: `5.8GiB`.
+/// Bytes with a binary unit and one digit after the point, rounded down: `5.8GiB`.
 pub fn bytes(bytes: u64) -> String {
     Size::bytes(bytes).rounded()
 }
 
-/// `1 234 567`.
+/// A number with its digits in groups of three: `1 234 567`.
 pub fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut out = String::new();
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_stand_at_the_right() {
+    fn columns_of_numbers_are_aligned_to_the_right() {
         let row = |cells: [&str; 3]| cells.map(str::to_owned).to_vec();
         let text = columns(1, &[row(["a", "7", "x"]), row(["bcd", "42", ""])], &[1]);
         assert_eq!(text, " a     7  x\n bcd  42\n");

@@ -13,14 +13,14 @@ use crate::page::grouped;
 /// How often the line is updated.
 const REFRESH: Duration = Duration::from_secs(1);
 
-/// Shows the line until it is dropped.
+/// The progress line. Dropping this value clears the line.
 pub struct Progress {
     meters: Option<Meters>,
     shown: bool,
 }
 
 impl Progress {
-    /// A line for a run with an end, if stderr is a terminal.
+    /// There is a line only with `--once`, and only if stderr is a terminal.
     pub fn new(once: bool, meters: &Meters) -> Self {
         Self {
             meters: (once && stderr().is_terminal()).then(|| meters.clone()),
@@ -28,7 +28,7 @@ impl Progress {
         }
     }
 
-    /// Updates the line forever.
+    /// Updates the line forever, if there is one. Never returns.
     pub async fn show(&mut self) {
         let Some(meters) = self.meters.clone() else {
             return pending().await;

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 /// Printed in place of a value.
 const HIDDEN: &str = "***";
-/// The depth of texts within texts that are searched.
+/// The number of levels of JSON texts within JSON texts that are searched.
 const DEPTH_MAX: usize = 3;
 
 /// The fields to hide.
@@ -16,7 +16,7 @@ const DEPTH_MAX: usize = 3;
 pub struct Redaction(Vec<FieldPath>);
 
 impl Redaction {
-    /// The fields that the configuration names, which was checked before.
+    /// `fields` are those of the configuration, which was checked when it was read.
     pub fn new(fields: &[String]) -> Self {
         Self(fields.iter().filter_map(|it| it.parse().ok()).collect())
     }
@@ -26,7 +26,7 @@ impl Redaction {
         self.0.is_empty()
     }
 
-    /// Hides the fields in a record. serde_json bounds the depth of values.
+    /// Hides the fields in a record. The recursion is bounded, because serde_json limits the depth of values.
     pub fn apply(&self, record: &mut Value) {
         if !self.0.is_empty() {
             self.within(record, 0);
@@ -72,7 +72,8 @@ impl Redaction {
                     return;
                 }
                 let Ok(mut inner) = serde_json::from_str::<Value>(trimmed) else {
-                    // The JSON is cut or damaged, so the end of a field is unknown. The whole text is hidden if it names one.
+                    // The JSON is truncated or damaged, so the end of a field is unknown. If the text names a hidden field, it is
+                    // hidden as a whole.
                     if self.names_a_field(text) {
                         HIDDEN.clone_into(text);
                     }

@@ -1,4 +1,4 @@
-//! All components: the lists of the crates.
+//! All components, from the lists of the crates.
 
 use std::sync::OnceLock;
 

@@ -8,8 +8,8 @@ use serde_json::{Map, Value};
 
 use crate::redact::Redaction;
 
-/// The record on one line, with the chosen fields hidden. Bytes that are not text cannot be searched, so if any field is hidden,
-/// only their number is shown.
+/// The record on one line, with the fields of `redaction` hidden. Bytes that are not text cannot be searched, so if there are fields to
+/// hide, only the number of these bytes is shown.
 pub fn line(rejected: &Rejected<'_>, redaction: &Redaction) -> String {
     let values = rejected.values.iter();
     let values: Map<String, Value> = values
@@ -41,7 +41,8 @@ pub fn line(rejected: &Rejected<'_>, redaction: &Redaction) -> String {
     format!("{{{}}}", fields.join(","))
 }
 
-/// A record that is JSON. If no field is hidden, its text is unchanged, with all digits and repeated fields.
+/// A record that is JSON, with the fields of `redaction` hidden. If there are no fields to hide, the text is unchanged, so it keeps all
+/// digits and repeated fields.
 fn shown(record: String, redaction: &Redaction) -> String {
     if redaction.is_empty() {
         return record;

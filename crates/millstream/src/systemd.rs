@@ -8,7 +8,7 @@ use std::{
     },
 };
 
-/// Sends systemd a state such as `READY=1`, if it has set `NOTIFY_SOCKET`. Errors are ignored.
+/// Sends a state such as `READY=1` to systemd, if `NOTIFY_SOCKET` is set. Errors are ignored.
 pub fn notify(state: &str) {
     let Some(path) = env::var_os("NOTIFY_SOCKET") else {
         return;

@@ -37,7 +37,7 @@ pub struct Upgrade {
 }
 
 impl Upgrade {
-    /// The running program. Called at its start, because its file may be replaced later.
+    /// Finds the file of the running program. Called at the start, because the file may be replaced later.
     pub fn new(config: &[PathBuf]) -> Self {
         let first = env::args_os().next().map(PathBuf::from);
         Self {
@@ -46,8 +46,8 @@ impl Upgrade {
         }
     }
 
-    /// Lets the new program check the configuration, for at most a minute. The error says what is wrong. Dropping the future kills
-    /// that program.
+    /// Runs the new program to check the configuration, for at most a minute. On failure returns the reason. Dropping the future kills
+    /// the new program.
     pub async fn check(&self) -> Result<(), String> {
         check(&self.program, &self.config, CHECK_MAX).await
     }
@@ -123,7 +123,7 @@ impl Drop for Checker {
         if let Some(mut child) = self.0.take() {
             // Killed before it is reaped: until then no other process can have its id.
             let _ = kill_process_group(Pid::from_child(&child), Signal::KILL);
-            // A program that hangs in the kernel does not end at once, so a thread waits for it.
+            // A program that hangs in the kernel does not end immediately, so a thread waits for it.
             let reaper = thread::Builder::new().name("check-reaper".into());
             let _ = reaper.spawn(move || child.wait());
         }
@@ -136,7 +136,7 @@ mod tests {
 
     use super::*;
 
-    /// As for a program that is in no hurry.
+    /// A deadline that no test reaches.
     const LONG: Duration = Duration::from_secs(60);
 
     #[tokio::test]
@@ -149,7 +149,7 @@ mod tests {
         assert!(missing.starts_with("cannot start /missing: "), "{missing}");
     }
 
-    /// A program that never ends, and the argument that only it has.
+    /// A program that never ends, and its arguments. No other process has the last one.
     fn hanging(directory: &Path) -> (&'static Path, Vec<PathBuf>) {
         let awaited = directory.join("awaited");
         let options = ["--follow=name", "--retry"].map(PathBuf::from);
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_program_that_hangs_is_killed_after_the_longest_time() {
+    async fn a_program_that_hangs_is_killed_at_the_deadline() {
         let directory = tempfile::tempdir().unwrap();
         let (program, arguments) = hanging(directory.path());
         let max = Duration::from_secs(1);

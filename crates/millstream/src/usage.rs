@@ -27,7 +27,7 @@ const TRANSLATED: [(&str, &str); 12] = [
     ("init", "example"),
 ];
 
-/// The right command line, if this one was meant for another program.
+/// Returns a hint with the right command line, if this one has the style of another program.
 pub fn hint(error: &clap::Error, arguments: &[String]) -> Option<String> {
     let context = |kind| match error.get(kind) {
         Some(ContextValue::String(text)) => Some(text.as_str()),

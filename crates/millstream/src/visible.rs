@@ -15,7 +15,7 @@ pub fn visible(text: &str) -> Cow<'_, str> {
     escape(text, &[])
 }
 
-/// As [`visible`], but keeps newlines and tabs.
+/// Like [`visible`], but keeps newlines and tabs.
 pub fn visible_lines(text: &str) -> Cow<'_, str> {
     escape(text, &['\n', '\t'])
 }

@@ -17,12 +17,12 @@ use super::{connection::Peer, host::Hosts};
 /// The header that Millstream's page sends with each change. A page of another origin could send it only after a preflight request,
 /// and the interface does not answer those.
 pub const CUSTOM: HeaderName = HeaderName::from_static("x-millstream");
-/// The browser's statement whether the page that sends a request is of this origin.
+/// The header in which a browser states whether the page that sends a request is of this origin.
 const SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
-/// The browser's statement how it sends a request (navigation, script).
+/// The header in which a browser states why it sends a request: a navigation, or a script.
 const MODE: HeaderName = HeaderName::from_static("sec-fetch-mode");
 
-/// The rules of the interface.
+/// The rules that decide who may use the interface.
 pub struct Access {
     tokens: Vec<Token>,
     certificates: Vec<(String, Role)>,
@@ -44,7 +44,7 @@ pub struct Caller {
     pub peer: SocketAddr,
     /// How it was identified.
     pub who: Who,
-    /// `None`: it sees only the pages that are open to all.
+    /// `None`: the caller sees only the pages in `api.open`.
     pub role: Option<Role>,
 }
 
@@ -55,7 +55,7 @@ pub enum Who {
     Token(Arc<str>),
     /// By a certificate with this name.
     Certificate(String),
-    /// It is on this machine.
+    /// By its address, which is on this machine.
     Local,
     /// It was not identified.
     Unknown,
@@ -166,7 +166,8 @@ impl Access {
         })
     }
 
-    /// The token with this text. It is compared with every known token, each in constant time.
+    /// Returns the configured token with this text. Compares it with every configured token in constant time, so that response times
+    /// reveal nothing about the tokens.
     fn token(&self, text: &[u8]) -> Option<&Token> {
         let given = digest(text);
         let mut found = u32::MAX;
@@ -224,7 +225,7 @@ fn check_origin(headers: &HeaderMap, changes: bool, is_secured: bool) -> Result<
         return foreign;
     }
     let is_elsewhere = site.is_some_and(|site| site != "same-origin" && site != "none");
-    // A user may follow a link on another page.
+    // Allowed, because a user may follow a link from another page to the dashboard.
     let is_visit = !changes && headers.get(MODE).is_some_and(|mode| mode == "navigate");
     if is_elsewhere && !is_visit {
         return foreign;

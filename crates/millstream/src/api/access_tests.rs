@@ -54,7 +54,7 @@ fn code(access: &Access, peer: &Peer, line: &str, headers: &[(&str, &str)]) -> R
 }
 
 #[test]
-fn without_a_token_a_peer_elsewhere_gets_only_what_is_open() {
+fn without_a_token_a_peer_on_another_machine_gets_only_open_pages() {
     let (access, peer) = (access(""), outside(&[]));
     for line in ["GET /health", "GET /ready", "HEAD /live"] {
         assert_eq!(code(&access, &peer, line, &[]), Ok(Who::Unknown), "{line}");
@@ -79,7 +79,7 @@ fn without_a_token_a_peer_elsewhere_gets_only_what_is_open() {
 }
 
 #[test]
-fn a_token_gives_its_role_and_a_wrong_one_gives_none_anywhere() {
+fn a_token_gives_its_role_and_a_wrong_token_is_refused_on_this_machine_too() {
     let access = access("");
     let basic = |pair: &str| format!("Basic {}", STANDARD.encode(pair));
     let (ops, eye) = (Who::Token("ops".into()), Who::Token("eye".into()));
@@ -116,7 +116,7 @@ fn a_token_gives_its_role_and_a_wrong_one_gives_none_anywhere() {
 }
 
 #[test]
-fn a_certificate_gives_the_role_of_its_name_and_another_one_says_what_is_missing() {
+fn a_certificate_gives_the_role_of_its_name_and_an_unknown_one_is_refused_with_help() {
     let access = access("");
     let alice = Who::Certificate("alice".to_owned());
     let with = |names: &[&str]| ask(&access, &outside(names), "POST /reload", &[]);
@@ -238,7 +238,7 @@ fn a_page_of_another_origin_can_neither_read_nor_change_anything() {
             );
         }
     }
-    // Under TLS a page without TLS is of another origin.
+    // If the interface uses TLS, a page that was loaded without TLS has another origin.
     let secured = outside(&["alice"]);
     assert_eq!(
         code(&access, &secured, "POST /reload", &[own, custom]),
@@ -249,7 +249,7 @@ fn a_page_of_another_origin_can_neither_read_nor_change_anything() {
 }
 
 #[test]
-fn a_browser_that_shows_a_page_is_asked_for_a_token_and_no_answer_has_one() {
+fn a_browser_that_shows_a_page_is_asked_for_a_token_and_no_answer_contains_a_token() {
     let (access, peer) = (access(""), outside(&[]));
     let page = ("accept", "text/html,application/xhtml+xml");
     let asked = ask(&access, &peer, "GET /", &[page]).unwrap_err();

@@ -1,4 +1,4 @@
-//! Logs every change made over the interface, and every refused one.
+//! Logs every change that is made over the interface, and refused requests.
 
 use axum::http::{Method, StatusCode};
 use millstream_config::Role;
@@ -14,7 +14,7 @@ const TARGET_CHARS: usize = 200;
 #[derive(Clone, Debug)]
 pub struct Said(pub String);
 
-/// Logs a change with its result. No line is held back.
+/// Logs a change with its result. The rate limit of the log does not apply, so that no change is missing.
 pub fn changed(
     reporter: &Reporter,
     caller: &Caller,
@@ -56,7 +56,7 @@ pub fn refused(
     );
 }
 
-/// A target on one line, with a bounded length.
+/// Returns the target of a request on one line, truncated after [`TARGET_CHARS`] characters.
 fn shown(target: &str) -> String {
     match target.char_indices().nth(TARGET_CHARS) {
         Some((end, _)) => format!("{}...", visible(&target[..end])),

@@ -1,6 +1,6 @@
 //! Changes of running channels:
 //!
-//! - `POST /channels/{name}/forget?consumer=NAME`: the channel gives up what it holds for a consumer without a sink.
+//! - `POST /channels/{name}/forget?consumer=NAME`: the channel drops the records that only this consumer, which has no sink, still needs.
 //! - `POST /channels/{name}/skip?consumer=NAME&to=POSITION&id=ID`: the consumer continues after a position, and its sink restarts.
 
 use std::{sync::Arc, time::Duration};
@@ -16,7 +16,7 @@ use tokio::time::timeout;
 use super::{Shown, audit::Said, query};
 use crate::reload::Skip;
 
-/// The longest wait for the channel, which may itself wait for its disk or count a large backlog. Clients wait a little longer.
+/// The longest wait for the channel, which may be waiting for its disk or counting a large backlog. The timeout of the client is longer.
 const WAIT: Duration = Duration::from_secs(50);
 
 /// Forgets a consumer.

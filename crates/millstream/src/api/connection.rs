@@ -1,8 +1,8 @@
 //! Connections of the interface: a bounded number, each with a deadline for its next step.
 //!
-//! A peer must complete the head of a request, and read the answer, within [`STEP_MAX`] of its start; it may be idle between
-//! requests for [`IDLE_MAX`]. When all places are taken, a new connection evicts the one that made no progress for the longest
-//! time. So peers that send half a head or never read cannot keep monitoring or an operator out.
+//! A peer must complete the head of a request within [`STEP_MAX`], and read some bytes of the answer in every [`STEP_MAX`]; it may be
+//! idle between requests for [`IDLE_MAX`]. When the number of connections is at its limit, a new connection evicts the one that made no
+//! progress for the longest time. So peers that send half a head or never read cannot keep monitoring or an operator out.
 
 use std::{
     collections::BTreeMap,
@@ -25,9 +25,10 @@ use tokio::{
 
 use super::transport::{Names, Tls, Transport};
 
-/// The most connections at a time: a dashboard, monitoring, some users. Fewer if the process may open only few files.
+/// The most connections at a time: enough for dashboards, monitoring and some users. The limit is lower if the process may open only
+/// few files.
 const CONNECTIONS_MAX: usize = 64;
-/// Connections that stay free for monitoring and users while browsers hold all streams.
+/// The number of connections that streams of events never take. They stay free for monitoring and users.
 const RESERVED: usize = 8;
 /// The longest time for a whole request head, and for the peer to read some bytes of an answer.
 const STEP_MAX: Duration = Duration::from_secs(10);
@@ -58,7 +59,7 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Binds the address. `tls` is for an address that other machines can reach.
+    /// Binds the address. A loopback address does not use `tls`.
     pub async fn bind(address: &str, tls: Option<Arc<Tls>>) -> io::Result<Self> {
         let listener = TcpListener::bind(address).await?;
         let is_local = listener.local_addr()?.ip().is_loopback();
@@ -106,13 +107,13 @@ pub struct Peer {
 }
 
 impl Peer {
-    /// The names in the certificate that it has presented.
+    /// The names in the certificate that the peer has presented; empty without a certificate.
     pub fn names(&self) -> &[String] {
         let names = self.certificate.as_ref().and_then(|names| names.get());
         names.map_or(&[], Vec::as_slice)
     }
 
-    /// Whether the connection is under TLS.
+    /// Whether the connection uses TLS.
     pub fn is_secured(&self) -> bool {
         self.certificate.is_some()
     }
@@ -127,7 +128,7 @@ impl Connected<IncomingStream<'_, Listener>> for Peer {
     }
 }
 
-/// The open connections of one address.
+/// The open connections of one listening address. Each has a place; their number is limited.
 #[derive(Clone, Default)]
 struct Places(Arc<Mutex<Open>>);
 
@@ -167,7 +168,7 @@ impl Places {
     }
 }
 
-/// The place of one connection. Dropping it frees the place.
+/// The place of one connection in [`Places`]. Dropping this value frees the place.
 struct Place {
     id: u64,
     /// Resolves when another connection has taken the place.
@@ -193,7 +194,7 @@ impl Drop for Place {
     }
 }
 
-/// One connection. Reads and writes fail once the deadline of its step has passed or its place was taken.
+/// One connection. Reads and writes fail after the deadline of the current step, and after another connection has taken its place.
 pub struct Connection {
     stream: Timed<Transport>,
     place: Place,
@@ -202,7 +203,7 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Fails if its place was taken by another connection.
+    /// Fails if another connection has taken the place of this one.
     fn check(&mut self, context: &mut Context<'_>) -> io::Result<()> {
         match self.place.is_evicted(context) {
             true => Err(io::ErrorKind::TimedOut.into()),

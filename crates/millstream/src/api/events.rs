@@ -24,7 +24,7 @@ use axum::{
 use futures_core::Stream;
 use tokio::sync::watch;
 
-/// A new browser gets the last event if that is at most this old.
+/// A new stream begins with the last event if that is less than this old, and otherwise with a new event.
 const FRESH: Duration = Duration::from_secs(1);
 
 /// The last event, and the number of its readers.
@@ -37,7 +37,7 @@ pub struct Events {
 }
 
 impl Events {
-    /// No streams yet. `most`: the limit of streams at a time.
+    /// `most` is the limit of streams at a time.
     pub fn new(most: usize) -> Self {
         Self {
             sender: watch::Sender::new(Bytes::new()),
@@ -47,7 +47,7 @@ impl Events {
         }
     }
 
-    /// Sends an event to all browsers. Without any, the event is not made.
+    /// Sends an event to all browsers. Does not make the event if there are none.
     pub fn send(&self, make: impl FnOnce() -> String) {
         if self.open.load(Ordering::Relaxed) > 0 {
             self.make(make);
@@ -61,11 +61,11 @@ impl Events {
         *made = Some(Instant::now());
     }
 
-    /// A stream that begins with a present event.
+    /// Answers with a stream of events, or with 503 if too many streams are open. Its first event is at most [`FRESH`] old.
     pub fn stream(&self, make: impl FnOnce() -> String) -> Response {
         let Some(place) = self.place() else {
             let why = "too many open pages: close some, or ask for /status\n";
-            // Closed, because an idle connection would take the place of a stream.
+            // The connection is closed, because it would count towards the limit of connections while it is idle.
             let head = [(header::RETRY_AFTER, "10"), (header::CONNECTION, "close")];
             return (StatusCode::SERVICE_UNAVAILABLE, head, why).into_response();
         };
@@ -86,10 +86,10 @@ impl Events {
         (headers, Body::from_stream(updates)).into_response()
     }
 
-    /// A place for one more stream.
+    /// Counts one more stream until the result is dropped. Returns `None` if that is more than the limit.
     fn place(&self) -> Option<Place> {
         let taken = self.open.fetch_add(1, Ordering::Relaxed);
-        // If there are too many, dropping this frees the place again.
+        // If there are too many streams, dropping `place` corrects the count.
         let place = Place(self.open.clone());
         (taken < self.most).then_some(place)
     }
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_event_is_made_once_for_all_browsers_and_never_for_none() {
+    async fn an_event_is_made_once_for_all_browsers_and_not_at_all_without_browsers() {
         let (events, made) = (Events::new(50), AtomicUsize::new(0));
         let make = || (made.fetch_add(1, Ordering::Relaxed) + 1).to_string();
         events.send(make);
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn streams_are_bounded_and_a_closed_one_gives_its_place_back() {
+    async fn the_number_of_streams_is_bounded_and_a_closed_one_frees_its_place() {
         let events = Events::new(2);
         let make = String::new;
         let open = [events.stream(make), events.stream(make)];

@@ -1,9 +1,8 @@
-//! Computes the rate on each edge from the rates of the nodes. The data path counts only per node, and nothing more is counted for
-//! the picture.
+//! Computes the rate of each edge of the graph from the rates of the nodes, because the data path counts records only per node.
 //!
-//! If a consumer has a single edge, that edge carries everything it receives. If a port's consumers take all tags, each of its
-//! edges carries everything the port sends. Other edges follow by subtraction, repeated until no further edge becomes known. An
-//! edge that remains undetermined has no rate.
+//! If a consumer has a single incoming edge, that edge carries everything that the consumer receives. An edge that takes all tags
+//! carries everything that its port sends. Other rates follow by subtraction, or are those of an edge of the same port with the same
+//! tags. These rules are repeated until no further rate becomes known. An edge that remains undetermined has no rate.
 
 use std::sync::Arc;
 
@@ -44,7 +43,7 @@ pub fn edges(links: &[Link], of: impl Fn(&Arc<str>) -> Rates) -> Vec<Value> {
     links.iter().zip(rates).map(edge).collect()
 }
 
-/// The rate of each link, in the same order.
+/// The rate of each link, in the order of `links`; `None` if it is unknown.
 fn rates(links: &[Link], of: impl Fn(&Arc<str>) -> Rates) -> Vec<Option<f64>> {
     let mut known = vec![None; links.len()];
     loop {
@@ -62,7 +61,7 @@ fn rates(links: &[Link], of: impl Fn(&Arc<str>) -> Rates) -> Vec<Option<f64>> {
     }
 }
 
-/// The consumer's rate minus its other edges, if all of those are known.
+/// The rate of the edge's consumer minus the rates of the consumer's other incoming edges, if all of these are known.
 fn from_consumer(
     links: &[Link],
     known: &[Option<f64>],
@@ -71,12 +70,12 @@ fn from_consumer(
 ) -> Option<f64> {
     let to = &links[at].to;
     let others = others(links, at, |link| link.to == *to);
-    // If rejected records return to the node that rejected them, its meter does not distinguish them, and the rate is approximate.
+    // If a node receives its own rejected records again, its meter counts them like other records, and the rate is approximate.
     let others: Option<f64> = others.map(|other| known[other]).sum();
     Some((of(to).received? - others?).max(0.0))
 }
 
-/// The port's rate, if every one of its edges carries all records.
+/// The rate of the edge's port, if that is known and the edge takes all tags.
 fn from_port(links: &[Link], at: usize, of: impl Fn(&Arc<str>) -> Rates) -> Option<f64> {
     let link = &links[at];
     if link.tags.is_some() {
@@ -89,7 +88,7 @@ fn from_port(links: &[Link], at: usize, of: impl Fn(&Arc<str>) -> Rates) -> Opti
     let of_node = links.iter().filter(|other| other.from == link.from);
     let mut ports = of_node.filter(|other| &*other.port != REJECTED);
     let is_only_port = ports.all(|other| other.port == link.port);
-    // The node's rate includes only records that some node takes, so it is the rate of `NAME` if there is no other port.
+    // The node's rate counts the records of all ports that have consumers. It is the rate of the port `NAME` if no other port has one.
     (is_only_port && link.port.is_empty()).then_some(rates.sent)?
 }
 
@@ -113,7 +112,7 @@ fn others(links: &[Link], at: usize, fits: impl Fn(&Link) -> bool) -> impl Itera
 mod tests {
     use super::*;
 
-    /// The rates of edges. `links` are `from.port -> to`, `nodes` are `(node, received, sent)`.
+    /// The rates of edges. `links` are `(from.port, to)`. `nodes` are `(node, received, sent)`; a negative rate is not counted.
     fn found(links: &[(&str, &str)], nodes: &[(&str, f64, f64)]) -> Vec<Option<f64>> {
         let link = |(from, to): &(&str, &str)| {
             let (from, port) = from.split_once('.').unwrap_or((from, ""));

@@ -1,7 +1,7 @@
 //! Sends all metrics to Graphite, as plaintext over TCP.
 //!
-//! The task runs on the main thread, like the interface. A report is made, sent and dropped, so a server that is down or slow costs
-//! only one report of memory. Missed reports are not sent later, because counters are cumulative.
+//! The task runs on the main thread, like the interface. Each report is made, sent and dropped, so a server that is down or slow costs
+//! only the memory of one report. Missed reports are not sent later, because counters are cumulative.
 
 use std::{io, sync::Arc, time::Duration};
 
@@ -23,7 +23,7 @@ use super::{Shown, metrics::families};
 
 /// The longest time to connect, and the longest time for the server to read a report.
 const STEP_MAX: Duration = Duration::from_secs(5);
-/// The longest wait after failures; each failure doubles it, beginning with the interval.
+/// The maximum back-off after failures. The back-off begins with the interval between reports, and each failure doubles it.
 const WAIT_MAX: Duration = Duration::from_secs(60);
 /// The longest time for the last report when the process ends.
 const LAST_MAX: Duration = Duration::from_secs(2);
@@ -69,7 +69,7 @@ impl Pusher {
 
     /// Sends a last report, if the server reads it in time.
     pub async fn finish(self) {
-        // The task ends only after this message.
+        // This cannot fail, because the task, which has the receiver, ends only after this message.
         let _ = self.end.send(());
         let _ = timeout(LAST_MAX, self.task).await;
     }
@@ -137,8 +137,7 @@ impl Link {
         Instant::now() >= self.next
     }
 
-    /// Sends a report, and returns whether that succeeded. Logs only the first of several failures, and the first success after
-    /// them.
+    /// Sends a report, and returns whether that succeeded. Logs failures, and the first success after them.
     async fn send(&mut self, text: &str) -> bool {
         let endpoint = self.settings.endpoint.clone();
         match self.try_send(text).await {
@@ -179,7 +178,8 @@ impl Link {
     }
 }
 
-/// Whether the server has not closed the connection. The protocol has no answers, so bytes from the server are ignored.
+/// Whether the connection can take the next report: the server has neither closed it nor sent any bytes. The protocol has no answers,
+/// so after bytes from the server the next report gets a new connection.
 fn is_open(stream: &TcpStream) -> bool {
     let mut thrown = [0; 1024];
     matches!(stream.try_read(&mut thrown), Err(error) if error.kind() == io::ErrorKind::WouldBlock)
@@ -233,7 +233,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_wait_has_a_limit() {
-        // Nothing listens at port 1.
+        // No process listens on port 1.
         let mut link = link("127.0.0.1:1");
         for _ in 0..20 {
             assert!(!link.send("one\n").await);

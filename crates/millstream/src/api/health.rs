@@ -1,7 +1,7 @@
 //! `/health`, `/ready` and `/live`, as Kubernetes' probes expect them, and the state of each node.
 //!
-//! `/live` fails only if the process does not answer, so that a restart may help. `/ready` fails at once when a node does not run
-//! or makes no progress. `/health` fails when that lasts.
+//! `/live` fails only if the process does not answer, because only then a restart may help. `/ready` fails as soon as a node does not
+//! run or makes no progress. `/health` fails when this lasts for [`UNHEALTHY_AFTER`], or when a node loses records.
 
 use std::{cmp::Reverse, sync::Arc, time::Duration};
 
@@ -103,12 +103,12 @@ pub(super) fn views(nodes: &[NodeStatus]) -> Vec<View<'_>> {
     nodes.iter().map(|node| View::new(node, nodes)).collect()
 }
 
-/// Whether every node is healthy; and a page with the unhealthy nodes.
+/// Returns whether every node is healthy, and a page with the unhealthy nodes.
 pub(super) fn health(nodes: &[NodeStatus]) -> (bool, Value) {
     failing("healthy", views(nodes).iter().filter(|it| !it.is_healthy()))
 }
 
-/// Whether every node runs and makes progress; and a page with the others. `draining`: the process is ending.
+/// Returns whether every node runs and makes progress, and a page with the nodes that do not. `draining`: the process is ending.
 pub(super) fn ready(nodes: &[NodeStatus], draining: bool) -> (bool, Value) {
     let (ready, mut page) = failing("ready", views(nodes).iter().filter(|it| !it.is_ready()));
     if draining {
@@ -124,12 +124,12 @@ fn failing<'a>(word: &str, nodes: impl Iterator<Item = &'a View<'a>>) -> (bool, 
     (is_good, json!({ (word): is_good, "failing": failing }))
 }
 
-/// Answers 200 unless a node has not worked for a while.
+/// Answers 200 if every node is healthy, and otherwise 503.
 pub(super) async fn get_health(State(shown): State<Arc<Shown>>) -> Response {
     answer(health(&shown.nodes.now()))
 }
 
-/// Answers 200 while every node runs and makes progress.
+/// Answers 200 while every node runs and makes progress, and otherwise 503.
 pub(super) async fn get_ready(State(shown): State<Arc<Shown>>) -> Response {
     answer(ready(&shown.nodes.now(), shown.is_draining()))
 }
@@ -144,12 +144,12 @@ fn answer((is_good, page): (bool, Value)) -> Response {
         true => StatusCode::OK,
         false => StatusCode::SERVICE_UNAVAILABLE,
     };
-    // A probe needs the present state, so no cache may answer.
+    // A probe needs the current state, so no cache may answer.
     let fresh = [(header::CACHE_CONTROL, "no-store")];
     (code, fresh, axum::Json(page)).into_response()
 }
 
-/// The conditions of a node whose channel is blocked: then it is blocked, too.
+/// Returns the conditions that a node has because a channel that it fills is blocked.
 fn back_pressure(node: &NodeStatus, all: &[NodeStatus]) -> Vec<Held> {
     let channels = all.iter().filter(|other| node.fills.contains(&other.name));
     let blocked = channels.flat_map(|channel| {
@@ -166,7 +166,7 @@ fn back_pressure(node: &NodeStatus, all: &[NodeStatus]) -> Vec<Held> {
     blocked.collect()
 }
 
-/// The state of a node that has such a condition.
+/// The state of a node that has a condition with this trouble.
 pub(super) fn word(trouble: Trouble) -> &'static str {
     match trouble {
         Trouble::Blocked => "blocked",
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_in_trouble_is_not_ready_at_once_and_unhealthy_when_it_lasts() {
+    fn a_node_in_trouble_is_immediately_not_ready_and_later_unhealthy() {
         let nodes = [node("good"), node("bad")];
         assert!(health(&nodes).0 && ready(&nodes, false).0);
         let condition = nodes[1].reporter.condition("server");
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn an_instance_that_drains_is_not_ready_and_still_healthy() {
+    fn an_instance_that_drains_is_not_ready_but_still_healthy() {
         let nodes = [node("good")];
         let (is_ready, page) = ready(&nodes, true);
         assert!(!is_ready && page["ready"] == false, "{page}");

@@ -16,7 +16,7 @@ use super::flow::Rates;
 
 /// The time between two samples.
 pub const STEP: Duration = Duration::from_secs(1);
-/// The number of samples with one per second.
+/// The number of fine samples, one per second.
 const FINE_MAX: usize = 300;
 /// The number of seconds in a coarse sample.
 const COARSE_SECONDS: usize = 10;
@@ -49,10 +49,10 @@ const WAITING_RECORDS: usize = 6;
 const BEHIND: usize = 7;
 const LATENCY: usize = 8;
 
-/// The number of series that are rates of counters. They come first.
+/// The number of series that are rates of counters. They are the first ones in [`SERIES`].
 const COUNTERS: usize = 5;
 
-/// One sample. A series is NaN if the node has no such meter.
+/// One sample. A series is NaN if the node does not have its meter.
 type Sample = [f32; SERIES.len()];
 
 /// The meters of failures that matter to an operator. Their sum is the series `errors`.
@@ -79,8 +79,8 @@ pub struct Reading {
     waiting_bytes: Option<u64>,
     waiting_records: Option<u64>,
     behind: Option<f32>,
-    /// Whether `behind` may be too large. A channel knows the exact age only of batches in memory; for others it reports the
-    /// beginning of their segment.
+    /// Whether `behind` may be too large. A channel knows the exact age only of batches in memory; for other batches it reports the age of
+    /// their segment.
     is_bound: bool,
     /// The number of batches that were timed, and the sum of their times.
     latency: Option<(u64, Duration)>,
@@ -119,8 +119,8 @@ impl Reading {
         }
     }
 
-    /// Adds a timing of batches: until the ack for a source, from the source until it is settled for a sink, and otherwise of a
-    /// write.
+    /// Adds a timing of batches: for a source, the time until the acknowledgment; for a sink, the time from the source until the batch is
+    /// settled; for other nodes, the time of a write.
     pub fn time(&mut self, meter: &str, count: u64, sum: Duration) {
         let is_whole_way = matches!(meter, "ack_seconds" | "end_to_end_seconds");
         if is_whole_way || self.latency.is_none() {
@@ -128,7 +128,8 @@ impl Reading {
         }
     }
 
-    /// The reading of a node in this section. Records in flight count only for a source; for other nodes they are rejected records.
+    /// Completes the reading of a node in this section. Only a source shows its pending records, because those of other nodes are rejected
+    /// records.
     pub fn of(mut self, section: &str) -> Self {
         if section != "source" {
             self.waiting_records = None;
@@ -136,7 +137,7 @@ impl Reading {
         self
     }
 
-    /// The sample of the time since an earlier reading.
+    /// Returns the sample for the time since an earlier reading.
     fn since(&self, before: &Self, seconds: f32) -> Sample {
         let rate = |now: Option<u64>, before: Option<u64>| match (now, before) {
             (Some(now), before) => now.saturating_sub(before.unwrap_or(0)) as f32 / seconds,
@@ -155,7 +156,7 @@ impl Reading {
         if let Some((count, sum)) = self.latency {
             let (earlier, earlier_sum) = before.latency.unwrap_or_default();
             let batches = count.saturating_sub(earlier);
-            // A time may be counted before its batch; without a batch there is no latency.
+            // The meter may add the time of a batch before it counts the batch. Without a batch there is no latency.
             if batches > 0 {
                 let whole = sum.saturating_sub(earlier_sum).as_secs_f32();
                 sample[LATENCY] = whole / batches as f32;
@@ -246,7 +247,7 @@ impl History {
         Some(Value::Object(shown))
     }
 
-    /// The last hour of a node.
+    /// The last hour of a node as JSON; `None` if there is no such node.
     pub fn of(&self, name: &str) -> Option<Value> {
         let node = self.nodes.get(name)?;
         let changes = node
@@ -293,7 +294,7 @@ impl OfNode {
     /// Adds a sample. `seconds` is the time since the previous sample; `None` for the first one.
     fn sample(&mut self, seen: &Seen<'_>, seconds: Option<f32>, samples: u64, time: i64) {
         self.seen = samples;
-        // The difference is at least 0, because a node that restarted under the same name may count from 0 again.
+        // A node that restarted under the same name may count from 0 again; then `since` returns a rate of 0, not a negative one.
         let seconds = seconds.unwrap_or(1.0).max(0.001);
         self.now = seen.reading.since(&self.before, seconds);
         if let (true, Some(age)) = (seen.reading.is_bound, self.age()) {
@@ -341,7 +342,7 @@ fn push<T>(all: &mut VecDeque<T>, one: T, most: usize) {
     all.push_back(one);
 }
 
-/// The mean of samples. In each series only samples with a value count.
+/// The mean of samples. For each series, only the samples in which it is not NaN count.
 fn mean<'a>(samples: impl Iterator<Item = &'a Sample>) -> Sample {
     let (mut sums, mut counts) = ([0.0; SERIES.len()], [0.0; SERIES.len()]);
     for sample in samples {
@@ -427,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_is_gone_is_forgotten_and_a_flood_of_nodes_has_a_bound() {
+    fn a_removed_node_is_forgotten_and_the_number_of_nodes_is_bounded() {
         let mut history = history(&[1, 2]);
         let many = (0..NODES_MAX + 10).map(|at| Seen {
             name: at.to_string().into(),
@@ -471,7 +472,7 @@ mod tests {
     }
 
     #[test]
-    fn the_age_of_a_backlog_is_the_time_in_which_it_came() {
+    fn the_age_of_a_backlog_is_the_time_in_which_it_arrived() {
         let (mut history, start) = (History::default(), Instant::now());
         for second in 0..20 {
             let mut reading = Reading::default();

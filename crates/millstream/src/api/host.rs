@@ -1,8 +1,8 @@
 //! Decides which `Host` headers the interface answers.
 //!
 //! A web page may send requests to any address that its own name resolves to (DNS rebinding), and the browser
-//! then lets it read the answers. Such a request carries the attacker's name in `Host`. The interface therefore answers only
-//! to addresses, to the names of this machine, and to the names in `api.hosts`.
+//! then lets it read the answers. Such a request carries the attacker's name in `Host`. The interface therefore answers a request only
+//! if its `Host` is an IP address, a name of this machine, or a name in `api.hosts`.
 
 use std::net::IpAddr;
 
@@ -21,7 +21,8 @@ impl Hosts {
         Self(names.map(|name| name.to_ascii_lowercase()).collect())
     }
 
-    /// Whether a request with these headers is answered. A request without `Host` (HTTP/1.0) cannot come from a browser.
+    /// Checks every `Host` in these headers. The error is the first one that is not admitted. A request without `Host` (HTTP/1.0) is
+    /// admitted, because it cannot come from a browser.
     pub fn admit(&self, headers: &HeaderMap) -> Result<(), String> {
         for value in headers.get_all(header::HOST) {
             let host = String::from_utf8_lossy(value.as_bytes());

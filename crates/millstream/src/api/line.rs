@@ -15,7 +15,7 @@ pub fn of(status: &Value) -> String {
     format!("status: {health}, up {up} s; {}", nodes.join("; "))
 }
 
-/// `NAME (TYPE) STATE, in N, out N`, as far as its kind counts them.
+/// Returns `NAME (TYPE) STATE, in N, out N`, without the numbers that the node does not count.
 fn words(node: &Value) -> String {
     let text = |name: &str| node[name].as_str().unwrap_or("?").to_owned();
     let mut out = format!("{} ({}) {}", text("name"), text("type"), text("state"));
@@ -40,7 +40,7 @@ mod tests {
     use super::of;
 
     #[test]
-    fn nodes_stand_in_the_direction_of_the_flow() {
+    fn nodes_are_listed_in_the_direction_of_the_flow() {
         let status = json!({
             "healthy": false,
             "uptime_seconds": 7,

@@ -37,7 +37,7 @@ pub(super) async fn get_metrics(State(shown): State<Arc<Shown>>, headers: Header
     ([(header::CONTENT_TYPE, kind)], text).into_response()
 }
 
-/// Whether an `Accept` header names OpenMetrics, and gives no other text type a higher weight.
+/// Whether an `Accept` header names OpenMetrics, and does not give `text/plain` a higher weight.
 fn prefers_openmetrics(accept: &str) -> bool {
     let mut weights = (0.0, 0.0);
     for range in accept.split(',') {
@@ -121,7 +121,7 @@ fn of_nodes(views: &[View<'_>]) -> Vec<Family> {
     vec![info, state, events]
 }
 
-/// The metrics of the memory in front of sinks.
+/// The metrics of the queues in memory in front of sinks.
 fn queues(nodes: &[NodeStatus]) -> [Family; 2] {
     let mut used = family("queue_bytes", Kind::Gauge);
     let mut limit = family("queue_max_bytes", Kind::Gauge);
@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn openmetrics_is_for_scrapers_that_ask_for_it() {
+    fn only_scrapers_that_ask_for_openmetrics_get_it() {
         let prometheus = "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,text/plain;version=0.0.4;q=0.5,*/*;q=0.1";
         assert!(prefers_openmetrics(prometheus));
         assert!(prefers_openmetrics("Application/OpenMetrics-Text"));

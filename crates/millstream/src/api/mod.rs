@@ -1,9 +1,9 @@
 //! The interface for people and monitoring, over HTTP/1.1: the dashboard at `/`, `/health`, `/ready`, `/live`, `/metrics`, `/status`,
 //! `/events`, `/history/NODE`, `/nodes/NODE`, and `POST /reload`.
 //!
-//! A peer on this machine may see and do everything. A peer elsewhere needs a token or a certificate, except for the pages that
-//! `api.open` names (`access.rs`). Each change is logged (`audit.rs`). Connections are bounded, and idle ones are closed. The
-//! interface runs on the main thread, so it takes no time from the data threads.
+//! By default, a peer on this machine may see and do everything. A peer on another machine needs a token or a certificate, except for
+//! the pages that `api.open` names (`access.rs`). Each change is logged (`audit.rs`). The number of connections is bounded, and idle
+//! ones are closed. The interface runs on the main thread, so it takes no time from the data threads.
 
 mod access;
 mod audit;
@@ -103,7 +103,7 @@ pub struct Shown {
 }
 
 impl Shown {
-    /// Notes that the process is about to end.
+    /// Makes `/ready` fail, because the process is about to end.
     pub fn drain(&self) {
         self.draining.store(true, Ordering::Relaxed);
     }
@@ -122,8 +122,8 @@ impl Shown {
     }
 }
 
-/// Binds the addresses. If the configuration names an address (`chosen`) that is in use, the start fails. If the default address is
-/// in use, there is a warning and no interface. `machine` is the configured name of this machine.
+/// Binds the addresses of `api.listen`. If an address cannot be bound, this fails if the configuration sets `api.listen` (`chosen`);
+/// otherwise it logs a warning, and there is no interface. `machine` is the configured name of this machine.
 pub async fn bind(
     api: &Api,
     tls: Option<ServerTls>,
@@ -155,7 +155,7 @@ pub async fn bind(
 }
 
 impl Bound {
-    /// Answers requests until the process ends. The returned value gives the program the same views.
+    /// Answers requests until the process ends. Returns the state that the pages show, for the status line in the log and for Graphite.
     pub fn serve(
         self,
         running: &Running,
@@ -226,7 +226,7 @@ fn pages(shown: Arc<Shown>) -> Router {
         .with_state(shown)
 }
 
-/// Refuses what a caller may not see or do, and logs each change.
+/// Refuses requests that the caller may not make, and logs each change.
 async fn admit(
     State(shown): State<Arc<Shown>>,
     ConnectInfo(peer): ConnectInfo<Peer>,
@@ -285,18 +285,18 @@ async fn events(State(shown): State<Arc<Shown>>) -> Response {
     shown.events.stream(|| view::status(&shown).to_string())
 }
 
-/// The last hour of a node.
+/// Answers with the last hour of a node.
 async fn history(State(shown): State<Arc<Shown>>, Path(node): Path<String>) -> Response {
     let page = shown.history().of(&node);
     found(&node, page)
 }
 
-/// The options and promises of a node.
+/// Answers with the options and guarantees of a node.
 async fn node(State(shown): State<Arc<Shown>>, Path(node): Path<String>) -> Response {
     found(&node, shown.descriptions.of(&node))
 }
 
-/// The page about a node, if there is such a node.
+/// Answers with the page about a node, or with 404 if there is no such node.
 fn found(node: &str, page: Option<Value>) -> Response {
     match page {
         Some(page) => axum::Json(page).into_response(),

@@ -26,7 +26,7 @@ mod tests {
 
     use super::*;
 
-    /// The routes of the router: `GET /status`.
+    /// The routes of the router, such as `GET /status`.
     fn routes() -> BTreeSet<String> {
         let source: String = include_str!("mod.rs").split_whitespace().collect();
         let mut routes = BTreeSet::new();

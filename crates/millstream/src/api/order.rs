@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-/// The sections. Of the nodes whose inputs are listed already, one of the first section comes next.
+/// The sections in order of preference. Among the nodes whose inputs are all listed already, the one whose section is first here is
+/// listed next.
 const SECTIONS: [&str; 4] = ["source", "processor", "channel", "sink"];
-/// The end of the name of a port for rejected records. Those may go back, so they do not count.
+/// The suffix of a port for rejected records. Its edges may lead back to an earlier node, so they do not influence the order.
 const REJECTED: &str = ".rejected";
 
-/// The nodes of an answer of `/status`, each behind those it takes records from.
+/// Returns the nodes of an answer of `/status`, each after the nodes that it takes records from.
 pub fn in_flow(status: &Value) -> Vec<&Value> {
     let mut waiting: Vec<&Value> = status["nodes"].as_array().into_iter().flatten().collect();
     let section = |node: &Value| SECTIONS.iter().position(|it| node["section"] == *it);
@@ -31,7 +32,7 @@ pub fn in_flow(status: &Value) -> Vec<&Value> {
             let waits = |name: &&str| waiting.iter().any(|node| node["name"] == **name);
             !of.into_iter().flatten().any(waits)
         };
-        // A graph has no circle, so some node is ready.
+        // A graph has no cycle, so at least one node is ready.
         let next = waiting.iter().position(is_ready).unwrap_or(0);
         listed.push(waiting.remove(next));
     }
@@ -57,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_stand_in_the_direction_of_the_flow() {
+    fn nodes_are_listed_in_the_direction_of_the_flow() {
         let sections = [
             ("out", "sink"),
             ("late", "processor"),
@@ -71,13 +72,13 @@ mod tests {
             ("early", "buffer"),
             ("buffer", "late"),
             ("late.errors", "out"),
-            // Rejected records go back.
+            // Rejected records flow back to an earlier node.
             ("out.rejected", "early"),
             ("late.rejected", "bad"),
         ];
         let order = "in early buffer late out bad";
         assert_eq!(names(&sections, &edges), order);
-        // An older instance sends no edges.
+        // The status of an older instance has no edges.
         assert_eq!(names(&sections, &[]), "in late early buffer out bad");
     }
 }

@@ -110,7 +110,7 @@ struct Stat<'a> {
 }
 
 impl<'a> Stat<'a> {
-    /// `PID (NAME) STATE ...`; the name may hold spaces and brackets.
+    /// Parses `PID (NAME) STATE ...`; the name may contain spaces and brackets.
     fn read(line: &'a str) -> Option<Self> {
         let (begin, rest) = line.rsplit_once(')')?;
         let (_, name) = begin.split_once('(')?;
@@ -147,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_may_hold_spaces_and_brackets() {
+    fn a_name_may_contain_spaces_and_brackets() {
         let line = "7 (a) b (c) S 1 7 7 0 -1 4194304 1 0 0 0 25 17 0 0 20 0 9 0 500 4096000 250 18446744073709551615";
         let stat = Stat::read(line).unwrap();
         assert_eq!((stat.name, stat.ticks, stat.threads), ("a) b (c", 42, 9));

@@ -2,7 +2,8 @@
 
 use axum::http::Uri;
 
-/// The numeric fields of a query; the error says what is wrong. `known` has the name, the default and the maximum of each.
+/// Reads the numeric fields of a query. `known` has the name, the default and the maximum of each field. The error is the text of the
+/// answer.
 pub fn numbers<const N: usize>(
     uri: &Uri,
     known: [(&str, u64, u64); N],
@@ -28,7 +29,7 @@ pub fn numbers<const N: usize>(
     Ok(values)
 }
 
-/// The text fields of a query (names of nodes, positions, ids). The query must have each of `fields` once and no others.
+/// Reads the text fields of a query (names of nodes, positions, ids). The query must have each of `fields` once and no other field.
 pub fn words<const N: usize>(uri: &Uri, fields: [&str; N]) -> Result<[String; N], String> {
     let pairs: Vec<_> = uri.query().unwrap_or_default().split('&').collect();
     let value = |field: &str| {
@@ -43,14 +44,14 @@ pub fn words<const N: usize>(uri: &Uri, fields: [&str; N]) -> Result<[String; N]
     })
 }
 
-/// The value of a field, if this pair of the query has it.
+/// Returns the value of `pair` if it is `field=VALUE` and the value has only permitted characters.
 fn word<'a>(pair: &'a str, field: &str) -> Option<&'a str> {
     let word = pair.strip_prefix(field)?.strip_prefix('=')?;
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
     (!word.is_empty() && word.bytes().all(fits)).then_some(word)
 }
 
-/// The values of `field` in a query that has no other field: names of nodes.
+/// Returns the values of `field`, which are names of nodes. Fails if the query has another field.
 pub fn names(uri: &Uri, field: &str) -> Result<Vec<String>, String> {
     let query = uri.query().unwrap_or_default();
     let value = |pair: &str| word(pair, field).map(str::to_owned);
@@ -69,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_has_letters_digits_and_dashes() {
+    fn the_query_must_have_each_field_once_with_a_valid_name() {
         let read = |text| words(&Uri::from_static(text), ["consumer"]);
         assert_eq!(read("/x?consumer=a_b-1"), Ok(["a_b-1".to_owned()]));
         let both = |text| words(&Uri::from_static(text), ["a", "b"]);

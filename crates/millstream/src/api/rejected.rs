@@ -46,7 +46,7 @@ pub struct Kept {
 }
 
 impl Kept {
-    /// The directory.
+    /// Reads nothing yet.
     pub fn new(directory: &FilePath) -> Self {
         Self {
             directory: directory.to_owned(),
@@ -71,7 +71,8 @@ impl Kept {
     }
 }
 
-/// Answers with the nodes that have rejected records: their number, their bytes, the times of the oldest and the newest.
+/// Answers with the nodes that have rejected records: for each node, the number of these records, their bytes, and the times of the
+/// oldest and the newest.
 pub async fn nodes(State(shown): State<Arc<Shown>>) -> Response {
     let read = shown.rejected.read(|directory, list| match list {
         Some((read, known)) if read.elapsed() < FRESH => Ok(known.clone()),
@@ -87,7 +88,8 @@ pub async fn nodes(State(shown): State<Arc<Shown>>) -> Response {
     }
 }
 
-/// Answers with rejected records of one node. `?records=N&from=K`: N of them, beginning with the Kth (1: the oldest that is kept).
+/// Answers with rejected records of one node. `?records=N&from=K` selects N records, beginning with the Kth (1 is the oldest one in the
+/// files).
 pub async fn records(
     State(shown): State<Arc<Shown>>,
     Path(node): Path<String>,
@@ -111,11 +113,11 @@ pub async fn records(
     }
 }
 
-/// The rejected records of a node.
+/// A summary of the rejected records of a node.
 #[derive(Default)]
 struct Sum {
     records: u64,
-    /// Whether some files were too long to count all of their records.
+    /// Whether `records` is an estimate, because some files were too long to count all of their records.
     is_estimate: bool,
     bytes: u64,
     files: u64,
@@ -127,7 +129,7 @@ fn node_of(path: &FilePath) -> Option<&str> {
     path.file_name()?.to_str()?.split('.').next()
 }
 
-/// The nodes with rejected records. At most `bytes_max` of each file are read.
+/// The nodes with rejected records, as JSON. At most `bytes_max` of each file are read.
 fn summary(directory: &FilePath, bytes_max: u64) -> io::Result<Value> {
     let mut sums: BTreeMap<String, Sum> = BTreeMap::new();
     for path in RejectedFile::all(directory)? {
@@ -168,7 +170,7 @@ fn summary(directory: &FilePath, bytes_max: u64) -> io::Result<Value> {
     Ok(json!({ "nodes": sums.into_iter().map(node).collect::<Vec<_>>() }))
 }
 
-/// The records of a node as JSON, beginning with the one of this number.
+/// At most `most` records of a node as JSON, beginning with number `from`.
 fn page(
     directory: &FilePath,
     node: &str,
@@ -306,7 +308,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_request_whose_client_has_gone_keeps_its_turn_until_it_is_read() {
+    async fn a_read_whose_client_has_gone_delays_the_next_one_until_it_ends() {
         let kept = Kept::new("unused".as_ref());
         let (release, released) = std::sync::mpsc::sync_channel::<()>(1);
         let long = kept.read(move |_, _| {

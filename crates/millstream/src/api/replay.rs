@@ -19,10 +19,10 @@ use super::{Shown, audit::Said};
 
 /// How long a request waits for the end of its replay. For longer replays the client polls.
 const WAIT: Duration = Duration::from_secs(3);
-/// The most replays whose results are kept.
+/// The most replays that run at a time.
 const KEPT_MAX: usize = 100;
 
-/// The last replay of each node in this run of the process.
+/// The last replay of each node. A new replay of any node removes those that have ended.
 pub struct Replays {
     stop: Stop,
     last: Mutex<BTreeMap<String, Last>>,
@@ -37,7 +37,7 @@ struct Last {
 }
 
 impl Replays {
-    /// No replays yet. Replays end at `stop`.
+    /// Begins without replays. `stop` ends the replays that run.
     pub fn new(stop: Stop) -> Self {
         Self {
             stop,
@@ -51,7 +51,7 @@ impl Replays {
 }
 
 impl Last {
-    /// `{"node", "state", "settled", "left", "why"}`, and the status of an answer.
+    /// Returns the status code of an answer, and its page `{"node", "state", "settled", "left", "why"}`.
     fn shown(&self, node: &str) -> (StatusCode, Value) {
         let (code, state, why) = match &*self.result.borrow() {
             None => (StatusCode::ACCEPTED, "running", None),
@@ -98,7 +98,7 @@ pub async fn begin(State(shown): State<Arc<Shown>>, Path(node): Path<String>) ->
     let (progress, stop) = (last.progress.clone(), shown.replays.stop.clone());
     tokio::spawn(async move {
         let result = replay.run(stop, &progress).await;
-        // The channel keeps the result for later requests.
+        // The watch channel keeps the result for later requests.
         sender.send_replace(Some(result));
     });
     let _ = timeout(WAIT, last.result.wait_for(Option::is_some)).await;

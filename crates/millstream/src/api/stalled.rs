@@ -1,7 +1,7 @@
 //! Notices nodes that hang: work waits for them, they report no fault, and they make no progress.
 //!
-//! Most faults raise a condition where they happen. This finds the rest: a server that takes bytes and never answers, a file system
-//! that hangs, a bug in Millstream.
+//! The code that meets a fault usually raises a condition. This module finds the other cases: a server that takes bytes and never
+//! answers, a file system that hangs, a bug in Millstream.
 
 use std::{
     collections::BTreeMap,
@@ -57,7 +57,7 @@ struct Wait {
     /// A description, as the beginning of a sentence.
     what: String,
     progress: Vec<u64>,
-    /// How long the work may take without a fault.
+    /// How long the work may take without a fault. It is added to the limit.
     patience: Duration,
 }
 
@@ -66,7 +66,7 @@ impl Marks {
         let values = Values::new(meters);
         self.0
             .retain(|name, _| nodes.iter().any(|node| node.name == *name));
-        // A processor that fails or does not answer stops the channel or sink behind it, and reports that.
+        // A processor that fails or does not answer stops the channel or sink after it, and already reports a condition.
         let in_trouble = |node: &&NodeStatus| !node.reporter.conditions().is_empty();
         let in_trouble = nodes.iter().filter(in_trouble);
         let explained: Vec<_> = in_trouble.flat_map(|node| &node.feeds).collect();
@@ -138,7 +138,7 @@ impl Values {
         self.0.get(&(node.clone(), name)).copied().unwrap_or(0)
     }
 
-    /// The work that waits for a sink: bytes in its channel or its memory, or batches that it has taken.
+    /// The work that waits for a sink: bytes in its channel or its memory, or batches that it has taken. `None` if there is none.
     fn at_sink(&self, node: &NodeStatus) -> Option<Wait> {
         let consumer = node.consumer.as_ref()?;
         let queued = consumer.fill().map_or(0, |(used, _)| used);
@@ -157,8 +157,8 @@ impl Values {
         })
     }
 
-    /// The work that waits for a channel: records that sources have sent and the channel has not kept. If work waits for a sink
-    /// behind memory, a source may wait for that instead, so the channel is not blamed.
+    /// The work that waits for a channel: records that sources have sent and the channel has not kept. `None` if there are none, or if work
+    /// waits for a sink that has a queue in memory, because the sources may wait for that sink instead.
     fn at_channel(&self, channel: &NodeStatus, nodes: &[NodeStatus]) -> Option<Wait> {
         let is_queued = |node: &NodeStatus| {
             let queue = node.consumer.as_ref().is_some_and(|it| it.queue.is_some());
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sink_for_which_bytes_wait_without_progress_is_stalled_until_something_moves() {
+    fn a_sink_with_waiting_bytes_is_stalled_after_the_limit_until_it_makes_progress() {
         let (meters, mut marks) = (Meters::default(), Marks::default());
         let nodes = [node("out", "sink", &[])];
         let own = meters.of("out");
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn only_nodes_behind_a_processor_in_trouble_are_not_reported() {
+    fn a_node_after_a_processor_in_trouble_is_not_reported_and_another_node_is() {
         let (meters, mut marks) = (Meters::default(), Marks::default());
         let mut asked = node("asked", "processor", &[]);
         asked.feeds = vec!["out".into()];

@@ -1,7 +1,7 @@
 //! `GET /tap/{node}`: a live sample of the records that pass a node, as lines of JSON or as server-sent events.
 //!
-//! The data threads copy records into a bounded queue and never wait for it (`taps.rs` of the pipeline). Here they become JSON, and
-//! the fields that `api.redact` names are hidden. After [`BEAT`] without a record an empty line shows that the connection is alive.
+//! The data threads copy records into a bounded queue and never wait for it (`taps.rs` of the pipeline). This module converts them to
+//! JSON, and hides the fields that `api.redact` names. After [`BEAT`] without a record, an empty line shows that the connection is alive.
 
 use std::{
     convert::Infallible,
@@ -36,7 +36,7 @@ const SECONDS: (u64, u64) = (60, 86_400);
 /// The most records after which a sample ends.
 const RECORDS_MAX: u64 = 1_000_000;
 
-/// Streams a sample. `?records=N&seconds=S&rate=R`: it ends after N records or S seconds, with at most R records in a second.
+/// Streams a sample. With `?records=N&seconds=S&rate=R` it ends after N records or S seconds, and has at most R records per second.
 pub async fn tap(
     State(shown): State<Arc<Shown>>,
     Path(node): Path<String>,
@@ -129,7 +129,7 @@ impl Stream for Lines {
     }
 }
 
-/// `{"node", "port", "tag", "time", "record"}`, and `"cut": true` if the record was longer.
+/// Returns `{"node", "port", "tag", "time", "record"}`, with `"cut": true` if the record was truncated.
 fn line(node: &str, sample: &Sample, redaction: &Redaction) -> String {
     let text = |text: &str| Value::from(text).to_string();
     let cut = match sample.is_cut {
@@ -146,7 +146,8 @@ fn line(node: &str, sample: &Sample, redaction: &Redaction) -> String {
     )
 }
 
-/// A record as JSON, with the chosen fields hidden. `null` if it has no JSON form, or nests too deep to be searched.
+/// Returns a record as JSON, with the fields of `redaction` hidden; `null` if it cannot be converted, or if it is nested too deeply to
+/// search it for these fields.
 fn record(bytes: &[u8], encoding: Encoding, redaction: &Redaction) -> String {
     let mut out = Vec::new();
     match encoding {

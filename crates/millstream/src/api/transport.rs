@@ -39,12 +39,12 @@ pub enum Transport {
 }
 
 impl Tls {
-    /// TLS. `reporter` logs problems with certificates and handshakes.
+    /// `reporter` logs problems with certificates and handshakes.
     pub fn new(tls: ServerTls, reporter: Reporter) -> Arc<Self> {
         Arc::new(Self { tls, reporter })
     }
 
-    /// Begins the handshake of a connection. It sets `names` to those of the client.
+    /// Begins the handshake of a connection. At its end, `names` is set to the names in the client's certificate.
     pub fn accept(self: &Arc<Self>, socket: TcpStream, names: &Names) -> Transport {
         let own = self.clone();
         let handshake = async move {

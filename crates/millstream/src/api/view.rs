@@ -55,7 +55,7 @@ pub fn status(shown: &Shown) -> Value {
     })
 }
 
-/// `{ METRIC: [{ LABEL: text, "value": n }, ...] }`, each with the largest value first.
+/// Returns `{ METRIC: [{ LABEL: text, "value": n }, ...] }`. The rows of each metric begin with the largest value.
 fn shown_tables(tables: Vec<(&'static str, &'static str, Rows)>) -> Map<String, Value> {
     let table = |(name, label, rows): (&str, &str, Rows)| {
         let row = |(what, value): (String, u64)| json!({ (label): what, "value": value });

@@ -5,12 +5,12 @@ use serde_json::Value;
 
 use super::{Expected, Seen};
 
-/// A difference as a page shows it: the record, and lines about it.
+/// A difference between an expected and a found record.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Difference {
-    /// The record: `record 2`, `errors, record 1`.
+    /// The port and number of the record: `record 2`, `errors, record 1`.
     pub record: String,
-    /// Expected and found texts, alternating.
+    /// The expected and the found text of each field that differs.
     pub lines: Vec<Side>,
 }
 
@@ -24,7 +24,7 @@ pub enum Side {
 }
 
 impl Seen {
-    /// Whether it is the expected record. Metadata that the case does not name may have any value.
+    /// Whether this is the expected record. Metadata that the case does not name may have any value.
     fn is(&self, expected: &Expected) -> bool {
         self.record == expected.record
             && expected
@@ -73,7 +73,7 @@ pub(super) fn differences(port: &str, expected: &[Expected], seen: &[Seen]) -> V
         .collect()
 }
 
-/// An expected record with its metadata.
+/// An expected record as JSON, with its metadata as fields `%NAME`.
 fn whole(expected: &Expected) -> String {
     let Value::Object(record) = &expected.record else {
         return expected.record.to_string();
@@ -86,7 +86,7 @@ fn whole(expected: &Expected) -> String {
     Value::Object(metadata.chain(fields).collect()).to_string()
 }
 
-/// The lines about two records that differ in at least one field.
+/// The metadata and fields in which two records differ.
 fn between(expected: &Expected, seen: &Seen) -> Vec<Side> {
     let mut lines = Vec::new();
     for (name, value) in &expected.metadata {
@@ -100,7 +100,8 @@ fn between(expected: &Expected, seen: &Seen) -> Vec<Side> {
     lines
 }
 
-/// The differing fields below `path`. Both values were read by serde_json, which bounds their depth.
+/// Adds the fields below `path` that differ. The recursion is bounded, because both values were read by serde_json, which limits their
+/// depth.
 fn fields(path: &str, expected: &Value, seen: &Value, lines: &mut Vec<Side>) {
     let line = |path: &str, value: &Value| match path {
         "" => value.to_string(),
@@ -200,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn metadata_counts_only_where_it_is_named() {
+    fn metadata_is_compared_only_if_the_case_names_it() {
         let named = |name: &str, value: &str| Expected {
             record: json!({"n": 1}),
             metadata: vec![(name.to_owned(), value.to_owned())],

@@ -21,19 +21,19 @@ pub use read::{TESTS, read};
 
 /// A case beside a processor.
 pub struct Case {
-    /// Where it is written.
+    /// The file and line where it is written.
     pub place: Place,
-    /// The processor that it stands beside.
+    /// The processor that it tests.
     pub node: Arc<str>,
     /// Its name; `case N` if it has none.
     pub name: String,
-    /// The node that the records enter, with its place, if it is not the tested one.
+    /// The node that the records enter, and where the case names it; `None` if they enter the tested processor.
     from: Option<(String, Place)>,
-    /// The records, one per batch. The result does not depend on the batches.
+    /// The given records, one per batch. The result does not depend on how records are divided into batches.
     given: Vec<Batch>,
     /// The expected records of each port that the case names.
     expect: Vec<Leaving>,
-    /// The expected originals of rejected records.
+    /// The records that should be rejected, as they were before the rejection.
     rejected: Vec<Expected>,
 }
 
@@ -56,7 +56,7 @@ struct Seen {
     record: Value,
     /// All of its metadata, with their values.
     metadata: Vec<(String, String)>,
-    /// Why it was rejected.
+    /// Why it was rejected; `None` if it was not.
     reason: Option<String>,
 }
 

@@ -7,13 +7,13 @@ use millstream_pipeline::plan::{Link, Plan};
 /// The port of rejected records, which are not part of a processor's output.
 const REJECTED: &str = "rejected";
 
-/// The connections that records follow, without those of rejected records.
+/// The connections of the graph, without those for rejected records.
 pub fn links(plan: &Plan) -> impl Iterator<Item = &Link> {
     plan.links.iter().filter(|link| &*link.port != REJECTED)
 }
 
-/// The nodes on all paths from `start` to `end`, in an order in which each stands behind those that feed it, and otherwise in the
-/// order of the file. `None` if there is no path.
+/// The nodes on all paths from `start` to `end`. Each comes after the nodes that feed it; otherwise they have the order of the file.
+/// `None` if there is no path.
 pub fn between(plan: &Plan, start: &str, end: &str) -> Option<Vec<Arc<str>>> {
     let behind = reach(start, |at| {
         links(plan)
@@ -36,7 +36,7 @@ pub fn between(plan: &Plan, start: &str, end: &str) -> Option<Vec<Arc<str>>> {
         let feeders = feeders.filter(|node| behind.contains(node));
         feeders.collect::<Vec<_>>()
     };
-    // The plan lists each connection at its producer, in the order of the file.
+    // The plan lists the connections by producer, in the order of the file.
     let producers = links(plan).map(|link| &link.from);
     let is_between = |node: &&Arc<str>| behind.contains(&***node) && before.contains(&***node);
     let mut open: Vec<&Arc<str>> = producers
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_stand_behind_those_that_feed_them_and_dead_ends_are_left_out() {
+    fn nodes_come_after_those_that_feed_them_and_dead_ends_are_left_out() {
         let links = [
             ("s", "a"),
             ("s", "b"),
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn rejected_records_are_on_no_way() {
+    fn connections_of_rejected_records_are_not_followed() {
         let mut plan = plan(&[("a", "b")]);
         plan.links[0].port = REJECTED.into();
         assert_eq!(between(&plan, "a", "b"), None);

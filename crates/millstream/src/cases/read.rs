@@ -27,7 +27,7 @@ const TAG: &str = "test";
 /// The first character of names that are metadata.
 const METADATA: char = '%';
 
-/// A case as it is written.
+/// The options of a case.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Options {
@@ -102,7 +102,7 @@ fn case(
     })
 }
 
-/// The expected records of the port `NAME`, or of several ports by name.
+/// Reads `expect`: a list of the records of the only port, or a map from the names of ports to such lists.
 fn expect(written: &Node, expect: Value, problems: &mut Vec<Problem>) -> Vec<Leaving> {
     let leaving =
         |port: &str, path: &str, list, place: &Place, problems: &mut Vec<Problem>| Leaving {
@@ -147,7 +147,7 @@ fn expected(
     records.into_iter().map(|(record, _)| record).collect()
 }
 
-/// Reads the records of a list, and whether each is a line.
+/// Reads the records of a list. Returns each with whether it is a line.
 fn records(
     written: &Node,
     path: &str,
@@ -168,7 +168,7 @@ fn records(
                     record: Map::from_iter([(MESSAGE.to_owned(), text.into())]).into(),
                     metadata: Vec::new(),
                 };
-                // Sources that join lines make an entry of several, so this is one, too.
+                // A text of several lines is an entry, because sources that join lines produce an entry, too.
                 records.push((record, !text.contains('\n')));
             }
             _ => {
@@ -214,7 +214,7 @@ fn fields(written: &Node, path: &str, map: Map<String, Value>) -> Result<Expecte
         metadata.push((name.to_owned(), text));
     }
     let mut packed = Vec::new();
-    // Converted through MessagePack, like the records that leave the processor.
+    // The records that leave the processor are converted from MessagePack. So the expected records are converted, too.
     let whole = Value::from(record);
     let packs = json::to_msgpack(whole.to_string().as_bytes(), &mut packed);
     if let Err(why) = packs {
@@ -250,7 +250,7 @@ fn batch(given: Expected, is_line: bool, tag: &str) -> Batch {
         _ => {
             write_array_len(&mut body, 2);
             write_time(&mut body, received);
-            // It was read from MessagePack, so writing it cannot fail.
+            // The record was read from MessagePack, so writing it cannot fail.
             let _ = json::to_msgpack(record.to_string().as_bytes(), &mut body);
         }
     }

@@ -28,7 +28,7 @@ use super::{
 struct Step {
     /// `None`: a source or a channel, which passes all records on.
     trial: Option<Trial>,
-    /// The next steps of each port.
+    /// The connections of each port to later steps.
     ports: Vec<Vec<Hop>>,
 }
 
@@ -60,7 +60,7 @@ impl Case {
         Ok(found)
     }
 
-    /// Feeds the given records, and returns the records that left.
+    /// Passes the given records through all steps. Returns the records that left the tested processor.
     fn left(&self, plan: &Plan) -> Result<Left, Failure> {
         let mut steps = self.steps(plan)?;
         let mut left = Left::default();
@@ -91,7 +91,7 @@ impl Case {
         Ok(left)
     }
 
-    /// The nodes on the path, from the one that the records enter to the tested one.
+    /// The nodes on all paths, from the node that the records enter to the tested processor, which is the last step.
     fn steps(&self, plan: &Plan) -> Result<Vec<Step>, Failure> {
         let start = self.from.as_ref().map_or(&*self.node, |(from, _)| from);
         let names = between(plan, start, &self.node).unwrap_or_default();
@@ -119,7 +119,7 @@ impl Case {
 }
 
 impl Step {
-    /// The batches of each port, and the rejected records.
+    /// Processes a batch. Returns the batches of each port, and the rejected records.
     fn run(&mut self, batch: Batch) -> Result<(Vec<Vec<Batch>>, Option<Batch>), Failure> {
         let Some(trial) = &mut self.trial else {
             return Ok((vec![vec![batch]], None));
@@ -189,7 +189,7 @@ fn metadata<'a>(
     all.map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
-/// The record of a line.
+/// The record that has this text in the field `message`.
 fn of_text(text: &str) -> Value {
     Map::from_iter([(MESSAGE.to_owned(), text.into())]).into()
 }

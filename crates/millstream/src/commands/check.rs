@@ -1,4 +1,4 @@
-//! `millstream check`: reports all errors of a configuration at once, and starts nothing.
+//! `millstream check`: reports all errors of a configuration together, and starts nothing.
 
 use std::{
     collections::BTreeMap,
@@ -11,7 +11,7 @@ use millstream_sys::disk::{Disk, HostDisk};
 
 use crate::{config, exit, page};
 
-/// Check a configuration: every error, warning and note at once, with its place. Starts nothing.
+/// Check a configuration: show all errors, warnings and notes, each with its file and line. Starts nothing.
 #[derive(Args)]
 #[command(after_help = "\
 Examples:
@@ -97,7 +97,7 @@ fn too_large_for_their_disk(plan: &Plan) -> Vec<String> {
         .iter()
         .map(|channel| {
             let directory = plan.settings.data_dir.join("channels").join(&*channel.name);
-            // A start creates a missing directory on the file system of its parent.
+            // A start creates missing directories, on the file system of the first ancestor that exists.
             let above = directory.ancestors().find(|path| path.exists());
             above
                 .filter(|path| !path.as_os_str().is_empty())

@@ -1,4 +1,4 @@
-//! `millstream explain`: shows the graph of a configuration and its promises.
+//! `millstream explain`: shows the graph of a configuration and its delivery guarantees.
 
 use std::path::PathBuf;
 

@@ -33,7 +33,7 @@ pub struct Instance {
     remote: Remote,
 }
 
-/// An instance on another machine.
+/// The options for an instance at another address: address, token and certificates.
 #[derive(Args)]
 pub struct Remote {
     /// The address of the instance, instead of the configured one: `ADDRESS:PORT`, or a URL (`https://HOST:PORT`).
@@ -154,7 +154,7 @@ impl Place {
         !self.is_secured && !is_local(&self.address) && !url.starts_with("http://")
     }
 
-    /// The first loopback address, or else the first address.
+    /// The first loopback address, or otherwise the first address; `None` if `api.listen` is empty.
     fn first(api: &Api) -> Option<Self> {
         let mut all = api.listen.iter();
         let local = all.clone().find(|address| is_local(address));
@@ -180,7 +180,7 @@ fn is_local(address: &str) -> bool {
 }
 
 impl Client {
-    /// The JSON of a page.
+    /// Requests a page, and returns its JSON.
     pub fn get(&self, path: &str) -> Result<Value, String> {
         match self.ask("GET", path)? {
             (200, body) => self.parse(&body),
@@ -188,7 +188,7 @@ impl Client {
         }
     }
 
-    /// The JSON of the answer to a POST without a body, for a success or a failure.
+    /// Sends a POST without a body, and returns the JSON of the answer, also of an answer that reports a failure.
     pub fn post(&self, path: &str) -> Result<Value, String> {
         match self.ask("POST", path)? {
             (200 | 202 | 409 | 422, body) => self.parse(&body),
@@ -196,7 +196,7 @@ impl Client {
         }
     }
 
-    /// The answer to a GET, whose body the caller reads as it arrives.
+    /// Returns the answer to a GET, whose body the caller reads as it arrives.
     pub fn stream(&self, path: &str) -> Result<Answer, String> {
         let answer = self
             .open("GET", path)
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_passes_the_network_in_clear_text_only_on_demand() {
+    fn a_token_is_sent_over_the_network_in_clear_text_only_on_demand() {
         for (url, exposes) in [
             ("agg:1", true),
             ("10.0.0.1:1", true),
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn an_instance_that_does_not_answer_in_time_is_not_called_absent() {
+    fn an_instance_that_does_not_answer_in_time_is_not_reported_as_missing() {
         let client = Client {
             address: "agg:1".to_owned(),
             tls: None,

@@ -15,20 +15,21 @@ Examples:
   millstream check && millstream reload        the instance of /etc/millstream
   millstream reload --api 127.0.0.1:8687       the one that listens there
   millstream reload --json | jq .needs_restart
-  millstream reload --forget old-sink          give up what the sink has not settled that was removed from the files
+  millstream reload --forget old-sink          drop the unsettled records of a sink that was removed from the files
 
-A reload adds, removes and replaces nodes, and connects them anew. Only the nodes that changed stop, after they have ended what they
-began; a source that listens at the same address keeps its socket. No record is lost, repeated or overtaken. If anything in the files is
-wrong, or a change needs a restart, nothing changes. Only changed settings at the top of the file are named and wait for a restart. A sink
-that is removed must have settled what its disk channel keeps for it, or be named with `--forget`; one behind memory first writes what it
-has. The instance reads the files that it was started with; CONFIG only says where it listens. SIGHUP does the same and logs the result.
+A reload adds, removes and replaces nodes, and changes the connections between them. Only the nodes that changed stop, after they have
+finished their work; a source that listens on the same address keeps its socket. No record is lost, repeated or overtaken. If anything in
+the files is wrong, or a node changes in a way that needs a restart, nothing changes. Changed settings at the top of the file are reported,
+and wait for a restart. A removed sink must have settled all records that its disk channel keeps for it, or be named with `--forget`; a
+removed sink without a disk channel first writes the records that it has. The instance reads the files that it was started with; CONFIG
+only says where it listens. SIGHUP does the same and logs the result.
 
 Exit codes: 0 reloaded (also if some changes need a restart); 1 it failed and nothing changed, or no instance answers; 78 wrong
 configuration, and nothing has changed")]
 pub struct Reload {
     #[command(flatten)]
     instance: Instance,
-    /// Give up the records that this sink has not settled, if the configuration removes it. Can be repeated.
+    /// Drop the records that this sink has not settled, if the configuration removes it. Can be repeated.
     #[arg(long, value_name = "SINK")]
     forget: Vec<String>,
     /// Print the response of the instance.

@@ -26,7 +26,8 @@ use crate::{
     upgrade::Upgrade,
 };
 
-/// The part of the drain time that is reserved for closing the channels: two syncs each. At most a quarter of it.
+/// The part of the drain time that is reserved for closing the channels, each of which takes two syncs. It is at most a quarter of the
+/// drain time.
 const CLOSE: Duration = Duration::from_secs(2);
 
 /// Run the pipeline until SIGTERM or SIGINT, then drain.
@@ -42,10 +43,10 @@ kept in data_dir/rejected, and `millstream rejected cat` shows them.
 
 Signals: SIGTERM and SIGINT drain (a second one ends it at once). SIGUSR1 logs a line with the state of every node.
 SIGHUP reads the configuration again, as `millstream reload` does. SIGUSR2 replaces the program by the one that is now in its
-file: that one checks the configuration, this one drains, and the addresses stay open.
+file: the new program checks the configuration, then the old one drains, and the addresses stay open.
 
 A stop never waits longer than `--drain`. Records in a disk channel stay there for the next start. Records that wait in front
-of a full one were not accepted; senders that wait for an answer send them again.
+of a full disk channel were not accepted; senders that wait for an answer send them again.
 
 Exit codes: 0 drained, or all that was accepted is in disk channels; 1 it could not start, gave up, or lost or left
 something behind (also rejected records); 64 wrong command line; 78 wrong configuration")]
@@ -93,7 +94,7 @@ impl Run {
         }
     }
 
-    /// Runs until the end. Returns the exit code, and the request that ended the run, if the inputs did not end first.
+    /// Runs until the end. Returns the exit code, and the request that ended the run; `None` if it ended without a request.
     async fn run(&self, loaded: config::Loaded, upgrade: &Upgrade) -> (u8, Option<Asked>) {
         let (mut running, mut events) = match self.start(loaded, upgrade).await {
             Ok(started) => started,
@@ -157,7 +158,8 @@ impl Run {
         exit::FAILED
     }
 
-    /// Starts signal handling, then the addresses, then the pipeline. From the first step on, no signal kills the process.
+    /// Installs the signal handlers, then binds the addresses of the interface, then starts the pipeline. The signal handlers come first,
+    /// so that no signal kills the process during the start.
     async fn start(
         &self,
         loaded: config::Loaded,
@@ -197,7 +199,7 @@ impl Run {
         Ok((running, events))
     }
 
-    /// Waits for the end. Returns the failures, or `None` if the drain deadline passed; and the request that ended the run.
+    /// Waits for the end. Returns the failures of nodes as [`Run::drain`] does, and the request that ended the run, if there was one.
     async fn until_ended(
         &self,
         running: &mut Running,
@@ -227,7 +229,8 @@ impl Run {
         (self.drain(running, events).await, Some(asked))
     }
 
-    /// Waits until all nodes have ended after the stop; `None` if the drain deadline passed.
+    /// Waits until all nodes have ended after the stop, and returns their failures. Returns `None` if a second signal arrives, or if the
+    /// drain deadline passes and some accepted records are not in disk channels.
     async fn drain(&self, running: &mut Running, events: &mut Events) -> Option<Vec<Failure>> {
         let close = CLOSE.min(self.drain / 4);
         tokio::select! {
@@ -322,7 +325,7 @@ impl Events {
     }
 }
 
-/// The result of the task; pending forever if there is none.
+/// Returns the result of the task; never returns if there is none.
 async fn ended<T>(task: &mut Option<Pin<Box<impl Future<Output = T>>>>) -> T {
     match task {
         Some(task) => task.await,

@@ -26,12 +26,12 @@ Examples:
 
 The columns: IN and OUT count records since the start, without those that are read again after a failure and those that are
 rejected; PENDING are records that are not kept or settled yet; REJECTED could not be decoded or were refused permanently.
-A narrow terminal has fewer columns; what is left out and not 0 is in the lines below.
+A narrow terminal has fewer columns; the lines below the table show the numbers of the missing columns that are not 0.
 Below, for a processor: filtered are records that it left out on purpose, failed are those that it could not process and passed
 on, busy is the time that it worked. For a disk channel: its size on the disk, the backlog of its slowest consumer, and the
 age of the oldest such record (at most). For a tail: the files that are furthest behind.
 
-A node that is `blocked` waits for room, one that is `retrying` cannot reach or use its destination, one that is `losing` skips
+A node that is `blocked` waits for space, one that is `retrying` cannot reach or use its destination, one that is `losing` skips
 records or misses some. /health answers 503 once a node has been blocked or retrying for 10 s.
 
 Exit codes: 0 every node works, 1 one does not or no instance answers, 78 wrong configuration")]
@@ -155,10 +155,11 @@ const HEADS: [&str; 9] = [
 ];
 /// The number of columns that hold text; they come first.
 const TEXTS: usize = 3;
-/// The columns that are left out in a narrow terminal: first those of these without a number, then TYPE, then these.
+/// The columns that are left out in a narrow terminal, in this order: those of this list that have no number except 0, then TYPE, then the
+/// others of this list.
 const NARROW: [&str; 2] = ["REJECTED", "PENDING"];
 
-/// Meters that have a column, or that repeat one.
+/// Meters that have a column, or that add nothing to one.
 const IN_COLUMNS: [&str; 7] = [
     "records_received",
     "records_settled",
@@ -177,7 +178,7 @@ const OF_CHANNELS: [&str; 4] = [
     "oldest_record_timestamp_seconds",
 ];
 
-/// The row of a node: records in and out, if its kind counts them.
+/// The row of a node. Numbers that the node does not count are empty.
 fn row(node: &Value, earlier: Option<&Value>) -> Vec<String> {
     let meters = &node["meters"];
     let of = |name: &str| meters[name].as_u64();
@@ -210,7 +211,7 @@ fn row(node: &Value, earlier: Option<&Value>) -> Vec<String> {
     ]
 }
 
-/// Leaves out columns until the table is as narrow as the terminal; returns their titles.
+/// Leaves out columns until the table fits into the terminal; returns their titles.
 fn narrow(rows: &mut [Vec<String>], columns_max: usize) -> Vec<String> {
     let mut hidden = Vec::new();
     let is_empty = |at: usize| rows[1..].iter().all(|row| matches!(&*row[at], "" | "0"));
@@ -235,7 +236,7 @@ fn narrow(rows: &mut [Vec<String>], columns_max: usize) -> Vec<String> {
     hidden
 }
 
-/// The meters of a node that are not 0 and have no column, or a hidden one.
+/// The meters of a node that are not 0 and that no visible column shows.
 fn more(node: &Value, hidden: &[String]) -> String {
     let meters = node["meters"].as_object().into_iter().flatten();
     let is_channel = text(&node["section"]) == "channel";
@@ -324,7 +325,7 @@ mod tests {
 
     use super::*;
 
-    /// A graph with a processor; `sent` are the records that each node passed on.
+    /// The status of a graph with a processor, which passed on `sent` records.
     fn status(sent: u64) -> Value {
         json!({
             "version": "1.0.0", "pid": 7, "uptime_seconds": 60, "time": 1,
@@ -348,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn processors_have_records_and_rates_and_stand_in_the_flow() {
+    fn processors_are_listed_in_the_flow_with_records_and_rates() {
         let page = table(&status(100), &status(130), usize::MAX);
         let at = |text: &str| page.find(text).expect("it is on the page");
         assert!(at("fleet") < at("only_errors") && at("only_errors") < at("archive"));
@@ -374,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn a_narrow_terminal_has_fewer_columns_and_all_numbers() {
+    fn a_narrow_terminal_has_fewer_columns_but_shows_all_numbers() {
         let page = table(&status(1_000_000_000), &status(1_000_500_000), 80);
         assert!(
             page.lines().skip(2).take(4).all(|line| line.len() <= 80),

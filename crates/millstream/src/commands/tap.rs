@@ -20,8 +20,9 @@ Examples:
   millstream tap levels --port errors              one port of a `route`
   millstream tap bus --port rejected | jq .record.reason
 
-Records leave sources and processors by the port `out` or one of a `route`, enter channels and sinks by `in`, and leave by `rejected`
-if they are. It is a sample: at most `--rate` records in a second, and records of more than 16 KiB are shortened. The data plane never waits for it.
+Records leave sources and processors by the port `out` or by a port of a `route`, and enter channels and sinks by `in`. Rejected records
+leave a node by `rejected`. A tap is a sample: it has at most `--rate` records per second, records of more than 16 KiB are shortened, and
+the data plane never waits for it.
 Values of the fields that `api.redact` names print as `***`.
 
 Exit codes: 0 done, 1 there is no such node or no instance answers, 78 wrong configuration")]
@@ -52,11 +53,12 @@ pub struct Tap {
 enum Format {
     /// Time, port, tag and record, one line each.
     Text,
-    /// One JSON object a line.
+    /// One JSON object per line.
     Json,
 }
 
-/// The instance counts as gone after this many timeouts of five seconds in a row. It sends an empty line every twenty seconds.
+/// After this many timeouts of five seconds in a row, the instance counts as gone, because it sends an empty line at least every twenty
+/// seconds.
 const SILENT_MAX: u32 = 12;
 
 /// The longest sample that an instance allows: a day.
@@ -96,7 +98,7 @@ impl Tap {
             match body.read_until(b'\n', &mut line) {
                 Ok(0) => return Ok(()),
                 Ok(_) => silent = 0,
-                // No record for a while. The part of a line that was read is kept.
+                // The read timed out. `line` keeps the part of a line that was read.
                 Err(error)
                     if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) =>
                 {

@@ -11,7 +11,7 @@ use crate::{
     page::{self, Colour},
 };
 
-/// Run the cases that stand beside processors, and show what differs. Starts nothing.
+/// Run the cases of processors, and show the differences from the expected records. Starts nothing.
 ///
 /// A case gives records to a processor and names the records that should leave it. All records count: those that leave by each of its
 /// ports, and those that it rejects.

@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_for_other_machines_needs_something_for_them() {
+    fn an_address_for_other_machines_needs_a_setting_that_admits_them() {
         assert_eq!(
             messages("api: { listen: \"0.0.0.0:1\" }"),
             ["`0.0.0.0:1` can be reached from other machines, but no setting admits them"]
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn certificates_need_tls_and_redacted_fields_are_fields() {
+    fn certificates_need_tls_and_redacted_fields_must_be_valid_paths() {
         assert_eq!(
             messages("api: { certificates: [{ name: a }] }"),
             ["certificates of clients need TLS"]

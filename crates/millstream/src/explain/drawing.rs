@@ -35,7 +35,7 @@ pub fn render(explained: &Explained) -> String {
     [middle, blocks].concat().join("\n")
 }
 
-/// Channels and processors, each behind those it takes records from.
+/// Channels and processors. Each comes after the channels and processors that it takes records from.
 fn in_flow(explained: &Explained) -> Vec<usize> {
     let has_block = |at: &usize| {
         let kind = explained.nodes[*at].kind;
@@ -49,21 +49,21 @@ fn in_flow(explained: &Explained) -> Vec<usize> {
             let mut inputs = inputs.filter(|it| it.to == *at && it.port != Port::Rejected);
             !inputs.any(|edge| waiting.contains(&edge.from))
         };
-        // The graph has no circle, so some node is ready.
+        // The graph has no cycle, so at least one node is ready.
         let next = waiting.iter().position(is_ready).unwrap_or(0);
         listed.push(waiting.remove(next));
     }
     listed
 }
 
-/// The edges by which records leave a node. Those for rejected records are in another section.
+/// The edges by which records leave a node, without those for rejected records, which another section of the page shows.
 fn taken(explained: &Explained, node: usize) -> Vec<&Edge> {
     let edges = explained.edges.iter();
     let edges = edges.filter(|edge| edge.from == node && edge.port != Port::Rejected);
     edges.collect()
 }
 
-/// The edges by which records come to a node. A processor shows rejected ones too: they may be all that it gets.
+/// The edges by which records enter a node. Edges for rejected records are included only for a processor, because it may have no others.
 fn given(explained: &Explained, node: usize) -> Vec<&Edge> {
     let is_processor = explained.nodes[node].kind == Kind::Processor;
     let edges = explained.edges.iter();
@@ -94,7 +94,7 @@ fn right(explained: &Explained, from: usize) -> Vec<(String, String)> {
     let node = &explained.nodes[from];
     let edges = taken(explained, from);
     if node.kind == Kind::Source {
-        // The other consumers of a source have blocks with it.
+        // The other consumers of a source have their own blocks, which show the source on the left.
         let to_sinks = edges
             .iter()
             .filter(|edge| explained.nodes[edge.to].kind == Kind::Sink);
@@ -133,7 +133,7 @@ fn right(explained: &Explained, from: usize) -> Vec<(String, String)> {
     right
 }
 
-/// Names on the left, the middle on the first line, ports and names on the right, and lines between them.
+/// Draws a block: the names of `left`, then `middle` on the first line, then the ports and names of `right`, with lines between them.
 fn block(left: &[String], middle: &str, right: &[(String, String)]) -> String {
     let left_width = left.iter().map(|name| width(name)).max().unwrap_or(0);
     let (lines, mut out) = (left.len().max(right.len()).max(1), String::new());

@@ -1,6 +1,7 @@
-//! The meaning of a plan, for `millstream explain`: the graph, the promise of each path, and which nodes wait for which.
+//! The meaning of a plan, for `millstream explain`: the graph, the promise (delivery guarantee) of each path, and which nodes wait for
+//! which.
 //!
-//! The model is here; `text` (with `drawing`), `mermaid` and `dot` render it.
+//! `model` computes it; `text` (with `drawing`), `mermaid` and `dot` render it.
 
 pub mod dot;
 mod drawing;

@@ -1,4 +1,5 @@
-//! The model: from the plan to nodes, edges and paths with their promises (delivery.md, "What holds").
+//! The model: from the plan to nodes, edges and paths with their promises (delivery.md, "What holds"). A promise is a delivery guarantee
+//! with its condition.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -11,9 +12,9 @@ use millstream_pipeline::{
 
 /// A plan, explained.
 pub struct Explained {
-    /// The directory of everything durable.
+    /// The directory in which everything durable is.
     pub data_dir: PathBuf,
-    /// The limits of rejected records that are kept there.
+    /// The limits of rejected records in `data_dir`.
     pub rejected: RejectedLimits,
     /// The limit of all batches together, in bytes.
     pub memory_max: usize,
@@ -74,7 +75,7 @@ pub enum Port {
     Rejected,
 }
 
-/// A connection of two nodes, which are given by their places in `nodes`.
+/// A connection of two nodes, which are given by their indexes in [`Explained::nodes`].
 pub struct Edge {
     /// The producer.
     pub from: usize,
@@ -82,19 +83,20 @@ pub struct Edge {
     pub port: Port,
     /// The consumer.
     pub to: usize,
-    /// The tags that the consumer takes, as written in the configuration; None: all.
+    /// The tags that the consumer takes, as written in the configuration; `None` for all tags.
     pub tags: Option<String>,
 }
 
 /// A processor and where it runs.
 pub struct Processor {
-    /// Its place in `nodes`.
+    /// Its index in [`Explained::nodes`].
     pub node: usize,
-    /// The channels and sinks that run a copy of it, by their places.
+    /// The indexes of the channels and sinks that run a copy of it.
     pub consumers: Vec<usize>,
     /// The names of its ports.
     pub ports: Vec<String>,
-    /// Its number of tasks in front of each consumer, and how records are dealt to them; `None` if it has no threads.
+    /// In words: the threads on which it runs in front of each consumer, and how records are distributed among them. `None` if it has no
+    /// thread for itself.
     pub tasks: Option<String>,
     /// Why a replay could yield different records; `None` if it cannot.
     pub not_repeatable: Option<String>,
@@ -102,7 +104,7 @@ pub struct Processor {
 
 /// A source, and when it answers.
 pub struct Source {
-    /// Its place in `nodes`.
+    /// Its index in [`Explained::nodes`].
     pub node: usize,
     /// Its promise.
     pub promise: Promise,
@@ -114,7 +116,7 @@ pub struct Source {
 
 /// A channel, and its promise for the records that it has kept.
 pub struct Keeps {
-    /// Its place in `nodes`.
+    /// Its index in [`Explained::nodes`].
     pub node: usize,
     /// The promise.
     pub promise: Promise,
@@ -122,7 +124,7 @@ pub struct Keeps {
 
 /// A path from a source to a sink.
 pub struct Path {
-    /// The nodes on it, by their places.
+    /// The indexes of its nodes, from the source to the sink.
     pub nodes: Vec<usize>,
     /// The promise of the sink.
     pub exit: Promise,
@@ -163,7 +165,7 @@ impl Explained {
                     Target::Sink(_) => settled_by.push(places.of(route.to)),
                 }
             }
-            // As in the runtime: a source is durable if all of its consumers are durable channels.
+            // The runtime has the same rule: a source is durable if all of its consumers are durable channels.
             let durable = !kept_by.is_empty() && settled_by.is_empty();
             let promise = source.source.promise(durable);
             explained.sources.push(Source {
@@ -179,7 +181,7 @@ impl Explained {
         explained
     }
 
-    /// The place of a node.
+    /// The index of the node with this name.
     pub fn place(&self, name: &str) -> Option<usize> {
         self.nodes.iter().position(|node| node.name == name)
     }
@@ -256,21 +258,21 @@ impl Explained {
         paths
     }
 
-    /// The consumers of a node.
+    /// The channels and sinks that take the records of a source or channel, without its rejected records.
     pub fn consumers(&self, node: usize) -> Vec<usize> {
         let edges = self.ends.iter();
         let taken = edges.filter(|edge| edge.from == node && edge.port == Port::Records);
         taken.map(|edge| edge.to).collect()
     }
 
-    /// The producers of a node.
+    /// The sources and channels from which a channel or sink takes records that are not rejected ones.
     pub fn feeders(&self, node: usize) -> Vec<usize> {
         let edges = self.ends.iter();
         let given = edges.filter(|edge| edge.to == node && edge.port == Port::Records);
         given.map(|edge| edge.from).collect()
     }
 
-    /// The durable channel whose records a processor gets, if other processors only are between them.
+    /// The durable channel from which a processor gets records, directly or through other processors; `None` if there is none.
     pub fn channel_before(&self, processor: usize) -> Option<usize> {
         let (mut open, mut seen) = (vec![processor], vec![]);
         while let Some(at) = open.pop() {
@@ -289,7 +291,7 @@ impl Explained {
         None
     }
 
-    /// The name of the port that an edge leaves by, as it is written in `inputs`.
+    /// The name of the port at which an edge begins, as it is written in `inputs`.
     pub fn port_name(&self, edge: &Edge) -> String {
         let name = &self.nodes[edge.from].name;
         match &edge.port {
@@ -305,7 +307,7 @@ impl Explained {
     }
 }
 
-/// The places at which the lists of a plan begin among all nodes.
+/// The indexes in [`Explained::nodes`] at which the channels and the sinks begin.
 struct Places {
     channels: usize,
     sinks: usize,
@@ -320,7 +322,7 @@ impl Places {
     }
 }
 
-/// The tasks of a processor that has threads, in words.
+/// The threads of a processor in words; `None` if it has no thread for itself.
 fn tasks(processor: &ProcessorPlan) -> Option<String> {
     match processor.tasks.count.unwrap_or(1) {
         1 if processor.processor.blocking() => Some("on its own thread".to_owned()),

@@ -174,7 +174,8 @@ fn plan() -> Plan {
     }
 }
 
-/// The same with processors: `json` in front of the channel, `levels` with three ports behind it, and `mask` in front of two sinks.
+/// Like [`plan`], with processors: `json` before the channel; after the channel `mask`, and then `levels` with three ports. The last two
+/// run in front of two sinks.
 fn plan_with_processors() -> Plan {
     let processor = |name: &str, kind, ports, consumers: &[&str]| ProcessorPlan {
         name: name.into(),
@@ -211,7 +212,7 @@ fn plan_with_processors() -> Plan {
 }
 
 #[test]
-fn a_path_leads_through_a_channel_behind_a_channel() {
+fn a_path_may_lead_through_two_channels() {
     let mut plan = plan();
     plan.channels.push(ChannelPlan {
         options: "".into(),
@@ -238,7 +239,7 @@ fn a_path_leads_through_a_channel_behind_a_channel() {
 }
 
 #[test]
-fn a_path_holds_what_its_weakest_part_holds() {
+fn a_path_has_the_weakest_guarantee_of_its_nodes() {
     let explained = Explained::new(&plan());
     let found: Vec<_> = explained
         .paths
@@ -259,7 +260,7 @@ fn a_path_holds_what_its_weakest_part_holds() {
 }
 
 #[test]
-fn the_page_says_what_an_operator_needs_at_night() {
+fn the_text_of_a_plan_is_the_page_in_testdata() {
     let page = text::render(&Explained::new(&plan_with_processors()));
     let expected = include_str!("testdata/page.txt");
     if std::env::var_os("UPDATE").is_some() {
@@ -286,7 +287,7 @@ fn the_drawings_name_every_node_and_every_edge() {
 }
 
 #[test]
-fn a_source_that_feeds_a_sink_beside_a_channel_waits_for_both() {
+fn a_source_that_feeds_a_sink_and_a_channel_waits_for_both() {
     let mut plan = plan();
     plan.sources[1].routes.extend(to(Target::Sink(2)));
     let explained = Explained::new(&plan);

@@ -1,4 +1,4 @@
-//! The graph and its promises in words, for a person who has just been woken up.
+//! The graph and its promises (delivery guarantees) in words, for an operator who has just been woken up.
 
 use std::{fmt::Write, time::Duration};
 
@@ -80,7 +80,7 @@ fn processors(explained: &Explained) -> String {
     columns(2, &rows, &[])
 }
 
-/// How a processor that runs in front of several consumers would run once.
+/// How to change the configuration so that a processor that runs in front of several consumers runs only once.
 fn once(explained: &Explained, processor: &Processor) -> String {
     if processor.ports.len() > 1 {
         return "To choose records once, let `fields` set a `tag` in front of a disk channel, and choose by `tags` behind it"
@@ -104,7 +104,7 @@ fn promises(explained: &Explained) -> String {
     columns(2, &rows.collect::<Vec<_>>(), &[])
 }
 
-/// The weakest nodes of a path, unless all are equal.
+/// The nodes that limit the guarantee of a path; empty if the guarantee is exactly once.
 fn limit(explained: &Explained, path: &super::Path) -> String {
     if path.guarantee == Guarantee::ExactlyOnce {
         return String::new();

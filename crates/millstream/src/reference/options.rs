@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use crate::page::paragraph;
 
-/// The depth of blocks within blocks that is followed. No component has deeper ones.
+/// The number of levels of blocks within blocks that are listed. No component has more.
 const DEPTH_MAX: usize = 4;
 
 /// One option.
@@ -66,7 +66,7 @@ impl Reader<'_> {
         }
     }
 
-    /// The alternatives of a schema without `null`. A schema without alternatives is the only one.
+    /// The alternatives (`anyOf`) of a schema, except `null`; the schema itself if it has no alternatives.
     fn alternatives<'a>(&'a self, schema: &'a Value) -> Vec<&'a Value> {
         let schema = self.resolve(schema);
         match schema["anyOf"].as_array() {
@@ -186,7 +186,7 @@ impl Reader<'_> {
             .collect()
     }
 
-    /// The description of an option. Choices that it does not mention are added.
+    /// The description of an option. The choices are added, unless the description mentions all of them.
     fn meaning(&self, property: &Value, alternatives: &[&Value]) -> String {
         let own = property["description"].as_str();
         let own = own.or_else(|| self.resolve(property)["description"].as_str());

@@ -9,11 +9,11 @@ use super::{
 
 /// A page.
 pub struct Page {
-    /// Its name for `millstream components`, and its file.
+    /// Its name for `millstream components`. The file is `docs/NAME.md`.
     pub name: &'static str,
-    /// One sentence.
+    /// Its content in one sentence.
     pub summary: &'static str,
-    /// The file.
+    /// The content of the file.
     pub markdown: &'static str,
     /// The options that it lists.
     pub options: fn() -> Vec<Row>,

@@ -176,7 +176,7 @@ impl Page<'_> {
         }
     }
 
-    /// Starts a block after an empty line.
+    /// Ends the output with an empty line, before a new block.
     fn gap(&mut self) {
         if !self.out.ends_with("\n\n") {
             self.out.push('\n');

@@ -1,7 +1,8 @@
 //! The JSON Schema of a whole configuration, for editors and for tools that write configurations.
 //!
 //! The settings are at the top. Each section maps names to nodes, and the `type` of a node selects the schema of its component. A
-//! scalar may be written as `${NAME}`, which is a text until it is substituted. So every other scalar may also be such a text.
+//! scalar may be written as `${NAME}`, which is a text until the variable is substituted. So numbers, booleans and choices may also be
+//! such a text.
 
 use millstream_config::{Section, Settings};
 use millstream_net::Block;
@@ -38,7 +39,7 @@ pub fn whole() -> Value {
     })
 }
 
-/// The section of certificates: names to blocks, for the option `tls` of nodes.
+/// The schema of the section `tls`. It maps names to blocks of certificates, and the option `tls` of a node may be such a name.
 fn certificates(defs: &mut Map<String, Value>) -> Value {
     let mut block = schemars::schema_for!(Block).to_value();
     settle(&mut block, "#/$defs/tls/$defs/");
@@ -55,7 +56,7 @@ fn certificates(defs: &mut Map<String, Value>) -> Value {
     })
 }
 
-/// A section: names to nodes.
+/// The schema of a section, which maps names to nodes.
 fn nodes(section: Section, defs: &mut Map<String, Value>) -> Value {
     let of_section = registry::all().filter(|c| registry::section(c) == section.name());
     let components: Vec<_> = of_section.collect();
@@ -77,7 +78,7 @@ fn nodes(section: Section, defs: &mut Map<String, Value>) -> Value {
         "required": ["type"],
         "allOf": cases,
     });
-    // JSON Schema wants at least one case.
+    // `allOf` must not be empty. A section without components allows no node.
     if components.is_empty() {
         node = json!(false);
     }
@@ -149,7 +150,7 @@ fn behind() -> Value {
     })
 }
 
-/// The tasks of a processor or sink.
+/// The options for the parallel tasks of a processor or sink.
 fn tasks() -> [(String, Value); 2] {
     let parallelism = json!({
         "description": "Its tasks, each on a thread. Without it a processor runs where its batch is read, and a sink behind memory has \
@@ -171,7 +172,7 @@ fn tasks() -> [(String, Value); 2] {
     ]
 }
 
-/// The cases beside a processor.
+/// The option `tests` of a processor: its cases.
 fn tests() -> Value {
     let records = |what: &str| json!({ "description": what, "type": "array", "items": { "type": ["object", "string"] } });
     json!({
@@ -204,7 +205,7 @@ fn tests() -> Value {
     })
 }
 
-/// Makes references absolute, and allows a text with a variable for every scalar.
+/// Makes references absolute, and allows a text with a variable for every number, boolean and choice.
 fn settle(schema: &mut Value, defs: &str) {
     match schema {
         Value::Object(map) => {

@@ -265,7 +265,7 @@ fn operations_md_explains_every_log_keyword_and_metric() {
         missing.is_empty(),
         "docs/operations.md does not explain {missing:?}"
     );
-    // The first cell of each row names them, so a row about something that is gone is found too.
+    // The first cell of each row names keywords or metrics. So a row about one that no longer exists is found too.
     let rows = page.lines().filter(|line| line.starts_with("| `"));
     let cells = rows.filter_map(|row| row.split('|').nth(1));
     let named: BTreeSet<&str> = cells

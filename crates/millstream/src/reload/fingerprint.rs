@@ -1,5 +1,5 @@
-//! The fingerprint of the running configuration: equal for instances that do the same, and different after a reload that changed
-//! anything but secrets.
+//! The fingerprint of the running configuration. It is equal for instances with the same configuration, and different after a reload that
+//! changed anything but secrets.
 
 use std::{fmt::Write, sync::Arc};
 
@@ -32,7 +32,7 @@ fn of(settings: &Settings, entries: &[Entry]) -> String {
     let mut nodes: Vec<String> = entries.iter().map(node).collect();
     nodes.sort_unstable();
     let mut hash = Sha256::new();
-    // Settings can always be written as JSON, and secrets in it are masked.
+    // Settings can always be written as JSON, in which secrets are masked.
     hash.update(serde_json::to_vec(settings).unwrap_or_default());
     for node in nodes {
         hash.update((node.len() as u64).to_le_bytes());
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn it_changes_with_options_and_settings_and_not_with_comments_or_order() {
+    fn the_fingerprint_changes_with_options_and_settings_and_not_with_comments_or_order() {
         let one = fingerprint(
             "data_dir: /d\nsources: { in: { type: stdin } }\nsinks: { out: { type: discard, inputs: [in] } }\n",
         );

@@ -27,7 +27,7 @@ use settings::{Waiting, changed_settings};
 /// The most requests of the interface that wait at a time; further ones are refused.
 const REQUESTS: usize = 16;
 
-/// Asks for a reload or a replay, over the interface.
+/// The interface's handle for reloads, replays, and changes of consumers.
 #[derive(Clone)]
 pub struct Requests {
     sender: mpsc::Sender<Request>,
@@ -50,7 +50,7 @@ enum Request {
 pub struct Skip {
     /// The channel.
     pub channel: String,
-    /// The id of the channel. Another channel may have the same name, but its records are others.
+    /// The id of the channel. It protects the records of another channel with the same name.
     pub id: u128,
     /// The consumer.
     pub consumer: String,
@@ -58,7 +58,7 @@ pub struct Skip {
     pub to: Position,
 }
 
-/// Resolves when a consumer was moved, with the number of records that it had not settled.
+/// Resolves when a consumer was moved, with the number of skipped records that it had not settled.
 type Skipped = oneshot::Receiver<Result<u64, String>>;
 
 /// Resolves when a consumer is forgotten.
@@ -116,8 +116,8 @@ impl Requests {
         asked.await.ok()??.await.ok()
     }
 
-    /// Moves a consumer past records and restarts its sink. Returns the number of records that it had not settled. `None`: no such
-    /// channel runs, too many requests wait, or the process is ending.
+    /// Moves a consumer past records and restarts its sink. Returns the number of skipped records that it had not settled. `None`: no
+    /// such channel runs, too many requests wait, or the process is ending.
     pub async fn skip(&self, skip: Skip) -> Option<Result<u64, String>> {
         let (answer, asked) = oneshot::channel();
         self.sender.try_send(Request::Skip(skip, answer)).ok()?;
@@ -280,7 +280,7 @@ impl Report {
     }
 }
 
-/// The number of nodes for each outcome.
+/// The outcomes with the names of their nodes. For nodes that are kept only their number.
 fn summary(changes: &[Change]) -> String {
     let outcomes = [
         Outcome::Added,

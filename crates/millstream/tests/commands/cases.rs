@@ -1,4 +1,5 @@
-//! `millstream test`: cases beside processors hold or show what differs; a wrong case is reported at its place.
+//! `millstream test`: a case beside a processor passes or shows the differences; an invalid case is reported with its line and
+//! column.
 
 use std::{
     fs,
@@ -9,7 +10,7 @@ use std::{
 
 use crate::program::tree;
 
-/// A configuration with these processors, of which `last` has a consumer. The processors begin in line 4.
+/// Writes a configuration in which these processors begin in line 4, and a sink reads from `last`. Returns its path.
 fn config(directory: &Path, processors: &str, last: &str) -> PathBuf {
     let text = format!(
         "data_dir: ./millstream-data\nsources: {{ app: {{ type: stdin }} }}\nprocessors:\n{processors}\
@@ -40,20 +41,20 @@ fn said(output: Output) -> (i32, String, String) {
     )
 }
 
-/// Runs the cases of these processors: exit code, stdout, stderr.
+/// Runs the cases of these processors. Returns the exit code, stdout and stderr.
 fn test(processors: &str, last: &str) -> (i32, String, String) {
     let directory = tempfile::tempdir().unwrap();
     config(directory.path(), processors, last);
     run(directory.path(), &["test"])
 }
 
-/// A processor that parses, with these cases from line 9 on.
+/// A processor that parses JSON. In the file of `config`, its cases begin in line 9.
 fn parse(cases: &str) -> String {
     format!("  records:\n    type: parse\n    inputs: [app]\n    as: json\n    tests:\n{cases}")
 }
 
 #[test]
-fn cases_that_hold_are_one_line_each() {
+fn cases_that_pass_are_reported_in_one_line_each() {
     let cases = "      - name: fields\n        given: ['{\"a\":1,\"b\":[true,null,\"x\",-2.5]}']\n        \
          expect: [{ b: [true, null, x, -2.5], a: 1 }]\n      \
          - { given: [text], expect: [text] }\n      \
@@ -147,7 +148,7 @@ fn a_case_can_begin_at_another_node_and_follows_the_graph() {
         let (code, out, errors) = test(&graph(&case), "both, ways.rest");
         assert_eq!((code, &*errors), (0, ""), "{out}");
     }
-    // Only what the way in between takes.
+    // Nothing is expected, because `both` does not take the tag `b`.
     let case = "from: second, tag: b, given: [{ n: 1 }], expect: []";
     let (code, out, _) = test(&graph(case), "both, ways.rest");
     assert_eq!(code, 0, "{out}");
@@ -206,7 +207,7 @@ fn a_joined_text_of_several_lines_is_one_record() {
     assert_eq!((code, &*errors), (0, ""), "{out}");
 }
 
-/// Cases that are errors, each with a part of the message.
+/// Asserts that each of these cases is an error whose message contains the given text.
 fn refused(cases: &[(&str, &str)]) {
     for (case, expected) in cases {
         let (code, out, errors) = test(&parse(case), "records");
@@ -216,7 +217,7 @@ fn refused(cases: &[(&str, &str)]) {
 }
 
 #[test]
-fn a_wrong_case_is_reported_at_its_place() {
+fn an_invalid_case_is_reported_with_its_line_and_column() {
     refused(&[
         (
             "      - given: []\n",
@@ -267,7 +268,7 @@ fn a_wrong_case_is_reported_at_its_place() {
 }
 
 #[test]
-fn a_wrong_record_is_reported_at_its_place() {
+fn an_invalid_record_of_a_case_is_reported_with_its_line_and_column() {
     refused(&[
         (
             "      - { given: [{ \"%hots\": h }], expect: [] }\n",
@@ -312,7 +313,7 @@ fn ports_that_a_processor_does_not_have_are_errors() {
 }
 
 #[test]
-fn cases_elsewhere_are_sent_to_their_processor() {
+fn an_error_about_misplaced_cases_names_where_they_belong() {
     let directory = tempfile::tempdir().unwrap();
     let text = "sources: { app: { type: stdin, tests: [] } }\nsinks: { out: { type: discard, inputs: [app] } }\ntests: []\n";
     fs::write(directory.path().join("c.yaml"), text).unwrap();
@@ -365,7 +366,7 @@ fn differences_have_colours_on_a_terminal_only() {
     config(directory.path(), &failing, "records");
     let (_, plain, _) = run(directory.path(), &["test"]);
     assert!(!plain.contains('\u{1b}'), "{plain}");
-    // script(1) gives it a terminal.
+    // script(1) gives the program a terminal.
     let command = format!("{} test c.yaml", env!("CARGO_BIN_EXE_millstream"));
     let shown = Command::new("script")
         .args(["-qec", &command, "/dev/null"])
@@ -403,7 +404,7 @@ fn a_custom_binary_has_its_processor_beside_all_others() {
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
-        // A command that reads nothing has closed it.
+        // The write fails if the command reads no input and has already exited.
         let _ = child.stdin.take().unwrap().write_all(input.as_bytes());
         said(child.wait_with_output().unwrap())
     };
@@ -423,6 +424,6 @@ fn a_custom_binary_has_its_processor_beside_all_others() {
     assert!(code == 0 && page.starts_with("FILTER"), "{page}");
     let input = "short\na line of more than sixteen bytes\n";
     let (code, out, errors) = custom(&["run", "--once", "c.yaml"], input);
-    // It has left a rejected record behind.
+    // The exit code is 1 because a record was rejected.
     assert_eq!((code, &*out), (1, "short\n"), "{errors}");
 }

@@ -1,4 +1,4 @@
-//! `millstream channel`: the operator's view of a disk channel, and skipping records that a consumer cannot process.
+//! `millstream channel`: listing and verifying a disk channel, and skipping records that a consumer cannot process.
 
 use std::{
     fs,
@@ -12,7 +12,8 @@ use std::{
 
 use crate::program::{PATIENCE, Program, free_port, wait_until};
 
-/// A forward source, a disk channel, and two file sinks: `good` works, the test decides about the directory of `stuck`.
+/// A forward source, a disk channel, and two file sinks. `good` works. `stuck` fails if the test creates a file at `place`, where
+/// the sink needs a directory.
 fn config(directory: &Path, port: u16) -> String {
     let directory = directory.display();
     format!(
@@ -60,7 +61,7 @@ fn text(output: Output, code: i32) -> String {
     text + &errors
 }
 
-/// The row of a consumer: settled, batches, records.
+/// The row of a consumer in `channel ls`: the settled position, and the numbers of batches and records that wait.
 fn row(directory: &Path, consumer: &str) -> Vec<String> {
     let page = text(channel(directory, &["ls"]), 0);
     let row = page
@@ -171,7 +172,7 @@ fn a_sink_that_keeps_its_own_position_can_be_skipped_ahead_too() {
 }
 
 #[test]
-fn a_sink_that_runs_is_skipped_ahead_and_begins_again() {
+fn a_running_sink_can_be_skipped_ahead_and_restarts_after_the_skipped_records() {
     let directory = tempfile::tempdir().unwrap();
     let here = directory.path();
     let (port, api, place) = (free_port(), free_port(), here.join("place"));
@@ -210,7 +211,7 @@ fn a_sink_that_runs_is_skipped_ahead_and_begins_again() {
     assert!(log.contains("stuck was moved to 1.5: 2 records"), "{log}");
     assert!(log.contains("200: 2 records skipped"), "{log}");
 
-    // The channel of another instance has the same name and another id.
+    // A request with another id is meant for the channel of another instance that has the same name.
     let mut stream = TcpStream::connect(&address).unwrap();
     let other = "POST /channels/buffer/skip?consumer=good&to=1.6&id=1 HTTP/1.0\r\n\r\n";
     stream.write_all(other.as_bytes()).unwrap();
@@ -265,7 +266,7 @@ fn records_held_for_a_removed_sink_are_shown_and_can_be_forgotten() {
 }
 
 #[test]
-fn damage_is_reported_with_its_place() {
+fn verify_reports_damage_with_the_path_of_the_segment() {
     let directory = tempfile::tempdir().unwrap();
     let here = directory.path();
     let port = free_port();
@@ -277,7 +278,7 @@ fn damage_is_reported_with_its_place() {
         .map(|entry| entry.unwrap().path())
         .filter(|path| path.extension().is_some_and(|e| e == "seg"))
         .collect();
-    // The second record's field is in the middle of the log: the frames behind it are intact.
+    // Damage the second record: it is in the middle of the log, and the frames after it stay intact.
     let path = segments
         .iter()
         .find(|path| {
@@ -315,7 +316,7 @@ fn send_segments(port: u16, numbers: RangeInclusive<u8>) {
     }
 }
 
-/// How often the log reports missing data.
+/// The number of errors in the log that report missing data.
 fn complaints(here: &Path) -> usize {
     let log = fs::read_to_string(here.join("log")).unwrap();
     let missing = log.lines().filter(|line| line.contains("--accept-loss"));
@@ -330,7 +331,7 @@ fn missing_channel_data_is_reported_at_each_start_until_the_operator_accepts_it(
     let buffer = here.join("data/channels/buffer");
     let port = free_port();
     let start = || Program::start(here, &config(here, port)).listens(port);
-    // A day's work: several segments, a sink with its own position, a stuck sink, stops and a kill.
+    // Create a typical state: several segments, a sink with its own position, a stuck sink, stops and a kill.
     let program = start();
     send_segments(port, 40..=90);
     wait_until("the good sink has settled", || row(here, "good")[2] == "0");
@@ -374,7 +375,7 @@ fn missing_channel_data_is_reported_at_each_start_until_the_operator_accepts_it(
     assert!(said.contains("88 batches with about 88 records"), "{said}");
     let program = start();
     assert_eq!(complaints(here), 3);
-    // Sources keep running.
+    // Sources continue to run.
     send(port, 1..=1);
     wait_until("the good sink has written", || row(here, "good")[2] == "0");
     program.stop();
@@ -392,7 +393,7 @@ fn a_directory_that_is_no_channel_is_an_error() {
     }
 }
 
-/// A record of 60 kB with a number and a chunk id, as `send` sends them.
+/// A frame with one record of 60 kB, which contains `n`, and with a chunk id.
 fn large(tag: &str, n: u32) -> Vec<u8> {
     let mut frame = vec![0x94, 0xa0 + u8::try_from(tag.len()).unwrap()];
     frame.extend(tag.as_bytes());
@@ -405,7 +406,7 @@ fn large(tag: &str, n: u32) -> Vec<u8> {
     frame
 }
 
-/// Sends such records until one is not acked within `patience`; returns the number of acks.
+/// Sends records of 60 kB until one of them is not acked within `patience`. Returns the connection and the number of acks.
 fn send_large(port: u16, numbers: Range<u32>, patience: Duration) -> (TcpStream, u32) {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
     stream.set_read_timeout(Some(patience)).unwrap();
@@ -432,7 +433,7 @@ fn numbers(file: &Path) -> Vec<u64> {
     numbers
 }
 
-/// A value of /metrics, 0 if it is absent.
+/// A value in `/metrics`; 0 if it is absent.
 fn metric(api: u16, name: &str, node: &str) -> u64 {
     let mut stream = TcpStream::connect(("127.0.0.1", api)).unwrap();
     stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").unwrap();
@@ -443,7 +444,7 @@ fn metric(api: u16, name: &str, node: &str) -> u64 {
     value.map_or(0, |value| value.parse().unwrap())
 }
 
-/// One sink behind a channel of the smallest size, with an interface.
+/// The configuration of a channel of the smallest size, one or more sinks that read it, and the HTTP interface.
 fn small(directory: &Path, ports: [u16; 2], sink: &str) -> String {
     let here = directory.display();
     let [port, api] = ports;
@@ -461,7 +462,7 @@ sinks:
 }
 
 #[test]
-fn a_wrong_path_leads_to_the_channels_nearby() {
+fn an_error_about_a_wrong_path_names_the_channels_nearby() {
     let directory = tempfile::tempdir().unwrap();
     let here = directory.path();
     let port = free_port();
@@ -488,8 +489,8 @@ fn a_wrong_path_leads_to_the_channels_nearby() {
     }
 }
 
-/// An operator's work after a day of traffic: many segments, a sink with its own position, a stuck sink, and a restart
-/// in between.
+/// The commands of an operator on a typical channel: it has many segments, a sink with its own position and a stuck sink, and
+/// the program was restarted.
 #[test]
 fn a_used_and_restarted_channel_is_listed_skipped_and_forgotten() {
     let directory = tempfile::tempdir().unwrap();
@@ -532,7 +533,7 @@ fn a_used_and_restarted_channel_is_listed_skipped_and_forgotten() {
         let skip = format!("skip --consumer {consumer} --output {output} --to {to}");
         text(channel(here, &skip.split(' ').collect::<Vec<_>>()), code)
     };
-    // Beyond the end, in another epoch, and settled by all and dropped.
+    // Positions beyond the end, in other epochs, and one that all consumers have settled and whose segment is gone.
     for to in ["1.201", "2.1", "0.7", "1.100"] {
         let said = skip("stuck", to, 1);
         let told = format!("no position {to}: the channel holds 1.101 to 1.200");
@@ -581,7 +582,7 @@ fn records_that_no_sink_takes_are_counted_logged_and_shown() {
         stream.write_all(&large(tag, n)).unwrap();
         stream.read_exact(&mut [0; 22]).unwrap();
     }
-    wait_until("they are counted", || {
+    wait_until("records without a sink are counted", || {
         metric(ports[1], "records_unclaimed_total", "buffer") == 3
     });
     wait_until("the others are written", || {
@@ -598,7 +599,7 @@ fn records_that_no_sink_takes_are_counted_logged_and_shown() {
 }
 
 #[test]
-fn skipped_records_are_reported_at_once_and_counted_exactly() {
+fn skipped_records_are_reported_immediately_and_counted_exactly() {
     let directory = tempfile::tempdir().unwrap();
     let here = directory.path();
     let (ports, place) = ([free_port(), free_port()], here.join("place"));
@@ -611,15 +612,18 @@ fn skipped_records_are_reported_at_once_and_counted_exactly() {
     let skipped = |what: &str| metric(ports[1], &format!("{what}_skipped_total"), "slow");
     let sent = 400;
     assert_eq!(send_large(ports[0], 0..sent, PATIENCE).1, sent);
-    wait_until("it is counted", || skipped("records") > 0);
+    wait_until("skipped records are counted", || skipped("records") > 0);
     let log = program.log();
     let told = log
         .lines()
         .filter(|line| line.contains("slow is further behind"))
         .count();
-    assert_eq!(told, 1, "the first at once, the others in a summary: {log}");
+    assert_eq!(
+        told, 1,
+        "the first is logged immediately, the others in a summary: {log}"
+    );
     fs::remove_file(&place).unwrap();
-    wait_until("it has caught up", || {
+    wait_until("the sink has caught up", || {
         program.log().contains("slow has caught up")
     });
     let delivered = numbers(&place.join("slow.log"));
@@ -636,7 +640,7 @@ fn skipped_records_are_reported_at_once_and_counted_exactly() {
     assert!(!log.contains("no longer in the channel"), "{log}");
 }
 
-/// A stop while the channel is full and its sink cannot deliver.
+/// Stops while the channel is full and its sink cannot deliver.
 #[test]
 fn a_stop_with_a_full_channel_is_clean_and_meets_its_deadline() {
     let closed = free_port();
@@ -689,7 +693,7 @@ fn a_stop_with_a_full_channel_is_clean_and_meets_its_deadline() {
     }
 }
 
-/// The same with senders that keep unacked records, and with senders that do not.
+/// Stops while the channel is full, with a source that can read unacked records again (tail) and with one that cannot (syslog).
 #[test]
 fn a_stop_with_a_full_channel_reports_whether_records_are_lost() {
     let directory = tempfile::tempdir().unwrap();
@@ -726,7 +730,7 @@ sinks:
                 .set_write_timeout(Some(Duration::from_secs(2)))
                 .unwrap();
             let is_full = (0..5).any(|_| stream.write_all(lines.as_bytes()).is_err());
-            assert!(is_full, "it takes whatever comes");
+            assert!(is_full, "the source accepts more than the channel holds");
             let started = Instant::now();
             assert_eq!(program.stop(), Some(1));
             assert!(
@@ -742,7 +746,7 @@ sinks:
             continue;
         }
         let full = || program.log().contains("the channel is full");
-        wait_until("it is full", full);
+        wait_until("the channel is full", full);
         let started = Instant::now();
         assert_eq!(program.stop(), Some(0));
         assert!(

@@ -32,7 +32,7 @@ fn pages() -> Vec<Page> {
     paths.map(read).collect()
 }
 
-/// Reads the blocks of a page. The line above a file names it: Input, `logs/app.log`:
+/// Reads the code blocks of a page. The line above the block of a file names the file, such as: Input, `logs/app.log`:
 fn page(name: String, text: &str) -> Page {
     let mut page = Page {
         name,
@@ -52,7 +52,10 @@ fn page(name: String, text: &str) -> Page {
             }
             _ if caption.starts_with("Input, ") => &mut page.input,
             _ if caption.starts_with("Output, ") => &mut page.output,
-            _ => panic!("{}: the block below `{caption}` is nothing", page.name),
+            _ => panic!(
+                "{}: the block below `{caption}` is neither a configuration nor a file",
+                page.name
+            ),
         };
         assert!(files.insert(file, block.to_owned()).is_none(), "{caption}");
     }
@@ -69,7 +72,7 @@ fn millstream(directory: &Path, arguments: &[&str]) -> Output {
         .unwrap()
 }
 
-/// The files below a directory, with their paths from `root`.
+/// Adds the files below a directory to `found`, by their paths relative to `root`.
 fn files(root: &Path, directory: &Path, found: &mut BTreeMap<String, String>) {
     for entry in fs::read_dir(directory).into_iter().flatten() {
         let path = entry.unwrap().path();
@@ -88,7 +91,7 @@ fn every_page_of_the_cookbook_passes_check_and_its_cases_and_yields_its_output()
     assert!(pages.len() >= 7, "only {} pages", pages.len());
     for page in pages {
         let name = &page.name;
-        // A build without the language refuses programs.
+        // A build without the feature `vrl` refuses `remap`.
         if cfg!(not(feature = "vrl")) && page.config.contains("type: remap") {
             continue;
         }

@@ -1,6 +1,6 @@
-//! Bad records among good ones while the program is killed again and again: of every thousand one cannot be decoded and one lacks
-//! a field that the sinks need. Every good record arrives once. Every bad one is kept among the rejected, without a good one.
-//! Also the operator's view of rejected records: log, exit code, `millstream rejected`.
+//! Bad records among good ones while the program is killed repeatedly. In every thousand records, one cannot be decoded and one
+//! lacks a field that the sinks need. Every good record arrives once, and exactly the bad records are stored as rejected.
+//! Also tests how an operator sees rejected records: in the log, in the exit code, and with `millstream rejected`.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -22,19 +22,19 @@ use crate::program::{
 };
 use rmpv::Value;
 
-/// How often the program is killed, and the longest pause between two kills.
+/// The number of kills, and the longest pause between two kills.
 const KILLS: u64 = 10;
 const PAUSE_MS_MAX: u64 = 2000;
 /// Records per chunk.
 const CHUNK: u64 = 1000;
-/// In each thousand, the entry that is no record ...
+/// The index in each chunk of the entry that is not a record.
 const NO_RECORD: u64 = 500;
-/// ... and the record without the field that the sinks need.
+/// The index in each chunk of the record without the field that the sinks need.
 const NO_USER: u64 = 7;
 /// The pause between two chunks.
 const REST: Duration = Duration::from_millis(40);
 
-/// Two sinks behind one disk channel: file paths need the field, and so does the text of objects.
+/// A disk channel and two sinks. Both need the field `user`: one in the paths of its files, the other in the text of its objects.
 fn config(place: &Path, input: &str) -> String {
     let place = place.display();
     format!(
@@ -89,7 +89,7 @@ fn send(stream: &mut Option<TcpStream>, port: u16, chunk: &[u8]) -> io::Result<(
     Ok(())
 }
 
-/// Sends chunks, each until it is acked, until `end` is set; returns their number.
+/// Sends chunks until `end` is set, and repeats each chunk until it is acked. Returns the number of chunks.
 fn send_until(end: &AtomicBool, port: u16) -> u64 {
     let (mut stream, mut sent) = (None, 0);
     while !end.load(Ordering::Relaxed) {
@@ -118,7 +118,7 @@ fn files(directory: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// How often each number occurs in a sink's output.
+/// The number of times that each number occurs in a sink's output.
 fn written(directory: &Path) -> BTreeMap<u64, u64> {
     let mut times = BTreeMap::new();
     for path in files(directory) {
@@ -131,7 +131,8 @@ fn written(directory: &Path) -> BTreeMap<u64, u64> {
     times
 }
 
-/// The numbers that a node has rejected, and the number of records that name them. A kill may have cut the end of a file.
+/// The numbers that a node has rejected, and the count of its rejected records, in which a number may occur twice. Ignores an
+/// incomplete record at the end of a file, which a kill may have left.
 fn rejected(data: &Path, node: &str) -> (BTreeSet<u64>, u64) {
     let (mut numbers, mut records) = (BTreeSet::new(), 0);
     for path in files(&data.join("rejected")) {
@@ -172,10 +173,10 @@ fn good_records_arrive_once_and_bad_ones_are_kept_when_the_program_is_killed() {
         sender.join().unwrap()
     });
     program.kill();
-    // One more run with inputs that have ended: it empties the channel.
+    // Run once more with an input that has ended, to empty the channel.
     let last = Program::start_with(place, &config_with("{ type: stdin }"), &["--once"]);
     let log = last.log();
-    // Its rejected records remain.
+    // The exit code is 1 if this run has rejected records.
     let rejects = log.contains("rejected and kept in");
     assert_eq!(last.ended(), Some(i32::from(rejects)), "{log}");
 
@@ -292,7 +293,7 @@ fn rejected_records_are_logged_and_shown_and_a_job_that_leaves_some_fails() {
     assert!(row[2] <= row[3] && row[3].ends_with('Z'), "{list}");
     assert!(list.contains("no value for `.user`"), "{list}");
 
-    // As after a kill in the middle of a write.
+    // Append an incomplete record, as a kill in the middle of a write leaves it.
     let file = directory.path().join("data/rejected/bad.msgpack");
     let mut torn = fs::File::options().append(true).open(file).unwrap();
     torn.write_all(b"\x92\xd7\x00").unwrap();
@@ -370,7 +371,7 @@ fn other_users_can_read_the_outputs_as_configured_and_nothing_more() {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path();
     let data = place.join("data");
-    // Left by an earlier version.
+    // State as an earlier version left it, which other users could read.
     for name in ["channels/old", "rejected"] {
         fs::create_dir_all(data.join(name)).unwrap();
     }

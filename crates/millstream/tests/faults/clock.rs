@@ -1,4 +1,5 @@
-//! The wall clock jumps three days ahead and back under a running Millstream: a tailed file behind a disk channel, written to one file per day.
+//! The wall clock of a running Millstream jumps three days ahead and back. It tails a file through a disk channel and writes one
+//! file per day.
 
 use std::{
     fs::{self, File},
@@ -38,7 +39,7 @@ impl Rig {
         Program::start_where(self.directory.path(), &config, &[], &environment)
     }
 
-    /// Writes a line, and waits until it is in the file of the day that is this many seconds from now.
+    /// Writes a line, and waits until it arrives in the file of a day. The day is this number of seconds from now.
     fn line_arrives(&self, line: &str, seconds: i64) {
         let mut log = File::options()
             .append(true)

@@ -1,6 +1,6 @@
-//! Scaling out and in: a relay spreads its input over several receivers, each a Millstream with a disk. One joins and one is drained under
-//! load, one is killed and comes back. Nothing is lost, only chunks in doubt arrive twice, and the load is even again within
-//! 2 s.
+//! Scaling out and in: a relay spreads its input over several receivers, each a Millstream with a disk channel. Under load, one
+//! receiver joins, one is drained, and one is killed and restarted. Nothing is lost, and only chunks in doubt (those in flight when a
+//! connection broke) arrive twice. The load is even again within 2 s.
 
 use std::{
     collections::BTreeMap,
@@ -24,28 +24,29 @@ const RECORDS: &str = "1050000";
 const RATE: &str = "30000";
 /// Records per chunk of the generator.
 const CHUNK: u64 = 400;
-/// After a change of the servers the load is even again within this many chunks of each of its three flows, about 2 s. The test
-/// counts chunks and not seconds: a busy machine is slower, and just as even.
+/// After a change of the servers, the load is even again within this many chunks of each flow, which takes about 2 s. A flow is the
+/// numbered sequence of records of one of the generator's three connections. The test counts chunks and not seconds, because
+/// a busy machine is slower, but its load is just as even.
 const EVEN_WITHIN: u64 = 50;
-/// The chunks over which the test measures the balance, ...
+/// The number of chunks of each flow over which the test measures the balance.
 const LOOK: u64 = 50;
-/// ... and those that it waits for in addition: flows differ in progress, and outputs lag behind.
+/// The number of further chunks that the test waits for, because flows progress at different rates and outputs lag behind.
 const BEHIND: u64 = 40;
-/// The largest deviation of a server from the mean.
+/// The largest accepted deviation of a receiver's share from the mean share, as a fraction of the mean.
 const UNEVEN_MAX: f64 = 0.2;
 
-/// How often the relay is killed, and the longest pause between two kills.
+/// The number of kills of the relay, and the longest pause between two kills.
 const KILLS: u64 = 10;
 const PAUSE_MS_MAX: u64 = 1000;
-/// One of the receivers is killed at the first of these kills of the relay and comes back at the second.
+/// The numbers of two kills of the relay: at the first, one of the receivers is killed as well, and at the second it is restarted.
 const DOWN: (u64, u64) = (4, 7);
 /// Long enough for chunks to be in flight to a receiver that is stopped.
 const UNDER_WAY: Duration = Duration::from_millis(300);
 
-/// One cluster at a time: it needs the whole of a small machine.
+/// Only one cluster runs at a time, because it needs all of a small machine.
 static ONE_CLUSTER: Mutex<()> = Mutex::new(());
 
-/// The relay, its receivers, and the load.
+/// The relay, its receivers, and the generator.
 struct Cluster {
     directory: tempfile::TempDir,
     ports: Vec<u16>,
@@ -127,7 +128,7 @@ impl Cluster {
         (0..self.receivers.len()).map(size).collect()
     }
 
-    /// The newest chunk in any output: its number in its flow.
+    /// The number of the newest chunk in any output. Chunks are numbered within their flow.
     fn newest(&self) -> u64 {
         let newest = |number| {
             let mut file = fs::File::open(self.place(&format!("out/{number}.log"))).ok()?;
@@ -144,13 +145,13 @@ impl Cluster {
         all.max().unwrap_or(0)
     }
 
-    /// Waits for the chunks that it takes to balance the load and to measure it, and `more`.
+    /// Waits until enough chunks have passed to balance the load and to measure the balance, and `more` chunks in addition.
     fn pass(&self, more: u64) {
         let until = self.newest() + EVEN_WITHIN + LOOK + BEHIND + more;
         wait_until("enough chunks have passed", || self.newest() >= until);
     }
 
-    /// The chunks of each receiver: their numbers in their flows, sorted.
+    /// For each receiver, the numbers of the chunks in its output, sorted.
     fn dealt(&self) -> Vec<Vec<u64>> {
         let of = |number| {
             let places = chunks_of(&self.place(&format!("out/{number}.log")));
@@ -172,7 +173,7 @@ impl Cluster {
             .for_each(Victim::stop);
     }
 
-    /// The verifier's report; `allow` names the defects to accept.
+    /// The verifier's report. `allow` holds the arguments that name acceptable defects.
     fn account(&self, allow: &[&str]) -> serde_json::Value {
         let account = Command::new(millbench())
             .args(["verify", "--json", "--ledger"])
@@ -207,7 +208,7 @@ fn number_of(line: &str) -> Option<(&str, u64)> {
     (kind == "d" && line.starts_with("mb1 ")).then_some((flow, number))
 }
 
-/// The chunks in an output: flow and first number.
+/// The chunks in an output, each as its flow and the number of its first record.
 fn chunks_of(path: &Path) -> Vec<(String, u64)> {
     let text = fs::read_to_string(path).unwrap();
     let numbers = text.lines().filter_map(number_of);
@@ -217,7 +218,8 @@ fn chunks_of(path: &Path) -> Vec<(String, u64)> {
         .collect()
 }
 
-/// Asserts that these receivers have equal shares from soon after `change`, a chunk's number in its flow.
+/// Asserts that these receivers have equal shares of the chunks soon after a change of the servers. `change` is the number of the
+/// chunk at which the servers changed.
 fn assert_even(dealt: &[Vec<u64>], numbers: &[usize], change: u64) {
     let from = change + EVEN_WITHIN;
     let range = from..from + LOOK;
@@ -235,13 +237,13 @@ fn assert_even(dealt: &[Vec<u64>], numbers: &[usize], change: u64) {
     );
 }
 
-/// The two chunks between which a receiver got none for the longest time.
+/// The numbers of the last chunk before and the first chunk after the longest time in which a receiver got none.
 fn pause_of(places: &[u64]) -> (u64, u64) {
     let pauses = places.windows(2).map(|pair| (pair[0], pair[1]));
     pauses.max_by_key(|(last, next)| next - last).unwrap()
 }
 
-/// Several servers cannot keep the order of a connection.
+/// With several servers, the order of a connection is not kept.
 const ORDER: [&str; 2] = ["--allow", "reordered"];
 
 #[test]
@@ -270,44 +272,47 @@ fn a_receiver_joins_and_one_is_drained_under_load_and_nothing_is_lost_or_doubled
     );
 }
 
-/// Kills the second of three receivers while it has chunks to ack, lets the others continue, and starts it again with its disk.
+/// Kills the second of three receivers while it has chunks to ack, lets the others continue, and starts it again with its data.
 fn kill_one(more: &str) -> Cluster {
     let mut cluster = Cluster::start(3, more);
     sleep(Duration::from_secs(1));
-    // Chunks in flight to it stay in flight.
+    // The paused receiver does not ack, so chunks to it stay in flight.
     cluster.receivers[1].as_ref().unwrap().pause();
     sleep(Duration::from_millis(300));
     cluster.receivers[1].as_mut().unwrap().kill();
-    // The others receive everything meanwhile.
+    // The other receivers get everything meanwhile.
     cluster.pass(EVEN_WITHIN);
     cluster.receivers[1].as_mut().unwrap().restart();
     let before = cluster.sizes()[1];
-    wait_until("it gets records again", || cluster.sizes()[1] > before);
+    wait_until("records arrive again", || cluster.sizes()[1] > before);
     cluster.pass(EVEN_WITHIN);
     cluster.finish();
     let dealt = cluster.dealt();
     let (last, next) = pause_of(&dealt[1]);
-    assert!(last + EVEN_WITHIN + LOOK <= next, "it was away too shortly");
+    assert!(
+        last + EVEN_WITHIN + LOOK <= next,
+        "the receiver was down for too short a time"
+    );
     assert_even(&dealt, &[0, 2], last);
     assert_even(&dealt, &[0, 1, 2], next);
     cluster
 }
 
 #[test]
-fn with_failover_wait_a_receiver_that_is_killed_costs_nothing_and_doubles_nothing() {
+fn with_failover_wait_a_receiver_that_is_killed_loses_and_doubles_nothing() {
     let cluster = kill_one(", failover: wait");
     let account = cluster.account(&ORDER);
     assert_eq!((sum(&account, "lost"), sum(&account, "duplicated")), (0, 0));
 }
 
 #[test]
-fn with_failover_wait_a_relay_that_is_killed_again_and_again_doubles_nothing() {
+fn with_failover_wait_a_relay_that_is_killed_repeatedly_loses_and_doubles_nothing() {
     let mut random = Random::new();
     let mut cluster = Cluster::start(3, ", failover: wait");
     for kill in 0..KILLS {
         sleep(Duration::from_millis(random.below(PAUSE_MS_MAX)));
         let hangs = usize::try_from(kill % 3).unwrap();
-        // Chunks for this receiver stay in doubt, and the relay has to remember who may have them.
+        // Chunks to the paused receiver are in doubt, and the relay has to remember that this receiver may have them.
         let paused = cluster.receivers[hangs].as_ref().filter(|_| kill != DOWN.1);
         if let Some(receiver) = paused {
             receiver.pause();
@@ -328,7 +333,7 @@ fn with_failover_wait_a_relay_that_is_killed_again_and_again_doubles_nothing() {
     assert_eq!((sum(&account, "lost"), sum(&account, "duplicated")), (0, 0));
 }
 
-/// How often each chunk of the generator (flow, first number) occurs in the outputs.
+/// The number of times that each chunk of the generator (flow, first number) occurs in the outputs.
 fn chunks(out: &Path) -> BTreeMap<(String, u64), u64> {
     let mut chunks = BTreeMap::new();
     for file in fs::read_dir(out).unwrap() {
@@ -340,13 +345,13 @@ fn chunks(out: &Path) -> BTreeMap<(String, u64), u64> {
 }
 
 #[test]
-fn with_failover_resend_nothing_is_lost_and_only_chunks_in_doubt_come_twice() {
+fn with_failover_resend_nothing_is_lost_and_only_chunks_in_doubt_arrive_twice() {
     let cluster = kill_one("");
     let account = cluster.account(&[&ORDER[..], &["--allow", "duplicated"]].concat());
     assert_eq!(sum(&account, "lost"), 0);
     let twice = chunks(&cluster.place("out"));
     let twice: u64 = twice.values().map(|times| times - 1).sum();
-    // Only whole chunks, and only those that the log names.
+    // Only whole chunks arrived twice, and only chunks that the log names as in doubt.
     let log = cluster.log();
     let doubt = log
         .lines()
@@ -357,7 +362,7 @@ fn with_failover_resend_nothing_is_lost_and_only_chunks_in_doubt_come_twice() {
     println!("{twice} chunks twice, {listed} in doubt");
     assert!(
         listed > 0,
-        "it was killed while it had something to answer:\n{log}"
+        "the receiver was killed while it had chunks to ack:\n{log}"
     );
     assert_eq!(sum(&account, "duplicated"), twice * CHUNK);
     assert!(

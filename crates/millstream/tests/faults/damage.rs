@@ -1,6 +1,5 @@
-//! State below `data_dir` that is damaged between two runs. The process still starts, only the node with the damaged state does
-//! not run, `/health` names it and the next step, and every other node works. No line is lost or duplicated
-//! without an error, and no line is wrong.
+//! State below `data_dir` is damaged between two runs. The process still starts, and every node works except the one with the
+//! damaged state. `/health` names this node and the next step. No line is altered, and none is lost or duplicated without an error.
 //!
 //! Root ignores permissions, so a directory in place of the file simulates a file that cannot be read.
 
@@ -17,7 +16,7 @@ use std::{
 use crate::program::{Program, free_port, victim::Random, wait_until};
 use serde_json::Value;
 
-/// The damaged state: the name of its pipeline, and its path below `data_dir`.
+/// The kinds of damaged state: the name of the pipeline, and the path of the state below `data_dir`.
 const KINDS: [(&str, &str); 6] = [
     ("identity", "channels/identity/channel"),
     ("segments", "channels/segments/*.seg"),
@@ -29,14 +28,15 @@ const KINDS: [(&str, &str); 6] = [
 /// Lines per round.
 const LINES: u64 = 20;
 
-/// Pipelines of a tail, a disk channel and a file each, and one with a forward source that is never damaged.
+/// A Millstream with several pipelines, each of a tail source, a disk channel and a file sink. One more pipeline has a forward
+/// source, and its state is never damaged.
 struct Rig {
     directory: tempfile::TempDir,
     port: u16,
     api: u16,
     config: String,
     program: Option<Program>,
-    /// Bytes of the log that were read.
+    /// The number of bytes of the log that were read.
     logged: usize,
 }
 
@@ -87,7 +87,7 @@ impl Rig {
         self.program = Some(program.listens(self.api).listens(self.port));
     }
 
-    /// Stops it; returns the exit code.
+    /// Stops the program; returns the exit code.
     fn stop(&mut self) -> Option<i32> {
         self.program.take().unwrap().stop()
     }
@@ -131,7 +131,7 @@ impl Rig {
         troubled(&self.get("/status")["nodes"], "name")
     }
 
-    /// Its peak memory.
+    /// The peak memory of the program.
     fn peak_kib(&self) -> u64 {
         let id = self.program.as_ref().unwrap().id();
         let status = fs::read_to_string(format!("/proc/{id}/status")).unwrap();
@@ -143,7 +143,8 @@ impl Rig {
             .unwrap()
     }
 
-    /// Runs with damaged state: `nodes` do not run and name the next step, the others work, and memory stays low.
+    /// Runs the program with damaged state. Asserts that exactly `nodes` fail and name the next step (`helps`), that the other nodes
+    /// work, and that memory stays low.
     fn fails_alone(&mut self, number: u64, nodes: &[&str], helps: &str) {
         self.start();
         self.beside(number);
@@ -175,7 +176,7 @@ impl Rig {
         lines
     }
 
-    /// How often each line occurs in the outputs of a pipeline.
+    /// The number of times that each line occurs in the outputs of a pipeline.
     fn lines(&self, name: &str) -> BTreeMap<String, u32> {
         let mut found = BTreeMap::new();
         for entry in fs::read_dir(self.place().join("out").join(name))
@@ -234,7 +235,7 @@ fn matching(pattern: &Path) -> Vec<PathBuf> {
     paths
 }
 
-/// A kind of damage, the nodes that then do not run, and words of the next step.
+/// A function that damages state, the nodes that then do not run, and words of the next step.
 type Case<'a> = (&'a dyn Fn(), &'a [&'a str], &'a str);
 
 #[test]
@@ -285,7 +286,7 @@ fn damaged_state_fails_only_its_own_node_and_health_names_the_next_step() {
     for (number, (damage, nodes, helps)) in (1..).zip(cases) {
         damage();
         rig.fails_alone(number, nodes, helps);
-        // Follow the advice.
+        // Follow the advice: repair or restore the damaged files.
         if channel.is_dir() {
             fs::remove_dir(&channel).unwrap();
         }
@@ -304,7 +305,7 @@ fn damaged_state_fails_only_its_own_node_and_health_names_the_next_step() {
     assert!(rig.lines("a").values().all(|count| *count == 1));
 }
 
-/// Sends an entry that is no record, and reads the ack; an error if there is none.
+/// Sends an entry that is not a record, and returns the ack. Fails if no ack arrives within 2 s.
 fn send_bad(port: u16) -> std::io::Result<[u8; 22]> {
     let mut stream = TcpStream::connect(("127.0.0.1", port))?;
     stream.set_read_timeout(Some(Duration::from_secs(2)))?;
@@ -316,7 +317,7 @@ fn send_bad(port: u16) -> std::io::Result<[u8; 22]> {
     Ok(ack)
 }
 
-/// The channel for rejected records is damaged: its source works, and does not ack chunks with records to reject.
+/// The channel for the rejected records of a source is damaged. The source works, but does not ack chunks of which it rejects records.
 #[test]
 fn records_rejected_into_a_channel_that_does_not_run_are_not_acknowledged() {
     let mut rig = Rig::new(&[]);
@@ -341,7 +342,7 @@ fn records_rejected_into_a_channel_that_does_not_run_are_not_acknowledged() {
     rig.beside(0);
     assert!(
         send_bad(rig.port).is_err(),
-        "it was acknowledged and is not kept"
+        "a record was acknowledged whose channel does not run"
     );
     rig.program.take().unwrap().kill();
     for (path, bytes) in paths.iter().zip(whole) {
@@ -360,15 +361,15 @@ struct Pipeline {
     /// The lines that its outputs must hold.
     sent: BTreeSet<String>,
     count: u64,
-    /// How often each line occurred at the last check.
+    /// The number of times that each line occurred at the last check.
     before: BTreeMap<String, u32>,
-    /// Copies of files from some rounds ago.
+    /// Copies of its state files from earlier rounds.
     stale: BTreeMap<PathBuf, Vec<u8>>,
     /// The damage since the last check.
     damage: Vec<String>,
-    /// One of its nodes has logged an error since.
+    /// Whether one of its nodes has logged an error since the last check.
     named: bool,
-    /// An error has named the missing positions since.
+    /// Whether one of these errors has reported missing data.
     loss_named: bool,
 }
 
@@ -392,7 +393,7 @@ impl Pipeline {
         [name.to_owned(), format!("in_{name}"), format!("out_{name}")]
     }
 
-    /// Damages one of its files in one of many ways.
+    /// Damages one of its state files in a random way.
     fn damage(&mut self, random: &mut Random, rig: &Rig) {
         let paths = matching(&rig.state(self.pattern));
         let Some(path) = paths.get(random.below(paths.len().max(1) as u64) as usize) else {
@@ -459,7 +460,8 @@ impl Pipeline {
         found.any(|(found, _)| found == state)
     }
 
-    /// Whether it has done all it can: every line has arrived or was reported as lost, or it does not run.
+    /// Whether no more lines will arrive: all lines have arrived, or one of its nodes has reported a loss and `newest` have arrived, or
+    /// one of its nodes does not run.
     fn has_settled(&self, rig: &Rig, newest: &[String]) -> bool {
         let troubled = rig.troubled();
         if self.is("failed", &troubled) || self.is("retrying", &troubled) {
@@ -470,7 +472,7 @@ impl Pipeline {
         self.sent.iter().all(has) || self.is("losing", &troubled) && newest.iter().all(has)
     }
 
-    /// Checks its outputs after a stop.
+    /// Checks its outputs after a stop: they hold only lines that were sent, and no line is lost or repeated without an error.
     fn check(&mut self, rig: &Rig, round: u64) {
         let found = rig.lines(self.name);
         let (name, damage) = (self.name, self.damage.join("; "));
@@ -531,7 +533,7 @@ impl Pipeline {
         }
     }
 
-    /// Removes all its state, as an operator may.
+    /// Removes its state, input and outputs, as an operator may.
     fn begin_anew(&mut self, rig: &Rig) {
         let name = self.name;
         for path in [

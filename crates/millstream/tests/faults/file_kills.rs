@@ -1,6 +1,6 @@
-//! The file sink in each of its formats, compressions and ways to rotate, side by side behind one disk channel, while the
-//! whole program is killed at random moments: every record is in each output once, whole and in order,
-//! as third-party tools and the generator's verifier read it.
+//! File sinks with every format, compression and kind of rotation read the same disk channel, while the program is killed at
+//! random moments. Every record is in each output once, complete and in order. Third-party tools read the outputs, and the
+//! generator's verifier checks them.
 
 use std::{
     collections::BTreeMap,
@@ -22,7 +22,7 @@ use crate::program::{
 /// The longest pause between two kills.
 const PAUSE_MS_MAX: u64 = 600;
 
-/// Sinks by name: their options, with the path below the directory of that name.
+/// The sinks: the name, the path below the directory of this name, and the options.
 const SINKS: [(&str, &str, &str); 9] = [
     ("raw", "{tag}.log", "format: raw, rotate: { size: 3MB }"),
     (
@@ -107,7 +107,7 @@ fn unpack(path: &Path) -> Vec<u8> {
     output.stdout
 }
 
-/// The records of a file as the lines that were sent.
+/// The records of a file, converted to the lines that the generator sent.
 fn lines(sink: &str, path: &Path) -> Vec<u8> {
     let bytes = unpack(path);
     if sink.starts_with("msgpack") {
@@ -181,8 +181,8 @@ fn contents(directory: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     files(directory).into_iter().map(read).collect()
 }
 
-/// Stops a program at a moment when it writes a file below `out`. Between two files it holds no lock. An open file with bytes in
-/// it is locked and in the journal; an open directory is only being synced.
+/// Stops a program with SIGSTOP at a moment when it has a file with bytes in it open below `out`. This file is locked and in the
+/// journal. At other moments the program may hold no lock, or may only have a directory open to sync it.
 fn stop_while_it_writes(program: &Program, out: &Path) {
     let of = |what: &str| format!("/proc/{}/{what}", program.id());
     wait_until("it is stopped while it writes", || {
@@ -207,13 +207,13 @@ fn stop_while_it_writes(program: &Program, out: &Path) {
     });
 }
 
-/// The program is stopped with SIGSTOP while others start beside it: on its data_dir, and on a copy.
+/// While the program is stopped with SIGSTOP, one instance starts on its data_dir, and one on a copy of it.
 #[test]
 fn a_stopped_writer_keeps_its_files_and_continues_when_it_wakes_up() {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path();
     let (data, out, port) = (place.join("data"), place.join("out"), free_port());
-    // Only the newest of the files that it wrote since the last checkpoint is open.
+    // With this rotation, only the newest of the files that the program wrote since the last checkpoint is open.
     let sinks = [("raw", "{tag}.log", "format: raw, rotate: { size: 300KB }")];
     let zombie = Program::start(place, &config(place, &data, port, &sinks)).listens(port);
     let generator = Generator::start(&generate(place, port, "300000", "50000"));
@@ -245,7 +245,7 @@ fn a_stopped_writer_keeps_its_files_and_continues_when_it_wakes_up() {
     wait_until("the copy reports the owner of the file", || {
         refused.log().contains(what)
     });
-    // It retries.
+    // Give the copy time to retry.
     sleep(Duration::from_secs(2));
     refused.kill();
     let touched: Vec<_> = {
@@ -266,10 +266,10 @@ fn a_stopped_writer_keeps_its_files_and_continues_when_it_wakes_up() {
     verify(&out, &place.join("ledger"));
 }
 
-/// A journal that is damaged between two runs, again and again.
+/// The journal of the file sink, which is damaged after each run.
 struct Journal {
     directory: PathBuf,
-    /// Copies of its files from some runs ago.
+    /// Copies of its files from an earlier run.
     old: Vec<Vec<u8>>,
 }
 
@@ -278,7 +278,7 @@ impl Journal {
         ["journal.0", "journal.1"].map(|name| self.directory.join(name))
     }
 
-    /// The number of bytes in use, without the mark at the end of the file.
+    /// The number of bytes in use, without the last 24 bytes of the file, which describe the other file of the journal.
     fn used(path: &Path) -> u64 {
         let bytes = fs::read(path).unwrap();
         let used = bytes[..bytes.len() - 24]
@@ -336,8 +336,8 @@ impl Journal {
     }
 }
 
-/// How often each line occurs in the outputs. An unknown line can only be half a record at the end of a file that
-/// was put aside.
+/// The number of times that each line occurs in the outputs. Asserts that every line was sent. If `doubtful`, files may end with half
+/// a record, because the sink has continued without truncating them.
 fn tally(out: &Path, doubtful: bool) -> BTreeMap<String, u32> {
     let mut found = BTreeMap::new();
     for path in files(out) {
@@ -406,8 +406,8 @@ fn journal_damage_destroys_nothing_settled_and_every_doubt_is_reported() {
             wait_until("all lines have arrived", || {
                 tally_all(&out).len() == 3 * sent as usize
             });
-            // The sink recognises an old copy by later checkpoints. At its start it only settles again up to the position in
-            // its journal, which is not behind the end of the channel at that time.
+            // The sink recognises an old copy of its journal only if a later checkpoint is settled. At its start it only settles the
+            // position in its journal again, which is not after the end that the channel had then. So wait until more is settled.
             if wave == 0 {
                 wait_until("a checkpoint of this run is settled", || {
                     settled() > started_at
@@ -450,7 +450,7 @@ fn kept_at_start(log: &str) -> Option<(u32, u64)> {
     Some((epoch.parse().unwrap(), seq.parse().unwrap()))
 }
 
-/// The position in a cursor file: the newer of its two slots. See the channel's `cursor.rs` for the format.
+/// The position in the newer of the two slots of a cursor file. See the channel's `cursor.rs` for the format.
 fn settled(slots: &[u8]) -> Option<(u32, u64)> {
     let at = |offset: usize| slots.get(offset..)?.first_chunk::<8>().copied();
     let slot = |start: usize| {

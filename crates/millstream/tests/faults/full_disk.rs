@@ -53,7 +53,8 @@ fn is_all_there(place: &Path, out: &Path) -> bool {
     account.status.success()
 }
 
-/// Fills the small file systems while records arrive, enlarges the first of them, and expects every record once.
+/// Mounts small file systems at these directories, which become full while records arrive. Enlarges the first of them, and asserts
+/// that every record arrives once.
 fn check(smalls: &[&str]) {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path();
@@ -114,7 +115,7 @@ fn a_channel_on_a_full_disk_reuses_settled_segments_also_after_a_restart() {
     let program = Program::start(place, &config).listens(port);
     assert!(generate(place, port, 1000).wait().unwrap().success());
     let settled = || is_all_there(place, &out);
-    wait_until("it is in the file", settled);
+    wait_until("every record is in the file", settled);
     let fill = |name: &str| {
         let mut ballast = fs::File::create(small.path().join(name)).unwrap();
         let megabyte = vec![1; 1 << 20];
@@ -122,16 +123,16 @@ fn a_channel_on_a_full_disk_reuses_settled_segments_also_after_a_restart() {
     };
     fill("ballast");
     assert!(generate(place, port, RECORDS).wait().unwrap().success());
-    wait_until("it is in the file", settled);
+    wait_until("every record is in the file", settled);
     assert_eq!(program.stop(), Some(0));
     fill("more");
     let program = Program::start(place, &config).listens(port);
     assert!(generate(place, port, RECORDS).wait().unwrap().success());
-    wait_until("it is in the file", settled);
+    wait_until("every record is in the file", settled);
     program.kill();
     fill("and-more");
     let program = Program::start(place, &config).listens(port);
     assert!(generate(place, port, RECORDS).wait().unwrap().success());
-    wait_until("it is in the file", settled);
+    wait_until("every record is in the file", settled);
     assert_eq!(program.stop(), Some(0));
 }

@@ -1,5 +1,5 @@
-//! No loss and no duplicates: the generator, the receiver and the relay between them are killed at random
-//! moments while records flow. The generator's verifier then accounts for every record.
+//! No loss and no duplicates: the generator, the receiver and the relay between them are killed at random moments while records
+//! flow. Then the generator's verifier asserts that every record has arrived once.
 
 use std::{path::Path, thread::sleep, time::Duration};
 

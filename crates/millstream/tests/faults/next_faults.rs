@@ -49,7 +49,7 @@ fn sender(directory: &Path, port: u16, next: SocketAddr) -> String {
     )
 }
 
-/// The sender and its load.
+/// Starts the sender and the generator that feeds it.
 fn send(directory: &Path, next: SocketAddr, records: &str, rate: &str) -> (Victim, Generator) {
     let (port, place) = (free_port(), directory.join("sender"));
     let config = sender(&place, port, next);
@@ -62,8 +62,8 @@ fn log(directory: &Path) -> String {
     fs::read_to_string(directory.join("log")).unwrap_or_default()
 }
 
-/// Gives the receiver's directory `full` a disk smaller than the load, kills the receiver, and accounts. `stalls`: the data on the
-/// disk is never released, so the receiver waits for space.
+/// Mounts a disk that is smaller than the load at the receiver's directory `full`, kills the receiver, and runs the verifier. If
+/// `stalls` is true, no data on the disk is ever released, so the receiver waits until the disk is enlarged.
 fn fill(full: &str, size: &str, stalls: bool) {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path();
@@ -83,7 +83,7 @@ fn fill(full: &str, size: &str, stalls: bool) {
     if stalls {
         wait_until("the receiver says which path is full", || complaints() > 0);
     }
-    // The sender's channel is on another disk: it accepts everything while the receiver accepts nothing.
+    // The sender's channel is on another disk, so it accepts all records while the receiver accepts none.
     generator.finish();
     program.kill();
     let told = complaints();
@@ -100,18 +100,18 @@ fn fill(full: &str, size: &str, stalls: bool) {
 }
 
 #[test]
-fn a_small_disk_under_the_channel_of_the_next_loses_and_doubles_nothing() {
-    // Space for the first segment and not for the second: the channel releases segments that its sink has settled.
+fn a_small_disk_under_the_channel_of_the_receiver_loses_and_doubles_nothing() {
+    // The disk has space for only one segment. The channel continues because it reuses the segment when its sink has settled it.
     fill("data", "100m", false);
 }
 
 #[test]
-fn a_full_disk_under_all_of_the_next_loses_and_doubles_nothing() {
+fn a_full_disk_under_all_files_of_the_receiver_loses_and_doubles_nothing() {
     fill("", "90m", true);
 }
 
 #[test]
-fn a_network_that_is_cut_between_two_loses_and_doubles_nothing() {
+fn a_network_that_is_cut_between_sender_and_receiver_loses_and_doubles_nothing() {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path();
     let network = Network::new();

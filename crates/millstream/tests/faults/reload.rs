@@ -1,4 +1,4 @@
-//! Reloads under full load: processors come, go and change while records pass, and some configurations cannot be used.
+//! Reloads under full load: processors are added, removed and changed while records pass, and some configurations are refused.
 
 use std::{
     fs,
@@ -13,18 +13,18 @@ use crate::program::{
     wait_until,
 };
 
-/// Reloads of a run.
+/// The number of reloads.
 const RELOADS: u64 = 100;
 /// The longest pause between two reloads.
 const PAUSE_MS_MAX: u64 = 100;
 
-/// The receiver's configuration: processors in front of the channel `kept`, behind it in front of the sink `a`, and in front of the sink
-/// `b` behind memory. All of them pass on every record.
+/// The receiver's configuration. It has processors on three paths: from the source to the disk channel `kept`, from this channel to
+/// the sink `a`, and from the source directly to the sink `b`. All processors pass on every record.
 struct Configuration<'a> {
     directory: &'a Path,
     port: u16,
     processors: String,
-    /// The processors that the channel and the two sinks read.
+    /// The nodes from which the channel and the two sinks read.
     ends: [String; 3],
 }
 
@@ -39,7 +39,7 @@ impl<'a> Configuration<'a> {
         }
     }
 
-    /// With random processors on each of the three ways.
+    /// With random processors on each of the three paths.
     fn random(directory: &'a Path, port: u16, random: &mut Random) -> Self {
         let mut drawn = Self::plain(directory, port);
         for (way, letter) in ["x", "y", "z"].into_iter().enumerate() {
@@ -80,7 +80,7 @@ impl<'a> Configuration<'a> {
         )
     }
 
-    /// Replaces the file at once, so that no part of it is read.
+    /// Replaces the file atomically, so that the program never reads a part of it.
     fn write(text: &str, directory: &Path) {
         let new = directory.join("new.yaml");
         fs::write(&new, text).unwrap();
@@ -113,7 +113,7 @@ fn processor(random: &mut Random) -> (String, &'static str) {
     }
 }
 
-/// A processor that the last step of a start finds to be wrong.
+/// The options of a processor with an error that only the last step of a start finds.
 fn broken(random: &mut Random) -> &'static str {
     match random.below(4) {
         0 => "type: remap, program: '.a = nothing_like_this(.b)'",
@@ -186,7 +186,7 @@ fn nothing_is_lost_doubled_or_overtaken_in_a_hundred_reloads_under_load() {
     generator.finish();
     Configuration::write(&plain, place);
     program.signal("HUP");
-    // Idle readers leave their old chains, too.
+    // Readers that get no more records also release the processors that were removed.
     wait_until("no thread and no program is left of a processor", || {
         processor_threads(&program) == 0 && pipes(&program) <= pipes_before
     });

@@ -21,13 +21,13 @@ const PAUSE_MS_MAX: u64 = 100;
 /// The addresses of the program.
 struct Addresses {
     forward: u16,
-    /// Of a source that comes and goes.
+    /// The port of a source that some of the configurations have.
     extra: u16,
     api: u16,
     path: PathBuf,
 }
 
-/// A configuration whose channel `kept` and sinks `a` and `b` get every record. Everything else comes and goes.
+/// A configuration whose channel `kept` and sinks `a` and `b` get every record. With `random`, options and other nodes vary.
 fn configuration(place: &Path, at: &Addresses, random: Option<&mut Random>) -> String {
     let mut random = random;
     let mut below = |bound: u64| random.as_mut().map_or(0, |random| random.below(bound));
@@ -80,8 +80,8 @@ fn configuration(place: &Path, at: &Addresses, random: Option<&mut Random>) -> S
     )
 }
 
-/// A change that only the last step of a reload finds to be wrong: an address that another source listens at, and a channel whose
-/// directory is a file.
+/// Adds an error to a configuration that only the last step of a reload finds: an address on which another source listens, or a
+/// channel whose directory is a file.
 fn broken(plain: &str, place: &Path, at: &Addresses, random: &mut Random) -> String {
     if random.below(2) == 0 {
         let taken = format!(
@@ -101,7 +101,8 @@ fn broken(plain: &str, place: &Path, at: &Addresses, random: &mut Random) -> Str
         .replace("sinks:\n", sink)
 }
 
-/// Reloads; returns the exit code and what the command printed. Gives up the records that `d` has not settled when it leaves the channel.
+/// Reloads the program with this configuration. Returns the exit code and the output of the command. If the channel still holds
+/// records for the removed sink `d`, repeats the command with `--forget d`.
 fn reload(place: &Path, at: &Addresses, text: &str) -> (Option<i32>, String) {
     let new = place.join("new.yaml");
     fs::write(&new, text).unwrap();
@@ -166,7 +167,7 @@ fn sources_channels_and_sinks_change_a_hundred_times_and_nothing_is_lost_doubled
     assert_eq!(code, Some(0), "{said}");
     settle(&place.join("a"));
     settle(&place.join("b"));
-    // The outputs that the sinks have open came later.
+    // The outputs that the sinks have open were opened after the first count.
     let outputs = 8;
     wait_until("removed nodes leave no file and no thread behind", || {
         let held = held(&program);

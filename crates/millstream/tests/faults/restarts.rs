@@ -1,8 +1,9 @@
-//! One Millstream with a disk channel is killed or stopped a hundred times while rsyslog sends by RELP, a Flume agent by Avro and
-//! the generator by the forward protocol with acks, all at once. Nothing is lost. Forward records never arrive twice. RELP and
-//! Avro resends have no identity: records that were not acked when a session broke arrive again, right behind the first copy.
+//! One Millstream with a disk channel is killed or stopped a hundred times. Meanwhile rsyslog sends by RELP, a Flume agent by Avro and
+//! the generator by the forward protocol with acks. Nothing is lost. Forward records never arrive twice. RELP and Avro have no
+//! ids that identify repeats, so records that were not acked when a session broke arrive again, directly after their first copy.
 //!
-//! Each break happens only after all three senders delivered something since the last one: every break meets senders at work.
+//! Before each break (a kill or a stop), all three senders must have delivered something since the last one. So every break
+//! interrupts senders that are sending.
 
 use std::{
     fs,
@@ -25,23 +26,23 @@ use crate::program::{
     wait_until,
 };
 
-/// How often Millstream is killed or stopped; `RESTARTS` overrides it.
+/// The number of breaks; the environment variable `RESTARTS` overrides it.
 const RESTARTS: usize = 100;
-/// The longest time between all three senders being seen at work and the break.
+/// The longest pause between the moment when all three senders have delivered something and the break.
 const PAUSE_MS_MAX: u64 = 50;
 /// The messages that RELP may have in flight: omrelp's default.
 const WINDOW: usize = 128;
 /// Messages that rsyslog gets at a time, and the interval.
 const PIECE: usize = 50;
 const PIECE_EVERY: Duration = Duration::from_millis(10);
-/// Lines per file for the Flume agent, and the least number of lines it has to send.
+/// The number of lines in each file for the Flume agent, and the least number of lines that the agent always has left to send.
 const FILE_LINES: usize = 10_000;
 /// The senders by tag.
 const SENDERS: [&str; 3] = ["relp", "avro", "bench"];
 /// Records per second of the forward sender.
 const RATE: usize = 5000;
 
-/// The receiver that all senders share, and the number of its restarts.
+/// The receiver that all senders share.
 struct Rig {
     directory: tempfile::TempDir,
     config: String,
@@ -139,7 +140,7 @@ impl Relp {
         }
     }
 
-    /// Stops the thread; returns the number of messages.
+    /// Stops the thread. Returns rsyslog and the number of messages.
     fn end(self) -> (Daemon, usize) {
         self.ended.store(true, Ordering::Relaxed);
         (self.daemon, self.feeder.join().unwrap())
@@ -158,7 +159,7 @@ fn last(path: &Path) -> Option<usize> {
     text.strip_suffix('\n')?.lines().next_back()?.parse().ok()
 }
 
-/// Asserts that every number is there, and that duplicates are right behind the first copy, at most `most` of them per break.
+/// Asserts that every number has arrived, and that repeats directly follow their first copy, at most `most` of them per break.
 fn account(who: &str, numbers: &[usize], sent: usize, most: usize, breaks: usize) {
     let (mut next, mut at, mut rewinds, mut twice) = (0, 0, 0, 0);
     for &number in numbers {
@@ -219,7 +220,7 @@ fn nothing_is_lost_over_a_hundred_restarts_and_only_unacked_records_arrive_twice
         let before = rig.sizes();
         for (place, who) in SENDERS.iter().enumerate() {
             wait_until(&format!("{who} is at work after break {restart}"), || {
-                // Compare with the maximum: a file that is repaired after a kill may be shorter for a moment.
+                // The file may be shorter than `before` for a moment, because the sink truncates it after a kill.
                 give(last(&avro_out).unwrap_or(0));
                 rig.sizes()[place] > before[place]
             });
@@ -240,7 +241,7 @@ fn nothing_is_lost_over_a_hundred_restarts_and_only_unacked_records_arrive_twice
     wait_until("the last event is there", || {
         last(&avro_out) == Some(given - 1)
     });
-    // It uses its ledger to send the unacked records again, and then ends.
+    // Another generator with the same ledger sends the unacked records again, and ends after 2 s.
     drop(generator);
     Generator::start(&[endless, vec!["--seconds".to_owned(), "2".to_owned()]].concat()).finish();
     settle(&rig.output("bench"));

@@ -1,4 +1,4 @@
-//! A disk that becomes slow, under the channel and under the output. Accepted records stay accepted, also when the
+//! A disk that becomes slow, under the channel and under the output. Accepted records stay accepted, even if the
 //! program is killed meanwhile. The source reads no faster than the disk writes, memory stays bounded, and everything
 //! continues when the disk is fast again. Needs root for a loop device whose writes a control group throttles.
 
@@ -18,13 +18,13 @@ use crate::program::{Program, free_port, millbench, wait_until};
 const RECORDS: &str = "2000000";
 /// Bytes per second of the slow disk: less than a hundredth of the load.
 const SLOW: u64 = 4 << 20;
-/// How long the disk is slow before the kill, and after it.
+/// The time for which the disk is slow before the kill, and again after it.
 const SLOW_TIME: Duration = Duration::from_secs(4);
-/// The channel's share of the disk.
+/// The size of the channel.
 const CHANNEL_BYTES: u64 = 64 << 20;
-/// The most that can be in flight within the program: queues, buffers of two connections, a group being written.
+/// The most bytes that the program can hold in memory: queues, the buffers of two connections, and batches that are being written.
 const UNDERWAY_BYTES: u64 = 32 << 20;
-/// Peak memory of a program whose sender has more in flight than this.
+/// The limit for the peak memory of the program, however much its sender has in flight.
 const MEMORY_MAX: u64 = 100 << 20;
 
 fn run(program: &str, arguments: &[&str]) -> String {
@@ -47,7 +47,7 @@ struct Disk {
     group: Group,
 }
 
-/// The control group that throttles it, version 1 (blkio) or 2 (io).
+/// The control group that throttles the disk.
 struct Group {
     directory: PathBuf,
     old: bool,
@@ -78,7 +78,7 @@ impl Group {
         fs::write(self.directory.join("cgroup.procs"), process.to_string()).unwrap();
     }
 
-    /// Throttles writes to the device, those of the group and of kernel threads. None: no limit.
+    /// Throttles the writes of the group and of kernel threads to the device. `None` removes the limit.
     fn limit(&self, numbers: &str, bytes: Option<u64>) {
         if self.old {
             let line = format!("{numbers} {}", bytes.unwrap_or(0));
@@ -124,7 +124,7 @@ impl Drop for Disk {
         // The device disappears with its last user.
         let _ = Command::new("umount").arg("-l").arg(&self.at).status();
         let _ = Command::new("losetup").args(["-d", &self.device]).status();
-        // A killed program leaves its group a little later.
+        // A killed program leaves its control group only after a while, so retry.
         for _ in 0..50 {
             if fs::remove_dir(&self.group.directory).is_ok() {
                 return;
@@ -134,7 +134,7 @@ impl Drop for Disk {
     }
 }
 
-/// The program on the slow disk.
+/// The program and its disk, which the test slows down.
 struct Setup {
     place: PathBuf,
     disk: Disk,
@@ -172,7 +172,7 @@ impl Setup {
         program
     }
 
-    /// Two connections with up to 40 MB each in flight.
+    /// Starts a generator with two connections, each with up to 40 MB in flight.
     fn generate(&self) -> Child {
         Command::new(millbench())
             .args(["generate", "--acks", "--connections", "2"])
@@ -201,7 +201,8 @@ impl Setup {
             .unwrap()
     }
 
-    /// Runs on the slow disk, and asserts that it reads no more than the disk and its bounds allow.
+    /// Lets the program work on the slow disk for a while. Asserts that it reads only what it can write or hold, that it still accepts
+    /// records, and that memory stays bounded.
     fn work_slowly(&self, program: &Program, room: u64) {
         let (started, before) = (Instant::now(), self.count("bytes_received"));
         let acked = self.count("chunks_acked");
@@ -236,7 +237,8 @@ fn memory_peak(program: &Program) -> u64 {
     kib.parse::<u64>().unwrap() * 1024
 }
 
-/// `room`: bytes that can be accepted although the disk is slow, because they are stored elsewhere.
+/// Slows down the disk of the directory `slow`. `room` is the number of bytes that the program can accept nevertheless, because
+/// it stores them on another disk.
 fn check(slow: &str, room: u64) {
     let directory = tempfile::tempdir().unwrap();
     let setup = Setup::new(directory.path(), slow);

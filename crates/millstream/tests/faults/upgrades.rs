@@ -1,4 +1,5 @@
-//! The program replaces itself while senders are at work, and is started with the sockets of systemd: no sender is refused, nothing is lost.
+//! The program is upgraded while senders are sending, and is started with the sockets of systemd. No sender is refused, and nothing
+//! is lost.
 
 use std::{
     fs,
@@ -66,7 +67,9 @@ fn an_upgrade_under_load_refuses_no_sender_and_loses_nothing() {
             // A configuration that the new program refuses changes nothing.
             fs::write(place.join("millstream.yaml"), "sources: []\n").unwrap();
             program.signal("USR2");
-            wait_until("it refuses", || program.log().contains("not upgraded"));
+            wait_until("the refusal is logged", || {
+                program.log().contains("not upgraded")
+            });
             fs::write(place.join("millstream.yaml"), &config).unwrap();
         }
         program.signal("USR2");
@@ -92,7 +95,8 @@ fn an_upgrade_under_load_refuses_no_sender_and_loses_nothing() {
     verify(&place.join("out"), &place.join("ledger"));
 }
 
-/// Opens a socket as systemd does, and starts the rest of the command line with it.
+/// Opens two sockets as systemd does, and starts the rest of the command line with them. The first has the port of the source; no
+/// source has the port of the second.
 const ACTIVATE: &str = "\
 import os, socket, sys
 listener = socket.socket()
@@ -109,7 +113,7 @@ os.execv(sys.argv[2], sys.argv[2:])
 ";
 
 #[test]
-fn a_source_listens_at_the_socket_that_systemd_has_opened() {
+fn a_source_listens_on_the_socket_that_systemd_has_opened() {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path();
     let port = free_port();
@@ -127,14 +131,14 @@ fn a_source_listens_at_the_socket_that_systemd_has_opened() {
     settle(&place.join("out"));
     let log = program.log();
     assert!(log.contains("no source listens at 127.0.0.1:"), "{log}");
-    // The socket is the one of systemd also after an upgrade.
+    // After an upgrade, the source still uses the socket of systemd.
     program.signal("USR2");
     wait_until("the new program has started", || starts(&program) == 2);
     assert_eq!(program.stop(), Some(0));
     verify(&place.join("out"), &place.join("ledger"));
 }
 
-/// Starts a copy of the program that is in the file `millstream`, which a test can replace.
+/// Copies the program to the file `millstream`, which a test can replace, and starts the copy.
 fn start_copy(place: &Path, config: &str) -> Program {
     let (program, copy) = (env!("CARGO_BIN_EXE_millstream"), place.join("millstream"));
     if fs::hard_link(program, &copy).is_err() {
@@ -144,8 +148,8 @@ fn start_copy(place: &Path, config: &str) -> Program {
     Program::start_after(place, config, &["sh", "-c", &run, "sh"])
 }
 
-/// Puts a program in the place of `millstream` that writes its process id to the file `checker` and never ends. A shell writes it: a file
-/// that another test's child process has open for writing cannot be executed.
+/// Replaces `millstream` by a program that writes its process id to the file `checker` and never ends. A shell writes the new file.
+/// If this process wrote it, a child process of another test could inherit the open file, which then could not be executed.
 fn replace_by_one_that_hangs(place: &Path) {
     let write = "printf '#!/bin/sh\\necho $$ > %s/checker\\nexec sleep 600\\n' \"$0\" > \"$0/new\"\n\
                  chmod +x \"$0/new\" && mv \"$0/new\" \"$0/millstream\"";
@@ -154,7 +158,7 @@ fn replace_by_one_that_hangs(place: &Path) {
 }
 
 #[test]
-fn a_new_program_that_hangs_keeps_the_old_one_from_nothing() {
+fn a_new_program_that_hangs_does_not_block_the_old_one() {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path();
     let (port, api) = (free_port(), free_port());
@@ -181,12 +185,14 @@ fn a_new_program_that_hangs_keeps_the_old_one_from_nothing() {
     interface.read_to_string(&mut answer).unwrap();
     assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
     program.signal("HUP");
-    wait_until("it reloads", || program.log().contains("reloaded: "));
+    wait_until("the reload is logged", || {
+        program.log().contains("reloaded: ")
+    });
     assert_eq!(program.stop(), Some(0));
     let checker = PathBuf::from(format!("/proc/{}", checker().trim()));
     wait_until("the new program is killed", || {
         let state = fs::read_to_string(checker.join("stat")).unwrap_or_default();
-        // The name of an ended one stays until its parent asks for it.
+        // A process that has ended stays in `/proc`, in state Z, until its parent waits for it.
         state.is_empty() || state.contains(") Z ")
     });
 }

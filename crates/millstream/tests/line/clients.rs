@@ -1,5 +1,5 @@
-//! Real third-party clients of the forward protocol, in every mode and ack setting they have: every record that
-//! they send arrives in a file, value for value.
+//! Third-party clients of the forward protocol, in every mode and ack setting that they support. Every record that
+//! they send arrives in a file with all its values.
 //!
 //! `make deps` installs the clients into `target/clients`.
 
@@ -20,7 +20,7 @@ struct Case {
     numbers: Numbers,
     times: Times,
     unix: bool,
-    /// More options of the source, and the environment through which the client learns of them.
+    /// Selects further options of the source and the environment variables that configure the client to match.
     secured: Secured,
 }
 
@@ -29,9 +29,9 @@ enum Secured {
     No,
     /// A shared key.
     Key,
-    /// TLS 1.3, or the client's highest version.
+    /// TLS in the highest version that the client supports.
     Tls,
-    /// TLS 1.2 at the client's request.
+    /// TLS with a client that is limited to version 1.2.
     Tls12,
     /// TLS, a shared key, and a user with a password.
     All,
@@ -62,7 +62,7 @@ impl Secured {
         options
     }
 
-    /// The client's environment for it.
+    /// The environment variables of the client.
     fn environment(self, root: &Path) -> Vec<(&'static str, String)> {
         let mut all = Vec::new();
         if self.has_tls() {
@@ -307,7 +307,7 @@ fn fluency_of_java_delivers_every_record() {
     });
 }
 
-/// Runs variants of a client over TCP with each kind of security.
+/// Runs each variant of a client over TCP with each of the security settings in `ways`.
 fn all_secured(
     command: &[String],
     variants: &[&'static str],
@@ -339,7 +339,7 @@ fn the_clients_of_node_deliver_with_tls_and_shared_key() {
         &ways,
         double,
     );
-    // This client holds records back until the handshake is over only if it uses acks.
+    // With acks, this client holds its records back until the handshake is complete. Without acks it does not, so both are tested.
     all_secured(
         &script("node", "node/logger.js"),
         &["PackedForward+ack", "Message"],

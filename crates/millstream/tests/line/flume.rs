@@ -1,5 +1,5 @@
-//! Real Flume 1.11: an agent with its Avro sink, and the RPC client of its SDK, with and without deflate and TLS. Every
-//! event that they send arrives, header for header and byte for byte. (`faults/restarts.rs` kills the receiver.)
+//! Flume 1.11 as the sender: an agent with its Avro sink, and the RPC client of its SDK, with and without deflate and TLS.
+//! Every event arrives with the same headers and bytes. (`faults/restarts.rs` kills the receiver.)
 //!
 //! `make deps` installs Flume into `target/clients/flume`.
 
@@ -28,7 +28,7 @@ fn line(n: usize) -> String {
     format!("event {n} \"{}\" ünïcödé 漢字 \\", "x".repeat(long))
 }
 
-/// An agent delivers `EVENTS` lines.
+/// Asserts that an agent delivers all `EVENTS` lines of its input.
 fn deliver(variant: &str, source: &str, sink: impl Fn(&Path) -> String) {
     let directory = tempfile::tempdir().unwrap();
     let authority = Authority::new("test root");
@@ -156,7 +156,7 @@ fn entries(path: &Path) -> Vec<Value> {
     entries
 }
 
-/// Event `i` as `Rpc.java` creates it.
+/// Asserts that an entry is event `i` as `Rpc.java` creates it.
 fn compare(i: usize, entry: &Value) {
     let millis = 1_700_000_000_123 + i as u64;
     let (_, time) = entry[0].as_ext().unwrap();

@@ -40,7 +40,7 @@ fn configuration(directory: &Path, port: u16, source: &str, format: &str) -> Str
 
 fn lines(path: &Path) -> Vec<Value> {
     let text = fs::read_to_string(path).unwrap_or_default();
-    // The last line may still be in flight.
+    // The last line may still be incomplete.
     let whole = text.rfind('\n').map_or("", |end| &text[..end]);
     whole
         .lines()
@@ -70,7 +70,7 @@ fn logged(n: u64) -> Value {
     })
 }
 
-/// The Python program that sends them.
+/// The Python program that sends the log records.
 fn python() -> Command {
     let python = tree().join("target/clients/python");
     let mut command = Command::new(python.join("venv/bin/python"));
@@ -78,7 +78,7 @@ fn python() -> Command {
     command
 }
 
-/// The JavaScript program that sends them.
+/// The JavaScript program that sends the log records.
 fn node() -> Command {
     let mut command = Command::new("node");
     command.arg(tree().join("target/clients/node/otlp.js"));

@@ -1,5 +1,5 @@
-//! The settings in docs/guides/http.md, taken from the page and run against small imitations of the servers: records
-//! that the servers accept, records that they refuse, and servers that are busy.
+//! Runs the settings in docs/guides/http.md against small imitations of the servers: with records that the servers
+//! accept, with records that they refuse, and with servers that are busy.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -28,8 +28,8 @@ fn settings(heading: &str) -> String {
     block.split_once("```").unwrap().0.to_owned()
 }
 
-/// Runs the settings below a heading with these records and `answer` as their server, until `done`. Returns the requests
-/// and the directory with the rejected records.
+/// Runs the settings below a heading against a server that responds with `answer`. Sends the records and waits until `done`
+/// is true. Returns the requests and the contents of the files of rejected records.
 fn run(
     heading: &str,
     records: &[Value],
@@ -46,7 +46,7 @@ fn run(
     let directory = tempfile::tempdir().unwrap();
     let input = free_port();
     let mut sinks = settings(heading);
-    // The imitation takes the place of the host, and a word the place of each secret.
+    // Replace the host with the address of the imitation, and each secret with a word.
     let start = sinks.find("url: \"http").unwrap() + 6;
     let host = start + sinks[start..].find(".example").unwrap();
     let behind = host + sinks[host..].find('/').unwrap();
@@ -111,7 +111,8 @@ fn said(status: u16, body: impl ToString) -> Said {
     (status, String::new(), body.to_string())
 }
 
-/// Imitates Elasticsearch's `_bulk`: documents by id, a field `n` that must be a number, and every fifth document is postponed twice.
+/// Imitates Elasticsearch's `_bulk`. Refuses a second document with the same id, and documents whose field `n` is not a number.
+/// Answers 429 twice for every fifth document before it accepts it.
 struct Indices {
     documents: Mutex<HashSet<String>>,
     put_off: Mutex<HashMap<String, u32>>,
@@ -170,7 +171,7 @@ impl Indices {
     }
 }
 
-/// Sends 100 documents of which one does not fit; the first answer is lost, so all of them are sent again.
+/// Sends 100 documents, one of which the server refuses. A 502 replaces the first answer, so all documents are sent again.
 fn search(heading: &str, index: &'static str, authorization: &'static str) {
     let mut records = messages(100);
     records[37]["n"] = "no number".into();
@@ -199,12 +200,12 @@ fn search(heading: &str, index: &'static str, authorization: &'static str) {
     assert_eq!(
         requests[2].text().lines().count(),
         2 * 20,
-        "only the postponed ones"
+        "only the postponed documents are sent again"
     );
     assert!(rejected.contains("document_parsing_exception") && rejected.contains("no number"));
     assert!(
         !rejected.contains("version_conflict"),
-        "existing documents are done"
+        "documents that exist already count as delivered"
     );
 }
 
@@ -219,7 +220,7 @@ fn opensearch_indexes_each_document_once_and_refused_ones_are_rejected() {
 }
 
 #[test]
-fn loki_takes_otlp() {
+fn loki_accepts_otlp() {
     let (requests, rejected) = run(
         "Loki",
         &messages(50),
@@ -301,7 +302,7 @@ fn clickhouse_inserts_rows_and_an_unreadable_line_is_rejected() {
 }
 
 #[test]
-fn splunk_takes_events() {
+fn splunk_accepts_events() {
     let events = Arc::new(Mutex::new(Vec::new()));
     let (taken, there) = (events.clone(), events.clone());
     run(
@@ -370,7 +371,7 @@ fn slack_gets_one_message_at_a_time_at_the_rate_it_allows() {
 }
 
 #[test]
-fn alertmanager_takes_alerts() {
+fn alertmanager_accepts_alerts() {
     let (requests, rejected) = run(
         "Alertmanager",
         &[
@@ -399,7 +400,7 @@ fn alertmanager_takes_alerts() {
 }
 
 #[test]
-fn another_millstream_takes_lines_with_a_token_and_a_key() {
+fn another_millstream_accepts_lines_with_a_token_and_a_key() {
     let (requests, _) = run(
         "Another Millstream",
         &messages(3),

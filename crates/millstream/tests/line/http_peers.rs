@@ -37,7 +37,7 @@ impl Request {
     }
 }
 
-/// Reads one request; None at the end of the connection, or if it breaks within the request.
+/// Reads one request. Returns `None` if the connection has ended or breaks within the request.
 fn read(reader: &mut BufReader<TcpStream>) -> Option<Request> {
     let mut line = || {
         let mut text = String::new();
@@ -91,10 +91,10 @@ fn unpacked(tool: &str, bytes: &[u8]) -> Vec<u8> {
     output.stdout
 }
 
-/// Status, more headers, body.
+/// An answer: the status, further header lines, and the body.
 pub type Said = (u16, String, String);
 
-/// Answers requests on a port until it is dropped.
+/// Answers requests on a port. Stops when dropped.
 pub struct Service {
     port: u16,
     stopped: Arc<AtomicBool>,
@@ -103,7 +103,7 @@ pub struct Service {
 }
 
 impl Service {
-    /// `port` 0: any free port.
+    /// Starts the service. Port 0 selects any free port.
     pub fn start(port: u16, answer: impl Fn(&Request) -> Said + Send + Sync + 'static) -> Self {
         let listener = bind(port);
         let port = listener.local_addr().unwrap().port();
@@ -135,7 +135,8 @@ impl Service {
     }
 }
 
-/// While no process listens, the kernel may give the port to an outgoing connection, even to itself; waits until that is over.
+/// Binds a port. Between two services, the kernel may assign the port to an outgoing connection, even to one that connects to
+/// this very port. So this retries until the port is free.
 fn bind(port: u16) -> TcpListener {
     let deadline = Instant::now() + Duration::from_secs(20);
     loop {
@@ -153,7 +154,7 @@ fn bind(port: u16) -> TcpListener {
 impl Drop for Service {
     fn drop(&mut self) {
         self.stopped.store(true, Ordering::SeqCst);
-        // A connection, so that it notices.
+        // The thread checks `stopped` only when it accepts a connection.
         let _ = TcpStream::connect(("127.0.0.1", self.port));
         if let Some(listening) = self.listening.take() {
             let _ = listening.join();
@@ -178,7 +179,7 @@ fn serve(stream: TcpStream, answer: &(dyn Fn(&Request) -> Said + Send + Sync)) {
     }
 }
 
-/// Stores every body that it answers with 200: appends it to a file and syncs it first.
+/// A server that appends the body of each request to a file and syncs the file before it answers 200.
 pub struct Keeper {
     file: Arc<Mutex<File>>,
     service: Option<Service>,
@@ -214,14 +215,14 @@ impl Keeper {
         self.port
     }
 
-    /// Breaks every connection and starts again.
+    /// Breaks every connection and restarts the server.
     pub fn restart(&mut self) {
         self.service = None;
         self.service = Some(Self::serve(self.port, self.file.clone()));
     }
 }
 
-/// A proxy to a loopback port that can be cut: then no bytes pass, and neither end is notified.
+/// A proxy to a loopback port. While the connection is cut, no bytes pass, and neither end is notified.
 pub struct Cut {
     port: u16,
     held: Arc<AtomicBool>,

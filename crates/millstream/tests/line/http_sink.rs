@@ -1,6 +1,6 @@
-//! The sink `http` under faults: Millstream is killed, the server restarts, the network is cut. Each record arrives once
-//! in our source `http`; a server without `Idempotency-Key` loses none. OpenTelemetry's decoder reads
-//! the OTLP that the sink writes.
+//! The sink `http` under faults: Millstream is killed, the server restarts, the network is cut. Our source `http` receives
+//! each record once. A server that ignores `Idempotency-Key` loses no record, but may receive some twice. OpenTelemetry's
+//! decoder reads the OTLP that the sink writes.
 
 use std::{
     fs,
@@ -19,12 +19,12 @@ use crate::program::{
 };
 use serde_json::{Value, json};
 
-/// How often a server is restarted.
+/// The number of restarts of a server.
 const RESTARTS: u64 = 20;
 /// The longest pause between two faults.
 const PAUSE_MS_MAX: u64 = 400;
 
-/// Receives forward with acks, keeps records on disk, sends them by HTTP.
+/// The configuration of a sender: receives the forward protocol with acks, stores records in a disk channel, sends them by HTTP.
 fn sender(directory: &Path, port: u16, url: &str, more: &str) -> String {
     format!(
         "data_dir: {}/data\napi: {{ listen: [] }}\nthreads: 2\n\
@@ -35,7 +35,7 @@ fn sender(directory: &Path, port: u16, url: &str, more: &str) -> String {
     )
 }
 
-/// Receives HTTP, keeps records on disk, writes the lines to files.
+/// The configuration of a receiver: receives HTTP, stores records in a disk channel, writes them to a file.
 fn receiver(directory: &Path, port: u16, out: &Path) -> String {
     format!(
         "data_dir: {}/data\napi: {{ listen: [] }}\nthreads: 2\n\
@@ -101,7 +101,7 @@ fn a_server_without_idempotency_keys_loses_nothing_through_kills_restarts_and_cu
         if n % 15 == 5 {
             // No bytes pass, and neither end is notified.
             cut.hold(true);
-            // Sometimes longer than the request timeout.
+            // Some cuts last longer than the request timeout.
             sleep(Duration::from_millis(if n > 20 { 2300 } else { 300 }));
             cut.hold(false);
         }
@@ -112,7 +112,7 @@ fn a_server_without_idempotency_keys_loses_nothing_through_kills_restarts_and_cu
     account(place, "duplicated,reordered");
 }
 
-/// Asserts that every record of the ledger is in the output; `allowed` names defects to accept.
+/// Asserts that every record of the ledger is in the output. `allowed` names the defects that the verifier accepts.
 fn account(place: &Path, allowed: &str) {
     let account = Command::new(millbench())
         .args(["verify", "--allow", allowed, "--ledger"])
@@ -155,7 +155,7 @@ impl Drop for Decoder {
     }
 }
 
-/// The records to send: foreign fields, OTLP's fields, and a long one.
+/// The records to send: one with fields that OTLP does not define, one with OTLP's own fields, and one with a long value.
 fn records() -> [Value; 3] {
     [
         json!({"message": "plain", "level": "error", "n": 5, "deep": {"a": [1, {"b": [true, null, -2.5]}], "ü": "漢字 🦀"}}),
@@ -230,7 +230,7 @@ fn opentelemetrys_decoder_reads_the_otlp_that_the_sink_writes() {
         .unwrap();
     let said = String::from_utf8_lossy(&posted.stdout);
     assert!(posted.status.success(), "{said}");
-    // 200 means that both sinks have settled it.
+    // The answer 200 means that both sinks have settled the records of the request.
     let text = fs::read_to_string(&read).unwrap();
     drop(decoder);
     assert_eq!(program.stop(), Some(0));

@@ -1,7 +1,7 @@
-//! Millstream is killed and stopped while it follows a journal that the real `systemd-journal-remote` writes, through the real `journalctl`:
-//! behind a disk channel every entry arrives once, in order.
+//! Millstream follows, through the real `journalctl`, a journal that the real `systemd-journal-remote` writes, and is
+//! killed and stopped meanwhile. With a disk channel, every entry arrives once and in order.
 //!
-//! `make deps` installs both.
+//! `make deps` installs both programs.
 
 use std::{
     fs,
@@ -18,16 +18,16 @@ use std::{
 
 use crate::program::{Program, victim::Random, wait_until};
 
-/// How often Millstream is killed or stopped.
+/// The number of times that Millstream is killed or stopped.
 const BREAKS: usize = 40;
-/// The longest time between entries being seen to arrive and the break.
+/// The longest pause between the arrival of entries and the next kill or stop.
 const PAUSE_MS_MAX: u64 = 60;
-/// Debian's path.
+/// The path of the program on Debian.
 const WRITER: &str = "/lib/systemd/systemd-journal-remote";
-/// The pause between entries: a busy machine's journal.
+/// The pause between entries, as in the journal of a busy machine.
 const ENTRY_EVERY: Duration = Duration::from_micros(500);
 
-/// Writes numbered entries until it is stopped; returns their number.
+/// Writes numbered entries until `ended` is set; returns their number.
 fn write(directory: &Path, ended: &AtomicBool) -> usize {
     let mut writer = Command::new(WRITER)
         .arg("-o")

@@ -1,5 +1,5 @@
-//! The source `kafka` against a real broker: record contents, rebalances and kills without a loss, and fixed
-//! partitions into a disk channel without a duplicate.
+//! The source `kafka` against a real broker. Records keep their contents, rebalances and kills lose nothing, and fixed
+//! partitions with a disk channel also duplicate nothing.
 
 use std::{
     collections::BTreeMap,
@@ -14,7 +14,7 @@ use std::{
 use crate::program::{PATIENCE, Program, victim::Random};
 use millstream_testkit::server::kafka::Broker;
 
-/// A source, a disk channel and a file sink. `home` holds data and output.
+/// A configuration with a source, a disk channel and a file sink. `home` holds the data and the output.
 fn reader(home: &Path, broker: &str, more: &str) -> String {
     into_file(
         home,
@@ -52,7 +52,7 @@ fn send(broker: &Broker, numbers: std::ops::Range<u64>) {
     assert!(child.wait().unwrap().success());
 }
 
-/// How often each number occurs in all outputs.
+/// The number of times that each number occurs in all outputs together.
 fn counts(homes: &[&Path]) -> BTreeMap<u64, u64> {
     let mut counts = BTreeMap::new();
     for home in homes {
@@ -69,8 +69,8 @@ fn counts(homes: &[&Path]) -> BTreeMap<u64, u64> {
     counts
 }
 
-/// Writes everything that the channel holds: the next start truncates lines that a kill left unsettled in the file, and a stop leaves
-/// records in the channel. This run has nothing more to read, and ends when it is done.
+/// Runs the program once more, with an input that has ended, so that it writes everything that the channel holds and exits. This is
+/// necessary because a stop leaves records in the channel, and the first start after a kill truncates lines that were not settled.
 fn write_all(home: &Path) {
     let last = Program::start_with(home, &into_file(home, "{ type: stdin }"), &["--once"]);
     assert_eq!(last.ended(), Some(0), "{}", log(home));
@@ -124,7 +124,7 @@ fn records_become_fields_beside_their_metadata() {
          sinks:\n  out: {{ type: file, inputs: [in], path: \"{place}/{{tag}}.{{partition}}.log\", add: {{}} }}\n",
         broker.address()
     );
-    // The record that is not JSON remains.
+    // The exit code is 1 because the record that is not JSON was rejected.
     let program = Program::start_with(directory.path(), &config, &["--once"]);
     assert_eq!(
         program.ended(),
@@ -220,7 +220,7 @@ fn fixed_partitions_arrive_exactly_once_while_the_reader_and_the_broker_are_kill
             broker.kill_and_restart();
         }
         program = Program::start(&home, &config);
-        // kcat exits when its only broker is down.
+        // kcat would exit if its only broker were down.
         broker.wait_ready();
     }
     wait_for(&[&home], RECORDS);

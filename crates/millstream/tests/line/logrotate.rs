@@ -15,9 +15,9 @@ use crate::program::{Program, victim::Random, wait_until};
 
 /// Rotations while the file grows.
 const ROTATIONS: usize = 25;
-/// The log and its rotated parts beside it.
+/// Matches the log and its rotated files beside it.
 const LOGS: &[&str] = &["logs/app.log*"];
-/// Only the log: its name after a rotation does not match.
+/// Matches only the log, and not its name after a rotation.
 const LOG: &[&str] = &["logs/app.log"];
 /// Lines between two rotations.
 const LINES: usize = 4000;
@@ -42,7 +42,7 @@ fn rotate(directory: &Path, mode: &str) {
         logs.display()
     );
     fs::write(&rules, text).unwrap();
-    // logrotate refuses configurations that others may write.
+    // logrotate refuses configurations that other users may write.
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o644);
     fs::set_permissions(&rules, mode).unwrap();
     let binary = ["/usr/sbin/logrotate", "/sbin/logrotate"]
@@ -64,7 +64,8 @@ fn rotate(directory: &Path, mode: &str) {
     );
 }
 
-/// Writes numbered lines as a program does that reopens its log after a rotation (`by_name`) or keeps it open.
+/// Writes numbered lines and rotates the log in between. The writer reopens the log after each rotation if `by_name` is true.
+/// Otherwise it keeps the log open.
 fn write_and_rotate(directory: &Path, mode: &str, by_name: bool) {
     let path = directory.join("logs/app.log");
     let open = || {
@@ -104,7 +105,7 @@ fn lines_of(path: &Path) -> Vec<String> {
     text.lines().map(str::to_owned).collect()
 }
 
-/// All lines in the log and its rotated parts.
+/// All lines in the log and its rotated files.
 fn lines_left(directory: &Path) -> HashSet<String> {
     let files = ["logs", "old"].map(|name| fs::read_dir(directory.join(name)).unwrap());
     files
@@ -114,7 +115,7 @@ fn lines_left(directory: &Path) -> HashSet<String> {
         .collect()
 }
 
-/// A directory with a directory for the log and one for old logs.
+/// Creates a directory with the subdirectories `logs` and `old`.
 fn directories() -> tempfile::TempDir {
     let directory = tempfile::tempdir().unwrap();
     for name in ["logs", "old"] {
@@ -133,13 +134,14 @@ fn run(mode: &str, by_name: bool) -> (Vec<String>, HashSet<String>) {
         let arrived: HashSet<_> = lines_of(&place.join("out.log")).into_iter().collect();
         left.is_subset(&arrived)
     });
-    // Long enough for duplicates to arrive, too.
+    // Wait long enough for duplicates to arrive, too.
     sleep(Duration::from_secs(12));
     assert_eq!(program.stop(), Some(0));
     (lines_of(&place.join("out.log")), left)
 }
 
-/// Some lines arrive, the program stops, logrotate rotates the log several times by `rules`, and the program starts again.
+/// Some lines arrive, the program stops, logrotate rotates the log several times by `rules`, and the program starts again. Returns
+/// the lines that arrived, and those that are left in the log and its rotated files.
 fn run_with_a_gap(
     paths: &[&str],
     rules: &str,
@@ -172,11 +174,11 @@ fn run_with_a_gap(
             let arrived: HashSet<_> = lines_of(&place.join("out.log")).into_iter().collect();
             left.is_subset(&arrived)
         });
-        // In every second round it cannot store its positions.
+        // In every second round, a kill prevents the program from storing its latest positions.
         match round % 2 {
             0 => assert_eq!(program.stop(), Some(0)),
             _ => {
-                // But it has stored within a second how it recognises its files.
+                // But wait until it has stored the data by which it recognises its files. This takes up to a second.
                 sleep(Duration::from_secs(3));
                 program.kill();
             }
@@ -251,15 +253,16 @@ fn rotation_by_copy_and_truncate_delivers_the_remaining_lines_once() {
 struct Kill {
     /// The name of the copy.
     copy: &'static str,
-    /// How long the lines existed before the copy was made.
+    /// The time between the arrival of the lines and the copy.
     age: Duration,
     /// The lines that are appended after the truncation.
     after: &'static str,
-    /// The time from then to the kill.
+    /// The time between this append and the kill.
     delay: Duration,
 }
 
-/// Copies and truncates a log of `LINES` lines, kills the program, and starts it again. Returns the lines that arrived after these.
+/// Copies and truncates a log of `LINES` lines, kills the program, and starts it again. Returns the lines that arrived after
+/// the first `LINES`.
 fn kill_after_truncation(kill: &Kill) -> Vec<String> {
     let directory = directories();
     let place = directory.path();
@@ -274,7 +277,8 @@ fn kill_after_truncation(kill: &Kill) -> Vec<String> {
     wait_until("the lines have arrived", || lines_of(&out).len() == LINES);
     sleep(kill.age);
     if !kill.copy.starts_with("app.log") {
-        // Only a stored mark shows of which file a file with another name is a copy.
+        // A copy whose name does not begin with that of the log is recognised only by a stored mark: the checksum of the bytes
+        // before an offset in the log.
         let positions = place.join("data/sources/app/positions");
         let end = format!(" {} ", written.len());
         wait_until("a mark is stored", || {
@@ -292,7 +296,7 @@ fn kill_after_truncation(kill: &Kill) -> Vec<String> {
     wait_until("the last line has arrived", || {
         lines_of(&out).iter().any(|line| line == "the last line")
     });
-    // A copy is held back for up to 10 s.
+    // The program may hold the lines of a copy back for up to 10 s.
     sleep(Duration::from_secs(11));
     assert_eq!(program.stop(), Some(0));
     let mut arrived = lines_of(&out);
@@ -314,7 +318,7 @@ fn a_kill_right_after_a_truncation_duplicates_no_line_of_the_copy() {
     let mut kills = Vec::new();
     for copy in ["app.log.1", "copy-of-app"] {
         for age in [0, 300, 2500].map(Duration::from_millis) {
-            // The last case leaves time to keep the lines behind the truncation.
+            // In the last case, the channel has time to keep the line that follows the truncation.
             for (after, earliest) in [("", 0), ("after\n", 0), ("after\n", 30_000)] {
                 let delay = Duration::from_micros(earliest + random.below(2000));
                 kills.push(Kill {
@@ -346,7 +350,7 @@ fn a_kill_right_after_a_truncation_duplicates_no_line_of_the_copy() {
 }
 
 #[test]
-fn compression_at_once_or_one_rotation_later_duplicates_and_loses_nothing() {
+fn compression_immediately_or_one_rotation_later_duplicates_and_loses_nothing() {
     for rules in [
         "nocreate\n  compress",
         "nocreate\n  compress\n  delaycompress",
@@ -359,7 +363,7 @@ fn compression_at_once_or_one_rotation_later_duplicates_and_loses_nothing() {
 }
 
 #[test]
-fn it_catches_up_with_several_rotations_that_happened_while_it_did_not_run() {
+fn tail_catches_up_with_several_rotations_that_happened_while_millstream_was_stopped() {
     let second = Duration::from_millis(1100);
     let and_old = &["logs/app.log*", "old/app.log*"];
     for (paths, rules, by_name, pause) in [
@@ -404,7 +408,7 @@ fn it_catches_up_with_several_rotations_that_happened_while_it_did_not_run() {
 }
 
 #[test]
-fn logs_that_were_created_and_rotated_while_it_did_not_run_are_read() {
+fn logs_that_were_created_and_rotated_while_millstream_was_stopped_are_read() {
     let second = Duration::from_millis(1100);
     for (rules, by_name, pause) in [
         ("nocreate", true, Duration::ZERO),
@@ -443,7 +447,7 @@ fn patterns_that_match_nothing_are_logged_once_at_start() {
     wait_until("the line has arrived", || {
         !lines_of(&place.join("out.log")).is_empty()
     });
-    // Longer than the interval between two walks, and than the log suppresses a similar line.
+    // Wait longer than the interval between two scans for files, and longer than the log suppresses similar lines.
     sleep(Duration::from_secs(12));
     let log = program.log();
     let told: Vec<_> = log
@@ -480,14 +484,14 @@ fn a_log_that_moves_to_an_unwatched_directory_is_read_to_its_end() {
             .open(&log)
             .unwrap();
         writeln!(file, "line {n:08} of the log").unwrap();
-        // From then on the program recognises it under any name.
+        // After the first line has arrived, the program recognises the file under any name.
         wait_until("its first line has arrived", || arrived().len() > n);
         let rest: String = (n + 1..n + LINES - 1)
             .map(|n| format!("line {n:08} of the log\n"))
             .collect();
         file.write_all(rest.as_bytes()).unwrap();
         rotate(place, "nocreate\n  olddir ../old");
-        // The program notices later than logrotate.
+        // The program may notice the rotation only after this line is written.
         writeln!(file, "line {:08} of the log", n + LINES - 1).unwrap();
         wait_until("its last line has arrived", || arrived().len() >= n + LINES);
     }

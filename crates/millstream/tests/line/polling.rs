@@ -1,4 +1,4 @@
-//! Without file notifications from the kernel, tail polls: nothing is lost, it only arrives later.
+//! If the kernel sends no file notifications, tail polls. Nothing is lost; lines only arrive later.
 
 use std::{
     fs::{self, File},
@@ -7,7 +7,7 @@ use std::{
 
 use crate::program::{Program, wait_until};
 
-/// Starts it where the kernel has no more `limit`, and follows files that grow, appear and are rotated.
+/// Sets the kernel's `limit` to 0, and asserts that tail nevertheless follows files that grow, appear and are rotated.
 fn follows_without(limit: &str) {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path().display();
@@ -20,7 +20,7 @@ fn follows_without(limit: &str) {
     fs::create_dir(&logs).unwrap();
     let busy = logs.join("busy.log");
     fs::write(&busy, "first\n").unwrap();
-    // A separate user namespace has separate limits.
+    // A new user namespace has its own limits.
     let taken = format!("echo 0 > /proc/sys/user/{limit} && exec \"$@\"");
     let shell = [
         "unshare",

@@ -1,7 +1,7 @@
 //! The sink `forward` with a third-party receiver, the server of @fluent-org/logger (npm): plain, compressed, under TLS with a
-//! key and a user, and while it closes its connections. The generator's verifier accounts for its output.
+//! key and a user, and while it closes its connections. The generator's verifier checks what the server has received.
 //!
-//! `make deps` installs it into `target/clients`.
+//! `make deps` installs the server into `target/clients`.
 
 use std::{fs, path::Path, process::Command};
 
@@ -10,10 +10,10 @@ use millstream_testkit::{Authority, server::Server};
 
 /// Records per run.
 const RECORDS: &str = "20000";
-/// In a run with breaks, the server closes all connections after this number of records.
+/// In one of the tests, the server closes all connections each time it has received this number of records.
 const BREAK_AFTER: &str = "3000";
 
-/// The receiver, which writes to `out.log`.
+/// Starts the receiver, which writes to `out.log`.
 fn receiver(directory: &Path, port: u16, environment: &[(&str, &str)]) -> Server {
     let script = tree().join("target/clients/node/server.js");
     assert!(
@@ -39,7 +39,8 @@ fn receiver(directory: &Path, port: u16, environment: &[(&str, &str)]) -> Server
     )
 }
 
-/// Sends numbered records through Millstream to the receiver; `sink` holds more options. Returns the verifier's report, which accepts the allowed defects.
+/// Sends numbered records through Millstream to the receiver, and asserts that the verifier accepts its output. `sink` holds
+/// further options of the sink, `allow` the verifier's arguments that name acceptable defects.
 fn deliver(what: &str, sink: &str, environment: &[(&str, &str)], allow: &[&str]) {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path().display();

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 /// Records per run.
 pub const RECORDS: i64 = 300;
 
-/// Clients give record n this time if they can: 1700000000 + n seconds and 123456789 nanoseconds.
+/// If a client can set the time, record n has the time `SECONDS` + n seconds and 123456789 nanoseconds.
 const SECONDS: i64 = 1_700_000_000;
 
 /// The numbers that a client can send.
@@ -15,7 +15,7 @@ const SECONDS: i64 = 1_700_000_000;
 pub enum Numbers {
     /// Integers up to 2^53, as in JavaScript.
     Double,
-    /// The same, with those beyond 32 bits encoded as floats (msgpack-lite).
+    /// Integers up to 2^53, of which those beyond 32 bits are encoded as floats (msgpack-lite).
     Float,
     /// All 64-bit integers.
     Exact,
@@ -61,7 +61,7 @@ pub fn count_lines(path: &Path) -> usize {
     })
 }
 
-/// Asserts that the file holds all records of `numbers` with their times. The failure names the sender, `what`.
+/// Asserts that the file holds all records with these numbers and times. `what` names the sender in failures.
 pub fn compare(output: &Path, numbers: Numbers, times: Times, what: &str) {
     let text = fs::read_to_string(output).unwrap();
     let mut seen: BTreeMap<i64, Map<String, Value>> = BTreeMap::new();
@@ -98,7 +98,7 @@ pub fn compare(output: &Path, numbers: Numbers, times: Times, what: &str) {
     assert!(seen.is_empty(), "unexpected records: {seen:?}");
 }
 
-/// Turns every number into a float, for a client that does so with some of them.
+/// Turns every number into a float, so that the comparison ignores which numbers a client has encoded as floats.
 fn make_floats(value: &mut Value) {
     match value {
         Value::Number(number) => *value = json!(number.as_f64()),

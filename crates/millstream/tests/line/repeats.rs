@@ -1,4 +1,4 @@
-//! Repeated chunks and chunks that only look like repeats, as bytes on the wire, with a disk channel behind the source.
+//! Sends repeated chunks, and chunks that only look like repeats, to a forward source with a disk channel.
 
 use std::{
     fs,
@@ -79,7 +79,7 @@ impl Fixture {
         line.rsplit(' ').next().unwrap().parse().unwrap()
     }
 
-    /// Waits until this many lines have arrived, then stops. Earlier, the channel would keep some for the next start.
+    /// Waits until this many lines have arrived, and then stops the program. An earlier stop would leave some lines in the channel.
     fn stop_after(&mut self, tag: &str, lines: usize) {
         wait_until("the lines have arrived", || self.lines(tag).len() >= lines);
         self.stop();
@@ -190,7 +190,7 @@ fn two_honest_chunks_with_equal_content_and_its_hash_as_id_are_both_stored() {
 }
 
 #[test]
-fn both_copies_of_a_chunk_in_flight_at_once_are_stored_once() {
+fn two_copies_of_a_chunk_that_are_in_flight_at_the_same_time_are_stored_once() {
     let mut fixture = Fixture::new("");
     for n in 0..40 {
         let text = n.to_string();
@@ -273,7 +273,7 @@ fn ids_that_are_evicted_from_the_window_are_counted() {
         ack(&mut stream);
     }
     drop(stream);
-    // The ids of a group are counted behind its ack.
+    // The channel counts evicted ids after it has acked the chunk that evicts them.
     wait_until("the ids are evicted", || {
         fixture.metric("millstream_evicted_young_ids") >= 2000
     });
@@ -287,7 +287,8 @@ fn ours(seq: usize) -> Value {
     format!("{:032x}.5.{seq}.0.{seq:08x}", 0xff).into()
 }
 
-/// Any peer can send the option `floor`, which versions up to 2026-11 sent and trusted.
+/// Versions up to 2026-11 sent the option `floor` and trusted it: chunks with a position at or below it counted as repeats. Any
+/// peer can still send it.
 #[test]
 fn a_floor_claimed_by_a_peer_makes_no_chunk_a_repeat() {
     let mut fixture = Fixture::new("");
@@ -330,7 +331,7 @@ fn a_floor_claimed_by_a_peer_makes_no_chunk_a_repeat() {
     assert_eq!(fixture.lines("t"), expected);
 }
 
-/// The sender reuses frame numbers, so that old positions name new records.
+/// The restored sender uses positions again that it had used before. So the chunk ids that it makes of them now name new records.
 #[test]
 fn chunks_of_a_sender_whose_data_dir_was_restored_from_a_copy_are_stored() {
     let mut fixture = Fixture::new("");
@@ -375,7 +376,7 @@ fn chunks_of_a_sender_whose_data_dir_was_restored_from_a_copy_are_stored() {
     let program = start();
     send("old", 300);
     arrived(301);
-    // A checkpoint settles the records before it; chunks sent after it can state that.
+    // Wait for a checkpoint, which settles the records before it. Old versions reported this as the `floor` with the next chunk.
     std::thread::sleep(Duration::from_millis(1500));
     send("last", 1);
     arrived(302);

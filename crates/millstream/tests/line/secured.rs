@@ -27,7 +27,7 @@ fn receiver(directory: &Path, port: u16) -> String {
     )
 }
 
-/// Sends the lines of a file; `options` of the sink.
+/// The configuration of a Millstream that sends the lines of a file. `options` are further options of its sink.
 fn sender(directory: &Path, name: &str, port: u16, options: &str) -> String {
     let place = directory.display();
     format!(

@@ -1,8 +1,8 @@
 //! Real syslog daemons: rsyslog (plain, octet counting, UDP, TLS, RELP, RELP under TLS) and syslog-ng. Every record that they
 //! send arrives in a file, field for field. (`faults/restarts.rs` kills the receiver of RELP; `syslog_senders.rs` has other senders.)
 //!
-//! `make deps` installs both, syslog-ng into `target/clients`, because Debian allows only one of them at a
-//! time.
+//! `make deps` installs both daemons. It installs syslog-ng into `target/clients`, because only one of the two Debian
+//! packages can be installed at a time.
 
 use std::path::Path;
 
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 /// The timestamp of all messages that carry one.
 const TIME: &str = "2026-11-20T06:40:30.123456";
 
-/// Compares all records of a way with `expected`.
+/// Asserts that the records of the source `name` are those of `expected`.
 fn compare(directory: &Path, program: &Program, name: &str, expected: impl Fn(usize) -> Value) {
     let mut got = records(directory, program, name, MESSAGES);
     assert_eq!(got.len(), MESSAGES, "{name}");
@@ -29,7 +29,7 @@ fn compare(directory: &Path, program: &Program, name: &str, expected: impl Fn(us
     }
 }
 
-/// The messages for the daemons, in RFC 5424, which they forward.
+/// Message `n` in RFC 5424, for the daemons to forward.
 fn message(n: usize) -> String {
     format!(
         "<{}>1 {TIME}Z web-1 app 77 ID{n} [x@1 k=\"v\\\"{n}\"][y@1] {}\n",
@@ -53,14 +53,14 @@ fn whole(n: usize) -> Value {
     })
 }
 
-/// The same over UDP.
+/// The same record with the peer's address, which a source adds over UDP.
 fn with_peer(n: usize) -> Value {
     let mut record = whole(n);
     record["peer"] = "127.0.0.1".into();
     record
 }
 
-/// The record of a message in the older format.
+/// The record of a message in the older format, which has no id and no structured data.
 fn older(n: usize) -> Value {
     let mut record = whole(n);
     let fields = record.as_object_mut().unwrap();
@@ -187,7 +187,7 @@ fn syslog_ng_delivers_every_message_over_each_transport() {
         ports[4], ports[0], ports[1], ports[2], ports[3]
     );
     let daemon = syslog_ng(place, &config, ports[4]);
-    // It reads RFC 5424 with octet counting.
+    // The input of syslog-ng reads RFC 5424 with octet counting.
     feed(
         ports[4],
         (0..MESSAGES).map(|n| {

@@ -38,7 +38,7 @@ fn log(arguments: &[&str], lines: &str) {
 }
 
 #[test]
-fn logger_of_util_linux_delivers_every_message_in_every_form() {
+fn logger_of_util_linux_delivers_every_message_in_every_format() {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path();
     let (port, stream, datagram) = (free_port(), place.join("stream"), place.join("devlog"));
@@ -81,14 +81,14 @@ fn logger_of_util_linux_delivers_every_message_in_every_form() {
         for (n, mut record) in got.into_iter().enumerate() {
             let fields = record.as_object_mut().unwrap();
             fields.remove("time").unwrap();
-            // Its report on the quality of its clock.
+            // `logger` describes the quality of its clock there.
             fields.remove("structured_data");
             let mut expected = json!({
                 "facility": "local3", "severity": "warning", "app": "app", "procid": "77", "message": text(n),
             });
             expected["host"] = match (names_host, name) {
                 (false, "tcp") => "127.0.0.1".into(),
-                // util-linux writes the first part of the host name in the older format.
+                // In the older format, `logger` writes only the first part of the host name.
                 (true, _) if arguments.contains(&"--rfc3164") => {
                     host.split('.').next().unwrap().into()
                 }
@@ -103,11 +103,11 @@ fn logger_of_util_linux_delivers_every_message_in_every_form() {
     }
 }
 
-/// The ways to handle messages that are too long.
+/// The values of the option `too_long`.
 const TOO_LONG: [&str; 3] = ["split", "truncate", "reject"];
 const LINE_MAX: usize = 1000;
 
-/// A source for each of them, over TCP and UDP on its port; a file holds the rejected messages.
+/// Starts a source for each value of `too_long`, over TCP and UDP on its port. The rejected messages go to the file `aside`.
 fn start_strict(place: &Path, ports: [u16; 3]) -> Program {
     let ways = [0, 1, 2].map(|n| {
         let (name, port) = (TOO_LONG[n], ports[n]);
@@ -147,7 +147,7 @@ fn long_messages_of_logger_are_handled_as_configured_and_name_their_sender() {
                 got = records(place, &program, name, got.len() + 1);
             }
             if *name == "reject" {
-                // Eleven pieces of each, because the header counts too.
+                // Each long message is rejected in eleven pieces of up to LINE_MAX bytes, because the header counts as well.
                 aside = records(place, &program, "aside", count * 11);
             }
         }
@@ -155,7 +155,7 @@ fn long_messages_of_logger_are_handled_as_configured_and_name_their_sender() {
         assert!(got.iter().all(|record| who(record) == (true, true)));
         all.push(messages(&got));
     }
-    // The messages before and after it are complete.
+    // The messages before and after the long one are complete.
     assert_eq!(all[0].concat(), format!("first{long}last").repeat(2));
     assert_eq!(all[1].len(), 6);
     for of_one in all[1].chunks(3) {
@@ -178,7 +178,7 @@ fn long_messages_of_logger_are_handled_as_configured_and_name_their_sender() {
     assert_eq!(program.stop(), Some(0));
 }
 
-/// Restarts with empty outputs.
+/// Stops the program, removes its output and state, and starts it again.
 fn emptied(program: Program, place: &Path, ways: &[Way], port: &str) -> Program {
     assert_eq!(program.stop(), Some(0));
     fs::remove_dir_all(place.join("out")).unwrap();
@@ -217,7 +217,7 @@ fn the_handler_of_python_delivers_every_message_over_every_socket() {
                 .to_string_lossy()
                 .into_owned(),
         };
-        // The handler keeps its connection open until all messages are here: the last one must not wait for its end.
+        // The handler keeps its connection open until all messages have arrived, so the last one must arrive while it is open.
         let got = records(place, &program, name, MESSAGES);
         assert_eq!(got.len(), MESSAGES, "{name}");
         for (n, mut record) in got.into_iter().enumerate() {

@@ -32,7 +32,7 @@ fn message(n: usize) -> String {
 
 fn lines(path: &Path) -> Vec<Value> {
     let text = fs::read_to_string(path).unwrap_or_default();
-    // The last line may still be in flight.
+    // The last line may still be incomplete.
     let whole = text.rfind('\n').map_or("", |end| &text[..end]);
     let lines = whole.lines();
     lines
@@ -50,7 +50,7 @@ fn number(text: &Value) -> usize {
         .unwrap()
 }
 
-/// Waits for all messages in a file of JSON lines, sorted by number: datagrams may overtake each other.
+/// Waits until a file of JSON lines holds all messages. Returns them sorted by number, because datagrams may overtake each other.
 fn all(path: &Path, field: &str, program: &Program) -> Vec<Value> {
     let start = Instant::now();
     while lines(path).len() < MESSAGES {
@@ -67,7 +67,7 @@ fn all(path: &Path, field: &str, program: &Program) -> Vec<Value> {
     all
 }
 
-/// A relay: reads syslog on `port`, keeps it, and sends it through these sinks.
+/// Starts a relay: a Millstream that reads syslog on `port`, stores it in a disk channel, and sends it through these sinks.
 fn relay(directory: &Path, port: u16, sinks: &[(&str, String)]) -> Program {
     let directory = directory.join("relay");
     fs::create_dir_all(&directory).unwrap();
@@ -83,7 +83,7 @@ fn relay(directory: &Path, port: u16, sinks: &[(&str, String)]) -> Program {
     Program::start(&directory, &config).listens(port)
 }
 
-/// The line that rsyslog writes for message `n`; `name` is the transport.
+/// Asserts that `got` is what rsyslog writes for message `n`. `name` is the transport.
 fn compare(name: &str, n: usize, got: &Value) {
     let mut wanted = json!({
         "msg": text(n),
@@ -95,7 +95,7 @@ fn compare(name: &str, n: usize, got: &Value) {
         "structured-data": format!("[x@1 k=\"v\\\"{n}\"][y@1]"),
     });
     if name == "old" {
-        // The older format has no more fields; rsyslog's text begins with the space behind the colon.
+        // The older format has no further fields, and rsyslog's text begins with the space after the colon.
         wanted["msg"] = format!(" {}", text(n)).into();
         wanted["msgid"] = "-".into();
         wanted["structured-data"] = "-".into();
@@ -173,7 +173,7 @@ fn rsyslog_receives_every_message_with_all_its_parts() {
     drop(daemon);
 }
 
-/// A Millstream that reads syslog into a file of JSON lines.
+/// Starts a Millstream that reads syslog into a file of JSON lines. Returns the program and the path of the file.
 fn receiver(directory: &Path, url: &str, port: u16, more: &str) -> (Program, PathBuf) {
     fs::create_dir_all(directory).unwrap();
     let out = directory.join("out.json");
@@ -247,7 +247,7 @@ fn a_relay_changes_no_field_over_any_transport() {
     assert_eq!(program.stop(), Some(0));
 }
 
-/// The number of lost records in the log: those that were not acknowledged, and those in doubt.
+/// The number of records that the log reports as possibly lost: those that were not acknowledged, and those in doubt before them.
 fn told(log: &str) -> u64 {
     let number = |text: &str, before: &str, after: &str| -> u64 {
         let (_, rest) = text.split_once(before).unwrap();
@@ -255,7 +255,7 @@ fn told(log: &str) -> u64 {
     };
     let lines = log
         .lines()
-        .filter(|line| line.contains("its system has not acknowledged"));
+        .filter(|line| line.contains("system has not acknowledged"));
     lines
         .map(|line| {
             number(line, "has not acknowledged ", " records")
@@ -269,7 +269,8 @@ fn a_killed_server_loses_no_more_than_the_sink_reports() {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path();
     let (port, input) = (free_port(), free_port());
-    // The server is responsible for messages that it read and has not written when it is killed; this one writes each message at once.
+    // The sink cannot know about messages that the server has read and not yet written when it is killed. So this server
+    // writes each message immediately.
     let config = format!(
         "global(workDirectory=\"{0}\")\nmain_queue(queue.type=\"direct\")\nmodule(load=\"imptcp\" threads=\"1\")\n\
          template(name=\"text\" type=\"string\" string=\"%msg%\\n\")\n\

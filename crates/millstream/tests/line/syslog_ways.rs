@@ -29,12 +29,12 @@ pub fn way(name: &'static str, listen: String, more: &str) -> Way {
     Way { name, options }
 }
 
-/// Starts Millstream with these ways; it listens on `port` when it is ready.
+/// Starts Millstream with these sources, and waits until it listens on `port`.
 pub fn start(directory: &Path, ways: &[Way], port: u16) -> Program {
     Program::start(directory, &configuration(directory, ways)).listens(port)
 }
 
-/// A configuration with these ways; more sinks may be appended.
+/// A configuration with these sources and a file for each. It ends with the list of sinks, so more sinks can be appended.
 pub fn configuration(directory: &Path, ways: &[Way]) -> String {
     let place = directory.display();
     let mut config =
@@ -55,7 +55,7 @@ fn output(directory: &Path, name: &str) -> PathBuf {
     directory.join(format!("out/{name}.log"))
 }
 
-/// Waits for this number of records of a way, and reads them.
+/// Waits until the file of the source `name` holds `count` records, and returns all its records.
 pub fn records(directory: &Path, program: &Program, name: &str, count: usize) -> Vec<Value> {
     let path = output(directory, name);
     let text = || fs::read_to_string(&path).unwrap_or_default();
@@ -70,7 +70,7 @@ pub fn records(directory: &Path, program: &Program, name: &str, count: usize) ->
         sleep(Duration::from_millis(20));
     }
     let text = text();
-    // The last line may still be in flight.
+    // The last line may still be incomplete.
     let whole = text.rfind('\n').map_or("", |end| &text[..end]);
     whole
         .lines()

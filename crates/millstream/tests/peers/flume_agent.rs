@@ -1,4 +1,4 @@
-//! A Flume 1.11 agent that sends the files of a directory by its Avro sink. `make deps` installs it into `target/clients/flume`.
+//! A Flume 1.11 agent that sends the files of a directory through its Avro sink. `make deps` installs it into `target/clients/flume`.
 
 use std::{
     fs::{self, File},
@@ -8,11 +8,11 @@ use std::{
 
 use crate::program::tree;
 
-/// Events of one transaction of the agent's sink: the most that a broken connection duplicates.
+/// The events per transaction of the agent's sink: a broken connection duplicates at most this many.
 pub const BATCH: usize = 100;
 /// Flume's standard Avro sink.
 pub const AVRO: &str = "avro";
-/// The same sink without its pause of 5 s after a failure.
+/// A variant of Flume's Avro sink that does not pause for 5 s after a failure.
 pub const RESTLESS: &str = "RestlessAvroSink";
 
 /// The class path for `java -cp`.
@@ -26,15 +26,16 @@ pub fn installed() -> String {
     format!("{0}/*:{0}/dependency/*", directory.display())
 }
 
-/// A Flume agent that sends the files of a directory, oldest first, and deletes them. Keep the directory small: Flume lists a large one in
-/// several steps, and may see a new file without the one before it. Killed when dropped.
+/// A Flume agent that sends the files of a directory, oldest first, and deletes them. Killed when dropped.
+///
+/// Keep the directory small: Flume lists a large one in several steps, so it may see a new file and miss an older one.
 pub struct Agent {
     child: Child,
     spool: PathBuf,
 }
 
 impl Agent {
-    /// `kind` is the class of its sink, `sink` holds more lines of configuration for it.
+    /// Starts an agent that sends to `port`. `kind` is the class of its sink; `sink` is further configuration of the sink, in lines.
     pub fn start(directory: &Path, port: u16, kind: &str, sink: &str) -> Self {
         let spool = directory.join("spool");
         fs::create_dir_all(&spool).unwrap();
@@ -67,7 +68,7 @@ impl Agent {
         Self { child, spool }
     }
 
-    /// Adds a file to send, complete from the start.
+    /// Adds a file to send. A rename puts it into the directory, so that Flume never sees a part of it.
     pub fn give(&self, name: &str, text: &str) {
         let beside = self.spool.with_file_name("next");
         fs::write(&beside, text).unwrap();

@@ -1,4 +1,4 @@
-//! Third-party senders that both `line` and `faults` use.
+//! Third-party senders that the test binaries `line` and `faults` use.
 
 #![allow(dead_code, reason = "each test binary uses some of them")]
 

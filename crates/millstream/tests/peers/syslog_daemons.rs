@@ -88,7 +88,8 @@ pub fn feed(port: u16, messages: impl Iterator<Item = String>) {
     stream.write_all(text.as_bytes()).unwrap();
 }
 
-/// A directory with a CA (`ca.pem`) and its certificates for `localhost`: `server.pem`, `client.pem`, and their keys.
+/// Creates a directory with a CA (`ca.pem`) and two certificates for `localhost` that it signed (`server.pem`, `client.pem`), with
+/// their keys. Returns its path.
 pub fn certificates(directory: &Path) -> PathBuf {
     let place = directory.join("certificates");
     fs::create_dir_all(&place).unwrap();

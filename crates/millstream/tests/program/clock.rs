@@ -1,4 +1,4 @@
-//! A wall clock of one program that a test sets: a preloaded library adds an offset from a file to it.
+//! Lets a test set the wall clock of one program: a preloaded library adds an offset, which it reads from a file, to the time.
 
 use std::{
     fs::{self, File},
@@ -7,7 +7,8 @@ use std::{
     process::Command,
 };
 
-/// Adds the seconds in the file `CLOCK_OFFSET` to the wall clock. It uses the system call, because it replaces the C function.
+/// C code that adds the seconds in the file `CLOCK_OFFSET` to the wall clock. It calls the kernel directly, because it replaces the
+/// C library's `clock_gettime`.
 const SHIM: &str = r#"
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -33,14 +34,14 @@ int clock_gettime(clockid_t clock, struct timespec *time) {
 }
 "#;
 
-/// The library and the file with the offset.
+/// The paths of the library and of the file with the offset.
 pub struct Clock {
     library: PathBuf,
     offset: PathBuf,
 }
 
 impl Clock {
-    /// Builds the library in a directory. The offset is 0.
+    /// Builds the library in a directory. The offset is 0 at first.
     pub fn build(directory: &Path) -> Self {
         let at = |name: &str| directory.join(name);
         fs::write(at("shim.c"), SHIM).unwrap();
@@ -56,7 +57,7 @@ impl Clock {
         }
     }
 
-    /// The environment of a program that has this clock.
+    /// The environment variables that give a program this clock.
     pub fn environment(&self) -> [(&str, &Path); 2] {
         [
             ("LD_PRELOAD", &self.library),
@@ -64,7 +65,7 @@ impl Clock {
         ]
     }
 
-    /// Sets the offset of the program's clock from the machine's, in seconds.
+    /// Sets the offset of the program's clock from the machine's clock, in seconds.
     pub fn set_offset(&self, seconds: i64) {
         let file = File::options().write(true).open(&self.offset).unwrap();
         file.write_all_at(&seconds.to_ne_bytes(), 0).unwrap();

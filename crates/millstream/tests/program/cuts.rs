@@ -6,18 +6,18 @@ use millstream_testkit::server::{Server, network::Network};
 
 use super::victim::Random;
 
-/// How often it is cut, the longest cut, and the longest time between two cuts.
+/// The number of cuts, the longest duration of a cut, and the longest time between two cuts.
 const CUTS: u64 = 10;
 const CUT_MS_MAX: u64 = 4000;
 const WHOLE_MS_MAX: u64 = 2000;
-/// The cut that lasts longer than any request timeout, and its length.
+/// The index of the one cut that lasts longer than any request timeout, and its duration.
 const LONG_CUT: u64 = 4;
 const LONG: Duration = Duration::from_secs(12);
-/// Long enough for requests to be in flight to a server that is stopped.
+/// How long the server is stopped before a cut: long enough for clients to send requests that it does not answer.
 const UNDER_WAY: Duration = Duration::from_millis(300);
 
-/// Cuts the network of a server again and again. In every other cut requests are in flight: the server executes them, and its
-/// answers are lost.
+/// Cuts the network of a server repeatedly. Before every other cut the server is stopped, so that requests are in flight: it
+/// executes them after the cut, and its answers are lost.
 pub fn cut_now_and_then(network: &Network, server: &Server) {
     let mut random = Random::new();
     for cut in 0..CUTS {

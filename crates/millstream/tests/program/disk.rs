@@ -10,7 +10,7 @@ use std::{
 pub struct Small(PathBuf);
 
 impl Small {
-    /// Mounts one at `path`, which is created.
+    /// Creates the directory `path` and mounts a tmpfs of this size on it.
     pub fn mount(path: PathBuf, size: &str) -> Self {
         fs::create_dir_all(&path).unwrap();
         let done = Command::new("mount")
@@ -25,12 +25,12 @@ impl Small {
         Self(path)
     }
 
-    /// Its mount point.
+    /// The mount point.
     pub fn path(&self) -> &Path {
         &self.0
     }
 
-    /// Enlarges it.
+    /// Enlarges the disk to this size.
     pub fn grow(&self, size: &str) {
         let done = Command::new("mount")
             .args(["-o", &format!("remount,size={size}")])

@@ -24,7 +24,7 @@ use std::{
 
 pub use millstream_testkit::server::free_port;
 
-/// Any wait fails the test after this time. Not a measurement: machines differ.
+/// The timeout of every wait. It is generous, because machines differ.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 /// Lines of the program's log that a failed test shows.
 const LAST_LINES: usize = 40;
@@ -43,7 +43,7 @@ pub fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
 
 /// The root of the source tree.
 pub fn tree() -> PathBuf {
-    // Read at run time: a shared build cache may hold code that was compiled in another clone.
+    // Read at run time, because a shared build cache may contain a test that was compiled in another clone.
     Path::new(&std::env::var_os("CARGO_MANIFEST_DIR").unwrap())
         .join("../..")
         .canonicalize()
@@ -73,12 +73,12 @@ impl Program {
         Self::start_with(directory, config, &[])
     }
 
-    /// As `start`, with more arguments.
+    /// Like `start`, with additional command-line arguments.
     pub fn start_with(directory: &Path, config: &str, arguments: &[&str]) -> Self {
         Self::start_where(directory, config, arguments, &[])
     }
 
-    /// As `start_with`, with environment variables.
+    /// Like `start_with`, with environment variables.
     pub fn start_where(
         directory: &Path,
         config: &str,
@@ -93,7 +93,8 @@ impl Program {
         )
     }
 
-    /// As `start`, through a shell command that changes the program's surroundings first.
+    /// Like `start`, but runs `shell` with the program's path as its last argument. The shell changes something (a limit, the umask)
+    /// before it executes the program.
     pub fn start_after(directory: &Path, config: &str, shell: &[&str]) -> Self {
         let (first, rest) = shell.split_first().unwrap();
         let mut command = Command::new(first);
@@ -123,7 +124,7 @@ impl Program {
         Self { child, log }
     }
 
-    /// Waits until it accepts connections on a loopback port.
+    /// Waits until the program accepts connections on a loopback port.
     pub fn listens(mut self, port: u16) -> Self {
         wait_until("it listens", || {
             if let Some(status) = self.child.try_wait().unwrap() {
@@ -134,17 +135,17 @@ impl Program {
         self
     }
 
-    /// Its log so far.
+    /// The program's log so far.
     pub fn log(&self) -> String {
         std::fs::read_to_string(&self.log).unwrap_or_default()
     }
 
-    /// Its process id.
+    /// The program's process id.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// Waits until it exits; returns the exit code.
+    /// Waits until the program exits. Returns the exit code, or `None` if a signal ended it.
     pub fn ended(mut self) -> Option<i32> {
         let mut code = None;
         wait_until("it ends", || {
@@ -154,7 +155,7 @@ impl Program {
         code.and_then(|status| status.code())
     }
 
-    /// Sends SIGTERM and waits until it has drained; returns the exit code.
+    /// Sends SIGTERM and waits until the program has drained and exited. Returns the exit code, or `None` if a signal ended it.
     pub fn stop(self) -> Option<i32> {
         self.signal("TERM");
         self.ended()

@@ -1,4 +1,4 @@
-//! A client that connects again and again, to find an address that is closed for a moment.
+//! A client that connects continually, to detect an address that refuses connections even for a moment.
 
 use std::{
     net::TcpStream,
@@ -12,15 +12,15 @@ use std::{
     time::Duration,
 };
 
-/// Connects to a port and to a path until its end.
+/// Connects to a TCP port and to a unix socket in turn, until `end` is called or a connection is refused.
 pub struct Prober {
     ended: Arc<AtomicBool>,
-    /// Gives the number of connections, and why the first one was refused.
+    /// Returns the number of connections, and the error of the first refused one. `None`: no connection was refused.
     thread: JoinHandle<(u64, Option<String>)>,
 }
 
 impl Prober {
-    /// Starts to connect.
+    /// Starts a prober of this port and the unix socket with this path.
     pub fn start(port: u16, path: PathBuf) -> Self {
         let ended = Arc::new(AtomicBool::new(false));
         let until = ended.clone();
@@ -38,7 +38,7 @@ impl Prober {
         Self { ended, thread }
     }
 
-    /// Ends it; panics if a connection was refused.
+    /// Stops the prober. Panics if a connection was refused.
     pub fn end(self) {
         self.ended.store(true, Ordering::Relaxed);
         let (connections, refused) = self.thread.join().unwrap();

@@ -1,9 +1,9 @@
 //! Keeps the tests of different modules apart: only tests of one module run programs at a time.
 //!
-//! Tests of one binary run as parallel threads. Some modules fill the machine (ten thousand connections, a slow disk, a Hadoop
-//! cluster) and others measure time, so each module has the machine to itself. A test takes its turn when it starts its first
-//! program and gives it back when its thread ends. Tests run in the order of their names, so a module waits only for the last
-//! tests of the one before.
+//! Tests of one binary run as parallel threads. Some modules use the whole machine (ten thousand connections, a slow disk, a Hadoop
+//! cluster) and others measure time, so each module has the machine to itself. A test takes a turn for its module when it starts
+//! its first program, and gives the turn back when its thread ends. The test harness starts tests in the order of their names, so a
+//! module waits only for the last tests of the previous module.
 
 use std::{
     cell::RefCell,
@@ -11,7 +11,7 @@ use std::{
     thread,
 };
 
-/// The module whose tests run now, and how many of them do.
+/// The module whose tests run programs now, and the number of these tests.
 struct Running {
     module: String,
     tests: usize,
@@ -28,7 +28,7 @@ thread_local! {
     static TURN: RefCell<Option<Turn>> = const { RefCell::new(None) };
 }
 
-/// Lets other modules wait while it exists.
+/// While a turn exists, tests of other modules wait.
 struct Turn;
 
 impl Turn {
@@ -53,9 +53,11 @@ fn running() -> MutexGuard<'static, Running> {
     RUNNING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Waits until no test of another module runs a program. Threads that a test starts belong to its turn.
+/// Takes a turn for the module of the current test, after waiting until no test of another module has one. Returns immediately in a
+/// thread that a test started: the turn of the test covers it.
 pub fn wait() {
-    // The test harness names the thread of a test after the test: `crowd::hostile::...`. With one test thread it uses the main one.
+    // The test harness names the thread of a test after the test: `crowd::hostile::...`. With `--test-threads=1`, tests run in the
+    // main thread and need no turn.
     let current = thread::current();
     let Some((module, _)) = current.name().and_then(|name| name.split_once("::")) else {
         return;

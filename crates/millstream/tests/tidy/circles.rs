@@ -1,7 +1,7 @@
-//! Import circles between the modules of a crate.
+//! Finds import circles between the modules of a crate.
 //!
-//! A module is a file. It imports another one when a path in it (`crate::`, `super::`, `self::`) leads there. A module and
-//! the modules below it may import each other: they are one thing, and its directory says so. Unit tests do not count.
+//! A module is a file. It imports another module if a path in its code (`crate::`, `super::`, `self::`) leads into that module. A
+//! module and the modules below it may import each other, because together they are one unit. Imports in unit tests are ignored.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -38,7 +38,7 @@ fn paths(text: &str) -> Vec<String> {
     for start in ["crate::", "super::", "self::"] {
         for (at, _) in text.match_indices(start) {
             let before = text[..at].chars().next_back();
-            // `$crate::`, `pub(in super::super)`, `super::super::` seen from its second word.
+            // Not a start: `$crate::`, a longer word, or the second word of `super::super::`.
             if before.is_some_and(|c| c.is_alphanumeric() || c == '_' || c == ':' || c == '$') {
                 continue;
             }
@@ -48,7 +48,7 @@ fn paths(text: &str) -> Vec<String> {
     found
 }
 
-/// Appends the paths of one use tree that begins at `text`; returns what is behind it.
+/// Appends the paths of the use tree at the beginning of `text` to `found`. Returns the text after the tree.
 fn expand<'t>(prefix: String, text: &'t str, found: &mut Vec<String>) -> &'t str {
     let end = text
         .find(|c: char| !(c.is_alphanumeric() || c == '_' || c == ':' || c == '*'))
@@ -66,7 +66,7 @@ fn expand<'t>(prefix: String, text: &'t str, found: &mut Vec<String>) -> &'t str
             Some('}') => return &rest[1..],
             Some(c) if c.is_alphabetic() || c == '_' || c == '*' => {
                 rest = expand(path.clone(), rest, found);
-                // `as NAME`
+                // Skips `as NAME`.
                 rest = rest.find([',', '}']).map_or("", |at| &rest[at..]);
             }
             _ => return rest,
@@ -74,7 +74,7 @@ fn expand<'t>(prefix: String, text: &'t str, found: &mut Vec<String>) -> &'t str
     }
 }
 
-/// The module that a path in `from` leads to.
+/// The module that `path` leads to if it is written in the module `from`. `None` if it leads to no module.
 fn target<'g>(from: &str, path: &str, modules: &'g BTreeSet<String>) -> Option<&'g String> {
     let mut at: Vec<&str> = from.split("::").filter(|part| !part.is_empty()).collect();
     let mut words = path.split("::").peekable();
@@ -88,7 +88,7 @@ fn target<'g>(from: &str, path: &str, modules: &'g BTreeSet<String>) -> Option<&
         words.next();
     }
     at.extend(words);
-    // The longest beginning that is a module: the rest are items of it.
+    // The longest prefix that is a module; the rest of the path names items in it.
     while !at.is_empty() {
         if let Some(module) = modules.get(&at.join("::")) {
             return Some(module);
@@ -98,7 +98,7 @@ fn target<'g>(from: &str, path: &str, modules: &'g BTreeSet<String>) -> Option<&
     None
 }
 
-/// Whether one is the other or lies below it.
+/// Whether both are the same module, or one is below the other.
 fn are_related(one: &str, other: &str) -> bool {
     let below = |upper: &str, lower: &str| {
         lower
@@ -141,7 +141,7 @@ fn graphs(files: &[File]) -> BTreeMap<String, Graph> {
     graphs
 }
 
-/// Everything that can be reached from `start`.
+/// All modules that `start` imports, directly or through other modules.
 fn reachable<'g>(graph: &'g Graph, start: &str) -> BTreeSet<&'g str> {
     let mut seen = BTreeSet::new();
     let mut next: Vec<&str> = graph[start].iter().map(String::as_str).collect();
@@ -153,7 +153,7 @@ fn reachable<'g>(graph: &'g Graph, start: &str) -> BTreeSet<&'g str> {
     seen
 }
 
-/// The largest sets of modules that all lead to each other.
+/// The sets of two or more modules in which each imports all others, directly or through other modules. The sets do not overlap.
 fn circles(graph: &Graph) -> Vec<Vec<&str>> {
     let reached: BTreeMap<&str, BTreeSet<&str>> = graph
         .keys()

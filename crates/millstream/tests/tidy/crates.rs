@@ -1,10 +1,10 @@
-//! Which crate may import which.
+//! Checks that each crate imports only the crates that it may import.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::tree::metadata;
 
-/// Which crate may import which of ours (see ARCHITECTURE.md). Tests may also import testkit.
+/// Each crate of the workspace, and the other ones that it may import (see ARCHITECTURE.md). Tests may also import testkit.
 const IMPORTS: &[(&str, &[&str])] = &[
     ("record", &[]),
     ("sys", &[]),
@@ -51,7 +51,7 @@ fn crates_import_only_what_is_below_them() {
         };
         let allowed = rules
             .get(own)
-            .unwrap_or_else(|| panic!("{name} has no line in IMPORTS: say what it may import"));
+            .unwrap_or_else(|| panic!("{name} has no entry in IMPORTS: list what it may import"));
         for dependency in package["dependencies"].as_array().unwrap() {
             let Some(other) = dependency["name"]
                 .as_str()

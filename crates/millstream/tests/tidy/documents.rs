@@ -53,7 +53,7 @@ fn every_source_file_in_the_architecture_exists() {
             if !name.ends_with(".rs") || name.contains(['*', '{', ' ']) {
                 continue;
             }
-            // `sinks/file/writer.rs` is in the crate `sinks`; other paths are as they are.
+            // `sinks/file/writer.rs` stands for a file in the crate `sinks`; other paths begin at the root.
             let inside = root().join("crates").join(first).join("src").join(rest);
             let exists = inside.exists() || root().join(name).exists();
             assert!(exists, "{}: no file `{name}`", file.path);

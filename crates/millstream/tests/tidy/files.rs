@@ -1,12 +1,13 @@
-//! Files: a header in each, no giants, no empty names, whole component directories, nothing unfinished.
+//! Checks files: each has a header, a limited length and a meaningful name, component directories are complete, and nothing is
+//! unfinished.
 
 use std::fs;
 
 use crate::tree::{files, root};
 
-/// A file of code may have this many lines when it is one thing, without the tests in it.
+/// The most lines of a source file, without the unit tests in it.
 const CODE_LINES_MAX: usize = 600;
-/// A file with its tests, or of tests.
+/// The most lines of any file, including its tests.
 const LINES_MAX: usize = 1000;
 /// Names of files and directories that say nothing about their content.
 const EMPTY_NAMES: [&str; 5] = ["util", "utils", "common", "helpers", "manager"];
@@ -17,7 +18,7 @@ fn every_source_file_opens_with_a_header() {
         let has_header = file.text.starts_with("//!") || file.text.starts_with("#![no_main]");
         assert!(
             has_header || file.path.ends_with("tests.rs"),
-            "{} has no header (`//!`: its purpose, its place on the line, its promises)",
+            "{} has no header (`//!`: its purpose, its step in the path of a batch, its guarantees)",
             file.path
         );
     }
@@ -37,7 +38,7 @@ fn no_file_is_too_long() {
 }
 
 #[test]
-fn no_file_or_directory_has_an_empty_name() {
+fn no_file_or_directory_has_a_meaningless_name() {
     for file in files(&[".rs"]) {
         for part in file.path.split('/') {
             let stem = part.strip_suffix(".rs").unwrap_or(part);
@@ -51,7 +52,7 @@ fn no_file_or_directory_has_an_empty_name() {
 }
 
 #[test]
-fn every_component_is_one_whole_directory() {
+fn every_component_directory_is_complete() {
     let mut found = 0;
     for kind in ["sources", "channels", "processors", "sinks"] {
         for entry in fs::read_dir(root().join("crates").join(kind).join("src")).unwrap() {

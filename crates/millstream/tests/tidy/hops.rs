@@ -1,21 +1,23 @@
-//! The table "The line, hop by hop" in ARCHITECTURE.md: its functions exist, and they are no longer than it says.
+//! Checks the table in the section "The line, hop by hop" of ARCHITECTURE.md. It lists the functions of the line: the code that a
+//! batch passes on its way from a source to a sink. Each function must exist, and the functions of a file must not have more lines
+//! than their row states.
 
 use std::{collections::BTreeSet, fs};
 
 use crate::tree::{files, root};
 
-/// Limits on the whole line: files, and lines of functions.
+/// Limits of the whole table: the number of files, and the sum of the rows' lines.
 const FILES_MAX: usize = 27;
 const LINES_MAX: usize = 1600;
 
-/// A row of the table: functions of one file, and their lines together.
+/// A row of the table: functions of one file, and the most lines that they may have together.
 struct Row {
     file: String,
     functions: Vec<String>,
     lines: usize,
 }
 
-/// The words in backticks.
+/// The words in backticks, in order.
 fn quoted(cell: &str) -> Vec<String> {
     cell.split('`')
         .skip(1)
@@ -28,7 +30,7 @@ fn rows() -> Vec<Row> {
     let text = fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();
     let (_, table) = text
         .split_once("## The line, hop by hop")
-        .expect("ARCHITECTURE.md lists the functions of the line");
+        .expect("ARCHITECTURE.md has the section `The line, hop by hop`");
     let table = table.split("\n## ").next().unwrap_or_default();
     let rows = table.lines().filter_map(|line| {
         let cells: Vec<&str> = line.split('|').map(str::trim).collect();
@@ -48,7 +50,7 @@ fn indent(line: &str) -> usize {
     line.len() - line.trim_start().len()
 }
 
-/// The lines of the block that begins with `lines[0]`.
+/// The lines of the block (a function, or an `impl`) that begins with `lines[0]`.
 fn block<'t>(lines: &'t [&'t str]) -> &'t [&'t str] {
     let depth = indent(lines[0]);
     let is_end = |line: &&str| indent(line) == depth && line.trim_start().starts_with('}');
@@ -74,7 +76,7 @@ fn begins(line: &str, name: &str) -> bool {
             .is_some_and(|rest| rest.starts_with(['(', '<']))
 }
 
-/// The number of lines of `function` (`name`, or `Type::name`) in `text`.
+/// The number of lines of `function` (`name`, or `Type::name`) in `text`; `None` if it does not exist.
 fn length(text: &str, function: &str) -> Option<usize> {
     let lines: Vec<&str> = text.lines().collect();
     let find = |lines: &[&str], name: &str, depth: usize| {
@@ -100,11 +102,11 @@ fn length(text: &str, function: &str) -> Option<usize> {
 }
 
 #[test]
-fn the_functions_of_the_line_are_those_of_the_architecture_and_not_longer() {
+fn the_functions_in_the_architecture_table_exist_and_are_within_its_limits() {
     let rows = rows();
     assert!(
         rows.len() >= 15,
-        "the table of the line has only {} rows",
+        "the table in ARCHITECTURE.md has only {} rows",
         rows.len()
     );
     let mut wrong = Vec::new();
@@ -122,7 +124,7 @@ fn the_functions_of_the_line_are_those_of_the_architecture_and_not_longer() {
         }
         if sum > row.lines {
             wrong.push(format!(
-                "{}: {sum} lines, the table says {}",
+                "{}: {sum} lines, the table allows {}",
                 row.file, row.lines
             ));
         }
@@ -132,7 +134,7 @@ fn the_functions_of_the_line_are_those_of_the_architecture_and_not_longer() {
     let lines: usize = rows.iter().map(|row| row.lines).sum();
     assert!(
         files.len() <= FILES_MAX && lines <= LINES_MAX,
-        "the line has {lines} lines in {} files; at most {LINES_MAX} in {FILES_MAX}",
+        "the table lists {lines} lines in {} files; at most {LINES_MAX} lines in {FILES_MAX} files are allowed",
         files.len()
     );
 }
@@ -148,7 +150,7 @@ fn the_length_of_a_function_is_found_by_its_type_and_name() {
 }
 
 #[test]
-fn every_header_draws_the_same_line() {
+fn every_file_header_shows_the_same_path_of_a_batch() {
     let whole =
         "read -> decode -> send -> keep -> read back -> process -> encode -> write -> settle";
     let before = "read -> decode -> send -> process -> keep -> read back -> process -> encode -> write -> settle";
@@ -165,7 +167,7 @@ fn every_header_draws_the_same_line() {
                 || line == "read -> decode -> send -> keep";
             assert!(
                 is_alike,
-                "{}: `{line}` is not the line of ARCHITECTURE.md",
+                "{}: the header's path `{line}` is none of the paths in this test",
                 file.path
             );
             found += 1;

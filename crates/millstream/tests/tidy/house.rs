@@ -1,4 +1,4 @@
-//! A table of the code base: lines of files and functions, types that are spread over files, import circles.
+//! Prints a table about the code base: lines of files and functions, types that are spread over several files, import circles.
 //!
 //! `cargo test --workspace --locked --test tidy -- --ignored --nocapture house` prints it.
 
@@ -9,10 +9,10 @@ use crate::{
     tree::{File, files},
 };
 
-/// A type with more files than this is one object that was cut into pieces.
+/// The most files in which a type may have `impl` blocks. A type with more is too large, and was cut into pieces.
 const FILES_MAX: usize = 2;
 
-/// The lines of each function, counted as rustfmt lays them out: the closing brace has the indentation of the first line.
+/// Counts the lines of each function. Relies on rustfmt's layout: the closing brace has the indentation of the first line.
 fn functions(code: &str) -> Vec<usize> {
     let lines: Vec<&str> = code.lines().collect();
     let mut lengths = Vec::new();
@@ -35,7 +35,7 @@ fn functions(code: &str) -> Vec<usize> {
             .iter()
             .position(|line| line.ends_with([';', '{', '}']));
         match (head, body) {
-            // One line, or a declaration without a body.
+            // The body ends on the last line of the head, as in `fn one() {}`.
             (Some(head), _) if lines[start + head].ends_with('}') => lengths.push(head + 1),
             (Some(head), _) if lines[start + head].ends_with(';') => {}
             (_, Some(body)) => lengths.push(body + 1),
@@ -88,7 +88,7 @@ fn scattered(files: &[&File]) -> Vec<(String, BTreeSet<String>)> {
     let mut found: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for file in files {
         for name in file.code().lines().filter_map(inherent) {
-            // Of several types with this name, the one whose directory is nearest.
+            // If several types have this name, the one defined in the nearest directory is meant.
             let near = |path: &&&str| {
                 let (one, other) = (directory(path), directory(&file.path));
                 let same = one.split('/').zip(other.split('/'));
@@ -111,8 +111,8 @@ fn scattered(files: &[&File]) -> Vec<(String, BTreeSet<String>)> {
 }
 
 #[test]
-fn no_type_is_cut_into_files() {
-    // Each section of the configuration reads its part of a node, in its own file.
+fn no_type_has_impl_blocks_in_many_files() {
+    // `Node` is allowed, because each section of the configuration reads its part of a node in its own file.
     const ALLOWED: [&str; 1] = ["crates/config/src/node.rs: Node"];
     let all = files(&[".rs"]);
     let code: Vec<&File> = all.iter().filter(|file| !file.is_test()).collect();
@@ -124,7 +124,7 @@ fn no_type_is_cut_into_files() {
     );
 }
 
-/// How many, their sum, the median, the 90th percentile and the largest.
+/// Formats the count, the sum, the median, the 90th percentile and the maximum of these numbers.
 fn summary(mut numbers: Vec<usize>) -> String {
     numbers.sort_unstable();
     let at = |part: usize| numbers.get((numbers.len().max(1) - 1) * part / 100);

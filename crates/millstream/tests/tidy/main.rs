@@ -1,4 +1,4 @@
-//! The habits of this code base that a test can check.
+//! Checks the conventions of this code base that a test can check.
 
 #![allow(
     clippy::unwrap_used,

@@ -1,8 +1,8 @@
-//! Plain English: comments, texts and documents avoid words and turns that a reader has to translate back.
+//! Checks that comments, texts and documents are plain English: they avoid phrases that stop an English reader.
 
 use crate::tree::{File, files};
 
-/// Words and turns to avoid, and what to write instead. Matched as whole words, in any case.
+/// Phrases to avoid, and what to write instead. They match whole words, in upper or lower case.
 const AVOID: &[(&str, &str)] = &[
     ("so many", "a number, or `this many`"),
     ("so much", "an amount, or `this much`"),
@@ -32,7 +32,7 @@ const AVOID: &[(&str, &str)] = &[
     ("a moment ago", "recently, just now"),
 ];
 
-/// Words that must not open a sentence: a reader looks for the noun that they stand for.
+/// Words that must not open a sentence, because a reader has to guess the noun that they stand for.
 const HEADLESS: &[(&str, &str)] = &[
     ("who", "name the peer, the user, the task"),
     ("whoever", "name the peer, the user, the task"),
@@ -46,7 +46,7 @@ const HEADLESS: &[(&str, &str)] = &[
 struct Piece {
     line: usize,
     text: String,
-    /// Whether its beginning is the beginning of a sentence.
+    /// Whether `text` begins with the beginning of a sentence.
     opens: bool,
 }
 
@@ -54,7 +54,7 @@ struct Piece {
 fn pieces_of_rust(code: &str) -> Vec<Piece> {
     let mut pieces: Vec<Piece> = Vec::new();
     let (mut line, mut rest) = (1, code);
-    // The line on which the last comment ended, if the next one continues it.
+    // The line of the previous comment, which a comment on the next line continues; 0 if there is none.
     let mut comment = 0;
     while let Some(first) = rest.chars().next() {
         let length = token(rest);
@@ -84,7 +84,7 @@ fn pieces_of_rust(code: &str) -> Vec<Piece> {
                 let name = rest[length..].trim_start();
                 let end = name.find(|c: char| !(c.is_alphanumeric() || c == '_'));
                 let text = name[..end.unwrap_or(0)].replace('_', " ");
-                // Names of several words: tests.
+                // A name of more than three words is a test's, and is read as a sentence.
                 let opens = text.split(' ').count() > 3;
                 pieces.push(Piece { line, text, opens });
             }
@@ -96,7 +96,8 @@ fn pieces_of_rust(code: &str) -> Vec<Piece> {
     pieces
 }
 
-/// Bytes of the comment, string, character, word or other character at the beginning of code.
+/// The length in bytes of the token at the beginning of `code`: a comment, a string, a character literal, a word, or any other
+/// single character.
 fn token(code: &str) -> usize {
     let bytes = code.as_bytes();
     let quoted = |start: usize| {
@@ -130,7 +131,7 @@ fn token(code: &str) -> usize {
         [b'b', b'"', ..] => quoted(2),
         [b'r', b'"' | b'#', ..] => raw(1).unwrap_or_else(word),
         [b'b', b'r', b'"' | b'#', ..] => raw(2).unwrap_or_else(word),
-        // A character; otherwise it is a lifetime.
+        // A character literal, or else the quote of a lifetime.
         [b'\'', b'\\', ..] => code[3.min(code.len())..].find('\'').map_or(1, |at| at + 4),
         [b'\'', ..] => {
             let character = code[1..].chars().next().map_or(0, char::len_utf8);
@@ -168,7 +169,7 @@ fn pieces_of_text(text: &str) -> Vec<Piece> {
     pieces
 }
 
-/// A script with nothing but its comments, each on its line.
+/// The comments of a script, each on the line that it has in the script.
 fn comments_of_script(script: &str) -> String {
     let comment = |line: &str| match line.trim_start().strip_prefix('#') {
         Some(comment) => format!("{}\n", comment.trim_start()),
@@ -179,7 +180,7 @@ fn comments_of_script(script: &str) -> String {
     script.lines().map(comment).collect()
 }
 
-/// The words of a text, and whether each opens a sentence.
+/// The words of a text in lower case, and whether each opens a sentence.
 fn words(text: &str) -> Vec<(String, bool)> {
     let mut words = Vec::new();
     let mut ended = true;
@@ -188,7 +189,7 @@ fn words(text: &str) -> Vec<(String, bool)> {
             .trim_matches(|c: char| !c.is_alphanumeric())
             .to_lowercase();
         if !word.is_empty() {
-            // A name in back quotes is not a word of the sentence.
+            // A name in back quotes may open a sentence.
             words.push((word, ended && !part.starts_with('`')));
         }
         ended = part.ends_with(['.', '!', '?']) || part.ends_with(".\"") || part.ends_with(".)");
@@ -196,7 +197,7 @@ fn words(text: &str) -> Vec<(String, bool)> {
     words
 }
 
-/// The turns to avoid in a piece, each with what to write instead.
+/// The phrases to avoid in a piece, each with what to write instead.
 fn faults(piece: &Piece) -> Vec<(&'static str, &'static str)> {
     let words = words(&piece.text);
     let mut found = Vec::new();
@@ -224,7 +225,7 @@ fn faults(piece: &Piece) -> Vec<(&'static str, &'static str)> {
 }
 
 fn is_checked(file: &&File) -> bool {
-    // This file quotes them all.
+    // This file contains all phrases to avoid.
     file.path != "crates/millstream/tests/tidy/prose.rs"
 }
 
@@ -250,14 +251,14 @@ fn comments_texts_and_documents_are_plain_english() {
     }
     assert!(
         found.is_empty(),
-        "{} places to say in plain English:\n{}",
+        "{} phrases to replace by plain English:\n{}",
         found.len(),
         found.join("\n")
     );
 }
 
 #[test]
-fn the_worst_turns_are_found_wherever_they_are() {
+fn phrases_to_avoid_are_found_in_comments_names_strings_and_documents() {
     let code = "/// What is no record.\n/// It makes\n/// room.\nfn who_only_connects_goes_on() {}\n\
         let a = 'x'; let b: &'static str = \"so many\"; // else\nlet c = r#\"a \"folder\"\"#;";
     let found: Vec<(usize, &str)> = pieces_of_rust(code)

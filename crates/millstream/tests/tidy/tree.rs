@@ -10,7 +10,7 @@ use serde_json::Value;
 
 /// The root of the source tree.
 pub fn root() -> PathBuf {
-    // Read at run time: a shared build cache may hold what was compiled in another clone.
+    // Read at run time, because a shared build cache may contain a test that was compiled in another clone.
     Path::new(&std::env::var_os("CARGO_MANIFEST_DIR").unwrap())
         .join("../..")
         .canonicalize()
@@ -37,7 +37,7 @@ impl File {
             || self.path.starts_with("fuzz/")
     }
 
-    /// Its code without the modules of unit tests that rustfmt puts at the end of a file.
+    /// Its code, without the module of unit tests at the end of the file.
     pub fn code(&self) -> &str {
         match self.text.find("\n#[cfg(test)]\nmod tests {") {
             Some(end) => &self.text[..end],
@@ -46,7 +46,7 @@ impl File {
     }
 }
 
-/// The files that Git tracks or would track, with one of these endings.
+/// The files that Git tracks or does not ignore, and whose names have one of these endings, in order of path.
 pub fn files(endings: &[&str]) -> Vec<File> {
     let output = Command::new("git")
         .args(["ls-files", "-co", "--exclude-standard"])
@@ -58,7 +58,7 @@ pub fn files(endings: &[&str]) -> Vec<File> {
         .lines()
         .filter(|name| endings.iter().any(|ending| name.ends_with(ending)));
     let read = |path: &str| {
-        // A file that was deleted and not committed yet is still listed.
+        // Git still lists a file whose deletion is not committed yet.
         let text = fs::read_to_string(root().join(path)).ok()?;
         let path = path.to_owned();
         Some(File { path, text })

@@ -71,7 +71,7 @@ const fn asset(name: &'static str, kind: &'static str, content: &'static str) ->
     }
 }
 
-/// Changes whenever one of the files changes, so that browsers can cache them until then.
+/// The `ETag` of all files. It changes whenever one of them changes, so that browsers can cache them until then.
 static VERSION: LazyLock<String> = LazyLock::new(|| {
     let mut hasher = DefaultHasher::new();
     for asset in &ASSETS {
@@ -139,7 +139,7 @@ pub async fn protect(request: Request, next: Next) -> Response {
 mod tests {
     use super::*;
 
-    /// The page and all its files must be loaded before the first graph is drawn.
+    /// The largest total size of the files, because a browser loads all of them before it draws the first graph.
     const BYTES_MAX: usize = 200_000;
 
     #[test]
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn the_page_names_only_files_that_are_there_and_nothing_elsewhere() {
+    fn the_page_refers_only_to_its_own_files() {
         for asset in &ASSETS {
             let text = asset.content;
             for quote in ["\"/assets/", "\"./"] {

@@ -1,4 +1,4 @@
-//! `millstream channel forget`: removes a consumer, so that the channel holds nothing for it.
+//! `millstream channel forget`: removes a consumer, so that the channel no longer stores records for it.
 
 use std::{path::Path, sync::Arc};
 
@@ -86,7 +86,7 @@ impl Forget {
     }
 }
 
-/// Accepts the losses.
+/// Accepts the losses of a channel, and prints those that were not accepted before. Returns the exit code.
 fn accept_loss(path: &Path) -> Result<u8, Trouble> {
     let accepted = inspect::accept_losses(Arc::new(HostDisk), path)?;
     if accepted.is_empty() {

@@ -52,7 +52,7 @@ fn segments(directory: &Directory) -> String {
 }
 
 fn consumers(directory: &Directory) -> Result<String, Trouble> {
-    // One pass over the backlog of the slowest consumer counts for all consumers.
+    // The backlog of the slowest consumer includes those of all others, so one pass over it counts them all.
     let cursors: Vec<Position> = directory
         .consumers
         .iter()
@@ -89,7 +89,7 @@ fn consumers(directory: &Directory) -> Result<String, Trouble> {
     Ok(columns(0, &rows, &[1, 2, 3, 4]))
 }
 
-/// A time in whole seconds.
+/// A time in whole seconds; empty if it is unknown.
 fn time(time: Time) -> String {
     match Timestamp::from_second(time.seconds()) {
         Ok(stamp) if time.0 > 0 => stamp.to_string(),

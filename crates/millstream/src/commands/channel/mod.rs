@@ -122,7 +122,7 @@ impl At {
     }
 }
 
-/// The channels nearby: those in the data directory that `path` belongs to, if `path` is a part of it or misspelt.
+/// Returns the channels that `path` may have meant: those in and beside it, and in the directory `channels` in or beside it.
 fn channels_near(path: &Path) -> Vec<String> {
     let above = path.parent().filter(|above| !above.as_os_str().is_empty());
     let above = above.unwrap_or(Path::new("."));

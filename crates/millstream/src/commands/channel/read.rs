@@ -16,17 +16,17 @@ pub struct Account {
     pub bytes: u64,
     /// The first and the last position.
     pub span: Option<(Position, Position)>,
-    /// Damage between them.
+    /// The damage that was found.
     pub damage: Vec<Damage>,
-    /// The bytes of a torn tail.
+    /// The number of bytes after the last complete batch. They are not part of the log.
     pub torn_bytes: u64,
-    /// Whether the channel was closed in order.
+    /// Whether the last stop closed the channel. False if the process was killed, or if the channel is in use.
     pub clean: bool,
     /// The positions of the batches.
     pub positions: Span,
 }
 
-/// Reads the log after `after`. `also` receives each batch: its position, records and bytes.
+/// Reads the log after the position `after`. Calls `also` with the position of each batch, its number of records, and its bytes.
 pub fn account(
     directory: &Directory,
     after: Position,

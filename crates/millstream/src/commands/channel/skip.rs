@@ -53,7 +53,7 @@ impl Skip {
         let directory = self.at.open()?;
         let consumer = &self.consumer;
         if !self.running {
-            // A move to the beginning changes nothing. It fails now if the channel is in use or has no such consumer.
+            // This move to the beginning changes nothing. It only fails early if the channel is in use or has no such consumer.
             self.move_to(Position::default())?;
         }
         directory.check_consumer(consumer)?;
@@ -76,7 +76,7 @@ impl Skip {
             return Ok(page::print(&text));
         }
         let (records, last) = self.save(&directory, cursor, to.unwrap_or_default())?;
-        // The cursor moves only now, because the file is synced.
+        // The file is synced, so the cursor may move.
         let (records, file) = (grouped(records), self.output.display());
         Ok(page::print(&match client {
             None => format!(

@@ -52,12 +52,12 @@ impl Verify {
         if found.torn_bytes > 0 {
             let torn = bytes(found.torn_bytes);
             out.push_str(&format!(
-                "{torn} behind the last record were never kept and are not counted\n"
+                "{torn} after the last record were never kept and are not counted\n"
             ));
         }
         for damage in &found.damage {
             let after = match damage.after {
-                Some(position) => format!("behind {position}"),
+                Some(position) => format!("after {position}"),
                 None => "at the beginning".to_owned(),
             };
             let path = damage.path.display();

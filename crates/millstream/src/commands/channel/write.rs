@@ -12,9 +12,9 @@ use super::Trouble;
 /// The output formats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Format {
-    /// One object a line, with the time and the tag.
+    /// One object per line, with the time and the tag.
     Json,
-    /// The field `message` and a newline; a line as it is.
+    /// The field `message` of a record and a newline. Records that are lines of text stay unchanged.
     Raw,
     /// Entries `[time, record]`.
     Msgpack,
@@ -28,7 +28,7 @@ pub struct Records<W> {
     rejects: Vec<Reject>,
     /// Records written.
     pub written: u64,
-    /// The number of records that the format cannot express, with the reason of the first.
+    /// The number of records that the format cannot express, with the reason for the first one; `None` if there are none.
     pub refused: Option<(u64, String)>,
 }
 

@@ -10,7 +10,7 @@ use millstream_record::Time;
 use super::{Which, ended};
 use crate::page::{self, columns, grouped};
 
-/// The most reasons that are counted separately. A reason may name a place in a record, so there can be very many.
+/// The most reasons that are counted separately. A reason may contain an offset in its record, so each record may have another one.
 const REASONS_MAX: usize = 1000;
 /// The row of all other reasons.
 const OTHERS: &str = "(other reasons)";
@@ -67,7 +67,7 @@ fn count(rows: &mut BTreeMap<(String, String), Row>, rejected: &Rejected<'_>) {
     row.last = row.last.max(rejected.time);
 }
 
-/// By node, the most frequent reasons first.
+/// The table, sorted by node. The most frequent reason of a node comes first.
 fn table(rows: BTreeMap<(String, String), Row>) -> String {
     let heads = ["NODE", "RECORDS", "FIRST", "LAST", "REASON"];
     let mut all: Vec<_> = rows.into_iter().collect();

@@ -88,7 +88,7 @@ impl Which {
         Ok(directory(&data_dir))
     }
 
-    /// Passes every record to `each` until that fails. Bytes that are not a whole record are reported on stderr.
+    /// Passes every selected record to `each`, until `each` fails. Reports bytes that are not a whole record on stderr.
     fn read(
         &self,
         place: &Path,
@@ -129,7 +129,7 @@ impl Which {
     }
 }
 
-/// Prints a failure; returns the exit code.
+/// Prints the error if reading failed; returns the exit code.
 fn ended(place: &Path, done: io::Result<()>) -> u8 {
     match done {
         Ok(()) => exit::DRAINED,

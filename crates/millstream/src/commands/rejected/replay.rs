@@ -17,8 +17,8 @@ const ASK_EVERY: Duration = Duration::from_secs(1);
 
 /// Make the running instance send rejected records of a node to its input again.
 ///
-/// Records that the node accepts are removed from DATA_DIR/rejected; records that it rejects again are kept as new ones. Run it after the cause was
-/// removed. A crash in between repeats records at most, and loses none.
+/// Records that the node accepts are removed from DATA_DIR/rejected; records that it rejects again are kept as new ones. Run it after
+/// the cause was removed. A crash during a replay may repeat records, but loses none.
 #[derive(Args)]
 pub struct Replay {
     /// The node that rejected the records: a processor or a sink.

@@ -32,9 +32,9 @@ Examples:
   millstream top --url https://agg-1:8688 --token-file ops.token
   millstream top | cat                         one table, without a terminal
 
-The columns: REC/S and BYTES/S are what leaves a source and reaches another node; WAITING are records that are not kept or settled yet
-or, for a channel and a sink that reads it, bytes that are not delivered; FULL is how full a channel is; LAG is the age of its oldest record;
-ERRORS are records that were rejected or could not be processed.
+The columns: REC/S and BYTES/S are the records and bytes per second that leave a source or enter another node; WAITING are records that are
+not kept or settled yet or, for a channel and a sink that reads it, bytes that are not delivered; FULL is how full a channel is; LAG is the
+age of its oldest record; ERRORS are records that were rejected or could not be processed.
 
 Keys: arrows, j, k scroll; q and Ctrl-C end it.
 
@@ -125,7 +125,7 @@ impl Top {
     }
 }
 
-/// The lines without their marks. Text from a node cannot start a new line.
+/// Returns the lines without the leading characters that select a style. Text from a node cannot start a new line.
 fn plain(lines: &[String]) -> String {
     let line = |line: &String| format!("{}\n", visible(line.trim_start_matches(['\t', '\x07'])));
     lines.iter().map(line).collect()
@@ -214,7 +214,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_page_has_one_line_for_each_and_no_marks() {
+    fn plain_lines_have_no_style_characters_and_no_further_line_breaks() {
         let lines = ["\tNODE", "\x07bus failed: refused\nin  running"];
         assert_eq!(
             plain(&lines.map(str::to_owned)),

@@ -1,4 +1,4 @@
-//! The terminal: its alternate screen, its keys, its size. Dropping it restores everything.
+//! The terminal: its alternate screen, its keys, its size. Dropping a [`Screen`] restores the state of the terminal.
 
 use std::io::{self, Read, Write, stdin, stdout};
 
@@ -28,7 +28,7 @@ pub enum Key {
 
 /// The terminal while it shows the table.
 pub struct Screen {
-    /// The modes of the terminal before.
+    /// The modes of the terminal before it was changed.
     before: Termios,
     keys: mpsc::Receiver<Key>,
     resize: Signal,
@@ -37,7 +37,7 @@ pub struct Screen {
 }
 
 impl Screen {
-    /// Switches to the alternate screen, hides the cursor, and reads each key at once.
+    /// Switches to the alternate screen, hides the cursor, and reads each key as soon as it is pressed.
     pub fn open() -> io::Result<Self> {
         let before = tcgetattr(stdin())?;
         let mut modes = before.clone();
@@ -95,7 +95,7 @@ impl Screen {
         terminal.flush()
     }
 
-    /// The next key. A signal that ends the program counts as a key, and so does a change of the size.
+    /// Returns the next key. A signal that ends the program is [`Key::End`], and a change of the size is [`Key::Other`].
     pub async fn key(&mut self) -> Key {
         tokio::select! {
             key = self.keys.recv() => key.unwrap_or(Key::End),
@@ -160,7 +160,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_are_known_by_their_bytes() {
+    fn keys_are_recognized_by_their_bytes() {
         for (bytes, wanted) in [
             (&b"q"[..], Key::End),
             (b"\x03", Key::End),
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_that_are_read_together_all_count() {
+    fn several_keys_in_one_read_are_all_recognized() {
         let mut bytes = &b"\x1b[B\x1b[6~jx\x1bOAq"[..];
         let mut keys = Vec::new();
         while !bytes.is_empty() {

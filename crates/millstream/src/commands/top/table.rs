@@ -24,7 +24,7 @@ impl Size {
         columns: 80,
         rows: 24,
     };
-    /// The size if the output is a file.
+    /// The size if the output is not a terminal.
     pub const UNBOUNDED: Self = Self {
         columns: usize::MAX,
         rows: usize::MAX,
@@ -49,7 +49,7 @@ const HEADS: [&str; 9] = [
 const TEXTS: usize = 3;
 /// The columns that are left out in a narrow terminal, in this order: TYPE, FULL, BYTES/S.
 const NARROW: [usize; 3] = [1, 6, 4];
-/// The shortest width to which names are cut in a narrow terminal.
+/// The width to which names may be cut in a narrow terminal. Shorter names are never cut.
 const NAME_MIN: usize = 12;
 
 impl View<'_> {
@@ -174,8 +174,8 @@ fn troubles(nodes: &[&Value]) -> Vec<String> {
     failing.map(line).collect()
 }
 
-/// Rows with aligned columns that fit into `columns` if possible. Names are not cut below [`NAME_MIN`] characters, and numbers
-/// never.
+/// Aligns the columns of rows, so that the lines have at most `columns` characters if possible: names are cut to at least [`NAME_MIN`]
+/// characters, and the columns in [`NARROW`] are left out. Numbers are never cut.
 fn aligned(rows: &[[String; 9]], columns: usize) -> Vec<String> {
     let wide = |at: usize| rows.iter().map(|row| width(&row[at])).max().unwrap_or(0);
     let mut widths: Vec<usize> = (0..HEADS.len()).map(wide).collect();
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_stand_in_the_direction_of_the_flow_with_their_rates() {
+    fn nodes_are_listed_in_the_direction_of_the_flow_with_their_rates() {
         let lines = lines(1, Size::UNBOUNDED, 0);
         assert!(
             lines[0].contains("UNHEALTHY") && lines[0].contains("memory 1KiB of 4KiB"),

@@ -21,7 +21,7 @@ use crate::program::{Program, free_port, wait_until};
 const ADMIN: &str = "admin-token-0123456789";
 const READ: &str = "read-token-0123456789";
 
-/// The address that this machine uses for outgoing packets; no packet is sent.
+/// The address that this machine uses for outgoing packets, or `None` without a network. No packet is sent.
 fn outside() -> Option<IpAddr> {
     let probe = UdpSocket::bind("0.0.0.0:0").unwrap();
     probe.connect("192.0.2.1:9").ok()?;
@@ -36,7 +36,7 @@ fn ask(stream: impl Read + Write, line: &str, headers: &str) -> String {
     );
     stream.write_all(request.as_bytes()).unwrap();
     let mut answer = Vec::new();
-    // A peer that closes TCP alone is an error under TLS.
+    // Under TLS, a peer that closes only the TCP connection causes an error. The answer is complete nevertheless.
     let _ = stream.read_to_end(&mut answer);
     String::from_utf8(answer).unwrap()
 }
@@ -50,7 +50,7 @@ fn bearer(token: &str) -> String {
     format!("Authorization: Bearer {token}\r\n")
 }
 
-/// Two tokens, from a file and from the environment of the configuration.
+/// Two tokens, one from a file and one in the configuration itself.
 fn tokens(directory: &Path) -> String {
     fs::write(directory.join("ops.token"), format!("{ADMIN}\n")).unwrap();
     format!(
@@ -77,7 +77,7 @@ fn without_a_token_other_machines_get_only_what_is_open() {
     let config = config(directory.path(), port, &listen);
     let program = Program::start(directory.path(), &config).listens(port);
     let here = IpAddr::from([127, 0, 0, 1]);
-    // Without a network, `local: none` stands for another machine, below.
+    // Without a network, the next test covers other machines: with `local: none`, this machine has no more rights than they have.
     for address in outside().into_iter().chain([here]) {
         let is_here = address == here;
         let get = |line: &str, headers: &str| {
@@ -125,7 +125,7 @@ fn without_a_token_other_machines_get_only_what_is_open() {
 }
 
 #[test]
-fn on_a_machine_of_others_this_machine_needs_a_token_too() {
+fn with_local_none_this_machine_needs_a_token_too() {
     let directory = tempfile::tempdir().unwrap();
     let (port, api) = (free_port(), free_port());
     let listen = format!(
@@ -164,7 +164,7 @@ fn on_a_machine_of_others_this_machine_needs_a_token_too() {
     assert_eq!(program.stop(), Some(0));
 }
 
-/// A client's TLS, with a certificate or without.
+/// Connects with TLS. `own` names the client's certificate, if it has one.
 fn client(
     directory: &Path,
     own: Option<&str>,
@@ -231,7 +231,7 @@ fn under_tls_a_certificate_gives_the_role_of_its_name() {
     assert_eq!(of(None, "POST /reload", &bearer(ADMIN)), 200);
     // A certificate of another authority ends the handshake.
     assert_eq!(ask_silently(client(place, Some("mallory"), api)), "");
-    // Without TLS there is no answer there, and on loopback there is one.
+    // Without TLS, the listener on all addresses gives no answer, and the one on loopback gives an answer.
     let plain = TcpStream::connect(("127.0.0.1", api)).unwrap();
     assert!(!ask_silently(plain).contains("HTTP/1.1 200"));
     let plain = TcpStream::connect(("127.0.0.1", local)).unwrap();
@@ -255,7 +255,7 @@ fn under_tls_a_certificate_gives_the_role_of_its_name() {
     assert_eq!(program.stop(), Some(0));
 }
 
-/// The answer of a peer that may close at any time.
+/// The answer of a peer that may close the connection at any time; empty if there is none.
 fn ask_silently(mut stream: impl Read + Write) -> String {
     let mut answer = Vec::new();
     let request = b"GET /status HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";

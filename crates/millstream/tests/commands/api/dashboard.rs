@@ -1,6 +1,6 @@
 //! The dashboard in a real browser: Debian's Chromium, driven by Playwright.
 //!
-//! `make deps` installs both. With `SCREENSHOTS=DIRECTORY` the test leaves pictures of the page.
+//! `make deps` installs both. With `SCREENSHOTS=DIRECTORY` the test stores screenshots of the page in this directory.
 
 use std::{
     fs,
@@ -16,8 +16,8 @@ use serde_json::Value;
 use super::get_here;
 use crate::program::{Program, free_port, tree, wait_until};
 
-/// Two generators in front of a disk channel, a route behind it with two tasks, and three sinks; one of them takes two routes,
-/// and one sends to `sink`.
+/// Two generators, a disk channel that they fill, a route that reads it in two tasks, and three sinks. One of the sinks takes
+/// two routes, and one sends to the port `sink`.
 fn config(directory: &Path, api: u16, sink: u16) -> String {
     format!(
         "data_dir: {0}/data\napi: {{ listen: \"127.0.0.1:{api}\" }}\n\
@@ -64,7 +64,7 @@ fn a_browser_shows_the_running_graph() {
         run.status.success() && told.ends_with("good\n"),
         "{told}{error}"
     );
-    // The server behind the sink is gone with the script.
+    // The server of the sink has ended with the script, so the program cannot drain.
     program.kill();
 }
 
@@ -106,7 +106,7 @@ fn fifty_streams_show_the_edges_and_leave_room_for_monitoring() {
             .as_f64()
             .is_some_and(|it| it > 0.0)
     });
-    // More streams than there are places for get an answer at once.
+    // Streams beyond the limit are refused immediately.
     let more = |_| {
         let mut stream = TcpStream::connect(("127.0.0.1", api)).unwrap();
         write!(stream, "GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
@@ -116,12 +116,12 @@ fn fifty_streams_show_the_edges_and_leave_room_for_monitoring() {
     };
     let more: Vec<_> = (0..20).map(more).collect();
     let refused = more.iter().filter(|(line, _)| line.contains("503")).count();
-    assert_eq!(refused, 14, "50 and 6 are let in");
+    assert_eq!(refused, 14, "56 streams are admitted");
     for _ in 0..20 {
         assert!(get_here(api, "/health").starts_with("HTTP/1.1 "));
     }
     event(&mut streams[0]);
-    // With a signal they end, and do not keep the process.
+    // A signal ends the streams, and they do not delay the end of the process.
     assert!(matches!(program.stop(), Some(0 | 1)));
     let mut rest = String::new();
     while streams[0].read_line(&mut rest).is_ok_and(|bytes| bytes > 0) {}

@@ -29,7 +29,7 @@ fn mend<T: 'static>(mend: impl FnOnce() -> T + 'static) -> Mend {
 /// One fault of the table.
 pub struct Fault {
     pub name: &'static str,
-    /// The node that reports the fault: its name, its state, and words of the reason.
+    /// The node that reports the fault. `state` is its state, and `why` contains words of its reason.
     pub node: &'static str,
     pub state: &'static str,
     pub why: &'static str,
@@ -120,7 +120,8 @@ fn http_401(_: &Path) -> (String, Mend) {
     http_answers(401)
 }
 
-/// It takes requests and does not answer, and the sink would wait for five minutes: only the lack of progress shows it.
+/// The server accepts requests and never answers, and the timeout of the sink is five minutes. So only the lack of progress
+/// reveals the fault.
 fn http_silent(_: &Path) -> (String, Mend) {
     let port = free_port();
     let silent = peers::listen(port);
@@ -128,7 +129,7 @@ fn http_silent(_: &Path) -> (String, Mend) {
         "type: http, url: \"http://127.0.0.1:{port}/in\", retry: {{ first: 100ms, max: 300ms, timeout: 5m }}"
     ));
     let mend = mend(move || {
-        // Its end resets the connections that wait in it.
+        // Closing the listener resets the connections that wait in its backlog.
         drop(silent);
         Server::start(port, 200)
     });
@@ -160,7 +161,8 @@ fn syslog_without_tls(_: &Path) -> (String, Mend) {
     (syslog(port), mend)
 }
 
-/// A megabyte of records per second through a disk channel into a server that answers 503 until it is repaired.
+/// Sends a megabyte of records per second through a disk channel to a server that answers 503 until the repair. The repair also
+/// calls `also`.
 fn kept(size_max: &str, mut also: impl FnMut() + 'static) -> (String, Mend) {
     let server = Server::start(free_port(), 503);
     let config = format!(
@@ -190,7 +192,7 @@ fn a_full_data_dir(place: &Path) -> (String, Mend) {
 fn a_full_output(place: &Path) -> (String, Mend) {
     let out = place.join("out");
     let disk = Small::mount(out.clone(), "256k");
-    // Fill it.
+    // Fill the disk.
     let _ = fs::write(out.join("ballast"), vec![0; 512 << 10]);
     let sink = format!("type: file, path: \"{}/x.log\"", out.display());
     let mend = mend(move || {
@@ -218,11 +220,11 @@ fn kafka_refused(_: &Path) -> (String, Mend) {
         "type: kafka, brokers: \"127.0.0.1:{}\", topic: t",
         free_port()
     );
-    // Other tests run a broker.
+    // There is no repair, because only other tests run a broker.
     (numbers_into(&sink), mend(|| {}))
 }
 
-/// A file that the program may not read. As root it runs without the capabilities that let it.
+/// A file that the program may not read. If the test runs as root, the program runs without the capabilities to read any file.
 fn an_unreadable_file(place: &Path) -> (String, Mend) {
     let path = place.join("app.log");
     fs::write(&path, "a line\n").unwrap();
@@ -236,7 +238,8 @@ fn an_unreadable_file(place: &Path) -> (String, Mend) {
     (config, mend(move || set(&path, 0o600)))
 }
 
-/// Records pass a program that runs this shell command. The repair creates the file `go`, whose path is `$0` there.
+/// Records pass a processor `exec` that runs this shell command. The repair creates the file `go`. In the command, `$0` is
+/// the path of this file.
 fn through_a_program(place: &Path, command: &str) -> (String, Mend) {
     let go = place.join("go");
     let config = format!(
@@ -260,7 +263,7 @@ fn exec_that_ends(place: &Path) -> (String, Mend) {
     through_a_program(place, r#"[ -e "$0" ] || exit 3; exec cat"#)
 }
 
-/// Drops these capabilities of root, and starts the rest of the command line.
+/// If the user is root, drops the capabilities to read any file. Then runs the rest of the command line.
 const AS_A_USER: [&str; 4] = [
     "sh",
     "-c",
@@ -268,7 +271,7 @@ const AS_A_USER: [&str; 4] = [
     "sh",
 ];
 
-/// A fault of the surroundings that changes the state of no node: its name, and the line of the log.
+/// A fault of the environment that changes the state of no node: its name, and the log line that reports it.
 pub const JUMP: (&str, &str) = (
     "the wall clock is set three days ahead",
     "the wall clock jumped ahead by 72h",
@@ -439,16 +442,16 @@ fn check(fault: &Fault) {
     let since = told["since"].as_str().unwrap();
     assert!(since.starts_with("20") && since.ends_with('Z'), "{told:#}");
     instance.agrees(fault.state, false);
-    // `--nocapture` shows how soon; the goal is 5 s.
+    // `--nocapture` shows how soon the fault was reported; the goal is 5 s.
     let seconds = started.elapsed().as_secs_f64();
     println!("{}: reported after {seconds:.1} s", fault.name);
-    // The log has at most one line of a kind in ten seconds, and the first one may have named another reason.
+    // This may take a while: the log suppresses similar lines for ten seconds, and the first one may have named another reason.
     wait_until(&format!("{}: the log gives the reason", fault.name), || {
         program.log().contains(fault.why)
     });
     let page = instance.status();
     let text = String::from_utf8_lossy(&page.stdout);
-    // Its lines are wrapped.
+    // `millstream status` wraps its lines.
     let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
     assert_eq!(page.status.code(), Some(1), "{}: {text}", fault.name);
     assert!(text.contains(fault.why), "{}: {text}", fault.name);
@@ -488,7 +491,7 @@ impl Instance<'_> {
         why.contains(self.fault.why)
     }
 
-    /// Waits until the faulty node has this state.
+    /// Waits until `is_so` accepts the report of the faulty node. Returns the report.
     fn wait_for(&self, is_so: impl Fn(&Value) -> bool) -> Value {
         self.wait_for_node(self.fault.node, is_so)
     }
@@ -512,7 +515,7 @@ impl Instance<'_> {
         }
     }
 
-    /// Waits until `/ready` and the metrics say the same as `/status`.
+    /// Waits until `/ready` and the metrics agree with `/status` on the state of the faulty node.
     fn agrees(&self, state: &str, is_ready: bool) {
         let node = self.fault.node;
         let code = if is_ready { "200" } else { "503" };
@@ -549,7 +552,7 @@ impl Instance<'_> {
         page
     }
 
-    /// Waits until `/health` answers 503 because of the faulty node, which has failed for ten seconds by then.
+    /// Waits until `/health` names the faulty node. Asserts that the node has failed for at least ten seconds by then.
     fn wait_for_verdict(&self) {
         let mut seconds = None;
         wait_until(&format!("{}: it is unhealthy", self.fault.name), || {
@@ -620,9 +623,10 @@ fn a_wall_clock_that_jumps_is_in_the_log_and_every_node_stays_running() {
             settled() > before
         });
         let age = "millstream_unsettled_age_seconds{component=\"out\"}";
-        wait_until(&format!("{after}: what waits is not old"), || {
-            number(age).is_some_and(|age| age < 60.0)
-        });
+        wait_until(
+            &format!("{after}: unsettled records are not reported as old"),
+            || number(age).is_some_and(|age| age < 60.0),
+        );
     };
     wait_until("records are settled", || settled() > Some(0.0));
     works("before");
@@ -642,8 +646,9 @@ fn status(api: u16) -> Output {
         .unwrap()
 }
 
-/// Sinks whose servers accept or refuse their records: name, verdict of `check --connect`, options. The ports belong to a
-/// receiver with a key, one with TLS, an HTTP server that answers 200, and one that answers 401.
+/// Sinks whose servers accept or refuse their records: name, verdict of `check --connect`, options. `key` is the port of a
+/// receiver with a shared key, and `tls` that of a receiver with TLS. `takes` and `refuses` are those of HTTP servers that
+/// answer 200 and 401.
 fn destinations(
     key: u16,
     tls: u16,

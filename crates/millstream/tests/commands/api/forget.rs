@@ -5,7 +5,7 @@ use std::{fmt::Write as _, path::Path, process::Command};
 use super::get_here;
 use crate::program::{Program, free_port, wait_until};
 
-/// Records without an end in front of a small channel, which these sinks read.
+/// A generator that never ends, a small channel that it fills, and these sinks, which read the channel.
 fn config(place: &Path, api: u16, sinks: &[&str]) -> String {
     let mut text = format!(
         "data_dir: {}/data\napi: {{ listen: \"127.0.0.1:{api}\" }}\n\

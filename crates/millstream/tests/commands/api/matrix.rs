@@ -1,4 +1,4 @@
-//! The table of docs/faults.md follows from the faults that the tests cause.
+//! The table in docs/faults.md is generated from the faults that the tests cause.
 
 use std::{env, fs};
 

@@ -22,7 +22,7 @@ use std::{
 use crate::program::{Program, free_port, wait_until};
 use serde_json::Value;
 
-/// A forward source in front of a discarding sink, with an interface.
+/// A forward source, a sink that discards its records, and the HTTP interface.
 fn config(directory: &Path, port: u16, api: &str) -> String {
     format!(
         "data_dir: {}/data\napi: {api}\nsources:\n  fleet: {{ type: forward, listen: \"tcp://127.0.0.1:{port}\" }}\nsinks:\n  nowhere: {{ type: discard, inputs: [fleet] }}\n",
@@ -155,7 +155,7 @@ fn the_report_names_the_tailed_files_that_are_furthest_behind() {
 fn a_node_that_fails_makes_the_instance_unhealthy() {
     let directory = tempfile::tempdir().unwrap();
     let (port, api) = (free_port(), free_port());
-    // A path that leads through a file can never be written.
+    // A path below a file can never be written.
     fs::write(directory.path().join("file"), "").unwrap();
     let config = config(
         directory.path(),
@@ -207,19 +207,19 @@ fn a_configured_address_that_is_in_use_ends_the_start() {
 
 #[test]
 fn the_default_address_may_be_in_use() {
-    // It is in use, by this test or by another program on this machine.
+    // The default address is in use, by this test or by another program on this machine.
     let _taken = TcpListener::bind("127.0.0.1:8687");
     let directory = tempfile::tempdir().unwrap();
     let port = free_port();
     let config = config(directory.path(), port, "{}");
     let program = Program::start(directory.path(), &config).listens(port);
-    wait_until("it warns", || {
+    wait_until("the address in use is logged", || {
         program.log().contains("cannot listen on 127.0.0.1:8687")
     });
     assert_eq!(program.stop(), Some(0));
 }
 
-/// The answer to a request with a foreign Host header, which a browser sends after DNS rebinding.
+/// After DNS rebinding, a browser sends requests with a foreign Host header.
 #[test]
 fn a_request_under_a_foreign_host_name_is_refused() {
     let directory = tempfile::tempdir().unwrap();
@@ -264,7 +264,7 @@ fn half_open_requests_and_peers_that_never_read_do_not_block_the_interface() {
     ] {
         for _ in 0..100 {
             let mut stream = TcpStream::connect(("127.0.0.1", api)).unwrap();
-            // It may have been evicted already.
+            // The interface may already have closed the connection.
             let _ = stream.write_all(request.repeat(20).as_bytes());
             held.push(stream);
         }
@@ -300,7 +300,7 @@ fn a_peer_cannot_forge_log_lines_or_drive_a_terminal() {
     program.kill();
 }
 
-/// Performs the handshake as a server that refuses, with a reason that forges a log line and clears the screen.
+/// Performs the handshake as a server that refuses access. Its reason would forge a log line and clear the screen.
 fn refuse(mut stream: TcpStream) {
     let reason = "no\n2026-01-01T00:00:00Z ERROR forged\u{1b}[2J";
     // ["HELO", {"nonce": "n", "auth": "", "keepalive": true}]
@@ -397,10 +397,13 @@ fn a_removed_data_dir_makes_the_instance_unhealthy_and_nothing_is_acked() {
     let health = get_here(api, "/health");
     assert!(health.contains("\"node\":\"kept\""), "{health}");
     assert!(health.contains("was removed or replaced"), "{health}");
-    // And not before it stops, either.
+    // The second chunk is not acked during the stop, either.
     program.signal("TERM");
     let mut answered = Vec::new();
     let _ = stream.read_to_end(&mut answered);
-    assert_eq!(answered, b"", "a chunk was acked that no start finds");
+    assert_eq!(
+        answered, b"",
+        "a chunk was acked that the next start cannot find"
+    );
     assert_ne!(program.ended(), Some(0));
 }

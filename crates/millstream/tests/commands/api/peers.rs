@@ -1,4 +1,4 @@
-//! Peers for the faults: a Millstream that receives, an HTTP server with a configurable answer, a port that swallows everything.
+//! Peers for the faults: a Millstream that receives, an HTTP server with a configurable answer, a port that discards its input.
 
 use std::{
     io::{Read, Write},
@@ -17,8 +17,8 @@ use tempfile::TempDir;
 
 use crate::program::{Program, wait_until};
 
-/// A Millstream that receives with the forward protocol. It has a certificate of `root.pem` (`server`) and one of another
-/// root (`other`).
+/// A Millstream that receives with the forward protocol. `root.pem` has signed its certificate `server`, and another root its
+/// certificate `other`.
 pub struct Receiver {
     directory: TempDir,
     port: u16,
@@ -26,7 +26,7 @@ pub struct Receiver {
 }
 
 impl Receiver {
-    /// Starts one with these options of its source.
+    /// Starts a receiver with these options of its source.
     pub fn start(port: u16, options: &str) -> Self {
         let directory = tempfile::tempdir().unwrap();
         for (root, name) in [("root", "server"), ("other-root", "other")] {
@@ -53,7 +53,7 @@ impl Receiver {
         Program::start(place, &config)
     }
 
-    /// The directory with its certificates.
+    /// The directory with the certificates.
     pub fn place(&self) -> &Path {
         self.directory.path()
     }
@@ -70,7 +70,7 @@ impl Receiver {
         });
     }
 
-    /// Restarts it with other options.
+    /// Restarts the receiver with other options.
     pub fn restart(self, options: &str) -> Self {
         let Self {
             directory,
@@ -94,7 +94,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts one that answers with `code`.
+    /// Starts a server that answers with the status `code`.
     pub fn start(port: u16, code: u16) -> Self {
         let code = Arc::new(AtomicU16::new(code));
         let answer = Arc::clone(&code);
@@ -113,13 +113,13 @@ impl Server {
         self.port
     }
 
-    /// Changes the answer.
+    /// Changes the status that the server answers.
     pub fn answer(&self, code: u16) {
         self.code.store(code, Ordering::Relaxed);
     }
 }
 
-/// Answers requests (each has a Content-Length) until the peer closes the connection.
+/// Answers requests, which must have a Content-Length, until the peer closes the connection.
 fn serve(mut stream: TcpStream, code: &AtomicU16) {
     let mut held = Vec::new();
     let mut bytes = [0; 64 << 10];
@@ -167,7 +167,7 @@ pub fn swallow(port: u16) {
     });
 }
 
-/// Binds a port whose last owner may still be closing it.
+/// Binds a port. Retries while its previous owner still holds it.
 pub fn listen(port: u16) -> TcpListener {
     loop {
         match TcpListener::bind(("127.0.0.1", port)) {

@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::{get_here, send_three};
 use crate::program::{Program, free_port, wait_until};
 
-/// The code and the page of a probe.
+/// The status and the body of the answer to a probe.
 fn probe(api: u16, path: &str) -> (u16, Value) {
     let answer = get_here(api, path);
     let code = answer[9..12].parse().unwrap();
@@ -50,7 +50,7 @@ fn a_node_that_cannot_deliver_is_not_ready_and_the_process_lives() {
     assert_eq!(program.stop(), Some(0));
 }
 
-/// The server takes requests and never answers, and the sink would wait for it for five minutes.
+/// The server accepts requests and never answers, and the timeout of the sink is five minutes.
 #[test]
 fn records_that_wait_while_nothing_moves_are_unhealthy() {
     let directory = tempfile::tempdir().unwrap();

@@ -157,7 +157,7 @@ fn nodes_are_added_and_settings_that_need_a_restart_are_named() {
     assert_eq!(program.stop(), Some(0));
 }
 
-/// A source, a disk channel with two sinks, of which one cannot write.
+/// A source and a disk channel with two sinks, of which the second cannot write. `stuck` is its configuration.
 fn with_stuck_sink(place: &Path, ports: (u16, u16), size: &str, stuck: &str) -> String {
     let (port, api) = ports;
     let text = config(place, port, api, "", "kept");
@@ -167,7 +167,7 @@ fn with_stuck_sink(place: &Path, ports: (u16, u16), size: &str, stuck: &str) -> 
 }
 
 #[test]
-fn a_sink_that_leaves_a_channel_with_unsettled_records_is_refused_unless_they_are_given_up() {
+fn a_reload_that_removes_a_sink_with_unsettled_records_is_refused_without_forget() {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path();
     let (port, api) = (free_port(), free_port());
@@ -185,7 +185,7 @@ fn a_sink_that_leaves_a_channel_with_unsettled_records_is_refused_unless_they_ar
         });
     };
     settled("nowhere");
-    // Removed or renamed, it would never write them.
+    // A sink that is removed or renamed would never write its unsettled records.
     for removed in [String::new(), stuck("renamed")] {
         fs::write(place.join("millstream.yaml"), text("1GiB", &removed)).unwrap();
         let output = reload(api);
@@ -200,7 +200,7 @@ fn a_sink_that_leaves_a_channel_with_unsettled_records_is_refused_unless_they_ar
             "{errors}"
         );
     }
-    // The options of the channel change, too.
+    // This reload also changes the options of the channel.
     fs::write(place.join("millstream.yaml"), text("512MiB", "")).unwrap();
     let output = Command::new(env!("CARGO_BIN_EXE_millstream"))
         .args([
@@ -228,7 +228,7 @@ fn a_sink_that_leaves_a_channel_with_unsettled_records_is_refused_unless_they_ar
 }
 
 #[test]
-fn a_sink_with_a_wrong_address_is_mended_and_writes_what_waits_for_it() {
+fn a_reload_that_corrects_the_address_of_a_sink_delivers_its_backlog() {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path();
     let (port, api, wrong, right) = (free_port(), free_port(), free_port(), free_port());
@@ -251,7 +251,7 @@ fn a_sink_with_a_wrong_address_is_mended_and_writes_what_waits_for_it() {
     let output = reload(api);
     let page = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
     assert!(page.contains("to_kept   replaced\n"), "{page}");
-    // Those behind memory were refused to their sender by then, or come, too.
+    // The records of the sink without a channel either arrive as well, or their sender was notified that they were refused.
     wait_until("the records of the channel arrive", || {
         let page = get_here(there_api, "/metrics");
         let meter = "millstream_records_settled_total{component=\"nowhere\"} ";
@@ -266,7 +266,7 @@ fn a_sink_with_a_wrong_address_is_mended_and_writes_what_waits_for_it() {
 }
 
 #[test]
-fn a_flow_that_has_ended_does_not_stand_in_the_way_of_the_others() {
+fn a_pipeline_that_has_ended_does_not_prevent_a_reload_of_another() {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path();
     let (port, api) = (free_port(), free_port());
@@ -290,7 +290,7 @@ fn a_flow_that_has_ended_does_not_stand_in_the_way_of_the_others() {
     let page = String::from_utf8(output.stdout).unwrap();
     assert_eq!(output.status.code(), Some(0), "{page}");
     assert!(page.contains("gone     kept\n"), "{page}");
-    // Nothing can be sent to it any more.
+    // A node that has ended cannot get a new input.
     let revived = text(ones, "ones").replace("inputs: [over]", "inputs: [over, fleet]");
     fs::write(place.join("millstream.yaml"), revived).unwrap();
     let output = reload(api);
@@ -301,7 +301,7 @@ fn a_flow_that_has_ended_does_not_stand_in_the_way_of_the_others() {
 }
 
 #[test]
-fn a_page_of_a_browser_may_not_reload() {
+fn a_web_page_in_a_browser_may_not_reload() {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path();
     let (port, api) = (free_port(), free_port());

@@ -36,7 +36,7 @@ fn replay(node: &str, api: u16) -> (Option<i32>, String) {
     ])
 }
 
-/// How often each line of an output is there.
+/// The number of times that each line occurs in an output.
 fn lines(path: &Path) -> BTreeMap<String, usize> {
     let mut all = BTreeMap::new();
     for line in fs::read_to_string(path).unwrap_or_default().lines() {
@@ -45,7 +45,8 @@ fn lines(path: &Path) -> BTreeMap<String, usize> {
     all
 }
 
-/// Lines of logfmt in front of a processor that parses them `how`, in front of a disk channel or of a sink.
+/// A configuration that reads logfmt lines, parses them as the format `how`, and writes them to a file. If `is_durable` is true, a
+/// disk channel lies between the processor and the sink.
 fn config(place: &Path, api: u16, how: &str, is_durable: bool) -> String {
     let (channel, from) = match is_durable {
         true => (
@@ -81,7 +82,7 @@ fn records_that_a_processor_rejected_pass_it_after_it_was_mended() {
         wait_until("all are rejected", || {
             get_here(api, "/rejected").contains("\"records\":300")
         });
-        // While it is not mended, they are rejected again, as often as they are sent.
+        // As long as the processor is not repaired, it rejects the records again each time they are sent.
         let (code, text) = replay("read", api);
         assert_eq!(code, Some(0), "{text}");
         assert!(text.contains("300 records of read"), "{text}");
@@ -158,7 +159,7 @@ fn a_kill_in_the_middle_of_a_replay_loses_nothing() {
 }
 
 #[test]
-fn records_for_a_processor_that_a_restart_removed_are_rejected_by_the_sink_behind_it() {
+fn records_for_a_processor_that_a_restart_removed_are_rejected_by_the_sink_after_it() {
     let directory = tempfile::tempdir().unwrap();
     let (place, api) = (directory.path(), free_port());
     write_lines(place, 50);
@@ -203,7 +204,7 @@ fn records_for_a_processor_that_a_restart_removed_are_rejected_by_the_sink_behin
     assert_eq!(program.stop(), Some(0));
 }
 
-/// Bytes beyond those that the second channel holds.
+/// The bytes of input, which are more than the second channel can hold.
 const FILLER: usize = 24 << 20;
 
 #[test]
@@ -218,7 +219,7 @@ fn a_channel_that_meets_records_for_a_removed_processor_continues_when_a_reload_
         .open(place.join("in.log"))
         .unwrap();
     input.write_all(line.repeat(count).as_bytes()).unwrap();
-    // The file of the sink has no directory, so the second channel becomes full.
+    // The sink cannot write to a path below a file, so the second channel becomes full.
     let outputs = place.join("outputs");
     fs::write(&outputs, "no directory").unwrap();
     let config = |processor: &str, from: &str| {
@@ -267,7 +268,7 @@ fn a_channel_that_meets_records_for_a_removed_processor_continues_when_a_reload_
     assert_eq!(mended(), (count + 50, 50));
 }
 
-/// Answers each request with 400 or 200, and keeps the bodies that it took.
+/// Answers each request with 200 if `takes` is true, and otherwise with 400. Appends the accepted bodies to `into`.
 fn serve(listener: TcpListener, takes: Arc<AtomicBool>, into: Arc<std::sync::Mutex<String>>) {
     for stream in listener.incoming() {
         let (takes, into) = (takes.clone(), into.clone());
@@ -352,13 +353,13 @@ fn records_that_a_sink_rejected_are_sent_to_it_alone() {
         wait_until("nothing is left", || {
             get_here(api, "/rejected").ends_with("{\"nodes\":[]}")
         });
-        // A new line passes both, so nothing was held up or repeated.
+        // A new line reaches both outputs. Their counts show that nothing was blocked or repeated.
         let mut file = fs::File::options()
             .append(true)
             .open(place.join("in.log"))
             .unwrap();
         file.write_all(b"n=50 text=last\n").unwrap();
-        wait_until("both go on", || {
+        wait_until("both outputs have the new line", || {
             count() == 51 && lines(&place.join("out.log")).len() == 51
         });
         assert!(

@@ -1,4 +1,4 @@
-//! Live samples of records: what they show, what they hide, and that they never hold up the line.
+//! Live samples of records: what they show, what they hide, and that they never delay the pipeline.
 
 use std::{
     fs,
@@ -13,7 +13,7 @@ use serde_json::Value;
 use super::{get_here, send_three};
 use crate::program::{Program, free_port, wait_until};
 
-/// The lines of a sample.
+/// The sampled records in an answer, one per line.
 fn samples(answer: &str) -> Vec<Value> {
     let (_, body) = answer.split_once("\r\n\r\n").unwrap();
     let lines = body.lines().filter(|line| line.starts_with('{'));
@@ -59,7 +59,7 @@ fn every_kind_of_node_shows_its_records_without_hidden_fields() {
         .stdout(std::process::Stdio::piped())
         .spawn()
         .unwrap();
-    // Records that come before a tap is open are not shown.
+    // A tap does not show records that arrived before it was open, so send records until all taps have enough.
     while !asked.iter().all(std::thread::JoinHandle::is_finished) {
         send_three(port);
         std::thread::sleep(Duration::from_millis(100));
@@ -149,7 +149,7 @@ fn readers_that_stall_or_go_away_hold_nothing_up() {
         write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
         stream
     };
-    // The limit of taps is 32; these never read.
+    // At most 32 taps may be open. The readers of these 20 never read.
     let stalled: Vec<_> = (0..20).map(|_| open("/tap/load?rate=1000")).collect();
     let mut events = TcpStream::connect(("127.0.0.1", api)).unwrap();
     let request =

@@ -1,5 +1,5 @@
-//! Mistakes of new users: graphs that would lose records, processors, addresses, command lines of other programs. Each
-//! error names the next step, and that step works.
+//! Mistakes of new users: graphs that would lose records, processors in the wrong place, incomplete addresses, command
+//! lines of other programs. Each error names the next step, and that step works.
 
 use std::{fs, path::Path};
 
@@ -19,7 +19,7 @@ fn check(directory: &Path, text: &str) -> (i32, String) {
     (code(&checked), said)
 }
 
-/// Configurations that are refused with one error, and a part of its text.
+/// Asserts that each of these configurations is refused with exactly one error, which contains the given text.
 fn refused(cases: &[(&str, &str)]) {
     let directory = tempfile::tempdir().unwrap();
     for (text, part) in cases {
@@ -51,7 +51,7 @@ fn a_source_whose_records_no_node_takes_is_refused() {
     let on_purpose =
         "sources: { a: { type: stdin } }\nsinks: { out: { type: discard, inputs: [a] } }";
     assert_eq!(check(directory.path(), on_purpose).0, 0);
-    // A disk channel keeps records that no node reads: a warning.
+    // A disk channel keeps records that no node reads, so this is only a warning.
     let kept = "sources: { a: { type: stdin } }\nchannels: { c: { type: disk, inputs: [a] } }\nsinks: { out: { type: stdout, inputs: [a] } }";
     let (code, said) = check(directory.path(), kept);
     assert_eq!(code, 0, "{said}");
@@ -93,7 +93,7 @@ fn an_empty_configuration_is_refused_and_the_next_step_named() {
 }
 
 #[test]
-fn a_processor_among_sources_or_sinks_is_sent_to_its_section() {
+fn an_error_about_a_processor_among_sources_or_sinks_names_its_section() {
     let sources = "sources: { a: { type: stdin } }\n";
     let direct = |more: &str| {
         format!("{sources}{more}\nsinks: {{ out: {{ type: stdout, inputs: [a] }} }}\n")
@@ -230,7 +230,7 @@ fn a_command_line_of_another_program_is_answered_with_ours() {
             assert_eq!(code(&millstream(right)), 0, "{right:?}");
         }
     }
-    // The parser handles a plain misspelling.
+    // The command-line parser itself suggests the command for a simple misspelling.
     assert!(errors(&millstream(&["chekc"])).contains("'check'"));
 }
 

@@ -1,4 +1,4 @@
-//! The command line: exit codes, errors with their places, and examples that run unchanged.
+//! The command line: exit codes, errors with line and column, and examples that run unchanged.
 
 mod mistakes;
 mod pages;
@@ -112,7 +112,7 @@ fn a_warning_names_channels_that_exceed_their_file_system() {
         errors(&output)
     };
     assert!(!checked(["8MiB", "8MiB"]).contains("size_max"));
-    // No test machine has half of this; together the channels claim all of it.
+    // No test machine has a file system of this size.
     let said = checked(["8000TiB", "9000TiB"]);
     assert!(
         said.contains("one and two may take 17000TiB (size_max), and the file system of"),
@@ -175,7 +175,7 @@ fn an_unknown_option_is_refused_at_its_line_by_every_component() {
 }
 
 #[test]
-fn unusable_settings_are_reported_at_their_place() {
+fn unusable_settings_are_reported_with_their_line_and_column() {
     let directory = tempfile::tempdir().unwrap();
     let path = write(
         directory.path(),
@@ -288,7 +288,7 @@ sinks:
         }
         assert!(text.contains("\n8 errors; "), "{text}");
     }
-    // A value that only some of the sources set needs a default, or a filter for their tags.
+    // A value that only some of the sources set needs a default, or the tags of the other sources must be filtered out.
     let text = text
         .lines()
         .filter(|line| !["  a:", "  c:", "  e:", "  f:"].contains(&&line[..4.min(line.len())]));
@@ -394,7 +394,7 @@ fn progress_is_shown_on_a_terminal_and_not_in_a_pipe() {
     );
     let path = write(directory.path(), &text);
     let program = env!("CARGO_BIN_EXE_millstream");
-    // script(1) gives it a terminal.
+    // script(1) gives the program a terminal.
     let run = format!("{program} run --once {}", path.display());
     let shown = Command::new("script")
         .args(["-qec", &run, "/dev/null"])
@@ -427,7 +427,7 @@ fn the_error_names_a_data_dir_that_is_in_use() {
     let second = millstream(&["run", path.to_str().unwrap()]);
     assert_eq!(code(&second), 1);
     assert!(errors(&second).contains("belongs to another running Millstream"));
-    // SIGHUP reads the file again, SIGTERM drains.
+    // The first instance continues to work: SIGHUP reloads its configuration, and SIGTERM drains it.
     first.signal("HUP");
     wait_until("SIGHUP is logged", || {
         first.log().contains("reloaded: 2 kept")
@@ -446,7 +446,7 @@ fn every_address_is_logged_and_sigusr1_logs_the_status() {
     );
     let program = Program::start(directory.path(), &shape).listens(c);
     for port in ports {
-        let line = format!("listening at tcp://127.0.0.1:{port}");
+        let line = format!("listening on tcp://127.0.0.1:{port}");
         assert!(program.log().contains(&line), "{line}: {}", program.log());
     }
     program.signal("USR1");
@@ -565,9 +565,9 @@ fn every_example_is_printed_by_name() {
 fn every_example_runs_unchanged_and_drains() {
     for (name, text) in examples().into_iter().chain([of_readme()]) {
         let directory = tempfile::tempdir().unwrap();
-        // An example writes only to the directory in which it starts; its ports may be in use on this machine.
+        // An example writes only to its working directory. Its port may be in use on this machine, so replace it.
         let text = text.replace("24224", &free_port().to_string());
-        // Flume's port is among those that the kernel gives to outgoing connections.
+        // The kernel may also assign Flume's port to an outgoing connection.
         let text = text.replace("41414", &free_port().to_string());
         let path = write(
             directory.path(),
@@ -590,7 +590,7 @@ fn every_example_runs_unchanged_and_drains() {
             ended.is_some() || fs::read_to_string(&log).unwrap().contains("started ")
         });
         if ended.is_none() {
-            // It may have exited meanwhile.
+            // The program may have exited meanwhile.
             let _ = Command::new("kill")
                 .args(["-TERM", &child.id().to_string()])
                 .stderr(Stdio::null())

@@ -1,4 +1,4 @@
-//! The pages of `docs/` and the READMEs as `millstream components` shows them: their examples are correct and they are readable.
+//! The pages of `docs/` and the READMEs as `millstream components` shows them: their examples work and their text is readable.
 
 use std::{fs, path::Path, process::Command};
 
@@ -16,7 +16,7 @@ use crate::program::tree;
 
 const PAGES: [&str; 4] = ["config", "tags", "templates", "secrets"];
 
-/// The nodes that an excerpt of a configuration may name.
+/// The nodes that the excerpts of configurations refer to.
 const BASE: &str = "sources: { in: { type: tail, paths: [\"/var/log/in.log\"] } }\n\
     channels: { buffer: { type: disk, inputs: [in] } }\n\
     sinks: { rest: { type: discard, inputs: [buffer] } }\n";
@@ -25,7 +25,7 @@ fn page(name: &str) -> String {
     fs::read_to_string(tree().join(format!("docs/{name}.md"))).unwrap()
 }
 
-/// The cells of the table with this header, without quotes.
+/// The cells of the table with this header, by row.
 fn table(page: &str, header: &str) -> Vec<Vec<String>> {
     let (_, rest) = page.split_once(header).unwrap();
     let rows = rest
@@ -111,7 +111,7 @@ fn every_template_of_the_page_gives_the_result_beside_it() {
         renderer.render(shared, event, &mut out).unwrap();
         assert_eq!(String::from_utf8(out).unwrap(), result, "{template}");
     }
-    // And the templates within the text.
+    // The templates within the text are valid, too.
     let prose = page.split("```").step_by(2);
     let prose = prose
         .flat_map(str::lines)
@@ -170,11 +170,11 @@ fn the_pages_are_listed_and_shown() {
     );
 }
 
-/// The page on a terminal with this many columns.
+/// The output of a command on a terminal with this many columns.
 fn on_terminal(columns: usize, arguments: &str) -> String {
     let program = env!("CARGO_BIN_EXE_millstream");
     let command = format!("stty cols {columns}; {program} {arguments}");
-    // script(1) gives it a terminal.
+    // script(1) gives the program a terminal.
     let shown = Command::new("script")
         .args(["-qec", &command, "/dev/null"])
         .output()
@@ -192,7 +192,7 @@ fn no_line_of_a_page_is_longer_than_the_terminal() {
             assert!(page.lines().count() > 10, "{page}");
             for line in page.lines() {
                 let is_code = line.starts_with("    ");
-                // A longer word, such as a JSON record, cannot be wrapped.
+                // A long word, such as a JSON record, cannot be wrapped.
                 let has_long_word = line.split_whitespace().any(|word| word.len() > 50);
                 let length = line.chars().count();
                 assert!(

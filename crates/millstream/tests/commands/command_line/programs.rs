@@ -1,4 +1,4 @@
-//! Programs in VRL: from a file to a file, and errors at their places.
+//! Programs in VRL: a run from a file to a file, and errors with their line and column.
 
 use super::*;
 
@@ -36,7 +36,7 @@ fn lines_of_a_file_become_records_of_another_one_by_a_program_beside_the_configu
                  {\"n\":3,\"tenant\":\"b\",\"at\":\"2026-01-01 12:00:00\"}\n";
     fs::write(at("in.log"), lines).unwrap();
     let ran = millstream(&["run", "--once", config.to_str().unwrap()]);
-    // A record is in `rejected`.
+    // The exit code is 1 because a record was rejected.
     assert_eq!(code(&ran), 1, "{}", errors(&ran));
     assert_eq!(
         fs::read_to_string(at("out.json")).unwrap(),
@@ -50,7 +50,7 @@ fn lines_of_a_file_become_records_of_another_one_by_a_program_beside_the_configu
 }
 
 #[test]
-fn check_prints_errors_of_programs_at_their_places_and_warnings_of_the_compiler() {
+fn check_prints_errors_of_programs_with_line_and_column_and_warnings_of_the_compiler() {
     let directory = tempfile::tempdir().unwrap();
     let checked = |processor: &str| {
         let path = configuration(directory.path(), processor);

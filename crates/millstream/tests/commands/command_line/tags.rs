@@ -1,15 +1,15 @@
-//! Records whose tag a processor changes behind a disk channel.
+//! Records whose tag a processor changes after a disk channel.
 
 use std::io::Write;
 
 use super::*;
 
 #[test]
-fn records_with_a_new_tag_pass_the_tags_of_their_processor() {
+fn a_processor_with_a_tag_filter_passes_on_records_whose_tag_it_changed() {
     const RECORDS: usize = 5000;
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path().display();
-    // The processor takes `a.*` from the channel, and what leaves it is `b.x`.
+    // The processor takes records with the tag `a.*` from the channel and changes their tag to `b.x`.
     let text = format!(
         "data_dir: {place}/data\napi: {{ listen: [] }}\n\
          sources:\n  in: {{ type: stdin, tag: a.x }}\n\

@@ -1,4 +1,4 @@
-//! A real carbon, the receiver of Graphite.
+//! Sends metrics to a real carbon, the receiver of Graphite.
 
 use std::{
     collections::BTreeMap,
@@ -13,7 +13,7 @@ use serde_json::Value;
 use super::{get, installed, send};
 use crate::program::{Program, free_port, tree, wait_until};
 
-/// A running carbon-cache, which writes at once. Killed when dropped.
+/// A running carbon-cache, which writes its files immediately. Killed when dropped.
 struct Carbon {
     child: Child,
     storage: PathBuf,
@@ -56,7 +56,7 @@ impl Carbon {
         carbon
     }
 
-    /// The last number of each path.
+    /// The last value of each path.
     fn last(&self) -> BTreeMap<String, f64> {
         let output = Command::new(installed("carbon/venv/bin/python"))
             .arg(installed("carbon/last.py"))
@@ -80,7 +80,7 @@ impl Drop for Carbon {
     }
 }
 
-/// The paths that the dashboard asks for, with all nodes chosen.
+/// The paths that the dashboard asks for when all nodes are selected.
 fn patterns() -> Vec<String> {
     let text = fs::read_to_string(tree().join("deploy/grafana-graphite.json")).unwrap();
     let dashboard: Value = serde_json::from_str(&text).unwrap();
@@ -101,7 +101,7 @@ fn patterns() -> Vec<String> {
     all
 }
 
-/// Whether a path matches a pattern of Graphite: `*` and `{a,b}` are one part.
+/// Whether a path matches a pattern of Graphite. `*` and `{a,b}` match exactly one part of the path.
 fn matches(pattern: &str, path: &str) -> bool {
     let (pattern, path): (Vec<_>, Vec<_>) =
         (pattern.split('.').collect(), path.split('.').collect());
@@ -154,7 +154,7 @@ fn carbon_holds_the_sums_before_and_after_it_was_away() {
     assert_eq!(last["fleet.one.node.kept.node_state.running"], 1.0);
     assert!(last["fleet.one.instance.process_resident_memory_bytes"] > 1e6);
 
-    // Without the server everything else works, and each report is one line of the log at most.
+    // Without carbon everything else works, and each failed report adds at most one line to the log.
     drop(carbon);
     send(port, 1000);
     wait_until("the records arrive without carbon", || {
@@ -167,7 +167,7 @@ fn carbon_holds_the_sums_before_and_after_it_was_away() {
     assert!(get(api, "/health", "*/*").contains("\"healthy\":true"));
     let carbon = Carbon::start(&place.join("carbon"), line);
     wait_until("carbon has the new sums", || holds(&carbon, 3000.0));
-    // The last report comes with the end of the process.
+    // The process sends its last report before it exits.
     send(port, 7);
     wait_until("the last records arrive", || {
         get(api, "/metrics", "*/*")

@@ -1,5 +1,5 @@
-//! Monitoring with the real programs: Prometheus scrapes and its alerts fire, carbon receives, and the dashboards in `deploy` show what
-//! is there. `make deps` installs both into `target/clients`.
+//! Monitoring with the real programs: Prometheus scrapes and its alerts fire, carbon receives, and the dashboards in `deploy` ask for
+//! metrics that exist. `make deps` installs Prometheus and carbon into `target/clients`.
 
 mod carbon;
 mod prometheus;
@@ -23,10 +23,10 @@ fn installed(path: &str) -> PathBuf {
     path
 }
 
-/// The body of the answer to a GET with this header.
+/// The body of the answer to a GET with this `Accept` header.
 fn get(port: u16, path: &str, accept: &str) -> String {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
-    // With HTTP/1.0 the answer has no chunks.
+    // With HTTP/1.0 the answer is not chunked.
     let request = format!("GET {path} HTTP/1.0\r\nHost: localhost\r\nAccept: {accept}\r\n\r\n");
     stream.write_all(request.as_bytes()).unwrap();
     let mut answer = String::new();
@@ -35,7 +35,7 @@ fn get(port: u16, path: &str, accept: &str) -> String {
     body.to_owned()
 }
 
-/// Sends this many records of the forward protocol, one a message.
+/// Sends this many records with the forward protocol, each in a message.
 fn send(port: u16, records: usize) {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
     for _ in 0..records {

@@ -1,4 +1,4 @@
-//! A real Prometheus.
+//! A real Prometheus scrapes the metrics.
 
 use std::{
     collections::BTreeSet,
@@ -23,7 +23,8 @@ struct Prometheus {
 }
 
 impl Prometheus {
-    /// Scrapes the interface at `api` each second, with the alert rules of `deploy`, which fire after a second here.
+    /// Starts a Prometheus that scrapes the interface on port `api` every second. It has the alert rules of `deploy`, changed so that
+    /// they fire after a second.
     fn start(place: &Path, api: u16) -> Self {
         let port = free_port();
         let rules = fs::read_to_string(tree().join("deploy/prometheus-alerts.yaml")).unwrap();
@@ -69,7 +70,7 @@ impl Prometheus {
         answer["data"]["result"].as_array().unwrap().clone()
     }
 
-    /// The only number of an expression.
+    /// The value of the first series of an expression; `None` if it has no series.
     fn number(&self, expression: &str) -> Option<f64> {
         let series = self.query(expression);
         series.first()?["value"][1].as_str()?.parse().ok()
@@ -95,7 +96,7 @@ impl Drop for Prometheus {
     }
 }
 
-/// Runs `promtool`; panics with what it says unless it is satisfied.
+/// Runs `promtool`; panics with its output if it fails.
 fn promtool(arguments: &[&str], input: &str) {
     let mut child = Command::new(installed("prometheus/usr/bin/promtool"))
         .args(arguments)
@@ -115,7 +116,7 @@ fn promtool(arguments: &[&str], input: &str) {
     assert!(output.status.success(), "{arguments:?}: {text}");
 }
 
-/// The expressions of the dashboard as Grafana sends them with all instances and nodes chosen.
+/// The panels of the dashboard, and their expressions as Grafana sends them when all instances and nodes are selected.
 fn expressions() -> Vec<(String, String)> {
     let text = fs::read_to_string(tree().join("deploy/grafana-prometheus.json")).unwrap();
     let dashboard: Value = serde_json::from_str(&text).unwrap();
@@ -134,7 +135,7 @@ fn expressions() -> Vec<(String, String)> {
     all
 }
 
-/// Parts of the expressions that have no series while all is well, or without the nodes that have such meters.
+/// An expression that contains one of these may have no series, because no fault has occurred or no node has this meter.
 const MAY_BE_EMPTY: [&str; 6] = [
     "records_filtered",
     "records_dropped",
@@ -178,7 +179,7 @@ fn prometheus_holds_the_sums_its_alerts_follow_a_fault_and_the_dashboard_shows_a
     wait_until("the copy is there", || {
         sums("copy", "records_settled") == Some(RECORDS as f64)
     });
-    // Its destination refuses connections.
+    // The destination of the sink `next` refuses connections.
     wait_until("the alerts fire", || {
         let firing = prometheus.firing();
         firing.contains("MillstreamNodeRetrying") && firing.contains("MillstreamUnhealthy")
@@ -221,7 +222,7 @@ fn prometheus_holds_the_sums_its_alerts_follow_a_fault_and_the_dashboard_shows_a
 fn promtool_accepts_the_rules_and_both_formats_of_the_page() {
     let rules = tree().join("deploy/prometheus-alerts.yaml");
     promtool(&["check", "rules", rules.to_str().unwrap()], "");
-    // Each of them fires for its fault, and none for a healthy instance.
+    // Each alert fires for its fault, and no alert fires for a healthy instance.
     let directory = tempfile::tempdir().unwrap();
     fs::copy(&rules, directory.path().join("prometheus-alerts.yaml")).unwrap();
     let tests = directory.path().join("alerts.yaml");

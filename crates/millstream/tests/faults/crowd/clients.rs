@@ -1,4 +1,4 @@
-//! Clients that wait for their answers: just enough of Flume's RPC, RELP and HTTP to send a record.
+//! Clients that send a record and wait for the answer, with just enough of Flume's RPC, RELP and HTTP for that.
 
 use std::{
     io::{Read, Write},
@@ -11,13 +11,13 @@ pub struct Client {
     pub delivered: u32,
 }
 
-/// An Avro string: its length, doubled, and its bytes.
+/// Appends an Avro string: its length, encoded as twice its value, and its bytes.
 fn avro(out: &mut Vec<u8>, text: &[u8]) {
     out.push(u8::try_from(text.len() * 2).unwrap());
     out.extend_from_slice(text);
 }
 
-/// Makes a Flume call and reads its answer. The first call includes the handshake.
+/// Makes a Flume call and reads its answer. The first call, which has no body, includes the handshake.
 pub fn call(client: &mut Client, name: &[u8], body: Option<&[u8]>) {
     let flume = 0x86aa_dae2_c454_74c0_fe93_ffd0_f235_0a65_u128.to_be_bytes();
     let mut call = Vec::new();

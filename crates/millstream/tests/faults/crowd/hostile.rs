@@ -1,5 +1,5 @@
-//! Hostile peers beside honest senders: whatever they announce, hold back or never read, the honest ones are
-//! served, lose nothing, and memory stays bounded.
+//! Hostile peers announce large messages, hold back the rest of a message, or never read their answers. Meanwhile honest
+//! senders are served and lose nothing, and memory stays bounded.
 
 use std::{
     collections::BTreeSet,
@@ -24,7 +24,7 @@ use crate::program::{PATIENCE, Program, free_port, wait_until};
 
 /// Memory that the process may use beyond `memory_max` (docs/security.md).
 const OVERHEAD_BYTES: u64 = 128 << 20;
-/// The same for each idle connection.
+/// Memory that the process may use in addition for each idle connection.
 const OVERHEAD_BYTES_EACH: u64 = 16 << 10;
 const MEMORY_MAX: u64 = 64 << 20;
 
@@ -36,7 +36,7 @@ fn most_memory(program: &Program) -> u64 {
     kib.parse::<u64>().unwrap() << 10
 }
 
-/// A configuration of sources, each with type, scheme, port and options, in front of one file.
+/// A configuration with these sources, each given by its type, scheme, port and options, and with one file sink.
 fn config(directory: &Path, api: u16, sources: &[(&str, &str, u16, &str)]) -> String {
     let place = directory.display();
     let mut config = format!(
@@ -75,7 +75,7 @@ fn client(port: u16) -> Client {
     }
 }
 
-/// Whether the peer closes the connection, whatever it sends until then.
+/// Reads until the peer closes the connection. Returns false if it does not close it before the read timeout.
 fn is_closed(stream: &mut TcpStream) -> bool {
     let mut bytes = [0; 4096];
     loop {
@@ -107,7 +107,7 @@ fn announced_payloads_take_no_memory_from_honest_senders() {
         .map(|number| {
             let mut stream = connect(forward);
             stream.write_all(ANNOUNCEMENT).unwrap();
-            // Some send the first bytes of their payload.
+            // All but the first of them also send some bytes of the payload.
             stream.write_all(&[0x92].repeat(number * 200)).unwrap();
             stream
         })
@@ -138,7 +138,7 @@ fn large_bodies_that_do_not_fit_into_memory_together_all_arrive() {
             let mut stream = connect(port);
             stream.set_read_timeout(Some(PATIENCE)).unwrap();
             stream.write_all(head.as_bytes()).unwrap();
-            // Slow enough that all bodies are incomplete at the same time.
+            // Send slowly enough that all bodies are incomplete at the same time.
             for piece in body.chunks(1 << 20) {
                 stream.write_all(piece).unwrap();
                 sleep(Duration::from_millis(10));
@@ -281,7 +281,7 @@ fn connections_of_peers_that_never_read_their_answers_are_closed() {
             .set_write_timeout(Some(Duration::from_secs(40)))
             .unwrap();
         let many = bytes.repeat(1000);
-        // Its answers fill every buffer on the path; then it is closed, and writing fails.
+        // The unread answers fill every buffer on the path. Then the program closes the connection, and writing fails.
         let mut refused = None;
         for _ in 0..100_000 {
             if let Err(error) = stream.write_all(&many) {
@@ -289,7 +289,7 @@ fn connections_of_peers_that_never_read_their_answers_are_closed() {
                 break;
             }
         }
-        let refused = refused.expect("it is not closed");
+        let refused = refused.expect("the program does not close the connection");
         assert!(
             !matches!(
                 refused,
@@ -301,7 +301,7 @@ fn connections_of_peers_that_never_read_their_answers_are_closed() {
     assert_eq!(program.stop(), Some(0));
 }
 
-/// Four hundred megabytes of spaces in a few hundred kilobytes, as a chunk and as a request.
+/// Compression bombs: 400 MiB of spaces, compressed to a few hundred kilobytes, as a chunk and as a request.
 fn bombs() -> (Vec<u8>, Vec<u8>) {
     let mut bomb = Vec::new();
     compress(Codec::Gzip, &vec![b' '; 400 << 20], &mut bomb).unwrap();
@@ -315,7 +315,7 @@ fn bombs() -> (Vec<u8>, Vec<u8>) {
     (frame, [head.into_bytes(), bomb].concat())
 }
 
-/// Sends incomplete frames and requests of a few hundred kilobytes, and leaves them until they are closed.
+/// Sends incomplete frames or requests of a few hundred kilobytes, and adds single bytes until the program closes the connections.
 fn send_halves(port: u16, head: &[u8], busy: &AtomicBool) {
     while busy.load(Ordering::Relaxed) {
         let mut all: Vec<TcpStream> = (0..50).map(|_| connect(port)).collect();
@@ -339,12 +339,12 @@ fn send_bombs(port: u16, bomb: &[u8], busy: &AtomicBool) {
         let mut stream = connect(port);
         let _ = stream.write_all(bomb);
         let _ = stream.read(&mut [0; 100]);
-        // Without a pause, bombs would only measure CPU time: they cost as much as records of their size.
+        // Without a pause, the bombs would use up the CPU time, because decompressing them costs as much as records of their size.
         sleep(Duration::from_millis(500));
     }
 }
 
-/// Deliveries of each honest sender: a few in `make test`, many in `make storm`.
+/// The number of deliveries of each honest sender: few in `make test`, many in `make storm`.
 fn deliveries() -> usize {
     match is_storm() {
         true => 3000,
@@ -388,7 +388,7 @@ fn send_events(port: u16, numbers: Range<usize>) {
     }
 }
 
-/// Delivers with every protocol; returns the time that each took.
+/// Delivers with all protocols at the same time. Returns the time that each took.
 fn send_all(ports: [u16; 4], numbers: &Range<usize>) -> [Duration; 4] {
     let all = [send_chunks, send_requests, send_relp, send_events];
     scope(|scope| {
@@ -406,7 +406,7 @@ fn send_all(ports: [u16; 4], numbers: &Range<usize>) -> [Duration; 4] {
     })
 }
 
-/// Stops the hostile peers, also when a sender fails.
+/// Stops the hostile peers when dropped, so also if a sender panics.
 struct Calm<'b>(&'b AtomicBool);
 
 impl Drop for Calm<'_> {
@@ -415,7 +415,7 @@ impl Drop for Calm<'_> {
     }
 }
 
-/// How many of the numbered texts the output holds.
+/// The number of different numbered texts in the output.
 fn numbered(written: &str, what: &str) -> usize {
     let all = written.lines().filter_map(|line| {
         let rest = line.split_once(what)?.1;
@@ -450,7 +450,7 @@ fn honest_senders_lose_nothing_and_memory_is_bounded_beside_hostile_peers_of_eve
         program = program.listens(port);
     }
     let numbers = 0..deliveries();
-    // Prints the rates for a reader; other load on the machine changes them.
+    // `make storm` also measures the time without hostile peers, but only prints it: it depends on other load on the machine.
     let later = numbers.end..2 * numbers.end;
     let alone = is_storm().then(|| send_all(ports, &later));
     let silent: Vec<TcpStream> = (0..SILENT)

@@ -1,5 +1,5 @@
 //! Ten thousand connections that send nothing, one byte per second, or garbage: memory stays bounded and real senders
-//! are served. With a handshake, the crowd is disconnected at the deadline.
+//! are served. If the source requires a handshake, these connections are closed at its deadline.
 
 mod clients;
 mod hostile;
@@ -24,7 +24,7 @@ use rustix::process::{Resource, getrlimit, setrlimit};
 const CROWD: usize = 10_000;
 /// Memory per idle connection: its task, its socket's share in this process, its slot in the runtime.
 const CONNECTION_BYTES_MAX: u64 = 16 << 10;
-/// The same with hyper's state and buffers.
+/// Memory per idle HTTP connection, which also has hyper's state and buffers.
 const HTTP_CONNECTION_BYTES_MAX: u64 = 32 << 10;
 const KEY: &str = "open sesame";
 
@@ -101,7 +101,7 @@ const BEGINNING: &[u8] = b"\x93\xa1t\xdb\x00\xff\xff\xff";
 /// Bytes that no forward receiver understands.
 const GARBAGE: &[u8] = b"GET /index.html HTTP/1.1\r\nHost: localhost\r\n\r\n";
 
-/// The crowd's traffic in its n-th second.
+/// Sends the crowd's traffic of one second: half of the peers send nothing, a quarter one byte of `beginning`, a quarter `garbage`.
 fn pester(crowd: &mut [TcpStream], second: usize, beginning: &[u8], garbage: &[u8]) {
     for (number, stream) in crowd.iter_mut().enumerate() {
         // A closed connection cannot be written to, which is fine.
@@ -267,7 +267,7 @@ fn ten_thousand_idle_slow_or_babbling_syslog_peers_cost_little_and_others_are_se
         source: "syslog",
         scheme: "tcp",
         beginning: b"<13>",
-        // Every line is a message to this source, so this has no newline.
+        // This source takes every line as a message, so the garbage has no newline.
         garbage: b"\x16\x03\x01\x02\x00 nonsense",
         greet: |_| (),
         deliver: |client, place| {
@@ -360,7 +360,7 @@ fn a_crowd_that_does_not_finish_the_tls_handshake_is_closed_at_the_deadline() {
     let grown = memory(&program).saturating_sub(before);
     let most = CROWD as u64 * CONNECTION_BYTES_MAX;
     assert!(grown < most, "{grown} bytes for {CROWD} connections");
-    // The sockets of the real senders, and the process's other files.
+    // Only the sockets of the real senders and the other files of the process remain open.
     wait_until("the crowd is closed", || open_files(&program) < 100);
     deliver(&mut early, "last");
     assert_eq!(program.stop(), Some(0));

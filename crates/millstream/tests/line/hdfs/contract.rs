@@ -1,4 +1,4 @@
-//! The contract of sinks, with a cluster in which the check finds what has arrived.
+//! Runs the contract test of sinks, which every sink must pass, against a real cluster.
 
 use std::{fs, sync::Mutex};
 
@@ -38,7 +38,7 @@ fn the_sink_keeps_the_contract_of_sinks() {
         let text: String = texts.collect();
         text.lines().map(str::to_owned).collect()
     };
-    // A record without the field that `format: raw` writes.
+    // A record without the field that `format: raw` writes: the sink must reject it.
     let misfit = Batch {
         encoding: Encoding::Packed,
         body: vec![0x92, 0x00, 0x80].into(),

@@ -47,12 +47,12 @@ fn a_full_disk_at_the_data_node_loses_and_duplicates_nothing() {
     let sink = quick(&cluster, "format: avro_event");
     let program = start(directory, &config(directory, &forward(port), &sink)).listens(port);
     let generator = Generator::start(&generate(directory, port, "600000", "100000"));
-    // The channel is on another disk: it accepts everything meanwhile.
+    // The channel is on another disk, so it accepts all records while the sink cannot write.
     generator.finish();
     wait_until("no block fits on the data node", || {
         log(directory).contains("could only be written to 0 of the 1 minReplication nodes")
     });
-    // It stays full while the sink retries.
+    // The disk stays full for a while, and the sink retries.
     sleep(Duration::from_secs(5));
     small.grow("1g");
     assert_eq!(program.stop(), Some(0), "{}", log(directory));
@@ -84,7 +84,7 @@ fn a_file_with_the_name_of_an_output_stays_and_the_output_is_published_when_it_i
         first = published();
         first.is_some()
     });
-    // Names count the positions of the channel, so the name of the next file is known.
+    // The names contain positions of the channel, so the name of the next file is predictable.
     let first = first.unwrap();
     let next = first.replace("-0000000001-", "-0000000002-");
     let other = directory.join("other");

@@ -1,5 +1,5 @@
-//! The sink `hdfs` with a real name node and a real data node: `hdfs dfs` and Avro's reader read its files, and they
-//! stay exact while Millstream, the name node and the data node are killed, stopped and restarted.
+//! The sink `hdfs` with a real name node and a real data node. `hdfs dfs` and Avro's reader read its files, which contain every
+//! record exactly once even if Millstream, the name node and the data node are killed, stopped and restarted.
 //!
 //! `STORM=full` (`make storm`) runs more kills, for longer.
 
@@ -29,7 +29,7 @@ fn start(directory: &Path, config: &str) -> Program {
     Program::start_with(directory, config, &DRAIN)
 }
 
-/// A receiver with a disk channel and this sink behind it.
+/// The configuration of a receiver with a disk channel and this sink.
 fn config(directory: &Path, listen: &str, sink: &str) -> String {
     let place = directory.display();
     format!(
@@ -45,7 +45,7 @@ fn forward(port: u16) -> String {
     format!("{{ type: forward, listen: \"tcp://127.0.0.1:{port}\" }}")
 }
 
-/// Publishes files every second and has a short timeout.
+/// The options of a sink that publishes files every second and has a short timeout.
 fn quick(cluster: &Tools, more: &str) -> String {
     rotated(cluster, "interval: 1s, idle: 1s", more)
 }
@@ -60,7 +60,7 @@ fn rotated(cluster: &Tools, rotate: &str, more: &str) -> String {
 
 const AVRO: &str = "format: avro_event, compression: snappy";
 
-/// Accounts for the bodies of all Avro files in the cluster.
+/// Runs the verifier on the bodies of all Avro files in the cluster, and asserts that every file is published.
 fn verify_avro(cluster: &Tools, directory: &Path) {
     let (fetched, bodies) = (directory.join("fetched"), directory.join("bodies"));
     cluster.fetch("/logs", &fetched);
@@ -170,8 +170,8 @@ fn files_below(directory: &Path) -> Vec<std::path::PathBuf> {
     files
 }
 
-/// One more run with the same channel and sink and with inputs that have ended, which publishes everything that the channel
-/// holds. A stop leaves records in the channel.
+/// Runs the program once more with the same channel and sink and with an input that has ended, so that it publishes everything
+/// that the channel holds. This is necessary because a stop leaves records in the channel.
 fn publish_all(directory: &Path, sink: &str, environment: &[(&str, &Path)]) {
     let config = config(directory, "{ type: stdin }", sink);
     let last = Program::start_where(directory, &config, &["--once"], environment);
@@ -198,10 +198,10 @@ fn nothing_is_lost_or_duplicated_when_millstream_and_the_cluster_are_killed() {
     let generator = Generator::start(&generate(directory, port, &records, "10000"));
     let mut restarted = 0;
     for kill in 0..kills {
-        // Long enough to kill some while they publish: recovering and publishing takes more than a second.
+        // With these pauses, some kills hit a program that is publishing: recovering and publishing takes more than a second.
         sleep(Duration::from_millis(random.below(4000)));
         victim.kill();
-        // The servers go down while Millstream is up, while it is down, and one after the other.
+        // The name node and the data node are killed in turn. Millstream starts while the server is still down, or while it starts, too.
         if restarted * kills < (kill + 1) * restarts {
             restarted += 1;
             let server = match restarted % 2 {
@@ -240,7 +240,7 @@ fn a_data_node_that_is_stopped_causes_no_loss_and_no_duplicates() {
     let generator = Generator::start(&generate(directory, port, "200000", "20000"));
     sleep(Duration::from_secs(3));
     cluster.data_node.signal("STOP");
-    // Longer than the request timeout.
+    // The stop is longer than the request timeout.
     sleep(Duration::from_secs(8));
     cluster.data_node.signal("CONT");
     generator.finish();
@@ -264,7 +264,7 @@ fn a_zombie_publishes_nothing_that_its_successor_has_published() {
     let zombie = start(directory, &config(directory, &forward(port), &sink)).listens(port);
     let generator = Generator::start(&generate(directory, port, "300000", "100000"));
     generator.finish();
-    // It has open outputs and records without a manifest, or it is about to publish.
+    // At this random moment the program has open outputs and records without a manifest, or it is about to publish.
     sleep(Duration::from_millis(Random::new().below(2500)));
     zombie.signal("STOP");
     let before = cluster.files("/logs");
@@ -280,9 +280,11 @@ fn a_zombie_publishes_nothing_that_its_successor_has_published() {
     assert!(after.len() > before.len(), "the heir has published nothing");
     zombie.signal("CONT");
     sleep(Duration::from_secs(5));
-    // It reports that it is fenced, or finds its successor's manifest at the start of its next run.
+    // The exit code is not checked: the zombie reports that it is fenced only if it publishes in this run. Otherwise it would find
+    // the manifest of its successor at its next start.
     zombie.stop();
-    // The next start drops the outputs that it opened after its successor had looked for them.
+    // The zombie may have opened outputs after its successor had searched for abandoned ones. The next start of the successor
+    // removes them.
     publish_all(&heir, &sink, &[]);
     println!("{}\nthe heir:\n{}", log(directory), log(&heir));
     verify_avro(&cluster, directory);
@@ -300,7 +302,7 @@ fn a_freeze_of_the_cluster_as_in_flumes_benchmark_loses_and_duplicates_nothing()
     let program = start(directory, &config(directory, &listen, &sink)).listens(port);
     let records = (freeze * 20_000 / 2 + 100_000).to_string();
     let address = format!("tcp://127.0.0.1:{port}");
-    // 20,000 records per second, as in Flume's run.
+    // 20,000 records per second, as in the same benchmark with Flume.
     let mut generator = Command::new(millbench())
         .args(["generate", "--syslog", &address, "--records", &records])
         .args(["--rate", "20000", "--size", "270"])
@@ -318,7 +320,7 @@ fn a_freeze_of_the_cluster_as_in_flumes_benchmark_loses_and_duplicates_nothing()
         generator.try_wait().unwrap().is_some()
     });
     assert!(generator.wait().unwrap().success());
-    // The generator has seen its connection closed: the source read everything.
+    // The generator waits until the source has closed the connection, so the source has read everything.
     assert_eq!(program.stop(), Some(0), "{}", log(directory));
     publish_all(directory, &sink, &[]);
     let (fetched, bodies) = (directory.join("fetched"), directory.join("bodies"));

@@ -1,5 +1,5 @@
-//! A name service with two name nodes, configured through `hadoop_conf`: Millstream keeps writing whichever way one of them
-//! hands over to the other, and starts in whichever state the first one is.
+//! A name service with two name nodes, configured through `hadoop_conf`. Millstream continues to write however one name node
+//! replaces the other, and it starts in every state of the first one.
 
 use std::{path::Path, thread::sleep, time::Duration};
 
@@ -15,17 +15,17 @@ use crate::program::{
 /// How the active name node stops being active.
 #[derive(Clone, Copy, Debug)]
 enum Way {
-    /// It becomes a standby.
+    /// It becomes the standby.
     HandedOver,
     /// SIGKILL: connections are refused.
     Killed,
-    /// SIGSTOP: connections are accepted and never answered. When it wakes up it still believes that it is active.
+    /// SIGSTOP: connections are accepted and never answered. When the name node wakes up, it still believes that it is active.
     Frozen,
 }
 
 const WAYS: [Way; 3] = [Way::HandedOver, Way::Killed, Way::Frozen];
 
-/// A Millstream that writes to a name service, and its endless load.
+/// A Millstream that writes to a name service, and a generator that never ends.
 struct Rig<'a> {
     directory: &'a Path,
     cluster: Ha,
@@ -39,7 +39,7 @@ impl<'a> Rig<'a> {
     fn start(directory: &'a Path) -> Self {
         let cluster = Ha::start(&directory.join("cluster"));
         let more = format!("{AVRO}, hadoop_conf: {}", cluster.conf().display());
-        // Small files, so that a name node often ends while one is published.
+        // Small files, so that a name node often fails while a file is being published.
         let sink = rotated(&cluster, "interval: 1s, idle: 1s, records: 1000", &more);
         let port = free_port();
         let config = config(directory, &forward(port), &sink);
@@ -62,7 +62,8 @@ impl<'a> Rig<'a> {
         wait_until("files are published", || published() > before);
     }
 
-    /// Makes the other name node active; meanwhile Millstream may be killed and started.
+    /// Takes down the active name node, makes the other one active, and waits until Millstream publishes files again. If `kill` is
+    /// true, Millstream is killed before the name node goes down and restarted afterwards.
     fn fail_over(&mut self, active: usize, way: Way, kill: bool, random: &mut Random) {
         let other = 1 - active;
         if kill {
@@ -89,7 +90,7 @@ impl<'a> Rig<'a> {
         }
     }
 
-    /// Publishes the rest, and accounts for everything.
+    /// Publishes the remaining records, and runs the verifier on all records.
     fn verify(mut self) {
         self.generator.conclude();
         self.victim.kill();
@@ -143,7 +144,7 @@ fn millstream_starts_in_any_state_of_the_first_name_node() {
 }
 
 #[test]
-fn a_name_node_that_wrongly_believes_to_be_active_misleads_no_writer() {
+fn a_name_node_that_wrongly_believes_it_is_active_misleads_no_writer() {
     let directory = tempfile::tempdir().unwrap();
     let mut rig = Rig::start(directory.path());
     rig.wait_published();
@@ -152,7 +153,8 @@ fn a_name_node_that_wrongly_believes_to_be_active_misleads_no_writer() {
     rig.wait_published();
     rig.victim.kill();
     rig.cluster.name_nodes[1].signal("STOP");
-    // It still believes that it is active, and knows nothing of the files published since. Millstream asks it first.
+    // The first name node still believes that it is active, and does not know the files that were published after it was stopped.
+    // Millstream connects to it first.
     rig.cluster.name_nodes[0].signal("CONT");
     rig.victim.restart();
     wait_until("the journal has refused its write", || {

@@ -33,7 +33,7 @@ fn a_broker_that_is_cut_off_or_stopped_loses_and_duplicates_nothing() {
     let program = Program::start(place, &config).listens(port);
     let generator = Generator::start(&generate(place, port, "400000", "10000"));
     cut_now_and_then(&network, broker.server());
-    // And without a cut: longer than the transaction timeout.
+    // Then the network is intact, but the broker is stopped for longer than the transaction timeout.
     broker.server().signal("STOP");
     sleep(Duration::from_secs(12));
     broker.server().signal("CONT");
@@ -56,7 +56,7 @@ fn a_full_disk_at_the_broker_loses_and_duplicates_nothing() {
     let generator = Generator::start(&generate(place, port, "600000", "100000"));
     // A broker whose only disk is full exits.
     wait_until("the broker exits", || broker.server().has_ended());
-    // The channel is on another disk: it accepts everything meanwhile.
+    // The channel is on another disk, so it accepts all records while the broker is down.
     generator.finish();
     small.grow("1g");
     broker.server().kill();

@@ -9,7 +9,7 @@ use millstream_testkit::{
 
 use crate::program::{self, Program, free_port, wait_until};
 
-/// Runs a file of lines through these sinks, to its end.
+/// Runs a file of lines through these sinks, and returns the log.
 fn run_once(directory: &Path, lines: &str, sinks: &str) -> String {
     fs::write(directory.join("in.log"), lines).unwrap();
     let place = directory.display();
@@ -64,7 +64,7 @@ fn every_format_and_compression_is_read_by_kcat_and_java() {
     assert_eq!(&parts[..2], ["here", "tag=web.a,n=1"]);
     let record: serde_json::Value = serde_json::from_str(parts[3]).unwrap();
     assert_eq!(record["message"], "one");
-    // The record's timestamp, to the millisecond.
+    // Kafka's timestamp is the record's time, to the millisecond.
     let time = record["time"].as_str().unwrap();
     let time: jiff::Timestamp = time.parse().unwrap();
     assert_eq!(time.as_millisecond().to_string(), parts[2]);
@@ -95,7 +95,7 @@ fn every_format_and_compression_is_read_by_kcat_and_java() {
             r#""optional":false,"name":"t.schemas"},"payload":{"message":"one"}}"#,
         )
     );
-    // Kafka's names have no slashes: each becomes another character, and no record is lost.
+    // Names of Kafka topics cannot contain a slash, so the records of the sink `refused` are rejected.
     let rejected = fs::read(directory.path().join("data/rejected/refused.msgpack")).unwrap();
     let rejected = String::from_utf8_lossy(&rejected).into_owned();
     assert!(
@@ -115,8 +115,8 @@ fn forward(port: u16, tag: &str, seconds: u64, record: rmpv::Value) {
     assert_eq!(ack["ack"], format!("{tag} {seconds}").into());
 }
 
-/// Records that kafka-connect-fluentd accepts, and records that stop it: a bad topic name, an integer without a Connect type, an
-/// array of mixed types, one without a type.
+/// Sends records that kafka-connect-fluentd accepts, and records that stop it: a bad topic name, an integer that no Connect type
+/// can hold, an array of mixed types, and an empty array, whose type is unknown.
 fn send_good_and_bad(port: u16) {
     let map = |fields: Vec<(&str, rmpv::Value)>| {
         rmpv::Value::Map(fields.into_iter().map(|(k, v)| (k.into(), v)).collect())
@@ -195,7 +195,7 @@ fn records_that_stop_kafka_connect_fluentd_are_rejected_and_the_others_arrive_as
     }
 }
 
-/// The content of a topic, once it has some.
+/// The contents of a topic; empty if the topic does not exist yet.
 fn text_of(broker: &Broker, topic: &str) -> String {
     let listed = Command::new("kcat")
         .args(["-L", "-q", "-b", &broker.address()])
@@ -294,7 +294,7 @@ fn tls_and_sasl_admit_only_authorised_clients() {
     let config = read("millstream.yaml").replace(password, "guessed");
     fs::remove_dir_all(directory.path().join("data")).unwrap();
     fs::remove_file(directory.path().join("log")).unwrap();
-    // A cluster that refuses does not prevent a start; the sink logs it and retries.
+    // A cluster that refuses the credentials does not prevent a start; the sink logs the refusal and retries.
     let program = Program::start(directory.path(), &config);
     wait_until("it logs that no broker admits it", || {
         let log = program.log().to_lowercase();

@@ -1,4 +1,4 @@
-//! Kills of Millstream and the broker, and a zombie.
+//! Kills of Millstream and the broker, and a zombie: a stopped Millstream that wakes up after a copy of it has taken over.
 
 use std::{
     fs,
@@ -18,7 +18,7 @@ use crate::program::{
     wait_until,
 };
 
-/// How often Millstream and the broker are killed; with `STORM=full` about 3 minutes.
+/// The numbers of kills of Millstream and of the broker. With `STORM=full` they take about 3 minutes.
 fn rounds() -> (u64, u64) {
     (in_storm(18, 50), in_storm(7, 20))
 }
@@ -27,7 +27,7 @@ fn rounds() -> (u64, u64) {
 fn nothing_is_lost_or_duplicated_while_millstream_and_the_broker_are_killed() {
     const RATE: u64 = 5000;
     let (kills, restarts) = rounds();
-    // The load lasts as long as the storm: about 9 s per restart.
+    // A restart of the broker takes about 9 s. With this number of records, the generator sends until the last kill.
     let records = restarts * 9 * RATE;
     let directory = tempfile::tempdir().unwrap();
     let mut random = Random::new();
@@ -49,7 +49,7 @@ fn nothing_is_lost_or_duplicated_while_millstream_and_the_broker_are_killed() {
             _ => broker.server().kill(),
         }
         broker.server().restart();
-        // Some kills meet a broker that is down, some one that starts, some one that works.
+        // Some kills happen while the broker is still down, some while it starts, and some while it works.
         while killed * restarts < kills * round {
             thread::sleep(Duration::from_millis(300 + random.below(1200)));
             program.kill();
@@ -67,7 +67,7 @@ fn nothing_is_lost_or_duplicated_while_millstream_and_the_broker_are_killed() {
 }
 
 #[test]
-fn a_zombie_that_comes_back_after_its_successor_writes_nothing() {
+fn a_zombie_that_wakes_up_after_its_successor_took_over_writes_nothing() {
     let directory = tempfile::tempdir().unwrap();
     let broker = Broker::start(directory.path(), &[]);
     broker.make_topic("positions", 1, &[]);
@@ -99,7 +99,7 @@ fn a_zombie_that_comes_back_after_its_successor_writes_nothing() {
     generator.finish();
     thread::sleep(Duration::from_secs(2));
     zombie.signal("CONT");
-    // It may have had nothing left to write when it was stopped: it learns of its successor when it writes.
+    // The zombie learns of its successor only when it writes. It may have nothing left to write, so send it a record.
     let late = b"\x93\xa4late\xce\x65\x00\x00\x00\x81\xa7message\xa4late";
     let mut sender = TcpStream::connect(("127.0.0.1", port)).unwrap();
     sender.write_all(late).unwrap();
@@ -107,7 +107,8 @@ fn a_zombie_that_comes_back_after_its_successor_writes_nothing() {
         zombie.log().contains("has taken over")
     });
     assert_eq!(zombie.ended(), Some(1));
-    // It kept the records that it received to itself. They would have gone to another topic, which may exist: asking for it creates it.
+    // The zombie has not published the late record, which has a separate topic. The topic may exist nevertheless, because asking the
+    // broker for a topic creates it.
     if topics(&broker).contains(&"out.late".to_owned()) {
         assert_eq!(broker.read_with_kcat("out.late", "%s\n"), "");
     }

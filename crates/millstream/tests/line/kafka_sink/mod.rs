@@ -1,5 +1,6 @@
-//! The sink `kafka` against a real broker: kcat and Java's console consumer read its records back. Nothing is
-//! lost or duplicated when a party is killed, cut off, full, or wakes up too late.
+//! The sink `kafka` against a real broker: kcat and Java's console consumer read its records back. Nothing is lost or duplicated
+//! if Millstream or the broker is killed, the broker is cut off or its disk is full, or Millstream wakes up after a copy of it has
+//! taken over.
 
 mod faults;
 mod formats;
@@ -14,7 +15,7 @@ use crate::program::{
 };
 use millstream_testkit::server::kafka::Broker;
 
-/// Forward in, Kafka out, exactly once.
+/// The configuration of a receiver of the forward protocol that writes to Kafka exactly once.
 fn receiver(directory: &Path, data: &str, port: u16, broker: &str) -> String {
     let place = directory.display();
     format!(
@@ -53,7 +54,7 @@ fn verify_topics(directory: &Path, broker: &Broker, sent: u64) {
             .map(|topic| broker.read_with_kcat(topic, "%s\n"));
         text.collect()
     };
-    // The last transaction ends when the last checkpoint is committed.
+    // The last records become visible when the transaction of the last checkpoint is committed.
     wait_until("everything is there", || {
         read()
             .iter()

@@ -1,4 +1,4 @@
-//! Records that a broker refuses because of their content: they are rejected, their neighbours arrive.
+//! Records that a broker refuses because of their content are rejected, and the other records of the same chunk arrive.
 
 use std::{fs, net::TcpStream, time::SystemTime};
 
@@ -28,10 +28,10 @@ fn records_that_a_topic_refuses_are_rejected_and_their_neighbours_arrive_once() 
     let directory = tempfile::tempdir().unwrap();
     let broker = Broker::start(directory.path(), &[]);
     for sink in ["exact", "memory"] {
-        // The default of Kafka 4; the test brokers allow any time.
+        // By default, Kafka 4 refuses times more than an hour in the future. The test brokers allow any time, so set the limit here.
         let hour = ["message.timestamp.after.max.ms=3600000"];
         broker.make_topic(&format!("{sink}.clock"), 1, &hour);
-        // Refuses records without a key.
+        // This topic refuses records without a key.
         broker.make_topic(&format!("{sink}.compact"), 1, &["cleanup.policy=compact"]);
     }
     broker.make_topic("positions", 1, &[]);
@@ -66,7 +66,7 @@ fn records_that_a_topic_refuses_are_rejected_and_their_neighbours_arrive_once() 
     for sink in ["exact", "memory"] {
         let text = broker.read_with_kcat(&format!("{sink}.clock"), "%s\n");
         let mut lines: Vec<_> = text.lines().collect();
-        // Behind memory a neighbour may be sent again behind others.
+        // Without a disk channel, a record of a chunk with a refused one may be sent again, after later records.
         lines.sort_unstable();
         assert_eq!(lines, ["a", "b", "c", "d", "last"], "{sink}");
         let rejected = directory

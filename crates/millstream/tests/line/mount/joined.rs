@@ -1,8 +1,8 @@
-//! Multi-line records from programs that write them in pieces, several at once, and while Millstream is killed.
+//! Multi-line records that several programs write in pieces at the same time, also while Millstream is killed.
 
 use super::*;
 
-/// A mount that joins lines, into a file of JSON records.
+/// A mount that joins lines to records and writes them to a file of JSON records. `start` matches the first line of a record.
 fn joining(start: &str, wait: &str) -> Rig {
     let framing = format!("framing: {{ multiline: {{ start: '{start}', wait: {wait} }} }}");
     let channel = "size_max: 256MiB, sync: 1s";
@@ -24,8 +24,8 @@ impl Rig {
     }
 }
 
-/// Log4j2 with an unusual buffer: it writes in pieces of 37 bytes. Every thread has its own appender, all
-/// to one file.
+/// A program with Log4j2, whose unusually small buffer makes it write in pieces of 37 bytes. Every thread has its own
+/// appender, and all appenders write to one file.
 const TRACES: &str = r#"
 import org.apache.logging.log4j.*;
 import org.apache.logging.log4j.core.config.Configurator;
@@ -84,7 +84,7 @@ fn every_stack_trace_of_several_writers_is_one_record() {
     let classes = tree().join("target/clients/java/target/dependency/*");
     let mut java = rig.command("java");
     java.arg("-cp").arg(classes).arg(&source);
-    // Another program writes meanwhile, with writes that end anywhere.
+    // Meanwhile, another program writes to the same file, in pieces that end within lines.
     let script = "import os
 file = os.open('app.log', os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 for n in range(200):
@@ -99,7 +99,7 @@ input()
     python.args(["-c", script]);
     let mut writers =
         [java, python].map(|mut writer| writer.stdin(Stdio::piped()).spawn().unwrap());
-    // All but the last record of each writer are there while their files are open.
+    // All but the last record of each writer arrive while the writers have the file open.
     assert_eq!(rig.until_messages(5 * 199).len(), 5 * 199);
     for writer in &mut writers {
         writer.stdin.take().unwrap().write_all(b"\n").unwrap();
@@ -147,8 +147,8 @@ input()
 }
 
 #[test]
-fn joined_lines_are_there_once_after_kills() {
-    // Every tenth line begins a record; sometimes a writer waits until its record is sent without the next one.
+fn joined_lines_arrive_once_despite_kills() {
+    // Every tenth line begins a record. Sometimes a writer pauses until its record is sent although the next one has not begun.
     let rig = joining(r"^w\d+ \d*0 ", "150ms");
     let script = WRITER.replace(
         "    n += 1\n",
@@ -158,7 +158,7 @@ fn joined_lines_are_there_once_after_kills() {
     let lines = |rig: &Rig| {
         let messages = rig.messages();
         for message in &messages {
-            // No start within a record, and no other writer.
+            // No other line of a record matches `start`, and all lines have the same writer.
             let numbers: Vec<_> = message
                 .lines()
                 .map(|line| line.split(' ').take(2))

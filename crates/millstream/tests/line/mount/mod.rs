@@ -1,4 +1,4 @@
-//! The mounted directory under common programs, through a disk channel into one file.
+//! Common programs write to the mounted directory. Their lines pass a disk channel and arrive in one file.
 //!
 //! Mounting needs root or fusermount3 (package fuse3); `make deps` installs everything else.
 
@@ -31,7 +31,7 @@ impl Rig {
         Self::writing(&format, source, channel)
     }
 
-    /// The same with any format.
+    /// As `new`, with any format of the sink.
     fn writing(format: &str, source: &str, channel: &str) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let place = directory.path().display();
@@ -88,7 +88,7 @@ impl Rig {
         lines(&self.directory.path().join("out"))
     }
 
-    /// Waits for this many lines, and a little longer to catch more.
+    /// Waits for this many lines, and a little longer so that surplus lines are noticed.
     fn until_lines(&self, count: usize) -> Vec<String> {
         wait_until("all lines have arrived", || self.lines().len() >= count);
         sleep(Duration::from_millis(300));
@@ -109,7 +109,7 @@ impl Drop for Rig {
                 assert_eq!(program.stop(), Some(0));
             }
         }
-        // A killed program may have left the mount.
+        // A killed program may have left the mount behind.
         let _ = Command::new("umount")
             .arg("-l")
             .arg(self.mount())
@@ -188,7 +188,7 @@ fn shells_and_their_tools_write_the_same_as_to_plain_files() {
         "t.nul nul \0",
     ];
     let fo = arrived.iter().position(|line| line == "t.c c four\r");
-    // c was concatenated from a and b: `fo` and `ur` met there.
+    // `c` was concatenated from `a`, which ends with `fo`, and `b`, which begins with `ur`.
     assert!(fo.is_some(), "{arrived:?}");
     assert_eq!(arrived, expected);
 }
@@ -257,7 +257,7 @@ fn javas_log4j2_with_rolling_files_arrives_complete_and_in_order() {
 #[test]
 fn lines_of_32_processes_that_append_to_one_file_stay_intact_and_in_order() {
     let rig = Rig::plain();
-    // Unbuffered lines, and buffered writes that end anywhere.
+    // Half of the processes write line by line. The others write through a buffer, so their writes end within lines.
     let script = "import os, sys
 name, buffered = sys.argv[1], int(sys.argv[1]) % 2
 file = open('all.log', 'ab', buffering=1000 if buffered else 0)
@@ -291,7 +291,7 @@ fn everything_that_fio_writes_arrives() {
     let rig = Rig::writing("format: raw", "", "size_max: 256MiB, sync: 1s");
     let truth = rig.directory.path().join("truth");
     fs::create_dir(&truth).unwrap();
-    // Bytes of all kinds, in writes of all sizes: reproducible.
+    // Random bytes in writes of random sizes, which are the same for both directories.
     for directory in [truth.clone(), rig.mount()] {
         let arguments = [
             "--name=mount",
@@ -313,7 +313,7 @@ fn everything_that_fio_writes_arrives() {
     let mut expected = Vec::new();
     for job in 0..4 {
         let mut written = fs::read(truth.join(format!("fio.{job}"))).unwrap();
-        // The last line is sent when its file is closed.
+        // A last line without an end is sent, with an end, when its file is closed.
         if !written.ends_with(b"\n") {
             written.push(b'\n');
             fs::write(truth.join(format!("fio.{job}")), &written).unwrap();
@@ -328,7 +328,7 @@ fn everything_that_fio_writes_arrives() {
     assert!(arrived == expected, "a line is not what was written");
 }
 
-/// A writer that logs after every write that the write returned; it reopens its file on an error.
+/// A writer that prints a line after each write that has returned, and reopens its file after an error.
 const WRITER: &str = "import os, sys, time
 name = sys.argv[1]
 fd, n, part = None, 0, 0
@@ -354,7 +354,7 @@ while True:
 ";
 
 #[test]
-fn lines_whose_write_returned_to_eight_writers_are_there_once_after_kills() {
+fn lines_of_eight_writers_whose_write_returned_arrive_once_despite_kills() {
     eight_writers_and_kills(Rig::plain(), WRITER, Rig::lines);
 }
 
@@ -364,7 +364,7 @@ fn eight_writers_and_kills(mut rig: Rig, script: &str, arrived: impl Fn(&Rig) ->
         let name = format!("w{n}");
         let told = fs::File::create(rig.directory.path().join(format!("{name}.told"))).unwrap();
         let mut command = rig.command("python3");
-        // Above the mount, so that a removed mount does not take its directory away.
+        // The writer runs above the mount. Otherwise it would lose its working directory when the mount is removed.
         command.current_dir(rig.directory.path());
         let script = script.replace("name + '.log'", "'mnt/' + name + '.log'");
         command
@@ -396,7 +396,7 @@ fn eight_writers_and_kills(mut rig: Rig, script: &str, arrived: impl Fn(&Rig) ->
     for (line, times) in numbered(&lines) {
         assert_eq!(times, 1, "{line} came {times} times");
     }
-    // The acknowledged first half of a line whose end was never written is there unchanged.
+    // If only the write of the first half of a line has returned, that half has arrived unchanged.
     for half in halves.difference(&whole) {
         let (writer, n) = half.split_once(' ').unwrap();
         let n: usize = n.parse().unwrap();
@@ -414,7 +414,7 @@ fn told(directory: &Path) -> (BTreeSet<String>, BTreeSet<String>) {
         let told = fs::read_to_string(directory.join(format!("w{n}.told"))).unwrap();
         for line in told.lines() {
             match line.split_once(' ') {
-                // The number of the last one may be missing.
+                // The kill may have cut off the number in the last line.
                 Some((_, number)) if number.parse::<usize>().is_err() => {}
                 Some(("whole", number)) => drop(whole.insert(format!("w{n} {number}"))),
                 Some(("half", number)) => drop(halves.insert(format!("w{n} {number}"))),
@@ -425,7 +425,7 @@ fn told(directory: &Path) -> (BTreeSet<String>, BTreeSet<String>) {
     (whole, halves)
 }
 
-/// How often each whole line has arrived, as `WRITER NUMBER`.
+/// The number of times that each whole line has arrived, by `WRITER NUMBER`.
 fn numbered(lines: &[String]) -> BTreeMap<String, usize> {
     let mut found: BTreeMap<String, usize> = BTreeMap::new();
     for line in lines {
@@ -443,7 +443,7 @@ fn numbered(lines: &[String]) -> BTreeMap<String, usize> {
 #[test]
 fn a_full_channel_blocks_the_writer_and_sigkill_ends_the_writer() {
     let rig = Rig::new("", "size_max: 8MiB, sync: 1s", "{.message}");
-    // The sink takes no more records out of the channel.
+    // A directory in the place of its file stops the sink, so it takes no records out of the channel.
     let out = rig.directory.path().join("out");
     fs::create_dir(&out).unwrap_or_default();
     let file = fs::File::create(rig.mount().join("f")).unwrap();
@@ -466,9 +466,9 @@ fn a_full_channel_blocks_the_writer_and_sigkill_ends_the_writer() {
     writer.wait().unwrap();
     assert!(killed.elapsed() < Duration::from_secs(10));
     fs::remove_dir(&out).unwrap();
-    // Acknowledged writes arrive; an earlier stop would leave some of them for the next start.
+    // Wait until all acknowledged writes have arrived. An earlier stop would leave some of them in the channel.
     let lines = || rig.lines().len();
-    wait_until("it continues and exits", || {
+    wait_until("the output grows and is complete", || {
         let before = lines();
         sleep(Duration::from_secs(2));
         before > 1000 && lines() == before
@@ -486,12 +486,13 @@ fn a_dead_mount_hangs_no_program_and_a_restart_replaces_it() {
         .unwrap();
     file.write_all(b"unfinished").unwrap();
     rig.kill();
-    // An open file answers at once, with either way of mounting.
+    // A write to an open file fails immediately, whether the program has mounted itself or through fusermount3.
     let asked = Instant::now();
     assert!(file.write_all(b"x").is_err());
     assert!(asked.elapsed() < Duration::from_secs(5));
     drop(file);
-    // With fusermount3 the plain directory is back, with the directories of the mount.
+    // fusermount3 unmounts when the program dies. Then the plain directory below the mount is visible again, with the directories that
+    // were created in the mount.
     let plain = rig.mount().join("app/b.log");
     wait_until("the plain directory is back", || {
         fs::write(&plain, "meanwhile\n").is_ok()
@@ -520,7 +521,7 @@ fn a_stale_mount_is_removed_at_the_start() {
             .append(true)
             .open(place.join("log"))
             .unwrap();
-        // No fusermount3 is found there: the program mounts on its own, and the mount remains when it dies.
+        // Without fusermount3 in `PATH` the program mounts on its own, and the mount remains when the program dies.
         Command::new(env!("CARGO_BIN_EXE_millstream"))
             .arg("run")
             .arg(place.join("c.yaml"))
@@ -602,7 +603,7 @@ fn another_user_can_write_to_the_mount_only_if_configured() {
     for allow in [true, false] {
         let source = format!("allow_other: {allow}");
         let rig = Rig::new(&source, "size_max: 64MiB, sync: 1s", "{.message}");
-        // All users may enter and create files.
+        // All users may enter the directory and create files in it.
         let everybody = std::os::unix::fs::PermissionsExt::from_mode(0o755);
         fs::set_permissions(rig.directory.path(), everybody).unwrap();
         rig.bash("chmod 1777 .");
@@ -617,7 +618,7 @@ fn another_user_can_write_to_the_mount_only_if_configured() {
             .unwrap();
         let said = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.success(), allow, "{said}");
-        // The mounting user always may.
+        // The user who mounted the directory may always write.
         rig.bash("echo mine > b");
         if allow {
             assert_eq!(String::from_utf8_lossy(&output.stdout), "65534\n");

@@ -21,7 +21,7 @@ fn rotate(rig: &Rig, log: &str, rules: &str) {
         log.display()
     );
     fs::write(&config, text).unwrap();
-    // logrotate refuses configurations that others may write.
+    // logrotate refuses configurations that other users may write.
     fs::set_permissions(&config, fs::Permissions::from_mode(0o644)).unwrap();
     let binary = ["/usr/sbin/logrotate", "/sbin/logrotate"];
     let binary = binary.into_iter().find(|path| Path::new(path).exists());
@@ -65,7 +65,7 @@ fn lines_that_a_rule_masks_are_sent_by_no_other_rule_however_logrotate_rotates_t
             rotate(&rig, "audit/app.log", rules);
             sleep(Duration::from_millis(pause));
         }
-        // A program that opens the rotated file by its new name.
+        // A program appends to the rotated file under its new name.
         if rules == "create" {
             rig.bash("echo 'late password=hunter2' >> audit/app.log.1");
             expected.push("audit late password=-".to_owned());
@@ -73,7 +73,7 @@ fn lines_that_a_rule_masks_are_sent_by_no_other_rule_however_logrotate_rotates_t
         assert_eq!(rig.until_lines(expected.len()), expected, "{rules}");
         rig.bash("rm -f audit/* old/*");
     }
-    // Programs that read the file get no secret to copy elsewhere.
+    // Programs that read the file see it without the secrets, so their copies cannot contain any.
     rig.bash(
         "echo 'password=hunter2' >> audit/app.log; cp audit/app.log elsewhere; gzip -c audit/app.log | gunzip > unpacked; \
          ! grep -q hunter2 audit/app.log",
@@ -107,7 +107,7 @@ fn a_copy_in_the_mount_is_not_sent_again_and_a_new_file_is() {
 }
 
 #[test]
-fn a_file_that_is_rotated_while_it_does_not_run_follows_the_rule_that_masks_it() {
+fn a_file_that_is_rotated_while_millstream_is_stopped_follows_the_rule_that_masks_it() {
     let mut rig = Rig::new(RULES, CHANNEL, "{tag} {.message}");
     assert_eq!(rig.program.take().unwrap().stop(), Some(0));
     let write = |rig: &Rig, n: u32| {
@@ -135,7 +135,7 @@ fn a_file_that_is_rotated_while_it_does_not_run_follows_the_rule_that_masks_it()
         rig.log_lines("it is compressed, so its rule cannot filter it"),
         1
     );
-    // It still exists.
+    // The compressed file, which was not sent, still exists.
     assert_eq!(rig.program.take().unwrap().stop(), Some(0));
     assert!(rig.mount().join("audit/app.log.1.gz").exists());
 }

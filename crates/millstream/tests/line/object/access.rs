@@ -10,7 +10,7 @@ use millstream_testkit::{
 use super::objects;
 use crate::program::{Program, wait_until};
 
-/// Sends the lines of a file into a bucket; `options` of the sink.
+/// The configuration that publishes the lines of a file in a bucket. `options` are further options of the sink.
 fn config(place: &Path, bucket: &str, endpoint: &str, options: &str) -> String {
     let place = place.display();
     format!(

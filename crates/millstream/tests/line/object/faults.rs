@@ -27,7 +27,7 @@ const BOTH: [Sink; 2] = [
 
 /// The answer of a server whose disk is full.
 const FULL: &str = "507 Insufficient Storage";
-/// How often the log says that something cannot be done, and why.
+/// The number of log lines that report a failed operation on the bucket for the reason `why`.
 fn complaints(program: &Program, why: &str) -> usize {
     let log = program.log();
     let told = |line: &&str| {
@@ -42,7 +42,7 @@ fn complaints(program: &Program, why: &str) -> usize {
 fn a_full_disk_at_the_server_loses_nothing_and_publishing_resumes_when_there_is_space() {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path();
-    // Space for some of it.
+    // The disk has space for only some of the objects.
     let small = Small::mount(place.join("objects"), "16m");
     let server = Versitygw::start(place, "lake");
     let (port, data) = (free_port(), place.join("data"));
@@ -57,13 +57,13 @@ fn a_full_disk_at_the_server_loses_nothing_and_publishing_resumes_when_there_is_
     let told = complaints(&program, FULL);
     program.kill();
     let program = Program::start(place, &config).listens(port);
-    wait_until("the next run names it, too", || {
+    wait_until("the next run names the bucket, too", || {
         complaints(&program, FULL) > told
     });
     let large = server.bucket("lake").join("large");
     let published = objects(&large).len();
     small.grow("1g");
-    wait_until("it continues", || objects(&large).len() > published);
+    wait_until("publishing continues", || objects(&large).len() > published);
     let log = program.log();
     assert_eq!(program.stop(), Some(0), "{log}");
     publish_all(place, &data, &server, &BOTH);

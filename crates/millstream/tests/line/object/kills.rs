@@ -1,4 +1,4 @@
-//! Millstream and the server are killed and stopped at random moments; a copy of the data_dir runs beside the original.
+//! Millstream and the server are killed and stopped at random moments. An instance on a copy of the data_dir takes over.
 
 use std::{fs, process::Command, thread::sleep, time::Duration};
 
@@ -11,7 +11,7 @@ use crate::program::{
     wait_until,
 };
 
-/// How often the program and the server are killed, the longest pause before a kill, and the number of records.
+/// The numbers of kills of the program and of restarts of the server, the longest pause before a kill, and the number of records.
 struct Storm {
     kills: u64,
     restarts: u64,
@@ -42,7 +42,7 @@ fn storm(sinks: &[Sink], storm: &Storm) {
             server.server.restart();
         }
         if kill == kills / 2 {
-            // It accepts connections and answers nothing, for longer than the request timeout.
+            // The stopped server accepts connections and answers nothing, for longer than the request timeout.
             server.server.signal("STOP");
             sleep(Duration::from_secs(6));
             server.server.signal("CONT");
@@ -71,7 +71,7 @@ fn every_record_is_published_once_when_the_program_and_the_server_are_killed() {
 
 #[test]
 fn every_avro_and_parquet_record_is_published_once_when_the_program_and_the_server_are_killed() {
-    // Long enough to kill some while they publish.
+    // With these pauses, some kills hit a program that is publishing.
     let few = Storm {
         kills: 10,
         restarts: 4,

@@ -1,5 +1,6 @@
 //! The sink `object` against a real S3 server (versitygw), fed by forward with acks through a disk channel. Every record is
-//! published exactly once when a party is killed, down, full, cut off, or wakes up too late.
+//! published exactly once, even if the program or the server is killed, the server is down, its disk is full, or the network
+//! is cut, and if the program wakes up after a copy of it has taken over.
 
 mod access;
 mod faults;
@@ -38,7 +39,7 @@ const SINKS: [Sink; 2] = [
     ),
 ];
 
-/// Formats that only their readers can read, compressed and not.
+/// Formats that only special readers can read, compressed and not.
 const EVENTS: [Sink; 3] = [
     (
         "avro",
@@ -80,7 +81,7 @@ fn config(data: &Path, input: &str, endpoint: &str, sinks: &[Sink]) -> String {
     text
 }
 
-/// The published objects of a sink, as files of the server's directory.
+/// The published objects below a directory of the server, as paths of files.
 fn objects(directory: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in fs::read_dir(directory).into_iter().flatten() {
@@ -94,7 +95,7 @@ fn objects(directory: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// The records of a sink's objects, unpacked into a new directory, for the verifier.
+/// Unpacks the records of a sink's objects into a new directory for the verifier. Returns the directory.
 fn unpack(place: &Path, server: &Versitygw, sink: &str) -> PathBuf {
     let read = place.join("read").join(sink);
     fs::create_dir_all(&read).unwrap();
@@ -110,7 +111,7 @@ fn unpack(place: &Path, server: &Versitygw, sink: &str) -> PathBuf {
     read
 }
 
-/// Runs a tool on each object and stores its output in a file each.
+/// Runs a tool on each object and stores each output in a file.
 fn print(objects: &[PathBuf], tool: &str, out: &Path) {
     for (n, path) in objects.iter().enumerate() {
         let unpacked = Command::new(tool).arg(path).output().unwrap();
@@ -120,8 +121,8 @@ fn print(objects: &[PathBuf], tool: &str, out: &Path) {
     }
 }
 
-/// One more run with the same channel and sinks and with inputs that have ended, which publishes everything that the channel
-/// holds. A stop leaves records in the channel.
+/// Runs the program once more with the same channel and sinks and with an input that has ended, so that it publishes everything
+/// that the channel holds. This is necessary because a stop leaves records in the channel.
 fn publish_all(directory: &Path, data: &Path, server: &Versitygw, sinks: &[Sink]) {
     let config = config(data, "{ type: stdin }", &server.endpoint(), sinks);
     let last = Program::start_with(directory, &config, &["--once"]);
@@ -130,7 +131,7 @@ fn publish_all(directory: &Path, data: &Path, server: &Versitygw, sinks: &[Sink]
     assert_eq!(ended, Some(0), "{log}");
 }
 
-/// Accounts for the records of every sink.
+/// Runs the verifier on the records of every sink.
 fn verify_all(place: &Path, server: &Versitygw, sinks: &[Sink]) {
     for (sink, ..) in sinks {
         verify(&unpack(place, server, sink), &place.join("ledger"));

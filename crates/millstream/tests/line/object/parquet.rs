@@ -13,14 +13,14 @@ use millstream_testkit::server::{
 
 use crate::program::Program;
 
-/// Runs a script where pyarrow is installed.
+/// Runs a script with the Python that has pyarrow.
 fn python(script: &str, arguments: &[&Path]) -> Output {
     let mut command = Command::new(installed("python/venv/bin/python"));
     command.args(["-c", script]).args(arguments);
     command.output().unwrap()
 }
 
-/// Writes the `message` of every record of these objects into a file per object, one per line.
+/// Writes a file for each of these objects, with the `message` of each record in a line.
 pub fn messages(objects: &[PathBuf], out: &Path) {
     let read = "import sys, json, pyarrow.parquet as pq\n\
          for n, path in enumerate(sys.argv[2:]):\n\
@@ -39,7 +39,7 @@ pub fn messages(objects: &[PathBuf], out: &Path) {
     );
 }
 
-/// Millstream's Parquet as pyarrow reads it: the generator's records and its end record.
+/// pyarrow finds the 50,000 records of the generator and its end record.
 #[test]
 fn pyarrow_reads_every_parquet_record_and_its_time() {
     let directory = tempfile::tempdir().unwrap();
