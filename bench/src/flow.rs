@@ -1,7 +1,7 @@
 //! `millbench flow`: counts records once a second and prints them as fluent-plugin-flowcounter-simple does.
 //!
-//! It is a forward server (all four modes, with acks), or reads lines. It keeps nothing unless `--save` is given, so it is also the
-//! receiver for measurements of a sender alone.
+//! It is a forward server (all four modes, with acks), or reads lines. Without `--save` it drops all records, so it is also the
+//! receiver in measurements of a sender alone.
 
 use std::{
     fs::File,
@@ -41,13 +41,13 @@ const UNPACKED_MAX: u64 = 256 << 20;
 #[derive(Args, Clone, Debug)]
 #[command(verbatim_doc_comment)]
 pub struct Options {
-    /// Be a forward server on HOST:PORT: count records, answer acks
+    /// Listen on HOST:PORT as a forward server: count records, and acknowledge chunks that ask for it
     #[arg(long, value_name = "HOST:PORT", conflicts_with = "file")]
     listen: Option<String>,
-    /// Count the lines of this file; without it and without --listen those of standard input
+    /// Count the lines of this file [default without --listen: the lines of standard input]
     #[arg(long, value_name = "PATH")]
     file: Option<PathBuf>,
-    /// With --listen: write every record's `message` to this file, a line each, before its chunk is acknowledged
+    /// With --listen: write every record's `message` to this file, one per line, before the record's chunk is acknowledged
     #[arg(long, value_name = "PATH", requires = "listen")]
     save: Option<PathBuf>,
     /// How often to print
@@ -185,7 +185,7 @@ fn bad(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what.to_owned())
 }
 
-/// Counts a message's records; writes their lines and its ack.
+/// Counts a message's records. Appends their texts to `keep`, one per line, and the message's ack to `acks` if it asks for one.
 fn message(bytes: &[u8], mut keep: Option<&mut Vec<u8>>, acks: &mut Vec<u8>) -> io::Result<u64> {
     // nil is a heartbeat.
     if bytes == [0xc0] {

@@ -1,8 +1,8 @@
-//! Frames of the forward protocol as the bare reader handles them with `--acks`: each is read whole into a buffer of its
-//! connection, acknowledged and dropped.
+//! Frames of the forward protocol, as `millbench reader --acks` handles them: each frame is read completely into its connection's
+//! buffer, acknowledged and dropped.
 //!
-//! This is the least work for a server whose senders wait for acks. It looks at the head and the option of a frame, never at its
-//! records.
+//! No server whose senders wait for acks can do less work. The reader interprets the outer array and the option map of a frame, but
+//! not its records.
 
 use std::{
     io::{self, Read as _, Write as _},
@@ -13,22 +13,22 @@ use crate::msgpack::{self, Array, Map};
 
 /// The longest frame; a longer one ends its connection. The generator's frames have 1 MB.
 const FRAME_BYTES_MAX: usize = 2 << 20;
-/// A page.
+/// The size of a memory page in bytes.
 const PAGE: usize = 4096;
 
 /// The frames of one connection.
 pub struct Frames {
     buffer: Vec<u8>,
-    /// The offset at which a frame begins in the buffer: the middle of a page. On some processors the kernel's copy is slow if
-    /// source and destination are a few bytes apart modulo a page, and the source begins at a page. This reader is a reference, so
-    /// it must not depend on the length of a tag.
+    /// The offset in the buffer at which the current frame begins: the middle of a page. On some processors the kernel copies slowly
+    /// if the source begins at a page boundary, and the source and destination addresses differ by only a few bytes modulo the page
+    /// size. This reader is a reference, so its speed must not depend on the alignment that the length of a tag happens to cause.
     begin: usize,
-    /// The offset up to which the frame has arrived.
+    /// The offset after the last byte that has arrived.
     end: usize,
 }
 
 impl Frames {
-    /// No bytes have arrived.
+    /// Creates the empty buffer of a new connection.
     pub fn new() -> Self {
         let buffer = vec![0; FRAME_BYTES_MAX + PAGE];
         let begin = (PAGE + PAGE / 2 - buffer.as_ptr().addr() % PAGE) % PAGE;
@@ -39,7 +39,8 @@ impl Frames {
         }
     }
 
-    /// Reads once, up to `size` bytes, and acknowledges the whole frames. Returns false when the peer has closed.
+    /// Reads once, up to `size` bytes, and acknowledges every frame that is now complete. Returns false if the peer has closed the
+    /// connection.
     pub fn read(&mut self, stream: &mut TcpStream, size: usize) -> io::Result<bool> {
         let room = size.min(self.buffer.len() - self.end);
         if room == 0 {
@@ -67,7 +68,7 @@ impl Frames {
     }
 }
 
-/// Writes the ack of a frame that asks for one.
+/// Appends the ack of a frame to `acks` if the frame asks for one.
 fn acknowledge(frame: &[u8], acks: &mut Vec<u8>) {
     let option = Array::read(frame).and_then(|mut frame| frame.nth(2));
     let option = option.and_then(Map::read);
@@ -87,7 +88,7 @@ mod tests {
     use std::{net::TcpListener, thread};
 
     #[test]
-    fn every_frame_is_acknowledged_however_it_is_cut() {
+    fn every_frame_is_acknowledged_however_reads_split_it() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut sender = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (mut stream, _) = listener.accept().unwrap();

@@ -1,7 +1,7 @@
 //! `millbench`: load, verification and measurement for Millstream and similar programs.
 //!
-//! The verifier and the protocol code here share nothing with Millstream's crates, so an error there cannot hide itself here. Each
-//! command has a module.
+//! The verifier and the protocol code here share nothing with Millstream's crates, so the same error cannot be in both and stay
+//! hidden. Each command has a module.
 
 #![allow(
     clippy::print_stdout,
@@ -27,7 +27,7 @@ use clap::{Parser, Subcommand};
 /// The exit code of a wrong command line, as in `sysexits.h`.
 const EXIT_USAGE: u8 = 64;
 
-/// Load, proof and measurement: generate numbered records, verify that they arrived, compare speeds.
+/// Load, verification and measurement: generate numbered records, verify that they arrived, compare speeds.
 #[derive(Parser)]
 #[command(version, max_term_width = 120)]
 struct Cli {
@@ -41,7 +41,7 @@ enum Command {
     Verify(verify::Options),
     Flow(flow::Options),
     Run(run::Options),
-    /// Names the scenarios of `run`, and what they measure
+    /// Lists the scenarios of `run` and describes what each measures
     List,
     Reader(reference::ReaderOptions),
     Relay(reference::RelayOptions),
@@ -51,7 +51,7 @@ enum Command {
 /// Why a command failed.
 #[derive(Debug)]
 pub enum Failure {
-    /// The command line asks for something impossible.
+    /// The user has to change the command line, or to install something that the command needs.
     Usage(String),
     /// Any other failure; the text names what failed.
     Other(String),

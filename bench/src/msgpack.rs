@@ -1,9 +1,9 @@
-//! The part of MessagePack that an independent peer needs: walk over values, read strings, counts and maps.
+//! The part of MessagePack that this program needs to read messages: skipping values, and reading strings, arrays and maps.
 //!
-//! No recursion, no allocation, no panic on any input. Incomplete input is distinguished from invalid input. Numbers other than
-//! counts, extensions and writing are left out.
+//! No recursion, no allocation, no panic on any input. Incomplete input is distinguished from invalid input. Numbers and extensions
+//! can be skipped but not decoded, and there is no encoder.
 
-/// The bytes are invalid: no further bytes can make a value of them, because 0xc1 is no type.
+/// The bytes are invalid, and more bytes cannot complete them: a value begins with 0xc1, which is not a type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Broken;
 
@@ -13,24 +13,25 @@ fn number(bytes: &[u8], at: usize, width: usize) -> Option<usize> {
     Some(digits.iter().fold(0, |n, &byte| n << 8 | usize::from(byte)))
 }
 
-/// The head of a value: the end of its bytes, and the number of values inside it.
+/// The extent of a value. `end` is the offset after its own bytes; for an array or map, after its length. `inside` is the number of
+/// values directly in it: elements, or keys and values.
 struct Head {
     end: usize,
     inside: usize,
 }
 
-/// The head of the value at `at`; `None` if it is incomplete.
+/// Reads the head of the value at `at`. `None` if the head is incomplete.
 fn head(bytes: &[u8], at: usize) -> Result<Option<Head>, Broken> {
     let Some(&code) = bytes.get(at) else {
         return Ok(None);
     };
-    // (bytes of the length field, further bytes, values inside per count)
     let fixed = |len: usize| {
         Ok(Some(Head {
             end: at + len,
             inside: 0,
         }))
     };
+    // The bytes of the length field, further bytes that the length does not include, and values per counted element.
     let (width, extra, per) = match code {
         0x00..=0x7f | 0xe0..=0xff | 0xc0 | 0xc2 | 0xc3 => return fixed(1),
         0x80..=0x8f => {
@@ -109,7 +110,7 @@ pub struct Array<'a> {
 }
 
 impl<'a> Array<'a> {
-    /// The elements of the value that `bytes` is; `None` if it is no array.
+    /// Reads the array in `bytes`. `None` if the value is not an array, or its head is incomplete.
     pub fn read(bytes: &'a [u8]) -> Option<Self> {
         let array = matches!(bytes.first()?, 0x90..=0x9f | 0xdc | 0xdd);
         let head = head(bytes, 0).ok()??;
@@ -133,7 +134,7 @@ impl<'a> Iterator for Array<'a> {
     }
 }
 
-/// A map. Each search begins at its start.
+/// A map. Every search scans it from its first key.
 pub struct Map<'a> {
     bytes: &'a [u8],
     at: usize,
@@ -141,7 +142,7 @@ pub struct Map<'a> {
 }
 
 impl<'a> Map<'a> {
-    /// The map that `bytes` is; `None` if it is no map.
+    /// Reads the map in `bytes`. `None` if the value is not a map, or its head is incomplete.
     pub fn read(bytes: &'a [u8]) -> Option<Self> {
         let map = matches!(bytes.first()?, 0x80..=0x8f | 0xde | 0xdf);
         let head = head(bytes, 0).ok()??;
@@ -152,7 +153,7 @@ impl<'a> Map<'a> {
         })
     }
 
-    /// The value of the first key with this name.
+    /// The value of the first key with this name; `None` without such a key.
     pub fn get(&self, name: &[u8]) -> Option<&'a [u8]> {
         let mut at = self.at;
         for _ in 0..self.pairs {
@@ -167,7 +168,7 @@ impl<'a> Map<'a> {
     }
 }
 
-/// The bytes of a string or binary; none if the value is neither.
+/// The bytes of a string or binary; `None` if the value is neither.
 pub fn text(value: &[u8]) -> Option<&[u8]> {
     let start = match value.first()? {
         0xa0..=0xbf => 1,
@@ -184,7 +185,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_value_is_whole_broken_or_not_there_yet() {
+    fn a_value_is_complete_invalid_or_incomplete() {
         // [1, "ab", {"k": [nil, 2^32]}, ext, float64]
         let value = [
             0x95, 0x01, 0xa2, b'a', b'b', 0x81, 0xa1, b'k', 0x92, 0xc0, 0xcf, 0, 0, 0, 1, 0, 0, 0,
@@ -199,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn huge_lengths_are_waited_for_and_cost_nothing() {
+    fn a_huge_length_is_incomplete_input_and_allocates_nothing() {
         assert_eq!(skip(&[0xdf, 0xff, 0xff, 0xff, 0xff], 0), Ok(None));
         assert_eq!(skip(&[0xdb, 0xff, 0xff, 0xff, 0xff, 1], 0), Ok(None));
         let deep = vec![0x91; 100_000];

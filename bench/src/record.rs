@@ -1,23 +1,23 @@
 //! The numbered record: the generator writes it, and the verifier checks it without further information.
 //!
 //! A record is one line of text of a fixed length. Its content follows from (run, flow, kind, number, length). So the verifier
-//! builds the expected text and compares every byte, and no copy of the sent records is needed.
+//! builds the expected text and compares every byte; it needs no copy of the sent records.
 //!
 //! ```text
 //!  0   4  "mb1 "
-//!  4   8  run, lower-case hex: one start of the generator (the same again when it continues from its ledger)
+//!  4   8  run, lower-case hex: identifies a start of the generator; a start that continues a ledger keeps the ledger's run
 //! 12   1  "."
 //! 13   4  flow, hex: one connection, or one of several sequences in a file
 //! 17   1  " "
 //! 18   1  kind: "d" a data record, "e" the end record
-//! 19  16  number, decimal: of a data record, from 0; of an end record: how many data records the flow has
+//! 19  16  number, decimal: data records are numbered from 0; in an end record, the flow's number of data records
 //! 35   1  " "
 //! 36   8  check, hex: a hash of all of the above and of the length
 //! 44   1  " "
 //! 45   n  padding: byte i is ALPHABET[(number + i) % 64]
 //! ```
 //!
-//! How the text travels is up to `generate`; what its arrival means is up to `verify`.
+//! The encoding around this text is in `generate`; the judgment of what arrived is in `verify`.
 
 use std::fmt;
 
@@ -48,7 +48,7 @@ static PATTERN: [u8; PIECE + 64] = {
     pattern
 };
 
-/// One sequence of numbers: a connection of one run of the generator.
+/// Identifies one sequence of numbered records in a run of the generator: a connection, or one of several sequences in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FlowId {
     /// The run of the generator.
@@ -72,14 +72,14 @@ pub enum Kind {
     End,
 }
 
-/// A record that was read back completely.
+/// The fields of a record. Together with the length they determine every byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record {
     /// The flow.
     pub flow: FlowId,
     /// Data or end.
     pub kind: Kind,
-    /// Its number, or the count.
+    /// The number of a data record; in an end record, the flow's number of data records.
     pub number: u64,
 }
 
@@ -97,7 +97,7 @@ impl Key {
     }
 }
 
-/// Writes a record into all of `text`. The length of `text` is that of the record, at least [`HEAD`].
+/// Fills `text` with a record. The length of `text`, at least [`HEAD`], is the length of the record.
 pub fn write(text: &mut [u8], record: Record) {
     let key = Key::new(record.flow, record.kind, text.len());
     let (head, padding) = text.split_at_mut(HEAD);
@@ -134,7 +134,7 @@ pub fn renumber(text: &mut [u8], key: Key, number: u64) {
     head[CHECK_AT..CHECK_AT + 8].copy_from_slice(&hex(check));
 }
 
-/// Reads a record back. `None` if any byte differs from the record with this flow, number and length.
+/// Parses a record and compares every byte with the one that its fields and length determine. `None` if any byte differs.
 pub fn check(text: &[u8]) -> Option<Record> {
     if text.len() < HEAD || text.len() > TEXT_MAX || !text.starts_with(MAGIC) {
         return None;
@@ -162,7 +162,7 @@ pub fn check(text: &[u8]) -> Option<Record> {
     text[HEAD..].chunks(PIECE).all(right).then_some(record)
 }
 
-/// A number of at most 16 digits in base 10 or 16.
+/// Parses at most 16 digits in base 10 or 16. `None` if a character is not a digit.
 fn parse(digits: &[u8], base: u64) -> Option<u64> {
     digits.iter().try_fold(0u64, |value, &digit| {
         let digit = match digit {
@@ -181,7 +181,7 @@ fn mix(value: u64) -> u64 {
     (value ^ value >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93)
 }
 
-/// Eight hex digits at once: first one nibble in each byte, then all bytes as text.
+/// Returns eight hex digits without a loop: spreads the nibbles over eight bytes, then turns all bytes into ASCII together.
 #[inline]
 fn hex(value: u32) -> [u8; 8] {
     let x = u64::from(value);
@@ -192,7 +192,7 @@ fn hex(value: u32) -> [u8; 8] {
     (x + 0x3030_3030_3030_3030 + letters * 0x27).to_be_bytes()
 }
 
-/// Sixteen decimal digits.
+/// Returns sixteen decimal digits.
 #[inline]
 fn decimal(number: u64) -> [u8; 16] {
     let mut digits = [0; 16];
@@ -201,8 +201,9 @@ fn decimal(number: u64) -> [u8; 16] {
     digits
 }
 
-/// Eight decimal digits of a number below 100,000,000: computed in two lanes of four digits, four of two, eight of one. The
-/// divisions by 100 and 10 are multiplications, which are exact for such small lanes.
+/// Returns the eight decimal digits of a number below 100,000,000. Splits the number into two lanes of four digits, then four lanes
+/// of two, then eight of one. A multiplication and a shift replace each division by 100 and 10; the result is exact for values this
+/// small.
 #[inline]
 fn decimal8(value: u32) -> [u8; 8] {
     let x = u64::from(value / 10_000) | u64::from(value % 10_000) << 32;
@@ -233,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_reads_as_the_layout_says() {
+    fn a_record_has_the_documented_layout() {
         let mut text = [0; 60];
         write(&mut text, data(1_234_567_890_123));
         let text = std::str::from_utf8(&text).unwrap();
@@ -246,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn every_length_and_number_comes_back() {
+    fn records_of_every_length_and_number_are_read_back() {
         for len in [HEAD, HEAD + 1, 100, 255, 256, 5000, 70_000] {
             for number in [0, 1, 63, 64, 99_999_999, 100_000_000, NUMBER_MAX] {
                 for kind in [Kind::Data, Kind::End] {
@@ -283,7 +284,7 @@ mod tests {
         for len in 0..120 {
             assert_eq!(check(&text[..len]), None, "{len}");
         }
-        // Up to 70 more bytes that continue the padding do not make a longer record.
+        // More bytes that continue the padding do not make a valid longer record: the check depends on the length.
         for at in 120..130 {
             text[at] = ALPHABET[(5 + at - HEAD) % 64];
             assert_eq!(check(&text[..=at]), None);
@@ -291,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn renumbering_equals_writing() {
+    fn a_renumbered_record_equals_a_newly_written_one() {
         let mut patched = [0; 100];
         write(&mut patched, data(3));
         let key = Key::new(FLOW, Kind::Data, 100);

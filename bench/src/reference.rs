@@ -1,7 +1,7 @@
 //! The physical references: programs that only move bytes, measured beside the program under test.
 //!
 //! `millbench reader` reads connections or a file and drops the bytes; `millbench relay` passes connections on; `millbench writer`
-//! writes bytes from memory. Their speed is the limit of the machine, and a server is judged by its share of it.
+//! writes bytes from memory. Their speed is the machine's limit, and a server is judged by the share of this limit that it reaches.
 
 use std::{
     collections::HashMap,
@@ -27,7 +27,7 @@ use rustls::{ServerConfig, ServerConnection};
 
 use crate::{Failure, frames::Frames, run::process, tls, units};
 
-/// Reads bytes and drops them: the cost of receiving without further work.
+/// Reads bytes and drops them, to measure the cost of receiving alone.
 ///
 /// Examples:
 ///   millbench reader --listen 127.0.0.1:24224
@@ -45,17 +45,17 @@ pub struct ReaderOptions {
     /// Bytes per read
     #[arg(long, value_name = "SIZE", default_value = "256KiB", value_parser = units::size)]
     read: u64,
-    /// Read frames of the forward protocol, each whole into a buffer of its connection (up to 2 MiB), and acknowledge those
-    /// that ask for it
+    /// Read complete frames of the forward protocol (up to 2 MiB) into a buffer per connection, and acknowledge those that ask
+    /// for it
     #[arg(long, requires = "listen", conflicts_with = "tls_cert")]
     acks: bool,
     /// Decrypt the connections with this certificate in PEM
     #[arg(long, value_name = "PATH", requires_all = ["tls_key", "listen"])]
     tls_cert: Option<PathBuf>,
-    /// Its key in PEM
+    /// The certificate's key in PEM
     #[arg(long, value_name = "PATH", requires = "tls_cert")]
     tls_key: Option<PathBuf>,
-    /// Threads that read; connections are dealt to them in turn
+    /// Number of reading threads; connections are assigned to them in turn
     #[arg(long, value_name = "N", default_value_t = 1)]
     threads: usize,
 }
@@ -108,7 +108,7 @@ pub fn read(options: &ReaderOptions) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// How the reader treats connections.
+/// How the reader treats received bytes.
 #[derive(Clone)]
 enum Take {
     /// Reads and drops.
@@ -138,7 +138,7 @@ impl State {
         })
     }
 
-    /// Reads what is available. Returns false when the peer has closed.
+    /// Reads the available bytes. Returns false if the peer has closed the connection.
     fn take(&mut self, stream: &mut TcpStream, buffer: &mut [u8]) -> io::Result<bool> {
         match self {
             Self::Nothing => Ok(stream.read(buffer)? > 0),
@@ -148,7 +148,7 @@ impl State {
     }
 }
 
-/// Serves the connections of one thread: one read each time a connection is ready or, under TLS, until no more data is available.
+/// Serves the connections of one thread. Each time a connection is ready, reads once; with TLS, reads until no data is available.
 fn drop_bytes(
     poll: &std::os::fd::OwnedFd,
     fresh: &std::sync::mpsc::Receiver<TcpStream>,
@@ -184,7 +184,7 @@ fn drop_bytes(
     }
 }
 
-/// Passes the bytes of connections on in both directions: the cost of receiving and sending without further work.
+/// Passes the bytes of connections on in both directions, to measure the cost of receiving and sending alone.
 ///
 /// Examples:
 ///   millbench relay --listen 127.0.0.1:24224 --to 127.0.0.1:24225
@@ -194,7 +194,7 @@ pub struct RelayOptions {
     /// Accept connections on HOST:PORT until killed
     #[arg(long, value_name = "HOST:PORT")]
     listen: String,
-    /// Make a connection to HOST:PORT for each one
+    /// Open a connection to HOST:PORT for each accepted one
     #[arg(long, value_name = "HOST:PORT")]
     to: String,
     /// Bytes per read
@@ -224,7 +224,8 @@ pub fn relay(options: &RelayOptions) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// `io::copy` is avoided, because it lets the kernel pass the bytes on. A real relay must have the bytes in memory.
+/// Copies the bytes of one direction. Does not use `io::copy`, which would move the bytes inside the kernel: a real relay has them
+/// in its memory.
 fn pass(mut from: TcpStream, mut to: TcpStream, size: usize) -> io::Result<()> {
     let mut buffer = vec![0; size];
     loop {
@@ -238,15 +239,15 @@ fn pass(mut from: TcpStream, mut to: TcpStream, size: usize) -> io::Result<()> {
 /// How `millbench writer` writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum How {
-    /// Over segments that were written before: no new blocks, no new pages
+    /// Over segments that were written before, so that no blocks or pages are allocated
     Overwrite,
     /// Into a new file, through the page cache
     Append,
-    /// Into a new file, past the page cache (RWF_DONTCACHE, Linux 6.14)
+    /// Into a new file, without leaving pages in the page cache (RWF_DONTCACHE, Linux 6.14)
     Uncached,
 }
 
-/// Writes bytes from memory: the cost of writing without further work.
+/// Writes bytes from memory, to measure the cost of writing alone.
 ///
 /// Examples:
 ///   millbench writer --directory /var/tmp/w --how overwrite --sync --bytes 4GiB
@@ -263,7 +264,7 @@ pub struct WriterOptions {
     /// fdatasync after every block
     #[arg(long)]
     sync: bool,
-    /// The number of bytes to write in all
+    /// Total number of bytes to write
     #[arg(long, value_name = "SIZE", default_value = "2GiB", value_parser = units::size)]
     bytes: u64,
     /// Bytes per write

@@ -1,4 +1,4 @@
-//! The TLS library without further code: for the generator, and for a bare reader that servers are compared with.
+//! Thin wrappers around the TLS library, for the generator's connections and for `millbench reader`, with which servers are compared.
 
 use std::{
     fs,
@@ -27,7 +27,7 @@ fn provider() -> Arc<rustls::crypto::CryptoProvider> {
     Arc::new(rustls::crypto::ring::default_provider())
 }
 
-/// A certificate that signs itself, and its key.
+/// A self-signed certificate and its key.
 #[derive(Clone, Debug)]
 pub struct Certificate {
     /// The path of the certificate in PEM. It is its own root.
@@ -37,7 +37,7 @@ pub struct Certificate {
 }
 
 impl Certificate {
-    /// Makes a certificate in a directory, unless it exists.
+    /// Creates the certificate and the key in `directory`, unless they exist.
     pub fn in_directory(directory: &Path) -> Result<Self, Failure> {
         let made = Self {
             cert: directory.join("tls.pem"),
@@ -91,7 +91,7 @@ pub enum Wire {
 }
 
 impl Wire {
-    /// A connection; without `tls` it is plain.
+    /// Wraps a connected socket. Without `tls`, the connection is plain.
     pub fn new(socket: Socket, tls: Option<&Arc<ClientConfig>>) -> io::Result<Self> {
         let Some(config) = tls else {
             return Ok(Self::Plain(socket));
@@ -143,7 +143,7 @@ impl Write for Wire {
     }
 }
 
-/// Decrypts and drops all available data; returns whether the connection continues.
+/// Decrypts and drops all available data. Returns false if the peer has closed the connection.
 pub fn drop_bytes(
     stream: &mut TcpStream,
     session: &mut ServerConnection,

@@ -15,7 +15,7 @@ const SIZES: [(&str, u64); 10] = [
     ("B", 1),
 ];
 
-/// A size in bytes; a number other than 0 needs its unit.
+/// Parses a size in bytes. A number other than 0 needs a unit.
 pub fn size(text: &str) -> Result<u64, String> {
     if text == "0" {
         return Ok(0);
@@ -29,7 +29,7 @@ pub fn size(text: &str) -> Result<u64, String> {
         .ok_or_else(|| format!("`{text}` is no size; write 64KiB, 1MiB, 1MB or 4096B"))
 }
 
-/// A duration; a number other than 0 needs its unit.
+/// Parses a duration. A number other than 0 needs a unit.
 pub fn duration(text: &str) -> Result<Duration, String> {
     let units = [
         ("ms", 1),
@@ -50,7 +50,7 @@ pub fn duration(text: &str) -> Result<Duration, String> {
         .ok_or_else(|| format!("`{text}` is no duration; write 500ms, 10s, 5m, 1h or 1d"))
 }
 
-/// A count that may be written with thousands: `500k`, `20M`, `1G`.
+/// Parses a count with an optional decimal suffix: `500k`, `20M`, `1G`.
 pub fn count(text: &str) -> Result<u64, String> {
     let (digits, scale) = match text.strip_suffix(['k', 'M', 'G']) {
         Some(digits) if text.ends_with('k') => (digits, 1_000),
@@ -65,7 +65,7 @@ pub fn count(text: &str) -> Result<u64, String> {
         .ok_or_else(|| format!("`{text}` is no count; write 1000, 500k, 20M or 1G"))
 }
 
-/// Bytes for people: `1.5 GB`.
+/// Formats a number of bytes for display: `1.50 GB`.
 pub fn bytes_text(bytes: f64) -> String {
     match bytes {
         b if b >= 1e9 => format!("{:.2} GB", b / 1e9),
@@ -75,7 +75,7 @@ pub fn bytes_text(bytes: f64) -> String {
     }
 }
 
-/// Counts for people: `12.3 M`.
+/// Formats a count for display: `12.30 M`.
 pub fn count_text(count: f64) -> String {
     match count {
         c if c >= 1e9 => format!("{:.2} G", c / 1e9),

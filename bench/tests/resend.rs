@@ -20,11 +20,11 @@ use std::{
 struct Server {
     /// Payload by chunk id.
     chunks: HashMap<Vec<u8>, Vec<u8>>,
-    /// The lines in the order in which they first came.
+    /// The records' texts, one per line, in the order in which they first arrived.
     lines: Vec<u8>,
-    /// Chunks that came again.
+    /// How often a stored chunk arrived again.
     repeats: u64,
-    /// Messages so far.
+    /// The number of messages received.
     messages: u64,
 }
 
@@ -44,7 +44,7 @@ fn start(act: fn(u64) -> Act) -> (String, Arc<Mutex<Server>>) {
     thread::spawn(move || {
         for stream in listener.incoming() {
             let (stream, server) = (stream.unwrap(), Arc::clone(&shared));
-            // An error is a sender that was killed.
+            // An error only means that the sender was killed.
             thread::spawn(move || {
                 let _ = connection(stream, &server, act);
             });
@@ -110,7 +110,7 @@ fn generator(address: &str, arguments: &[&str]) -> Child {
         .unwrap()
 }
 
-/// Verifies what the server stored; the account's text on failure.
+/// Asserts that the verifier accepts the records that the server stored.
 fn verify(server: &Mutex<Server>, directory: &Path, ledger: Option<&Path>) {
     let path = directory.join("stored.log");
     fs::write(&path, &server.lock().unwrap().lines).unwrap();
@@ -181,7 +181,7 @@ fn a_generator_killed_at_random_moments_leaves_nothing_out() {
         child.kill().unwrap();
         child.wait().unwrap();
         kills += 1;
-        // The ledger claims that these arrived.
+        // All records that the ledger lists as acknowledged must have arrived.
         if kills % 5 == 0 && ledger.exists() && server.lock().unwrap().messages > 0 {
             verify(&server, directory.path(), Some(&ledger));
         }
@@ -189,7 +189,7 @@ fn a_generator_killed_at_random_moments_leaves_nothing_out() {
     assert!(kills >= 5, "only {kills} kills: the run was over too soon");
     verify(&server, directory.path(), None);
     verify(&server, directory.path(), Some(&ledger));
-    // Started again: nothing is left to send.
+    // If the generator is started again, nothing is left to send.
     let before = server.lock().unwrap().messages;
     let output = generator(&address, &arguments).wait_with_output().unwrap();
     assert!(output.status.success());
@@ -197,7 +197,7 @@ fn a_generator_killed_at_random_moments_leaves_nothing_out() {
 }
 
 #[test]
-fn the_verifier_misses_what_the_ledger_says_was_acknowledged() {
+fn acknowledged_records_of_the_ledger_that_did_not_arrive_are_reported_as_lost() {
     let directory = tempfile::tempdir().unwrap();
     let ledger = directory.path().join("ledger");
     let text = "millbench-ledger 1 run=00000007 flows=2 size=100 chunk=50 base=1 mode=Packed tag=bench\n\
@@ -220,7 +220,7 @@ fn the_verifier_misses_what_the_ledger_says_was_acknowledged() {
 }
 
 #[test]
-fn another_setting_with_an_old_ledger_is_refused() {
+fn a_ledger_of_a_run_with_other_settings_is_refused() {
     let directory = tempfile::tempdir().unwrap();
     let ledger = directory.path().join("ledger");
     let (address, _server) = start(|_| Act::Ack);
@@ -252,7 +252,7 @@ fn a_generator_waits_for_a_server_that_is_not_there_yet() {
         .spawn()
         .unwrap();
     assert!(first.wait_with_output().unwrap().status.success());
-    // Every mode, with and without acks, through the other implementation of the protocol.
+    // Sends in every mode, with and without acks, to `millbench flow`, the other receiver of the protocol here.
     for mode in ["message", "forward", "packed", "gzip"] {
         let plain = Command::new(env!("CARGO_BIN_EXE_millbench"))
             .args([

@@ -17,7 +17,7 @@ fn millbench(arguments: &[&str]) -> Output {
         .unwrap()
 }
 
-/// Two flows of 1,000 lines each.
+/// Writes a file with two flows of 1,000 data records each.
 fn generate(path: &Path) {
     let path = path.to_str().unwrap();
     let arguments = [
@@ -33,14 +33,14 @@ fn generate(path: &Path) {
     assert!(output.status.success(), "{output:?}");
 }
 
-/// Exit code and account.
+/// Runs the verifier. Returns its exit code and its JSON report.
 fn verify(arguments: &[&str]) -> (Option<i32>, Value) {
     let output = millbench(&[&["verify", "--json"], arguments].concat());
     let report = serde_json::from_slice(&output.stdout);
     (output.status.code(), report.unwrap_or(Value::Null))
 }
 
-/// Generates, changes the lines, and gives the account.
+/// Generates a file, applies `change` to its lines, and verifies the result. Returns what [`verify`] returns.
 fn changed(change: impl FnOnce(Vec<String>) -> String) -> (Option<i32>, Value) {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("out.log");
@@ -55,7 +55,7 @@ fn joined(lines: &[String]) -> String {
     lines.iter().map(|line| format!("{line}\n")).collect()
 }
 
-/// The position of the data record of flow 0 with this number.
+/// The index in `lines` of flow 0's data record with this number.
 fn at(lines: &[String], number: u64) -> usize {
     let head = format!("mb1 00000007.0000 d{number:016} ");
     lines
@@ -74,7 +74,7 @@ fn an_untouched_output_is_right() {
 }
 
 #[test]
-fn lost_records_are_named_by_their_ranges() {
+fn lost_records_are_reported_as_ranges() {
     let (code, report) = changed(|mut lines| {
         let from = at(&lines, 20);
         lines.drain(from..from + 5);
@@ -104,7 +104,7 @@ fn repeated_records_are_counted() {
 }
 
 #[test]
-fn a_record_behind_a_later_one_is_reordered() {
+fn a_record_that_follows_a_later_one_counts_as_reordered() {
     let (code, report) = changed(|mut lines| {
         let from = at(&lines, 20);
         lines.swap(from, from + 1);
@@ -131,7 +131,7 @@ fn a_changed_byte_makes_a_record_corrupt_and_lost() {
 }
 
 #[test]
-fn a_torn_line_and_two_lines_in_one_are_corrupt() {
+fn a_truncated_line_and_two_joined_lines_are_corrupt() {
     let (_, report) = changed(|mut lines| {
         let from = at(&lines, 20);
         lines[from].truncate(60);
@@ -145,19 +145,19 @@ fn a_torn_line_and_two_lines_in_one_are_corrupt() {
 }
 
 #[test]
-fn a_file_cut_in_its_last_line_is_noticed() {
+fn an_incomplete_last_line_is_corrupt() {
     let (code, report) = changed(|lines| {
         let text = joined(&lines);
         text[..text.len() - 1].to_owned()
     });
     assert_eq!(code, Some(1));
     assert_eq!(report["corrupt"], 1);
-    // The end record of flow 1 was that last line.
+    // The incomplete last line was the end record of flow 1.
     assert_eq!(report["flows"][1]["basis"], "unknown");
 }
 
 #[test]
-fn a_missing_end_record_makes_the_count_unknown_unless_it_is_given() {
+fn without_an_end_record_the_number_sent_is_unknown_unless_an_option_gives_it() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("out.log");
     generate(&path);
@@ -174,7 +174,7 @@ fn a_missing_end_record_makes_the_count_unknown_unless_it_is_given() {
     assert_eq!(verify(&[path, "--sent", "1000"]).0, Some(0));
     let (code, report) = verify(&[path, "--sent", "1000", "--sent", "00000007.0001=1001"]);
     assert_eq!((code, &report["flows"][1]["lost"]), (Some(1), &1.into()));
-    // More than was sent is as wrong as less.
+    // It is also wrong if more records arrived than were sent.
     assert_eq!(verify(&[path, "--sent", "999"]).0, Some(1));
 }
 
@@ -185,7 +185,7 @@ fn an_empty_output_is_wrong() {
 }
 
 #[test]
-fn json_lines_are_read_and_broken_objects_refused() {
+fn json_lines_are_read_and_incomplete_objects_are_corrupt() {
     let json = |line: &String| format!(r#"{{"a":1,"message":"{line}","time":"x"}}"#);
     let (code, report) = changed(|lines| {
         let lines: Vec<String> = lines.iter().map(json).collect();
@@ -195,7 +195,7 @@ fn json_lines_are_read_and_broken_objects_refused() {
     let (code, report) = changed(|lines| {
         let mut lines: Vec<String> = lines.iter().map(json).collect();
         lines[5].pop();
-        // an escape of the right byte is right
+        // A character that is escaped but not changed is no defect.
         lines[6] = lines[6].replace('-', "\\u002d");
         joined(&lines)
     });
@@ -203,7 +203,7 @@ fn json_lines_are_read_and_broken_objects_refused() {
 }
 
 #[test]
-fn several_files_directories_and_gzip_make_one_account() {
+fn one_report_covers_several_files_directories_and_gzip() {
     use std::io::Write as _;
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("whole");
@@ -216,7 +216,7 @@ fn several_files_directories_and_gzip_make_one_account() {
     fs::write(inner.join("a.log"), joined(&lines[..700])).unwrap();
     fs::write(directory.path().join("b.log"), joined(&lines[700..1500])).unwrap();
     let packed = fs::File::create(inner.join("c.log.gz")).unwrap();
-    // Two members, one after the other.
+    // A gzip file of two members.
     for part in [&lines[1500..1700], &lines[1700..]] {
         let mut gzip = flate2::write::GzEncoder::new(&packed, flate2::Compression::fast());
         gzip.write_all(joined(part).as_bytes()).unwrap();
@@ -233,7 +233,7 @@ fn several_files_directories_and_gzip_make_one_account() {
 }
 
 #[test]
-fn the_flume_form_reads_as_flumes_report() {
+fn as_flume_prints_the_format_of_flumes_integrity_report() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("out.log");
     generate(&path);
@@ -251,7 +251,7 @@ fn the_flume_form_reads_as_flumes_report() {
 }
 
 #[test]
-fn a_rotated_file_is_followed_by_a_new_one_without_a_divided_line() {
+fn after_a_rotation_the_generator_writes_a_new_file_and_splits_no_line() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("app.log");
     let mut generator = Command::new(env!("CARGO_BIN_EXE_millbench"))
@@ -304,7 +304,7 @@ fn a_wrong_command_line_is_refused_with_64() {
 }
 
 #[test]
-fn messages_of_syslog_carry_the_records_in_every_form() {
+fn syslog_messages_of_every_format_carry_the_records() {
     use std::io::Read as _;
     for (form, octets) in [
         ("rfc3164", false),
@@ -329,7 +329,7 @@ fn messages_of_syslog_carry_the_records_in_every_form() {
         let bytes = reader.join().unwrap();
         let messages = match octets {
             false => String::from_utf8(bytes).unwrap(),
-            // Each count is that of its message, to the last byte.
+            // Each octet count covers exactly its message.
             true => {
                 let (mut rest, mut messages) = (&bytes[..], String::new());
                 while !rest.is_empty() {
@@ -367,7 +367,7 @@ fn messages_of_syslog_carry_the_records_in_every_form() {
 }
 
 #[test]
-fn datagrams_of_syslog_carry_a_record_each() {
+fn each_syslog_datagram_carries_one_record() {
     let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     socket
         .set_read_timeout(Some(std::time::Duration::from_secs(10)))

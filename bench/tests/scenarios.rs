@@ -1,4 +1,4 @@
-//! A scenario runs to its end against a stand-in for millstream, and says what it saw.
+//! Runs scenarios against a stand-in for millstream, and checks what they report.
 
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -10,7 +10,7 @@ use std::{
     process::{Command, Output},
 };
 
-/// A program that takes `run CONFIG`, and is in truth this shell command.
+/// Creates a program that is called like millstream, with `run CONFIG`, but ignores its arguments and runs this shell command.
 fn stand_in(directory: &Path, command: &str) -> PathBuf {
     let path = directory.join("millstream");
     let text = format!("#!/bin/sh\n{command}\n");
@@ -50,7 +50,7 @@ fn report(directory: &Path, scenario: &str) -> serde_json::Value {
 #[test]
 fn a_server_is_measured_beside_the_bare_reader() {
     let directory = tempfile::tempdir().unwrap();
-    // It ends in order on SIGTERM, as millstream does.
+    // The stand-in exits successfully on SIGTERM, as millstream does.
     let command = format!(
         "{} flow --listen 127.0.0.1:$PORT & trap 'kill $!; exit 0' TERM; wait",
         env!("CARGO_BIN_EXE_millbench")
@@ -68,7 +68,7 @@ fn a_server_is_measured_beside_the_bare_reader() {
         text.contains("bare reader that acks, packed, 2 conn"),
         "{text}"
     );
-    // A virtual machine may call its processor by half a name; the model says which it is.
+    // A virtual machine may report an incomplete name of its processor; the model identifies it.
     #[cfg(target_arch = "x86_64")]
     assert!(text.contains("(family/model/stepping "), "{text}");
     assert!(!text.contains("8 conn"), "{text}");
@@ -81,9 +81,9 @@ fn a_server_is_measured_beside_the_bare_reader() {
 }
 
 #[test]
-fn a_server_that_loses_records_is_found_out() {
+fn a_server_that_loses_records_fails_the_scenario() {
     let directory = tempfile::tempdir().unwrap();
-    // It saves what it gets, but for the first line.
+    // The stand-in saves all received records except the first.
     let command = format!(
         "{} flow --listen 127.0.0.1:$PORT --save $OUT.all & \
          trap 'kill $!; sed 1d $OUT.all > $OUT; rm $OUT.all; exit 0' TERM; wait",
@@ -101,7 +101,7 @@ fn a_server_that_loses_records_is_found_out() {
 }
 
 #[test]
-fn a_server_that_does_not_start_is_quoted() {
+fn the_log_of_a_server_that_does_not_start_is_printed() {
     let directory = tempfile::tempdir().unwrap();
     let program = stand_in(directory.path(), "echo out of luck >&2; exit 78");
     let output = run(
@@ -158,9 +158,9 @@ fn a_tag_of_every_length_is_measured() {
 }
 
 #[test]
-fn the_mount_is_measured_without_libfuse_and_the_table_says_so() {
+fn without_libfuse_the_table_marks_the_reference_as_missing() {
     let directory = tempfile::tempdir().unwrap();
-    // The compiler of the reference finds no libfuse, and the mount is a plain directory: files written to it are the output.
+    // This compiler fails as if libfuse were not installed.
     let tools = directory.path().join("tools");
     fs::create_dir(&tools).unwrap();
     let cc = tools.join("cc");

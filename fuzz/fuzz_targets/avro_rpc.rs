@@ -1,5 +1,5 @@
-//! Avro RPC: any bytes are a connection, cut into pieces. The lower bits of the first byte are the size of the pieces; its highest
-//! bit prepends a handshake, so that the fuzzer reaches calls early.
+//! Fuzzes the decoder of Avro RPC with any bytes as the input of one connection, which arrives in pieces. The lower seven bits of the
+//! first byte set the size of the pieces. If the highest bit is set, a handshake comes first, so that the fuzzer reaches calls early.
 
 #![no_main]
 

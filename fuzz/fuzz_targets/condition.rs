@@ -1,4 +1,5 @@
-//! Conditions and changes of fields on any bytes: they end, ranges follow each other, and valid batches stay valid.
+//! Fuzzes conditions and field changes with any bytes as the body of a batch. Both terminate, the ranges of a condition have no gaps
+//! and no overlaps, and a valid batch stays valid after the changes.
 
 #![no_main]
 
@@ -13,7 +14,7 @@ use millstream_wire::{
     syslog::TimeZone,
 };
 
-/// Options that reach every part of both.
+/// Options that reach every part of conditions and of field changes.
 const CONDITIONS: [&str; 3] = [
     r#"{".a": ["x", 1, true, null], ".b": {"gt": 1.5}}"#,
     r#"{"any": [{".a.b": {"exists": true}}, {".message": {"glob": "a*b"}}]}"#,

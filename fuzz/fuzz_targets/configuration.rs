@@ -1,4 +1,5 @@
-//! The configuration: any text is a file. Loading ends, and reports each problem with its place.
+//! Fuzzes the loading of a configuration with any bytes as the file. Loading terminates, a failure reports at least one error, and all
+//! problems can be rendered.
 
 #![no_main]
 
@@ -7,7 +8,7 @@ use std::{env, fs, path::PathBuf, process, sync::LazyLock};
 use libfuzzer_sys::fuzz_target;
 use millstream_config::{Environment, load};
 
-/// A file in memory if the system has a tmpfs.
+/// The configuration file. It is in `/dev/shm` if that exists, so that the target does not write to a disk.
 static FILE: LazyLock<PathBuf> = LazyLock::new(|| {
     let memory = PathBuf::from("/dev/shm");
     let directory = if memory.is_dir() { memory } else { env::temp_dir() };

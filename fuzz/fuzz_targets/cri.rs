@@ -1,5 +1,5 @@
-//! Lines of container logs: any bytes are a line. The parsed parts are slices of the line, in its order, and become one complete entry.
-//! A line written from the parts parses to the same parts.
+//! Fuzzes the parser of container logs with any bytes as lines. Each parsed line becomes one complete entry, and a line that is built
+//! from the parsed parts has the same parts when it is parsed.
 
 #![no_main]
 
@@ -9,7 +9,7 @@ use libfuzzer_sys::fuzz_target;
 use millstream_wire::cri::{parse, write_entry};
 
 fuzz_target!(|data: &[u8]| {
-    // Half of the inputs get a timestamp, so that the fuzzer reaches the fields behind it.
+    // Half of the inputs get a timestamp, so that the fuzzer reaches the fields after it.
     let (timed, data) = match data.split_first() {
         Some((first, rest)) if first % 2 == 0 => (b"2016-10-06T00:17:09.669794202Z ".as_slice(), rest),
         Some((_, rest)) => (b"".as_slice(), rest),

@@ -1,5 +1,5 @@
-//! Frames of the disk channel: any bytes are a frame in a segment. The target repairs the checksum of the head, so that the
-//! fields behind it are reached.
+//! Fuzzes the reader of the disk channel's frames with any bytes as a frame in a segment. The target also tries the head with a correct
+//! checksum, so that the fuzzer reaches its fields.
 
 #![no_main]
 

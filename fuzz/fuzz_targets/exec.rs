@@ -1,5 +1,5 @@
-//! The output of a program of the processor `exec`: its answers do not depend on how the bytes arrive, and their records are valid
-//! entries. The first byte chooses the format and the size of the pieces.
+//! Fuzzes the processor `exec` with any bytes as the output of its program. The answers do not depend on how the bytes are cut into
+//! pieces, and their records are valid entries. The first byte chooses the format and the size of the pieces.
 
 #![no_main]
 
@@ -18,7 +18,7 @@ fuzz_target!(|data: &[u8]| {
     let at_once = read_answers(is_msgpack, output, output.len());
     assert_eq!(read_answers(is_msgpack, output, step), at_once);
     let (entries, answers, _) = at_once;
-    // Answers in JSON are lines, and a value of MessagePack has at least a byte.
+    // Each answer has at least one byte: it is a line of JSON or a MessagePack value.
     assert!(answers <= output.len());
     let mut walker = Walker::new();
     walker.walk(&entries).expect("records are MessagePack");

@@ -1,5 +1,5 @@
-//! The forward protocol: any bytes are a connection, cut into pieces of the size in the first byte. The frames do not depend on the
-//! pieces, and every body that passes validation consists of entries.
+//! Fuzzes the decoder of the forward protocol with any bytes as the input of one connection, which arrives in pieces. The first byte
+//! sets their size. The frames do not depend on it, and the part of a body that passes validation consists of complete entries.
 
 #![no_main]
 
@@ -14,13 +14,13 @@ fuzz_target!(|data: &[u8]| {
         return;
     };
     let pieces = decode(data, usize::from(*how) + 1);
-    // A longer payload is announced if it is cut.
+    // A longer payload that arrives in pieces becomes another step (`Payload` instead of `Frame`), so the results may differ.
     if data.len() <= PAYLOAD_INLINE_MAX {
         assert_eq!(decode(data, data.len().max(1)), pieces);
     }
 });
 
-/// The steps of a connection.
+/// Returns the kind and the content of each decoder step for `data`, which arrives in pieces of `size` bytes.
 fn decode(data: &[u8], size: usize) -> Vec<(u8, Vec<u8>)> {
     let mut decoder = Decoder::new(1 << 20);
     let mut unread = Vec::new();
@@ -64,7 +64,7 @@ fn decode(data: &[u8], size: usize) -> Vec<(u8, Vec<u8>)> {
     steps
 }
 
-/// The good part of a body consists of entries, whatever the rest is.
+/// Asserts that the part of a body that passes validation consists of complete entries.
 fn check(body: &[u8]) {
     let mut check = Check::new(Encoding::Packed);
     let _ = check.feed(body);
@@ -72,7 +72,7 @@ fn check(body: &[u8]) {
     let (mut good, mut bad) = (Vec::new(), Vec::new());
     let counts = sift(whole, Time(1), &mut good, &mut bad);
     whole::assert_whole(&good, counts.good as usize);
-    // An entry without a time is a misfit to the check, and good once it has the receive time.
+    // `Check` counts an entry without a time as a misfit. `sift` adds the receive time, and counts the entry as good.
     assert!(counts.bad <= check.misfits() && counts.good >= check.records());
     assert_eq!(counts.good + counts.bad, check.records() + check.misfits());
 }

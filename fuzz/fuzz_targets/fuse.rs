@@ -1,5 +1,5 @@
-//! Requests to the mounted directory: any bytes are one read of `/dev/fuse`. Half of the inputs get a matching length and an existing
-//! operation, so that the fuzzer reaches the fields behind the header.
+//! Fuzzes the parser of requests to the mounted directory with any bytes as the result of one read of `/dev/fuse`. Half of the inputs
+//! get a correct length and an existing operation in the header, so that the fuzzer reaches the fields after it.
 
 #![no_main]
 

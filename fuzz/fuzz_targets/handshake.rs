@@ -1,5 +1,5 @@
-//! The handshake of the forward protocol: any bytes are a HELO, a PING or a PONG. A message that can be read survives being written and
-//! read again, and each prefix of it is reported as short.
+//! Fuzzes the handshake of the forward protocol with any bytes as a HELO, a PING and a PONG. A message that can be read stays the same
+//! when it is written and read again. Without its last byte it is reported as short.
 
 #![no_main]
 

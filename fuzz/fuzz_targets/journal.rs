@@ -1,5 +1,5 @@
-//! systemd's Journal Export Format: any bytes are the output of `journalctl`, cut into pieces of the size in the first byte. Every entry
-//! becomes one complete record, and the result does not depend on the pieces.
+//! Fuzzes the parser of systemd's Journal Export Format with any bytes as the output of `journalctl`, which arrives in pieces. The first
+//! byte sets their size. Every entry becomes one complete record, and the result does not depend on the pieces.
 
 #![no_main]
 
@@ -11,7 +11,7 @@ use millstream_wire::journal::{Malformed, Scanned, scan};
 
 const NOW: Time = Time(1_795_243_231_500_000_000);
 
-/// The entries, their cursors, and the end of the input.
+/// The result of reading an input: the entries, their cursors, the error that ended it, and the bytes of an incomplete entry.
 #[derive(Debug, Default, PartialEq)]
 struct Seen {
     entries: usize,

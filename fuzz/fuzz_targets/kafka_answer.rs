@@ -1,4 +1,4 @@
-//! Answers of a Kafka broker: any bytes are read as each kind of answer that a producer takes.
+//! Fuzzes the Kafka client: any bytes are read as each kind of response that a producer receives from a broker.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! OTLP's logs in JSON: any text is a request.
+//! Fuzzes the decoder of OTLP logs in JSON with any bytes as a request.
 
 #![no_main]
 

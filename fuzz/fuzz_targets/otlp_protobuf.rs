@@ -1,4 +1,4 @@
-//! OTLP's logs in protobuf: any bytes are a request.
+//! Fuzzes the decoder of OTLP logs in protobuf with any bytes as a request.
 
 #![no_main]
 

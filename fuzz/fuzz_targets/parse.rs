@@ -1,5 +1,5 @@
-//! The text formats of the processor `parse`: any text is one valid entry or a fault, earlier texts do not matter, and a
-//! fault leaves the output as it was. The first bytes choose format and options.
+//! Fuzzes the text formats of the processor `parse`. Any text becomes one valid entry or a fault. The result does not depend on earlier
+//! texts, and a fault leaves the output unchanged. The first bytes choose the format and the options.
 
 #![no_main]
 
@@ -28,7 +28,7 @@ const FORMATS: [TextFormat; 9] = [
     TextFormat::Apache,
     TextFormat::Nginx,
 ];
-/// Options per format.
+/// The number of combinations of options per format.
 const WAYS: u8 = 8;
 
 thread_local! {
@@ -105,7 +105,7 @@ fuzz_target!(|data: &[u8]| {
         let reused = &mut parsers[usize::from(format * WAYS + how)];
         for input in [Input::Line(text), Input::Entry(&entry)] {
             let first = parse(reused, input);
-            // Remembered times and words change nothing.
+            // The second result may come from the caches of the parser. It must be the same.
             assert_eq!(parse(reused, input), first);
         }
     });

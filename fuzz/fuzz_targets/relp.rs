@@ -1,11 +1,12 @@
-//! RELP sessions: no part is longer than the limit, and the result does not depend on how the input is cut.
+//! Fuzzes the decoder of RELP sessions. No part of a frame is longer than the limit, and the result does not depend on how the input is
+//! cut into pieces.
 
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 use millstream_wire::relp::{Command, Decoder, Offers, Refusal, Step};
 
-/// Frames (number, command, data), and the end of the input.
+/// The frames (number, command, data), and whether the input ends within a frame, or why the decoder refused it.
 type Seen = (Vec<(u32, Command, Vec<u8>)>, Result<bool, Refusal>);
 
 fn read<'a>(bytes_max: usize, pieces: impl Iterator<Item = &'a [u8]>) -> Seen {
@@ -51,7 +52,7 @@ fuzz_target!(|data: &[u8]| {
     let [size, piece, rest @ ..] = data else {
         return;
     };
-    // The session is open already: a fuzzer rarely opens one.
+    // Every input begins with the frame that opens a session, because a fuzzer rarely finds it.
     let mut input = b"1 open 15 commands=syslog\n".to_vec();
     input.extend_from_slice(rest);
     let bytes_max = usize::from(*size).max(1);

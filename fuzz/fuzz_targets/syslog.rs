@@ -1,5 +1,5 @@
-//! The syslog decoder: it appends valid entries, it always ends, and the result does not depend on how the input is cut. The first
-//! bytes choose the settings.
+//! Fuzzes the syslog decoder. It appends valid entries, it terminates, and the result does not depend on how the input is cut into
+//! pieces. The first bytes choose the settings.
 
 #![no_main]
 
@@ -15,7 +15,7 @@ const NOW: Time = Time(1_795_243_231_500_000_000);
 /// The size of a batch.
 const BATCH_BYTES: usize = 512;
 
-/// The records and the leftovers.
+/// The result of decoding an input: the records, the parts that are no records, and the decoder's counts.
 #[derive(Debug, Default, PartialEq)]
 struct Seen {
     records: u64,

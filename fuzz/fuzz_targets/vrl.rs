@@ -1,5 +1,5 @@
-//! Programs and conditions in VRL on any bytes: they end, ranges follow each other, what they write is valid, and a second run
-//! writes the same.
+//! Fuzzes programs and conditions in VRL with any bytes as the body of a batch. They terminate and always advance. For a valid batch
+//! the output of a program is valid, and a second run writes the same output.
 
 #![no_main]
 
@@ -30,7 +30,7 @@ const CONDITIONS: [&str; 2] = [
 ];
 
 thread_local! {
-    /// Two tasks for each program, used for all inputs.
+    /// Two instances of each program, which process all inputs. Their outputs must be equal.
     static REMAPS: RefCell<Vec<[Remap; 2]>> = RefCell::new(
         PROGRAMS.iter().map(|text| {
             let (program, _) = Program::compile(text, &Options::default()).expect("it compiles");
@@ -51,7 +51,7 @@ static VALUES: LazyLock<Arc<Values>> = LazyLock::new(|| {
     Arc::new(values)
 });
 
-/// Runs a program on a batch: the entries that it wrote, and their number.
+/// Runs a program on a batch. Returns the entries that it wrote, and their number.
 fn run(remap: &mut Remap, batch: &Batch) -> (Vec<u8>, u32) {
     let (mut out, mut count, mut at) = (Vec::new(), 0, 0);
     remap.begin(batch, 0);

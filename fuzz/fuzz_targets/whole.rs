@@ -1,4 +1,4 @@
-//! The promise of every decoder about the entries that it writes.
+//! A check that the fuzz targets share: the output of a decoder consists of complete entries.
 
 use millstream_wire::msgpack::Walker;
 

@@ -1,12 +1,12 @@
-//! Chunks: the bytes of one forward message. In mode `message` and for lines, a chunk is as many messages or lines as it has
-//! records.
+//! Builds chunks. A chunk is the bytes of one forward message; in mode `message`, for lines and for syslog, it is a sequence of
+//! messages or lines, one per record.
 //!
-//! A chunk is a pure function of (flow, first number, count). So a resent chunk is built anew with the same bytes, and no sent
-//! chunk needs to be kept. A chunk is built once; then only times, numbers, checks and ids are patched in place, which takes some
-//! 10 ns per record.
+//! The bytes of a chunk follow from (flow, first number, count) alone. So sent chunks are not stored: to resend one, the generator
+//! produces the same bytes again. A buffer is built from scratch only once. For later chunks of the same shape, times, numbers,
+//! checks and ids are patched in place, which takes some 10 ns per record.
 //!
 //! ```text
-//! packed    93  tag  db len32    ENTRY ...  option        gzip: the entries compressed, the option names it
+//! packed    93  tag  db len32    ENTRY ...  option        mode gzip: the entries are compressed
 //! forward   93  tag  dd count32  ENTRY ...  option
 //! message  (93  tag  time map) ...                        with acks 94 and {"chunk": id} in each
 //! lines    (text 0a) ...
@@ -37,12 +37,12 @@ pub enum Mode {
     Forward,
     /// Many records in one string: `[tag, "...", option]`, as Fluentd and Fluent Bit send
     Packed,
-    /// The same, compressed
+    /// Like `packed`, with the string compressed by gzip
     Gzip,
     /// Lines of text, no protocol
     #[value(skip)]
     Lines,
-    /// Messages of syslog
+    /// Syslog messages
     #[value(skip)]
     Syslog(Syslog),
 }
@@ -65,7 +65,7 @@ pub struct Shape {
 /// The records of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
-    /// The number of its first record. For an end record: the count that it carries.
+    /// The number of the first record. For an end record: the count that it carries.
     pub first: u64,
     /// The number of records.
     pub count: u32,
@@ -77,13 +77,13 @@ pub struct Span {
 pub struct Chunk {
     shape: Shape,
     flow: FlowId,
-    /// The span that `buffer` was built for. If the next span differs in more than its number, the chunk is rebuilt.
+    /// The span that `buffer` holds; `None` before the first build. A span of another count, kind or padding requires a rebuild.
     built: Option<Span>,
     buffer: Vec<u8>,
     /// The offset of the first record in `buffer`, and the distance from one record to the next.
     entries_at: usize,
     stride: usize,
-    /// Offsets within a record.
+    /// The offsets of the time and of the text within a record.
     time_at: usize,
     text_at: usize,
     /// The offset of the id: in `buffer`, or in each message.
@@ -130,8 +130,8 @@ impl Chunk {
         &self.buffer
     }
 
-    /// The bytes of the last chunk with a new id, if the last one had the same length. This is for the fastest sending, whose
-    /// output is not verified.
+    /// Returns the records of the previous chunk again, with the id of `span` (option `--repeat`). Calls `fill` instead if the
+    /// count or the kind differs, or with gzip. The output cannot be verified.
     pub fn again(&mut self, span: Span) -> &[u8] {
         let same = |built: Span| built.count == span.count && built.kind == span.kind;
         if self.shape.mode == Mode::Gzip || !self.built.is_some_and(same) {
@@ -157,14 +157,14 @@ impl Chunk {
         }
     }
 
-    /// The ids whose acks mean that a span has arrived: one, or one for each message.
+    /// The ids that the server acknowledges if the span has arrived: one per record in mode `message`, otherwise one.
     pub fn ids(&self, span: Span) -> impl Iterator<Item = [u8; ID_LEN]> {
         let (flow, mode) = (self.flow, self.shape.mode);
         let count = if mode == Mode::Message { span.count } else { 1 };
         (0..u64::from(count)).map(move |at| id(flow, span.kind, span.first + at))
     }
 
-    /// Patches everything that differs between spans of the same length.
+    /// Patches the times, numbers and checks of all records.
     fn number(&mut self, span: Span) {
         let key = Key::new(self.flow, span.kind, self.shape.size);
         if let Mode::Syslog(syslog) = self.shape.mode {
@@ -183,7 +183,7 @@ impl Chunk {
         }
     }
 
-    /// The same for syslog messages.
+    /// Patches the times, numbers and checks of syslog messages.
     fn number_syslog(&mut self, span: Span, syslog: Syslog) {
         let key = Key::new(self.flow, span.kind, self.shape.size);
         let mut stamp = Stamp::new(syslog.form);
@@ -196,7 +196,7 @@ impl Chunk {
         }
     }
 
-    /// Builds a chunk from scratch. Times, checks and ids of later spans are patched into it.
+    /// Builds a chunk from scratch, which is then patched for later spans.
     fn build(&mut self, span: Span) {
         let mut entry = self.entry();
         self.stride = entry.len();
@@ -226,7 +226,7 @@ impl Chunk {
         let (code, length) = match self.shape.mode {
             Mode::Forward => (0xdd, count),
             Mode::Packed => (0xdb, bytes),
-            // Gzip: the head is added before the compressed records. Messages: each has its own.
+            // Gzip: `compress` writes the head. Messages: each has its own head. Lines have none.
             Mode::Gzip | Mode::Message | Mode::Lines | Mode::Syslog(_) => return,
         };
         self.buffer.push(0x93);
@@ -235,7 +235,7 @@ impl Chunk {
         self.buffer.extend_from_slice(&length.to_be_bytes());
     }
 
-    /// One record with an empty text. Notes the offsets of its parts.
+    /// Builds one record whose text is all zeros, and stores the offsets of its parts.
     fn entry(&mut self) -> Vec<u8> {
         let mut entry = Vec::new();
         let size = self.shape.size;
@@ -275,7 +275,7 @@ impl Chunk {
         entry
     }
 
-    /// The records in `buffer`, compressed, with their head and option.
+    /// Compresses the records in `buffer`, and adds the head and the option.
     fn compress(&mut self, span: Span) -> &[u8] {
         let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
         let payload = encoder
@@ -286,7 +286,7 @@ impl Chunk {
         self.compressed.push(0x93);
         put_str(&mut self.compressed, self.shape.tag.as_bytes());
         self.compressed.push(0xdb);
-        // Compressed records are hardly longer than the records, which have less than 1 GiB.
+        // Compression cannot make the records, which have less than 1 GiB, much longer.
         let len = u32::try_from(payload.len()).expect("less than 4 GiB");
         self.compressed.extend_from_slice(&len.to_be_bytes());
         self.compressed.extend_from_slice(&payload);
@@ -326,7 +326,7 @@ fn id(flow: FlowId, kind: Kind, number: u64) -> [u8; ID_LEN] {
     base64(raw)
 }
 
-/// 18 bytes, of which the last two are 0, as 24 characters and a newline.
+/// Encodes the 18 bytes of an id as 24 characters of base64 and a newline.
 fn base64(raw: [u8; 18]) -> [u8; ID_LEN] {
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut text = [b'\n'; ID_LEN];
@@ -339,7 +339,7 @@ fn base64(raw: [u8; 18]) -> [u8; ID_LEN] {
     text
 }
 
-/// Writes `{"size": count, "compressed": how, "chunk": an id of zeros}`, the last only with acks.
+/// Writes `{"size": count, "compressed": compressed, "chunk": id}`. The id is all zeros for now, and is left out without acks.
 fn put_option(out: &mut Vec<u8>, count: u32, compressed: &str, acks: bool) {
     out.push(if acks { 0x83 } else { 0x82 });
     put_str(out, b"size");

@@ -1,13 +1,14 @@
-//! The ledger: which records were acknowledged, on disk before the generator relies on it.
+//! The ledger: a durable list of the records that were acknowledged.
 //!
-//! A text file that only grows. Every line is synced (fdatasync) before the next chunk is sent. A generator that was killed reads
-//! the ledger and resends all other chunks, with the same ids. The verifier reads it to know which records must have arrived.
+//! It is an append-only text file. A flow syncs its line (fdatasync) before it sends the next chunk. A generator that was killed reads
+//! the ledger when it is restarted, and sends all chunks that are not in it, with the same ids. The verifier reads it to know which
+//! records must have arrived.
 //!
 //! ```text
 //! millbench-ledger 1 run=5f3a9c01 flows=2 size=100 chunk=8192 base=1700000000 mode=packed tag=bench
-//! 0 acked 0 8192          flow, number of the first record, how many
+//! 0 acked 0 8192          flow, number of the first acknowledged record, how many
 //! 0 ends 100000           flow 0 will have this many records: written before its end record is sent
-//! 0 ended 100000          and that was acknowledged
+//! 0 ended 100000          the end record of flow 0 was acknowledged
 //! ```
 //!
 //! A last line without a newline was being written when the machine stopped, and is ignored.
@@ -29,7 +30,7 @@ pub struct Page {
     pub floor: u64,
     /// Acknowledged spans above the floor: first -> count.
     pub above: BTreeMap<u64, u32>,
-    /// The number of the flow's records, once it is decided.
+    /// The total number of the flow's records; `None` until it is decided.
     pub ends: Option<u64>,
     /// Whether the end record is acknowledged.
     pub ended: bool,
@@ -110,7 +111,8 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// Opens a ledger and returns its contents. `settings` becomes the first line of a new one.
+    /// Opens a ledger and returns its contents. Creates it, with `settings` on the first line, if it is missing or has no complete
+    /// first line.
     pub fn open(path: &Path, settings: &str) -> io::Result<(Self, Account)> {
         let mut file = OpenOptions::new()
             .create(true)
@@ -152,7 +154,7 @@ impl Ledger {
         self.append(&format!("{flow} acked {first} {count}\n"))
     }
 
-    /// Notes the number of a flow's records, before its end record is sent.
+    /// Notes the total number of a flow's records. Must precede the sending of the end record.
     pub fn ends(&self, flow: u16, count: u64) -> io::Result<()> {
         self.append(&format!("{flow} ends {count}\n"))
     }
@@ -176,7 +178,7 @@ impl Ledger {
     }
 }
 
-/// A new file's name is durable only once its directory is synced.
+/// Makes the name of a new file durable by syncing its directory.
 fn sync_directory(path: &Path) -> io::Result<()> {
     match path.parent() {
         Some(directory) if !directory.as_os_str().is_empty() => File::open(directory)?.sync_all(),
@@ -216,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_is_none_is_named() {
+    fn an_invalid_line_is_reported_by_its_number() {
         assert_eq!(Account::parse("millbench-ledger 1 run=1\nx\n"), Err(2));
         assert_eq!(Account::parse("hello\n"), Err(1));
         assert_eq!(Account::parse("millbench-le"), Ok(None));

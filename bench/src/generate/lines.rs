@@ -1,7 +1,8 @@
 //! Writes numbered lines to a file or to standard output: several flows, one chunk of each in turn.
 //!
-//! A file is appended to. If its name refers to another file (because logrotate renamed the old one), the next chunk opens the new
-//! file, as a daemon does after a signal. A line is never divided between two files.
+//! A file is opened by name, and lines are appended to it. If the name no longer refers to the open file, because logrotate renamed
+//! it, the next write opens or creates the file with this name, as a daemon does after a signal. A line is never split between two
+//! files.
 
 use std::{
     fs::{File, OpenOptions},
@@ -22,10 +23,10 @@ pub enum Output {
     Path {
         /// The name.
         path: PathBuf,
-        /// The file that it referred to at the last check.
+        /// The file that the name referred to at the last check.
         file: File,
     },
-    /// To standard output.
+    /// Standard output.
     Stdout(File),
 }
 
@@ -66,13 +67,13 @@ fn append(path: &Path) -> io::Result<File> {
 
 /// One flow of lines.
 pub struct Flow {
-    /// Decides the next records.
+    /// Decides which records are next.
     pub plan: Plan,
     /// Builds their bytes.
     pub chunk: Chunk,
 }
 
-/// Writes all flows. `single_writes`: one write for each line.
+/// Writes all flows. With `single_writes`, each line is written with its own system call.
 pub fn run(
     output: &mut Output,
     mut flows: Vec<Flow>,

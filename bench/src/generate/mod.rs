@@ -2,7 +2,7 @@
 //! or to standard output.
 //!
 //! Every flow (a connection, or one of several sequences in a file) numbers its records from 0 and ends with a record that
-//! carries their count, so that the verifier can account for each of them.
+//! carries their count, so that the verifier can detect each missing record.
 
 mod chunk;
 mod ledger;
@@ -55,7 +55,7 @@ pub struct Summary {
     pub broken: u64,
     /// Acks that belong to no chunk in flight.
     pub strange_acks: u64,
-    /// Flows whose server closed in order after the last byte.
+    /// Flows whose server closed the connection cleanly after the last byte, and so has read everything.
     pub drained: usize,
     /// The number of flows.
     pub flows: usize,
@@ -135,7 +135,7 @@ fn begin(options: &Options) -> Result<Begin, Failure> {
             account: None,
         });
     };
-    // The settings that determine the chunks. The run and the time of an existing ledger are kept.
+    // The settings that determine the chunks. An existing ledger must have the same settings; its run id and time are reused.
     let shape = format!(
         "flows={} size={} chunk={} mode={:?} tag={}",
         options.connections,
@@ -257,7 +257,7 @@ impl Summary {
         );
         if self.broken + self.resent + self.strange_acks > 0 {
             text += &format!(
-                "; {} connections broke, {} chunks sent again, {} acks fitted nothing",
+                "; {} connections broke, {} chunks sent again, {} acks matched no chunk",
                 self.broken, self.resent, self.strange_acks
             );
         }

@@ -14,18 +14,18 @@ use super::{
 };
 use crate::{Failure, record, units};
 
-/// The most bytes of a chunk. Its lengths then fit into the fields of the protocol.
+/// The most bytes of a chunk. The limit keeps all lengths in a chunk within the protocol's 32-bit fields.
 const CHUNK_BYTES_MAX: u64 = 1 << 30;
-/// With a rate and no chunk size: chunks per second and flow.
+/// The number of chunks per second that a flow sends with `--rate` and without `--chunk`.
 const CHUNKS_PER_SECOND: f64 = 20.0;
-/// Records per chunk without a rate: about a megabyte of 122-byte records.
+/// The default of `--chunk` without `--rate`: about a megabyte of 122-byte records.
 const CHUNK_DEFAULT: u32 = 8192;
 
-/// Numbered records at a set rate or flat out.
+/// Generates numbered records, at a set rate or as fast as possible.
 ///
-/// Every record is a line of text that carries the run, the flow, its number and a check;
-/// `millbench verify` accounts for each of them at the other end. Every flow ends with a record
-/// that carries the count.
+/// Every record is a line of text that carries the run, the flow, its number and a check, so that
+/// `millbench verify` can check at the other end whether each record arrived. Every flow ends with
+/// a record that carries the count.
 ///
 /// Examples:
 ///   millbench generate --file app.log --records 1M
@@ -36,13 +36,13 @@ const CHUNK_DEFAULT: u32 = 8192;
 #[derive(Args, Clone, Debug)]
 #[command(verbatim_doc_comment, group(ArgGroup::new("target").required(true).args(["file", "forward", "syslog", "stdout"])))]
 pub struct Options {
-    /// Append lines to this file; if it was rotated away, create a new one
+    /// Append lines to this file; create it again after a rotation has renamed it
     #[arg(long, value_name = "PATH")]
     pub file: Option<PathBuf>,
     /// Send to a forward server: HOST:PORT, or the path of a unix socket
     #[arg(long, value_name = "ADDRESS", value_parser = Address::parse)]
     pub forward: Option<Address>,
-    /// Send messages of syslog: tcp://HOST:PORT, udp://HOST:PORT, or the path of a unix socket
+    /// Send syslog messages: tcp://HOST:PORT, udp://HOST:PORT, or the path of a unix socket
     #[arg(long, value_name = "ADDRESS", value_parser = Address::parse_syslog)]
     pub syslog: Option<Address>,
     /// Write lines to standard output
@@ -52,7 +52,7 @@ pub struct Options {
     /// Number of data records over all flows (500k, 20M); without --records and --seconds, send until killed
     #[arg(long, value_name = "N", value_parser = units::count)]
     pub records: Option<u64>,
-    /// Stop after this time (and still end every flow with its count)
+    /// Stop after this time; every flow still ends with its count
     #[arg(long, value_name = "SECONDS", conflicts_with = "records")]
     pub seconds: Option<f64>,
     /// Records per second over all flows [default: as fast as possible]. A flow that falls behind catches up; no record is skipped
@@ -64,16 +64,16 @@ pub struct Options {
     /// Flows; with --forward each has its own connection
     #[arg(long, value_name = "N", default_value_t = 1, visible_alias = "flows")]
     pub connections: u16,
-    /// Records per chunk (message mode: per large write) [default: 8192; with --rate, those of a twentieth of a second]
+    /// Records per chunk (message mode: per large write) [default: 8192; with --rate at most those of 50 ms]
     #[arg(long, value_name = "RECORDS")]
     pub chunk: Option<u32>,
     /// How records travel in the forward protocol
     #[arg(long, value_enum, default_value_t = Mode::Packed)]
     pub mode: Mode,
-    /// The header of messages of syslog
+    /// The header format of syslog messages
     #[arg(long, value_enum, default_value_t = Form::Rfc3164)]
     pub form: Form,
-    /// Count the octets of messages of syslog (RFC 6587) in place of ending them with newlines
+    /// Frame syslog messages by octet counting (RFC 6587) instead of a newline at the end
     #[arg(long)]
     pub octets: bool,
     /// The tag of all records
@@ -86,32 +86,32 @@ pub struct Options {
     /// Chunks in flight per connection before an ack is awaited
     #[arg(long, value_name = "CHUNKS", default_value_t = 1)]
     pub window: usize,
-    /// Timeout of an ack; then all chunks in flight are sent again on a new connection
+    /// Timeout of an ack. After it, all chunks in flight are sent again on a new connection
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = units::duration)]
     pub ack_timeout: Duration,
-    /// Note acknowledged records in this file, and sync it. A generator that is started again with the file sends the rest: the
-    /// same chunks, the same ids, the same bytes
+    /// Note acknowledged records in this file, durably. A generator that is started again with the file sends only the remaining
+    /// chunks, with the same ids and bytes
     #[arg(long, value_name = "PATH")]
     pub ledger: Option<PathBuf>,
-    /// End with an error after this time without a server and an ack [default: retry forever]
+    /// Fail if connections keep failing and no ack arrives for this time [default: retry forever]
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
     pub give_up: Option<Duration>,
 
-    /// SO_SNDBUF of the connections, as given to the kernel; 0 leaves the system's own. Large send buffers make the receiver's
-    /// CPU do the sender's work on a loopback
+    /// SO_SNDBUF of the connections; 0 keeps the system's default. Over loopback, a large send buffer shifts work of the sender
+    /// to the receiver's CPU time
     #[arg(long, value_name = "SIZE", default_value = "128KiB", value_parser = units::size)]
     pub send_buffer: u64,
     /// TCP congestion control of the connections, such as `cubic` [default: the system's]. BBR limits how many segments are in
-    /// flight, so a sender's kernel joins small writes, and the receiver has less to do
+    /// flight, so the sender's kernel merges small writes, and the receiver has less to do
     #[arg(long, value_name = "NAME")]
     pub congestion_control: Option<String>,
-    /// TLS to the forward server; its certificate must be for `localhost` and be signed by a root in this file
+    /// Use TLS to the forward server. Its certificate must be for `localhost` and be signed by a root in this PEM file
     #[arg(long, value_name = "PATH", requires = "forward")]
     pub tls_ca: Option<PathBuf>,
     /// One write per record instead of one per chunk (message mode and lines)
     #[arg(long)]
     pub single_writes: bool,
-    /// Send the records of the first chunk forever, with new ids: faster, but the output cannot be verified
+    /// Send the first chunk's records in every chunk, with new ids: faster, but the output cannot be verified
     #[arg(long, conflicts_with = "ledger")]
     pub repeat: bool,
     /// The run's id, eight hex digits [default: random]
@@ -161,7 +161,7 @@ impl Options {
                     .into(),
             );
         }
-        // Checked here: the parser would accept another target that excludes --forward as a reason not to require it.
+        // clap's `requires` does not report this: it drops the requirement if another target, such as --file, excludes --forward.
         if self.forward.is_none() && (self.acks || self.ledger.is_some() || self.repeat) {
             return usage("--acks, --ledger and --repeat need --forward".into());
         }
@@ -174,7 +174,7 @@ impl Options {
         Ok(())
     }
 
-    /// How records travel.
+    /// The encoding of the records: syslog with `--syslog`, otherwise that of `--mode`.
     pub fn mode(&self) -> Mode {
         match &self.syslog {
             Some(address) => Mode::Syslog(Syslog {
@@ -199,7 +199,8 @@ impl Options {
         Instant::now().checked_add(seconds)
     }
 
-    /// The number of records of a flow. If the total does not divide evenly, the first flows have one more.
+    /// The number of records of a flow; `None` without `--records`. If the total does not divide evenly, the first flows have one
+    /// more.
     pub fn records_of(&self, flow: u16) -> Option<u64> {
         let (all, flows) = (self.records?, u64::from(self.connections));
         Some(all / flows + u64::from(u64::from(flow) < all % flows))

@@ -10,7 +10,7 @@ use std::{
 use super::{chunk::Span, ledger::Page};
 use crate::record::Kind;
 
-/// When to stop if the number of records is not given.
+/// When to stop if the number of records is not given; `None`: never.
 pub type Deadline = Option<Instant>;
 
 /// Decides the next span of a flow.
@@ -28,14 +28,14 @@ pub struct Plan {
 pub enum Next {
     /// Send these data records.
     Data(Span),
-    /// All data records were sent: note the count, then send the end record.
+    /// All data records were sent: write the count to the ledger, then send the end record.
     End(Span),
-    /// The end record was sent, too.
+    /// The flow is complete.
     Nothing,
 }
 
 impl Plan {
-    /// Continues from the state in the ledger. `records` is the number of the flow's records, if it is known.
+    /// Continues from the state in the ledger. `records` is the total number of the flow's records, if it is known.
     pub fn new(mut page: Page, chunk: u32, records: Option<u64>, deadline: Deadline) -> Self {
         if page.ends.is_none() {
             page.ends = records.map(|records| records.max(Self::known(&page)));
@@ -49,13 +49,13 @@ impl Plan {
         }
     }
 
-    /// The first number that the ledger does not mention. The flow cannot end before it.
+    /// One more than the highest acknowledged number. The flow cannot have fewer records.
     fn known(page: &Page) -> u64 {
         let last = page.above.last_key_value();
         last.map_or(page.floor, |(first, count)| first + u64::from(*count))
     }
 
-    /// Returns the next span, which counts as sent from then on.
+    /// Returns the next step. Each span is returned only once.
     pub fn next(&mut self) -> Next {
         if self.end_planned {
             return Next::Nothing;
@@ -108,8 +108,8 @@ impl Pace {
         }
     }
 
-    /// Waits until the last of these records is due. A flow that is late (because the server was away) catches up at full speed: no
-    /// record is left out, so the total matches the rate.
+    /// Waits until the last of the next `count` records is due. A flow that is late (because the server was unavailable) catches up
+    /// at full speed: it skips no record, so the total matches the rate.
     pub fn wait(&mut self, count: u32) {
         self.sent += u64::from(count);
         let Some(rate) = self.rate else { return };
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_deadline_ends_no_flow_before_its_holes_are_filled() {
+    fn after_the_deadline_a_flow_fills_its_gaps_before_it_ends() {
         let page = Page {
             above: BTreeMap::from([(100, 100)]),
             ..Page::default()

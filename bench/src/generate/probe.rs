@@ -1,4 +1,4 @@
-//! Single numbered messages with their acks, for measuring response times.
+//! Single numbered messages and the acks expected for them, for measuring response times.
 
 use super::chunk::{Chunk, Mode, Shape, Span};
 use crate::record::{FlowId, Kind};
@@ -10,7 +10,7 @@ pub struct Probe {
 }
 
 impl Probe {
-    /// Messages of 122-byte records, with ids.
+    /// Creates a probe whose messages have a record of 122 bytes and an id.
     pub fn new(mode: Mode) -> Self {
         let shape = Shape {
             mode,
@@ -26,7 +26,7 @@ impl Probe {
         }
     }
 
-    /// A message of one record, and the bytes of its ack.
+    /// Returns a message of one record, and the bytes of the ack that the server must send.
     pub fn next(&mut self) -> (&[u8], Vec<u8>) {
         let span = Span {
             first: self.next,

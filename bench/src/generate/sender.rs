@@ -1,9 +1,9 @@
-//! One connection that speaks the forward protocol and reconnects until the flow is sent.
+//! Sends one flow over the forward protocol or as syslog, and reconnects until the whole flow is sent.
 //!
 //! With acks, every record of the plan is sent until it is acknowledged, over any number of connections, always as the same chunk
-//! with the same id. A record counts as acknowledged only when the ledger on disk says it. Without acks, a chunk whose write failed
-//! is sent again as a whole. Earlier chunks that the server had not read are lost, as with any sender without acks; the summary
-//! counts the broken connections.
+//! with the same id. If there is a ledger, a record counts as acknowledged only when the ledger on disk contains it. Without acks, a
+//! chunk whose write failed is sent again as a whole. Earlier chunks that the server had not read are lost, as with any sender
+//! without acks; the summary counts the broken connections.
 
 use std::{
     collections::VecDeque,
@@ -36,7 +36,7 @@ pub enum Address {
 }
 
 impl Address {
-    /// `HOST:PORT`, `tcp://HOST:PORT`, `unix:///path` or `/path`.
+    /// Parses `HOST:PORT`, `tcp://HOST:PORT`, `unix:///path` or `/path`.
     pub fn parse(text: &str) -> Result<Self, String> {
         if let Some(path) = text.strip_prefix("unix://") {
             return Ok(Self::Unix(path.to_owned()));
@@ -55,7 +55,7 @@ impl Address {
         }
     }
 
-    /// The same for syslog, which can also use UDP.
+    /// Parses the address of a syslog server: `udp://HOST:PORT`, or anything that `parse` accepts.
     pub fn parse_syslog(text: &str) -> Result<Self, String> {
         match text.strip_prefix("udp://") {
             Some(address) => match Self::parse(address)? {
@@ -111,17 +111,17 @@ pub struct Manner {
     pub congestion_control: Option<String>,
     /// Whether to wait for acks.
     pub acks: bool,
-    /// Chunks in flight before the oldest ack is awaited.
+    /// The most chunks in flight. At this number, the sender waits for an ack before it sends the next chunk.
     pub window: usize,
     /// Timeout of an ack. After it, the connection is closed and all chunks in flight are sent again.
     pub ack_timeout: Duration,
     /// One write per record, instead of one per chunk.
     pub single_writes: bool,
-    /// Whether to send the records of the first chunk forever: faster, but the output cannot be verified.
+    /// Whether to send the first chunk's records in every chunk: faster, but the output cannot be verified.
     pub repeat: bool,
     /// The TLS configuration; `None` for no TLS.
     pub tls: Option<Arc<ClientConfig>>,
-    /// The flow fails after this time without a connection and without an ack. `None`: never.
+    /// The flow fails if connections keep failing and no ack arrives for this time. `None`: it retries forever.
     pub give_up: Option<Duration>,
 }
 
@@ -138,7 +138,7 @@ pub struct Sent {
     pub broken: u64,
     /// Acks that belong to no chunk in flight.
     pub strange_acks: u64,
-    /// Whether the server closed in order after the last byte, and so has read everything.
+    /// Whether the server closed the connection cleanly after the last byte, and so has read everything. Always true with UDP.
     pub drained: bool,
 }
 
@@ -156,7 +156,7 @@ pub struct Sender<'a> {
     pub manner: &'a Manner,
     /// Decides the next records.
     pub plan: Plan,
-    /// The end record, once the data records are planned and until it is in flight.
+    /// The end record, from the time when all data records are planned until the end record is in flight; otherwise `None`.
     pub end: Option<Span>,
     /// Holds the flow to its rate.
     pub pace: Pace,
@@ -170,7 +170,7 @@ pub struct Sender<'a> {
 enum Broken {
     /// Retry on another connection.
     Connection(io::Error),
-    /// A retry cannot help: the disk with the ledger fails.
+    /// The ledger cannot be written, so a retry cannot help.
     Fatal(io::Error),
 }
 
@@ -199,14 +199,14 @@ impl Sender<'_> {
                         progress = Instant::now();
                     }
                     self.tired(progress, &error)?;
-                    // Without a pause, a server that accepts and closes at once would cause a busy loop.
+                    // Without a pause, a server that accepts and immediately closes connections would cause a busy loop.
                     thread::sleep(Duration::from_millis(10));
                 }
             }
         }
     }
 
-    /// Connects; retries until that succeeds or `give_up` has passed.
+    /// Tries once to connect.
     fn dial(&self) -> io::Result<Socket> {
         let congestion = self.manner.congestion_control.as_deref();
         self.manner
@@ -214,6 +214,7 @@ impl Sender<'_> {
             .connect(self.manner.send_buffer, congestion)
     }
 
+    /// Connects. Retries until an attempt succeeds, or `give_up` has passed since `progress`.
     fn connect(&self, progress: Instant) -> io::Result<Socket> {
         let mut pause = Duration::from_millis(20);
         loop {
@@ -236,7 +237,7 @@ impl Sender<'_> {
         }
     }
 
-    /// Sends over one connection: first the chunks that were in flight on the last one, then the rest of the plan.
+    /// Sends over one connection: first the chunks that were in flight on the previous connection, then the rest of the plan.
     fn drive(
         &mut self,
         link: &mut Link,
@@ -260,7 +261,7 @@ impl Sender<'_> {
                     sent.records += u64::from(span.count);
                     self.send(link, span, flights, sent)?;
                 }
-                // Kept until it is in flight, because the acks before it may arrive on another connection.
+                // Sent after all data is acknowledged. If this connection breaks before that, the next one sends the end record.
                 Next::End(span) => self.end = Some(span),
                 Next::Nothing => break,
             }
@@ -293,7 +294,7 @@ impl Sender<'_> {
             true => self.chunk.ids(span).collect(),
             false => VecDeque::new(),
         };
-        // Counts as in flight before its first byte is written, so that it is sent again if the write fails half way.
+        // The chunk counts as in flight before its first byte is written, so that it is sent again if the write fails half way.
         flights.push_back(Flight { span, missing });
         self.write(link, span, sent)?;
         if !self.manner.acks {
@@ -319,7 +320,7 @@ impl Sender<'_> {
         }
     }
 
-    /// Waits for one ack and notes it in the ledger.
+    /// Waits for one ack. If it was the last one missing for a chunk, notes the chunk in the ledger.
     fn settle(
         &mut self,
         link: &mut Link,
@@ -356,13 +357,13 @@ impl Sender<'_> {
 struct Link {
     socket: Wire,
     buffer: Vec<u8>,
-    /// The length in the buffer of the ack that `ack` found last.
+    /// The length of the ack at the start of `buffer`, which `ack` found; 0 if `consume` has removed it.
     ack_len: usize,
     /// Whether any ack has arrived.
     acked: bool,
 }
 
-/// The most bytes without an ack in them. Acks are small, so a server that sends more is not a forward server.
+/// The most bytes to buffer while no ack is complete. Acks are small, so a server that sends more is not a forward server.
 const ANSWER_MAX: usize = 64 << 10;
 
 impl Link {
@@ -376,7 +377,7 @@ impl Link {
         })
     }
 
-    /// Waits for the next ack. `consume` removes it from the buffer.
+    /// Waits for the next ack and returns its id. The ack stays in the buffer until `consume` removes it.
     fn ack(&mut self) -> io::Result<&[u8]> {
         let bad = |what: &str| io::Error::new(io::ErrorKind::InvalidData, what.to_owned());
         loop {
@@ -408,7 +409,8 @@ impl Link {
         self.ack_len = 0;
     }
 
-    /// Closes the sending side, and waits until the server has read everything and closes, too.
+    /// Closes the sending side, and waits until the server has read everything and closes as well. Returns false if that fails or
+    /// times out.
     fn drain(&mut self) -> bool {
         if self.socket.finish().is_err() {
             return false;

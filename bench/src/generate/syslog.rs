@@ -10,13 +10,13 @@
 //! The number in `hammer-` is that of the flow. The time of a record is the start of the run plus a microsecond for each earlier
 //! record, so the receiver sees a new time in every message.
 
-/// The form of a message's header.
+/// The format of a message's header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Form {
-    /// The older one: no year, no fraction of a second
+    /// The older format: no year, no fraction of a second
     #[default]
     Rfc3164,
-    /// The newer one, with structured data
+    /// The newer format, with structured data
     Rfc5424,
 }
 
@@ -31,14 +31,14 @@ pub struct Syslog {
     pub datagrams: bool,
 }
 
-/// The texts before and after a text of `size` bytes, and the offset of the time in the first one.
+/// The bytes before a record's text (`head`) and after it (`tail`), and the offset of the time in `head`.
 pub struct Frame {
     pub head: Vec<u8>,
     pub tail: &'static [u8],
     pub time_at: usize,
 }
 
-/// Formats times, to be written over that of a message.
+/// Formats the times that are patched into messages. Caches the text of the last second.
 pub struct Stamp {
     form: Form,
     seconds: u64,
@@ -46,7 +46,7 @@ pub struct Stamp {
 }
 
 impl Syslog {
-    /// The header and the trailer for texts of a flow.
+    /// The header and the trailer for texts of `size` bytes of a flow.
     pub fn frame(self, flow: u16, size: usize) -> Frame {
         let (before, behind) = match self.form {
             Form::Rfc3164 => ("<13>", format!(" hammer-{flow:04x} bench[4242]: ")),
@@ -81,7 +81,7 @@ impl Syslog {
 }
 
 impl Stamp {
-    /// A stamp without a time.
+    /// A stamp that has no second cached yet.
     pub fn new(form: Form) -> Self {
         Self {
             form,
@@ -90,7 +90,7 @@ impl Stamp {
         }
     }
 
-    /// The text of a time in UTC.
+    /// Returns the text of a time in UTC.
     pub fn at(&mut self, seconds: u64, micros: u32) -> &[u8] {
         if self.seconds != seconds {
             self.seconds = seconds;
@@ -125,7 +125,8 @@ fn whole(form: Form, seconds: u64) -> String {
     }
 }
 
-/// The date of a day, counted from 1970. It goes year by year and month by month, because it runs only once a second.
+/// Returns the year, month and day of a day that is counted from 1970. A loop over years and months is fast enough, because it runs
+/// only when the second changes.
 fn date(mut days: u64) -> (u64, u64, u64) {
     let leap = |year: u64| {
         year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400))
@@ -162,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_read_as_the_forms_want_them() {
+    fn times_have_the_format_of_their_rfc() {
         let text = |form, seconds, micros| {
             String::from_utf8(Stamp::new(form).at(seconds, micros).to_vec()).unwrap()
         };
@@ -175,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_count_counts_the_message() {
+    fn the_octet_count_is_the_length_of_the_message() {
         let syslog = Syslog {
             octets: true,
             ..Syslog::default()

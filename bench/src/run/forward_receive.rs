@@ -10,10 +10,11 @@ use crate::{Failure, tls::Certificate};
 /// The size of a packed record with a text of 100 bytes.
 const RECORD: u64 = 122;
 
-/// Small, so that a receiver on the same machine does not do the sender's work.
+/// Small: with a large send buffer, the kernel does work of the sender in the CPU time of a receiver on the same machine.
 const SEND_BUFFER: &str = "128KiB";
 /// Keeps the system's default, as real clients do. A small message takes more than a kilobyte of a send buffer, so 128 KiB hold
-/// about a hundred of them. The sender would then wait each time until a receiver that gathers messages reads.
+/// about a hundred of them. With 128 KiB, the sender would therefore stall after each hundred messages until the receiver, which
+/// gathers messages, reads again.
 const SYSTEM_BUFFER: &str = "0";
 
 /// The work of a row.
@@ -30,7 +31,7 @@ enum Work {
         config: &'static str,
         threads: usize,
         settings: &'static [(&'static str, &'static str)],
-        /// Whether it is loaded once before it is measured.
+        /// Whether the load is sent once before the measurement.
         warm: bool,
         /// Whether there is an output to verify.
         output: bool,
@@ -39,7 +40,7 @@ enum Work {
 
 /// The longest tag. The others are its prefixes.
 const TAG: &str = "tags.of.every.length.from.one.byte.to.sixty-four.in.turn.aaaaaaa";
-/// The share of a measurement for which each tag is used.
+/// The duration of the load under each tag, as a share of `--seconds`.
 const TAG_SHARE: f64 = 0.25;
 
 const DISCARD: &str = include_str!("../../scenarios/forward_receive/discard.yaml");
@@ -47,7 +48,7 @@ const DISK: &str = include_str!("../../scenarios/forward_receive/disk.yaml");
 const TLS: &str = include_str!("../../scenarios/forward_receive/tls.yaml");
 const FILE: &str = include_str!("../../scenarios/forward_receive/file.yaml");
 
-/// The table of rows as it grows.
+/// The rows of the table, and the work of each row by its name.
 #[derive(Default)]
 struct Rows {
     rows: Vec<Row>,
@@ -79,7 +80,7 @@ fn share(least: f64, of: &str) -> Goal {
     Goal::Share(least, of.to_owned(), By::Cpu)
 }
 
-/// Packed chunks into nothing: connections, acks, threads.
+/// Adds rows that receive packed chunks and discard them: by number of connections and threads, with and without acks.
 fn packed(rows: &mut Rows) {
     for connections in [1, 2, 8] {
         for acks in [false, true] {
@@ -103,7 +104,7 @@ fn packed(rows: &mut Rows) {
                 warm: false,
                 output: false,
             };
-            // No goal: with one connection and acks, the sender waits for each ack.
+            // One connection with acks has no goal, because the sender waits for each ack.
             let goals = match connections == 1 && acks {
                 true => Vec::new(),
                 false => vec![
@@ -125,7 +126,7 @@ fn packed(rows: &mut Rows) {
     }
 }
 
-/// One record per message, in large writes and in one write each.
+/// Adds rows that receive one record per message, sent in large writes or with one write per message.
 fn messages(rows: &mut Rows) {
     for (how, single_writes, send_buffer) in [
         ("large writes", false, SEND_BUFFER),
@@ -165,7 +166,7 @@ fn messages(rows: &mut Rows) {
     }
 }
 
-/// Packed chunks under TLS, beside a reader that only decrypts them with the same library.
+/// Adds rows that receive packed chunks over TLS, and a reader that only decrypts them with the same library.
 fn secured(rows: &mut Rows) {
     for connections in [1, 4] {
         let load = Load {
@@ -190,7 +191,7 @@ fn secured(rows: &mut Rows) {
     }
 }
 
-/// Rows that write to disk.
+/// Adds rows that write to disk.
 fn kept(rows: &mut Rows) {
     let overwrite = rows.add(
         "bare writer, overwrite + fdatasync per MiB".into(),
@@ -302,7 +303,7 @@ fn measure(bench: &Bench, work: &Work) -> Result<Vec<Run>, Failure> {
     Ok(vec![run])
 }
 
-/// Measures one millstream under one tag after the other.
+/// Measures one millstream process with each tag in turn.
 fn tags(bench: &Bench, connections: u16) -> Result<Vec<Run>, Failure> {
     let mut server = Server::start(bench, DISCARD, &[("THREADS", "1")])?;
     let bench = Bench {

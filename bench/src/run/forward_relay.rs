@@ -7,7 +7,7 @@ use super::{
 };
 use crate::Failure;
 
-/// As in `forward_receive`: a receiver on the same machine must not do the sender's work.
+/// Small, as in `forward_receive`, so that a receiver on the same machine does not do the sender's work.
 const SEND_BUFFER: &str = "128KiB";
 
 const RELAY: &str = include_str!("../../scenarios/forward_relay/relay.yaml");
@@ -23,9 +23,9 @@ struct Work {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum What {
-    /// Passes bytes on without looking at them.
+    /// The bare relay passes bytes on without interpreting them.
     Bare,
-    /// Millstream receives, and sends nothing.
+    /// Millstream receives and sends nothing.
     Receive,
     /// Millstream relays with this configuration.
     Relay(&'static str),

@@ -16,14 +16,14 @@ use super::{
 };
 use crate::Failure;
 
-/// As in `forward_receive`: a receiver on the same machine must not do the sender's work.
+/// Small, as in `forward_receive`, so that a receiver on the same machine does not do the sender's work.
 const SEND_BUFFER: &str = "128KiB";
 /// The bytes of a record's text.
 const SIZE: &str = "125";
-/// The number of lines that other producers read.
+/// The number of lines in the file that the other producers send.
 const LINES: u64 = 4_000_000;
 
-/// Longer than the second after which the last transaction is committed.
+/// Longer than the pause of 1 s before the last transaction is committed.
 const QUIET: Duration = Duration::from_secs(3);
 
 const MEMORY: &str = include_str!("../../scenarios/forward_to_kafka/memory.yaml");

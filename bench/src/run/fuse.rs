@@ -21,7 +21,7 @@ use crate::Failure;
 const INPUT_BYTES: u64 = 1 << 30;
 /// The bytes of a line, including its newline.
 const SIZES: [u64; 3] = [4096, 1024, 10];
-/// The longest time of any step.
+/// The timeout of each step.
 const LIMIT: Duration = Duration::from_secs(120);
 /// The example program of libfuse, in Debian's package libfuse3-dev.
 const EXAMPLE: &str = "/usr/share/doc/libfuse3-dev/examples/passthrough.c";
@@ -90,7 +90,7 @@ fn measure_all(bench: &Bench, mut rows: Vec<Row>) -> Result<Vec<Row>, Failure> {
     })
 }
 
-/// A file of numbered lines. It is made only once.
+/// Returns the file of numbered lines of this size. Only the first call creates it.
 fn input(bench: &Bench, size: u64) -> io::Result<PathBuf> {
     let path = bench.work.join(format!("input-{size}"));
     if path.exists() {
@@ -129,7 +129,7 @@ fn through(
     let mut server = Server::start(bench, config, &settings)?;
     wait(&mut server, "the mount", || is_mount(&mount))?;
     let bytes = fs::metadata(input)?.len();
-    // Copied once before, so that recycled memory and files have been touched.
+    // A first copy, which is not measured, touches the memory and the files that millstream reuses.
     cat(input, &mount.join("warm"))?;
     wait(&mut server, "the first copy", || length(&out) >= bytes)?;
     settle(&server, receiver.as_ref())?;
@@ -150,7 +150,7 @@ fn pass_through_program(bench: &Bench) -> PathBuf {
     bench.work.join("passthrough")
 }
 
-/// Compiles libfuse's example. The error is one line with the reason why that is impossible here.
+/// Compiles libfuse's example. The error is one line that names the cause.
 fn build_pass_through(bench: &Bench) -> Result<(), String> {
     let script = format!(
         "cc -O2 -o '{}' {EXAMPLE} $(pkg-config --cflags --libs fuse3)",
@@ -177,7 +177,7 @@ fn pass_through(bench: &Bench, input: &Path, size: u64) -> Result<Run, Failure> 
     while !is_mount(&mount) && started.elapsed() < LIMIT {
         thread::sleep(Duration::from_millis(5));
     }
-    // The example shows the whole file system below its mount.
+    // The example shows the whole file system of the machine below its mount point.
     let out = bench.work.canonicalize()?.join("passed.log");
     let below = out.strip_prefix("/").unwrap_or(&out);
     let before = process.usage()?;
@@ -217,7 +217,7 @@ fn both(one: &Server, other: Option<&Server>) -> Result<Usage, Failure> {
     Ok(usage)
 }
 
-/// The time at which the last of both servers used CPU.
+/// Waits until both servers have finished their input. Returns the later of the times at which they last used CPU.
 fn settle(one: &Server, other: Option<&Server>) -> Result<Instant, Failure> {
     let first = one.settled()?;
     Ok(match other {
@@ -249,7 +249,7 @@ fn wait(server: &mut Server, what: &str, done: impl Fn() -> bool) -> Result<(), 
     Ok(())
 }
 
-/// `cat INPUT > TO`.
+/// Runs `cat INPUT > TO`.
 fn cat(input: &Path, to: &Path) -> Result<(), Failure> {
     let status = Command::new("cat")
         .arg(input)
@@ -262,7 +262,7 @@ fn cat(input: &Path, to: &Path) -> Result<(), Failure> {
     }
 }
 
-/// Describes how `out` differs from two copies of `input`, one after the other; `None` if it does not.
+/// Describes how `out` differs from two consecutive copies of `input`; `None` if it does not.
 fn differs(input: &Path, out: &Path) -> io::Result<Option<String>> {
     let mut out = BufReader::with_capacity(1 << 20, File::open(out)?);
     let (mut ours, mut theirs) = (vec![0; 1 << 20], vec![0; 1 << 20]);

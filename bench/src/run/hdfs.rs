@@ -15,7 +15,7 @@ use crate::Failure;
 
 const NAME_NODE: &str = "org.apache.hadoop.hdfs.server.namenode.NameNode";
 const DATA_NODE: &str = "org.apache.hadoop.hdfs.server.datanode.DataNode";
-/// The longest time until the cluster can be written. It is no measurement, because machines differ.
+/// The timeout for the cluster to accept writes. It is generous, because machines differ.
 const START: Duration = Duration::from_secs(120);
 const LOOK: Duration = Duration::from_millis(100);
 
@@ -31,11 +31,11 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Starts a cluster in this directory, and waits until it can be written.
+    /// Starts a cluster in this directory, and waits until it accepts writes.
     pub fn start(work: &Path) -> Result<Self, Failure> {
         let work = work.join("hdfs");
         let conf = work.join("conf");
-        // The web pages of the nodes are in no jar, and without a directory for them the nodes do not start.
+        // The jars do not contain the nodes' web pages, and the nodes do not start without directories for them.
         fs::create_dir_all(conf.join("webapps/hdfs"))?;
         fs::create_dir_all(conf.join("webapps/datanode"))?;
         let (port, web) = (free_port()?, free_port()?);
@@ -115,7 +115,7 @@ impl Cluster {
         }
         finish(self.java("Shell")?.args(["-get", path]).arg(&fetched))?;
         finish(self.java("Shell")?.args(["-rm", "-r", "-skipTrash", path]))?;
-        // Unpublished files are not outputs.
+        // This directory contains unpublished files, which are not outputs.
         let own = fetched.join("_millstream");
         if own.exists() {
             fs::remove_dir_all(own)?;

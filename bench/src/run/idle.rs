@@ -26,22 +26,22 @@ const DISCARD: &str = include_str!("../../scenarios/idle/discard.yaml");
 const PROCESSORS: &str = include_str!("../../scenarios/idle/processors.yaml");
 /// The number of silent connections.
 const CLIENTS: usize = 300;
-/// How long they are measured.
+/// How long the silent connections are measured.
 const SILENCE: Duration = Duration::from_secs(10);
-/// The limit of CPU seconds. CPU time is counted in hundredths of a second, and one of them may be chance.
+/// The limit of CPU seconds. CPU time is counted in hundredths of a second, so one hundredth may be chance.
 const CPU_MAX: f64 = 0.02;
 /// The number of idle files, and how long they are measured.
 const FILE_COUNT: usize = 10_000;
 const FILES_SILENCE: Duration = Duration::from_secs(30);
-/// The limit of CPU seconds: one or two checks of all files.
+/// The limit of CPU seconds: enough for one or two checks of all files.
 const FILES_CPU_MAX: f64 = 0.15;
 /// The number of messages whose acks are timed, and the pause between them.
 const MESSAGES: usize = 250;
 const PAUSE: Duration = Duration::from_millis(20);
 /// The pause between two reloads.
 const RELOAD_PAUSE: Duration = Duration::from_millis(50);
-/// The limit of the median in seconds. It allows two wake-ups in the client and two in the server, on a busy machine. A pipeline
-/// that waited for a timer would exceed it.
+/// The limit of the median time to an ack, in seconds. It allows two wake-ups in the client and two in the server, on a busy
+/// machine. A pipeline that waited for a timer would exceed it.
 const LATENCY_MAX: f64 = 1e-3;
 
 const SILENT: &str = "300 silent connections, 10 s";
@@ -139,7 +139,7 @@ fn answered(bench: &Bench, config: &str) -> Result<Run, Failure> {
     Ok(run)
 }
 
-/// Times the acks of millstream through three processors that are replaced all the time.
+/// Times the acks of millstream through three processors that are replaced continually.
 fn reloaded(bench: &Bench) -> Result<Run, Failure> {
     let mut server = Server::start(bench, PROCESSORS, &[("THREADS", "2")])?;
     server.ready()?;
@@ -179,7 +179,7 @@ fn bare(bench: &Bench) -> Result<Run, Failure> {
     acked(address, MESSAGES, PAUSE)
 }
 
-/// Times this number of messages and their acks, with a pause before each.
+/// Sends messages one at a time, with a pause before each, and measures the time until each is acknowledged.
 pub(super) fn acked(address: SocketAddr, messages: usize, pause: Duration) -> Result<Run, Failure> {
     let mut stream = TcpStream::connect(address)?;
     stream.set_nodelay(true)?;
@@ -198,7 +198,7 @@ pub(super) fn acked(address: SocketAddr, messages: usize, pause: Duration) -> Re
         latencies.push(written.elapsed().as_secs_f64());
         if answer != ack {
             return Err(Failure::Other(
-                "an answer that is not the message's ack".into(),
+                "the server's answer is not the message's ack".into(),
             ));
         }
     }

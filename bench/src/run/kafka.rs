@@ -1,4 +1,4 @@
-//! A Kafka broker for a scenario. It can make topics, and return all records of one.
+//! A Kafka broker for a scenario. It can create topics, and return all records of a topic.
 
 use std::{
     fs::{self, File},
@@ -74,7 +74,7 @@ impl Broker {
         })
     }
 
-    /// Makes a topic of one partition, and returns its name.
+    /// Creates a topic of one partition, and returns its name.
     pub fn make_topic(&mut self) -> Result<String, Failure> {
         self.topics += 1;
         let name = format!("bench-{}", self.topics);

@@ -9,7 +9,8 @@ use serde::Serialize;
 pub struct Machine {
     /// The name in /proc/cpuinfo.
     pub cpu: String,
-    /// The family, model and stepping, if the processor has such numbers. A virtual machine may hide the exact name.
+    /// The family, model and stepping, if the processor has such numbers. They are useful because a virtual machine may hide the
+    /// exact name.
     pub model: String,
     /// The cores that this process may use.
     pub cores: usize,
@@ -22,7 +23,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// The present machine.
+    /// Describes the current machine.
     pub fn this() -> Self {
         let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
         let behind = |text: &str, name: &str| {
@@ -52,7 +53,7 @@ impl Machine {
         }
     }
 
-    /// The model in brackets, to follow the processor's name at the head of a table.
+    /// The model in brackets, to follow the processor's name in the header of a table; empty if it is unknown.
     pub fn model_text(&self) -> String {
         match self.model.chars().any(|c| c.is_ascii_digit()) {
             true => format!(" (family/model/stepping {})", self.model),
@@ -79,7 +80,8 @@ impl Machine {
     }
 }
 
-/// The present date in UTC, such as `2026-11-21`. The arithmetic uses years that begin in March.
+/// The current date in UTC, such as `2026-11-21`. The arithmetic uses years that begin in March, so that a leap day is the last
+/// day of its year.
 pub fn today() -> String {
     let now = std::time::SystemTime::now();
     let since = now

@@ -1,9 +1,10 @@
 //! `millbench run`: scenarios that start the built `millstream`, load it, and measure its resource usage, beside the physical
 //! references in the same run.
 //!
-//! A scenario is a directory of `bench/scenarios/`: a README that says what is measured, and configurations that any user could
-//! run. CPU time, switches, faults and memory are those of the program under test alone, read from /proc. A reference and the
-//! program take turns, so that both meet the same conditions. Results are medians. Each output that can be verified is verified.
+//! A scenario is a directory of `bench/scenarios/`, with a README that describes what is measured, and configurations that any user
+//! could run. CPU time, context switches, page faults and memory are those of the program under test alone, read from /proc. The
+//! program and its references are measured alternately, so that all meet the same conditions. Results are medians. Each output
+//! that can be verified is verified.
 
 mod forward_receive;
 mod forward_relay;
@@ -117,13 +118,13 @@ const SCENARIOS: [Scenario; 12] = [
 #[derive(Args, Clone, Debug)]
 #[command(verbatim_doc_comment)]
 pub struct Options {
-    /// The scenario; `millbench list` names them
+    /// The scenario; `millbench list` describes all
     #[arg(value_name = "SCENARIO")]
     scenario: String,
-    /// The program under test [default: millstream beside this millbench]
+    /// The program under test [default: millstream in the directory of this millbench]
     #[arg(long, value_name = "PATH")]
     millstream: Option<PathBuf>,
-    /// Only rows whose name contains this text, and the rows they are compared with (may be given several times)
+    /// Measure only rows whose name contains this text, and the rows they are compared with (may be given several times)
     #[arg(long, value_name = "TEXT")]
     only: Vec<String>,
     /// Number of measurements of each row; the table shows medians
@@ -132,14 +133,14 @@ pub struct Options {
     /// Duration of the load in each measurement, in seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 2.0)]
     seconds: f64,
-    /// Lines of the file that is tailed, of 100 bytes each
+    /// Number of lines, of 100 bytes each, in the file that is tailed
     #[arg(long, value_name = "N", default_value = "40M", value_parser = crate::units::count)]
     lines: u64,
     /// A directory for data; it must be on the disk to measure, not in memory [default: the system's directory for temporary
     /// files]
     #[arg(long, value_name = "PATH")]
     work: Option<PathBuf>,
-    /// The directory for the JSON, which is written to <date>-<machine> in it
+    /// The directory for results; the JSON is written to its subdirectory <date>-<machine>
     #[arg(long, value_name = "PATH", default_value = "bench/results")]
     results: PathBuf,
     /// Do not save the JSON
@@ -194,7 +195,7 @@ impl Bench {
     }
 }
 
-/// Names the scenarios.
+/// Prints the scenarios and their descriptions.
 pub fn list() -> ExitCode {
     for scenario in &SCENARIOS {
         let mut lines = scenario

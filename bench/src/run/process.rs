@@ -1,6 +1,6 @@
 //! Processes under test: started, measured through /proc, and ended.
 //!
-//! Dropping the handle of a process ends the process.
+//! Dropping a [`Process`] kills the process.
 
 use std::{
     fs, io,
@@ -14,7 +14,7 @@ use std::{
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use serde::Serialize;
 
-/// CPU seconds between two checks that are no work: a timer, a look at a clock.
+/// A process counts as idle while it has used at most this CPU time, in seconds, since it was last busy. A timer may use it.
 const NOTHING: f64 = 0.0005;
 
 /// The resource usage of a process.
@@ -22,20 +22,20 @@ const NOTHING: f64 = 0.0005;
 pub struct Usage {
     /// User and system time of all threads, ended ones included.
     pub cpu_seconds: f64,
-    /// How often threads went to sleep. Only threads that live when it is read are counted.
+    /// How often threads went to sleep. Only threads that are alive at the time of the reading are counted.
     pub switches: u64,
     /// How often threads were preempted.
     pub preemptions: u64,
     /// Page faults, with and without a read from disk.
     pub faults: u64,
-    /// The most memory since the start, in bytes.
+    /// The peak of resident memory since the start, in bytes.
     pub rss_peak: u64,
     /// Bytes read from files.
     pub file_bytes_read: u64,
 }
 
 impl Usage {
-    /// The usage since an earlier reading. The peak is that since the start.
+    /// The usage since the earlier reading `before`. `rss_peak` remains the peak since the start.
     pub fn since(self, before: Self) -> Self {
         Self {
             cpu_seconds: self.cpu_seconds - before.cpu_seconds,
@@ -52,19 +52,19 @@ impl Usage {
 fn stat_fields(directory: &Path) -> io::Result<Vec<u64>> {
     let text = fs::read_to_string(directory.join("stat"))?;
     let behind = text.rsplit_once(')').map_or("", |(_, behind)| behind);
-    // The first field is the state, a letter.
+    // The first field is the state: a letter, which becomes 0.
     let number = |word: &str| word.parse().unwrap_or(0);
     Ok(behind.split_whitespace().map(number).collect())
 }
 
-/// User and system seconds of the process with this directory in /proc, to a hundredth.
+/// User and system seconds of the process with this directory in /proc. The resolution is a clock tick, usually 10 ms.
 pub fn cpu(directory: &Path) -> io::Result<f64> {
     let fields = stat_fields(directory)?;
     let ticks = fields.get(11).unwrap_or(&0) + fields.get(12).unwrap_or(&0);
     Ok(ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
 }
 
-/// The CPU seconds of all living threads, to a nanosecond.
+/// The CPU seconds of all living threads. The resolution is a nanosecond.
 fn threads_cpu(directory: &Path) -> io::Result<f64> {
     let mut nanoseconds = 0;
     for task in fs::read_dir(directory.join("task"))? {
@@ -76,7 +76,7 @@ fn threads_cpu(directory: &Path) -> io::Result<f64> {
     Ok(nanoseconds as f64 / 1e9)
 }
 
-/// The number after a name, in files such as status and io.
+/// The number after a name, in files such as status and io; 0 if the name is missing.
 fn named(text: &str, name: &str) -> u64 {
     let value = text.lines().find_map(|line| line.strip_prefix(name));
     let word = value.and_then(|value| value.split_whitespace().next());
@@ -87,10 +87,11 @@ fn named(text: &str, name: &str) -> u64 {
 fn usage(directory: &Path) -> io::Result<Usage> {
     let fields = stat_fields(directory)?;
     let status = fs::read_to_string(directory.join("status"))?;
-    // Another user's process does not show this.
+    // This file cannot be read for a process of another user.
     let input = fs::read_to_string(directory.join("io")).unwrap_or_default();
     let mut usage = Usage {
-        // The coarse figure includes threads that have ended; the fine one is not rounded down. The larger one is more exact.
+        // `cpu` includes threads that have ended, but rounds down to ticks. `threads_cpu` does not round, but omits threads that
+        // have ended. Neither exceeds the real figure, so the larger one is more exact.
         cpu_seconds: cpu(directory)?.max(threads_cpu(directory)?),
         faults: fields.get(7).unwrap_or(&0) + fields.get(9).unwrap_or(&0),
         rss_peak: named(&status, "VmHWM:") * 1024,
@@ -113,7 +114,7 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts it.
+    /// Starts the program.
     pub fn start(command: &mut Command) -> io::Result<Self> {
         let name = command.get_program().to_string_lossy().into_owned();
         let child = command.spawn();
@@ -126,17 +127,17 @@ impl Process {
         Path::new("/proc").join(self.child.id().to_string())
     }
 
-    /// Its usage.
+    /// Reads the usage of the process.
     pub fn usage(&self) -> io::Result<Usage> {
         usage(&self.directory())
     }
 
-    /// Waits until it accepts connections.
+    /// Waits until the program accepts connections on this address.
     pub fn ready(&mut self, address: SocketAddr) -> io::Result<()> {
         let started = Instant::now();
         while TcpStream::connect(address).is_err() {
             if let Some(status) = self.child.try_wait()? {
-                let what = format!("{} ended at once: {status}", self.name);
+                let what = format!("{} exited immediately: {status}", self.name);
                 return Err(io::Error::other(what));
             }
             if started.elapsed() > Duration::from_secs(20) {
@@ -148,7 +149,7 @@ impl Process {
         Ok(())
     }
 
-    /// Waits until it has used next to no CPU for `quiet`. Returns when it last used CPU.
+    /// Waits until the process has been idle for `quiet`, but at most for `limit`. Returns the time at which it last used CPU.
     pub fn settled(&self, quiet: Duration, limit: Duration) -> io::Result<Instant> {
         let started = Instant::now();
         let (mut last, mut cpu) = (Instant::now(), self.usage()?.cpu_seconds);
@@ -162,12 +163,13 @@ impl Process {
         Ok(last)
     }
 
-    /// Whether it lives.
+    /// Whether the process is running.
     pub fn lives(&mut self) -> io::Result<bool> {
         Ok(self.child.try_wait()?.is_none())
     }
 
-    /// Waits for its end, and returns its usage. /proc shows the usage until the process is reaped.
+    /// Waits until the process exits. Returns its status and its usage, which is read before the process is reaped, because /proc
+    /// shows it only until then.
     pub fn finish(mut self) -> io::Result<(ExitStatus, Usage)> {
         let id = WaitId::Pid(Pid::from_child(&self.child));
         waitid(id, WaitIdOptions::EXITED | WaitIdOptions::NOWAIT)?;
@@ -180,12 +182,12 @@ impl Process {
         Ok((self.child.wait()?, usage))
     }
 
-    /// Sends SIGHUP, so that it reads its configuration again.
+    /// Sends SIGHUP, so that the program reads its configuration again.
     pub fn reload(&self) -> io::Result<()> {
         Ok(kill_process(Pid::from_child(&self.child), Signal::HUP)?)
     }
 
-    /// Sends SIGTERM, and waits for it to drain.
+    /// Sends SIGTERM, and waits until the program has drained and exited.
     pub fn stop(mut self, limit: Duration) -> io::Result<ExitStatus> {
         kill_process(Pid::from_child(&self.child), Signal::TERM)?;
         let started = Instant::now();
@@ -202,7 +204,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Errors only mean that it has ended already.
+        // An error only means that the process has ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

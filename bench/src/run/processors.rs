@@ -15,19 +15,19 @@ use super::{
 };
 use crate::Failure;
 
-/// Records per chunk. A chunk has 50 to 250 kB.
+/// Records per chunk. The size of a chunk is 50 to 250 kB.
 const RECORDS: u32 = 1000;
 /// The number of senders.
 const CONNECTIONS: usize = 2;
 /// The number of chunks that the disk channel holds.
 const DISK_CHUNKS: u64 = 8000;
 
-/// The form of the records.
+/// The format of the records.
 #[derive(Clone, Copy)]
 enum Text {
     /// Five fields, about 250 bytes.
     Fields,
-    /// A line in one field, of about 230 bytes.
+    /// One field with a JSON text of about 230 bytes. The formats below also have one field.
     Json,
     Nginx,
     Logfmt,
@@ -90,12 +90,12 @@ const fn work(name: &'static str, config: Option<&'static str>, text: Text, goal
     }
 }
 
-/// A row behind a disk channel.
+/// A row whose processor reads from a disk channel.
 struct Behind {
     name: &'static str,
     config: &'static str,
     tasks: &'static str,
-    /// The goal as a share of the first row's rate.
+    /// The goal as a share of the first such row's rate; `None` without a goal.
     share: Option<f64>,
 }
 
@@ -150,7 +150,7 @@ pub fn run(bench: &Bench) -> Result<Vec<Row>, Failure> {
     })
 }
 
-/// Sends chunks for some seconds, and measures until all work is done.
+/// Sends chunks for the duration of the load, and measures until millstream has processed them.
 fn measure(bench: &Bench, work: &Work) -> Result<Run, Failure> {
     let message = chunk(work.text);
     let seconds = Duration::from_secs_f64(bench.seconds);
@@ -185,7 +185,7 @@ fn bare(bench: &Bench, message: &[u8], seconds: Duration) -> Result<Run, Failure
     Ok(of(chunks, message, started.elapsed(), usage, None))
 }
 
-/// Fills a disk channel, then measures its reader.
+/// Fills a disk channel, then restarts millstream and measures how it reads and processes the channel's contents.
 fn behind_disk(bench: &Bench, behind: &Behind) -> Result<Run, Failure> {
     let message = chunk(Text::Json);
     let mut server = Server::start(bench, FILL, &[])?;
@@ -198,7 +198,7 @@ fn behind_disk(bench: &Bench, behind: &Behind) -> Result<Run, Failure> {
     if let Some(wrong) = server.stop() {
         return Err(Failure::Other(wrong));
     }
-    // The kernel accepts connections here, and no program reads them.
+    // The address of the stopped sink: the kernel accepts connections, but no program reads from them.
     let stopped = TcpListener::bind("127.0.0.1:0")?;
     let next = stopped.local_addr()?.to_string();
     let settings = [("THREADS", "1"), ("TASKS", behind.tasks), ("NEXT", &next)];
@@ -254,7 +254,7 @@ fn send(
     })
 }
 
-/// A PackedForward message of the forward protocol.
+/// Returns a PackedForward message of the forward protocol.
 fn chunk(text: Text) -> Vec<u8> {
     let mut entries = Vec::new();
     for number in 0..RECORDS {
@@ -319,7 +319,7 @@ fn record(text: Text, number: u32, out: &mut Vec<u8>) {
     string(&line, out);
 }
 
-/// A MessagePack text.
+/// Appends a MessagePack string.
 fn string(text: &str, out: &mut Vec<u8>) {
     match text.len() {
         short @ 0..=31 => out.push(0xa0 | short as u8),

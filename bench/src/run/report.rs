@@ -15,9 +15,9 @@ use super::{
 /// The result of a scenario.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// Its name.
+    /// The name of the scenario.
     pub scenario: &'static str,
-    /// The day, in UTC.
+    /// The date in UTC.
     pub date: String,
     /// The machine.
     pub machine: Machine,
@@ -93,7 +93,7 @@ impl Report {
         out
     }
 
-    /// Writes the JSON. Scenarios of one day share a directory.
+    /// Writes the JSON and the table. Scenarios that run on the same day and machine share a directory.
     pub fn save(&self, results: &Path) -> io::Result<PathBuf> {
         let directory = results.join(format!("{}-{}", self.date, self.machine.name()));
         fs::create_dir_all(&directory)?;

@@ -9,19 +9,19 @@ use super::process::Usage;
 /// One measurement of one row.
 #[derive(Clone, Debug, Serialize)]
 pub struct Run {
-    /// The records that passed through.
+    /// The records that passed through the program under test.
     pub records: u64,
-    /// Their bytes when they entered.
+    /// The size of these records in bytes, in the encoding in which they entered the program.
     pub bytes: u64,
     /// Seconds from the first byte to the end of the work.
     pub seconds: f64,
     /// The usage of the program under test alone.
     pub usage: Usage,
-    /// Times from the write of a message to its ack.
+    /// The times from the write of a message to its ack, if they were measured.
     pub latency: Option<Latency>,
     /// The variant of the row that was measured, if it has several.
     pub variant: Option<String>,
-    /// The defect of the output. `None`: it was verified, or there is none to verify.
+    /// Why the measurement failed: an error of the load or of the program, or a defect of the output. `None` if it succeeded.
     pub wrong: Option<String>,
 }
 
@@ -30,16 +30,16 @@ pub struct Run {
 pub struct Latency {
     /// The mean.
     pub mean: f64,
-    /// 50 % are below.
+    /// The 50th percentile.
     pub median: f64,
-    /// 99 % are below.
+    /// The 99th percentile.
     pub p99: f64,
     /// The longest.
     pub longest: f64,
 }
 
 impl Latency {
-    /// The latency of these times; `None` without times.
+    /// Summarizes these times; `None` without times.
     pub fn of(mut times: Vec<f64>) -> Option<Self> {
         times.sort_by(f64::total_cmp);
         let longest = *times.last()?;
@@ -68,7 +68,7 @@ impl Run {
     }
 }
 
-/// The unit of a comparison.
+/// The figure by which two rows are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum By {
     /// Records per CPU-second.
@@ -77,7 +77,7 @@ pub enum By {
     Wall,
 }
 
-/// A goal of a row.
+/// A goal of a row: a minimum for rates, shares and evenness; a maximum for memory, CPU time and latency.
 #[derive(Clone, Debug, Serialize)]
 pub enum Goal {
     /// Records per CPU-second.
@@ -98,7 +98,7 @@ pub enum Goal {
     Cpu(f64),
     /// Median time to an ack, in seconds.
     Latency(f64),
-    /// Mean time to an ack, and the time below which 99 % are, in seconds.
+    /// Mean and 99th percentile of the time to an ack, in seconds.
     Times(f64, f64),
 }
 
@@ -124,8 +124,8 @@ fn variance(figures: &[f64]) -> f64 {
     squares.sum::<f64>() / (figures.len().max(2) - 1) as f64
 }
 
-/// The share of the variance between groups (0 to 1) that the variance within groups does not explain. 1 if each group has one
-/// figure, because noise is unknown then.
+/// Returns the share of the variance between groups, from 0 to 1, that noise within the groups does not explain. Returns 1 if each
+/// group has only one figure, because the noise is unknown then.
 fn real_differences<'a>(groups: impl ExactSizeIterator<Item = &'a [f64]> + Clone) -> f64 {
     let medians: Vec<f64> = groups.clone().map(|group| median(group.to_vec())).collect();
     let between = variance(&medians);
@@ -142,7 +142,7 @@ fn real_differences<'a>(groups: impl ExactSizeIterator<Item = &'a [f64]> + Clone
 pub struct Row {
     /// Unique in its scenario.
     pub name: String,
-    /// Whether it shows the speed of the machine instead of the program's.
+    /// Whether the row is a reference for other rows: its own speed is not judged.
     pub reference: bool,
     /// Its goals.
     pub goals: Vec<Goal>,
@@ -169,7 +169,7 @@ impl Row {
         median(self.runs.iter().map(figure).collect())
     }
 
-    /// The median of a figure of single messages. If a run has none, it counts as the largest number.
+    /// The median of a latency figure. A run without latencies counts as `f64::MAX`, so that it cannot reach a goal.
     pub fn latency(&self, figure: impl Fn(&Latency) -> f64) -> f64 {
         self.median(|run| run.latency.as_ref().map_or(f64::MAX, &figure))
     }
@@ -219,11 +219,11 @@ impl Row {
         (words, means <= mean && p99s <= p99)
     }
 
-    /// The figure of each variant with the variant's name, the smallest first.
+    /// Returns the figure of each variant with the variant's name, the smallest figure first.
     ///
-    /// The figure is the median of the variant's runs. It is moved towards the mean of all variants by the share of their
-    /// differences that noise explains (James and Stein, 1961). Without this correction the slowest of 64 equal variants would
-    /// measure 20 % below the fastest, because it is the one that was disturbed most.
+    /// The figure is the median of the variant's runs, moved towards the mean of all variants: the more of the differences noise
+    /// explains, the further (James and Stein, 1961). Without this correction, the slowest of 64 equal variants would measure 20 %
+    /// below the fastest, only because it was disturbed most.
     fn variants(&self, figure: impl Fn(&Run) -> f64) -> Vec<(f64, String)> {
         let mut figures: BTreeMap<Option<&str>, Vec<f64>> = BTreeMap::new();
         for run in &self.runs {
@@ -245,7 +245,8 @@ impl Row {
         medians
     }
 
-    /// The result for a goal as text, and whether the goal is reached. `None` if there is no row to compare with.
+    /// The result for a goal as text, and whether the goal is reached. `None` if this row has no measurements, or there is no row
+    /// to compare it with.
     pub fn reached(&self, goal: &Goal, rows: &[Row]) -> Option<(String, bool)> {
         if self.runs.is_empty() {
             return None;
@@ -387,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn noise_makes_no_variant_slow() {
+    fn noise_alone_makes_no_variant_slow() {
         let variants = [
             ("a", [1.0, 1.3, 0.9]),
             ("b", [1.2, 0.9, 1.1]),

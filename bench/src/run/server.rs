@@ -18,13 +18,13 @@ use crate::{Failure, generate::Summary, reference::Measured, tls::Certificate, v
 
 /// The longest time for a drain. Millstream's own limit is 30 s.
 const DRAIN: Duration = Duration::from_secs(40);
-/// A program that has used no CPU for this time has finished its input. It is longer than any pause of a working pipeline.
+/// A program that has used no CPU for this time has finished its input. The time is longer than any pause of a working pipeline.
 const QUIET: Duration = Duration::from_millis(300);
 
 /// A started millstream.
 pub struct Server {
     process: Process,
-    /// Its address.
+    /// The address on which it listens.
     pub address: SocketAddr,
     log: PathBuf,
     config: PathBuf,
@@ -32,7 +32,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts a server with a configuration of the scenario. `settings` are the variables in it.
+    /// Starts a server with a configuration of the scenario. `settings` are the environment variables that the configuration uses.
     pub fn start(bench: &Bench, config: &str, settings: &[(&str, &str)]) -> Result<Self, Failure> {
         Self::start_as(bench, "millstream", config, settings)
     }
@@ -85,46 +85,46 @@ impl Server {
         })
     }
 
-    /// Sets the time without CPU use after which it counts as finished, for pipelines that pause until a deadline.
+    /// Sets the time without CPU use after which the server counts as finished, for pipelines that pause until a deadline.
     pub fn quiet_after(mut self, quiet: Duration) -> Self {
         self.quiet = quiet;
         self
     }
 
-    /// Waits until it accepts connections.
+    /// Waits until the server accepts connections.
     pub fn ready(&mut self) -> Result<(), Failure> {
         let ready = self.process.ready(self.address);
         ready.map_err(|error| self.explain(&error.to_string()))
     }
 
-    /// Its usage.
+    /// Reads the server's usage.
     pub fn usage(&self) -> Result<Usage, Failure> {
         self.process
             .usage()
             .map_err(|error| self.explain(&error.to_string()))
     }
 
-    /// Waits until it has finished its input, and returns when that was.
+    /// Waits until the server has finished its input. Returns the time at which it last used CPU.
     pub fn settled(&self) -> Result<Instant, Failure> {
         let settled = self.process.settled(self.quiet, DRAIN);
         settled.map_err(|error| self.explain(&error.to_string()))
     }
 
-    /// Makes it apply another configuration of the scenario, with the same settings.
+    /// Makes the server apply another configuration of the scenario, with the same settings.
     pub fn reload(&self, config: &str) -> Result<(), Failure> {
-        // Replaced by a rename, so that it never reads a part of the file.
+        // The file is replaced by a rename, so that the server never reads a part of it.
         let new = self.config.with_extension("new");
         fs::write(&new, config)?;
         fs::rename(new, &self.config)?;
         Ok(self.process.reload()?)
     }
 
-    /// Whether it lives.
+    /// Whether the server is running.
     pub fn lives(&mut self) -> Result<bool, Failure> {
         Ok(self.process.lives()?)
     }
 
-    /// Stops it in order. Returns what was wrong about its end.
+    /// Stops the server. Returns `None` if it drained and exited successfully, otherwise the reason and the end of its log.
     pub fn stop(self) -> Option<String> {
         let log = self.log.clone();
         match self.process.stop(DRAIN) {
@@ -154,9 +154,9 @@ fn last_lines(path: &Path) -> String {
 pub enum Protocol {
     /// The forward protocol, in the load's `mode`.
     Forward,
-    /// The same, with these options of the generator.
+    /// The forward protocol, with further options of the generator.
     ForwardOf(&'static [&'static str]),
-    /// The same under this tag.
+    /// The forward protocol, with this tag.
     ForwardAs(&'static str),
     /// Syslog over TCP, with these options.
     Syslog(&'static [&'static str]),
@@ -167,21 +167,22 @@ pub enum Protocol {
 pub struct Load {
     /// Its protocol.
     pub protocol: Protocol,
-    /// As `--mode` takes it.
+    /// The value of the generator's `--mode`.
     pub mode: &'static str,
     /// The number of flows; each has one connection.
     pub connections: u16,
     /// Whether chunks are acknowledged.
     pub acks: bool,
-    /// A write per record.
+    /// Whether each record is written with its own system call.
     pub single_writes: bool,
-    /// SO_SNDBUF of the sender as `--send-buffer` takes it.
+    /// The value of the generator's `--send-buffer`.
     pub send_buffer: &'static str,
     /// Whether it uses TLS.
     pub tls: bool,
 }
 
-/// Linux's default on every machine. Otherwise the results of single writes would depend on the machine's setting.
+/// Linux's default algorithm. It is set explicitly, because the results of single writes would otherwise depend on the machine's
+/// setting.
 const CONGESTION_CONTROL: &str = "cubic";
 
 impl Load {
@@ -232,7 +233,8 @@ fn wrong(sent: &Summary) -> Option<String> {
     (sent.drained < sent.flows).then(|| "the server did not close after the last byte".to_owned())
 }
 
-/// Measures millstream under a load. With `warm` the load is sent once before, so that recycled memory has been touched.
+/// Measures millstream under a load. With `warm`, sends the load once before the measurement, so that the memory that millstream
+/// reuses has been touched.
 pub fn measure(
     server: &mut Server,
     bench: &Bench,
@@ -311,7 +313,7 @@ fn measure_reference(
     })
 }
 
-/// Verifies an output and removes it. Returns what is wrong with it.
+/// Verifies an output and removes it. Returns its defects; `None` if there are none.
 pub fn outcome(path: &Path) -> Result<Option<String>, Failure> {
     if !path.exists() {
         return Ok(Some(format!("{} was never written", path.display())));

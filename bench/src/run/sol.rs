@@ -21,7 +21,7 @@ const MESSAGE: usize = 100;
 const RECORDS: u64 = 100_000_000;
 /// Bytes of a buffer of the bare loop.
 const BUFFER: usize = 30_000;
-/// Full buffers that wait for a consumer of the bare loop.
+/// The most full buffers that may wait for a consumer of the bare loop.
 const BUFFERS: usize = 4;
 
 const ONE: &str = include_str!("../../scenarios/sol/one.yaml");
@@ -30,7 +30,7 @@ const ACKED_BY: &str = include_str!("../../scenarios/sol/acked.yaml");
 /// Messages whose acks are timed, and the pause between them. All of them are sent while the producers run.
 const MESSAGES: usize = 400;
 const PAUSE: Duration = Duration::from_millis(2);
-/// Their mean time and the time of 99 %, in seconds.
+/// The limits of the mean and the 99th percentile of the times to these acks, in seconds.
 const TIMES: Goal = Goal::Times(50e-6, 300e-6);
 
 const BARE: &str = "bare loop, 2 threads";
@@ -81,7 +81,8 @@ fn tasks(bench: &Bench, tasks: u64) -> Result<Run, Failure> {
     })
 }
 
-/// Times messages from a socket through the same channel to the same consumers while two producers run.
+/// Times the acks of messages from a socket while two producers run. The messages pass through the channel and the consumers of the
+/// producers.
 fn acked(bench: &Bench) -> Result<Run, Failure> {
     let mut server = Server::start(bench, ACKED_BY, &[])?;
     server.ready()?;
@@ -97,7 +98,7 @@ fn acked(bench: &Bench) -> Result<Run, Failure> {
     Ok(run)
 }
 
-/// Copies messages and hands them over, and nothing else.
+/// Measures the bare loop: two threads that only copy messages into buffers and hand the buffers over to each other.
 fn bare(bench: &Bench) -> Run {
     let time = Duration::from_secs_f64(bench.seconds);
     let started = Instant::now();

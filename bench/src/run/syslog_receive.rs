@@ -16,17 +16,17 @@ use super::{
 };
 use crate::Failure;
 
-/// As in `forward_receive`: a receiver on the same machine must not do the sender's work.
+/// Small, as in `forward_receive`, so that a receiver on the same machine does not do the sender's work.
 const SEND_BUFFER: &str = "128KiB";
 /// A program that has used no CPU for this time has finished its input.
 const QUIET: Duration = Duration::from_millis(300);
-/// The longest time until it has finished its input, and the longest time until it ends.
+/// The timeout for a program to finish its input, and the timeout for it to exit.
 const DRAIN: Duration = Duration::from_secs(60);
 
 const DISCARD: &str = include_str!("../../scenarios/syslog_receive/discard.yaml");
 const FILE: &str = include_str!("../../scenarios/syslog_receive/file.yaml");
 
-/// Messages of 300 bytes: a header, a text of this size, and the end of the message.
+/// Options for messages of 300 bytes: a header, a text of `--size` bytes, and a newline if there is no octet count.
 const OLDER: Form = &["--form", "rfc3164", "--size", "254"];
 const OCTETS: Form = &["--form", "rfc3164", "--size", "251", "--octets"];
 const NEWER: Form = &["--form", "rfc5424", "--size", "213"];
@@ -220,7 +220,7 @@ fn syslog_ng_command(bench: &Bench, port: u16, out: &Path) -> Result<Command, Fa
     fs::write(&path, config)?;
     let program = syslog_ng().unwrap_or_default();
     let mut command = Command::new(&program);
-    // If it was unpacked and not installed, its libraries are beside it.
+    // If syslog-ng was only unpacked into a directory, its libraries are in that directory, too.
     if let Some(root) = program
         .ancestors()
         .nth(3)

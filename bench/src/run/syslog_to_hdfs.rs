@@ -10,11 +10,11 @@ use super::{
 };
 use crate::{Failure, verify};
 
-/// As in `forward_receive`: a receiver on the same machine must not do the sender's work.
+/// Small, as in `forward_receive`, so that a receiver on the same machine does not do the sender's work.
 const SEND_BUFFER: &str = "128KiB";
-/// Messages of 300 bytes: a header, a text of this size, and the end of the message.
+/// Options for messages of 300 bytes: a header, a text of `--size` bytes, and a newline.
 const FORM: &[&str] = &["--form", "rfc3164", "--size", "254"];
-/// Longer than the second after which files are published.
+/// Longer than the 1 s after which a file is published.
 const QUIET: Duration = Duration::from_millis(1500);
 
 const MEMORY: &str = include_str!("../../scenarios/syslog_to_hdfs/memory.yaml");
@@ -57,7 +57,7 @@ fn measure(bench: &Bench, cluster: &Cluster, config: &str, headers: &str) -> Res
         tls: false,
     };
     let mut server = Server::start(bench, config, &settings)?.quiet_after(QUIET);
-    // Loaded once before: until the sink is connected, memory is full and the sender waits.
+    // `true` sends the load once before the measurement, because memory fills up and the sender waits until the sink is connected.
     let mut run = server::measure(&mut server, bench, &load, true)?;
     run.wrong = run.wrong.or(server.stop());
     let bodies = cluster.take("/bench")?;

@@ -18,7 +18,7 @@ use crate::Failure;
 
 /// The bytes of a line, including its newline.
 const LINE: u64 = 100;
-/// The longest time of any step.
+/// The timeout of a measurement.
 const LIMIT: Duration = Duration::from_secs(120);
 
 const DISCARD: &str = include_str!("../../scenarios/tail_to_file/discard.yaml");
@@ -100,7 +100,8 @@ fn cat(input: &Path, out: &Path, bytes: u64) -> Result<Run, Failure> {
     })
 }
 
-/// Starts millstream on the file. Measures from its start until it has read everything and, if there is an output, written it.
+/// Starts millstream to tail the file. Measures from the start until millstream has read everything and, if there is an output,
+/// written everything.
 fn tail(
     bench: &Bench,
     config: &str,

@@ -24,7 +24,7 @@ const CONFIG: &str = include_str!("../../scenarios/watched/watched.yaml");
 const WITHOUT_API: &str = include_str!("../../scenarios/watched/without_api.yaml");
 /// The number of open pages.
 const PAGES: usize = 50;
-/// The interval between two reads of the metrics.
+/// The interval at which the metrics are read.
 const SCRAPE: Duration = Duration::from_secs(1);
 /// The time within which every client must receive something.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -36,7 +36,7 @@ const UNUSED: &str = "API without clients";
 const SCRAPED: &str = "metrics";
 const WATCHED: &str = "metrics, 50 pages, a tap";
 const AT_REST: &str = "metrics, 50 pages, no records, 10 s";
-/// How long the last row is measured, and its limit of CPU seconds.
+/// How long the row without records is measured, and its limit of CPU seconds.
 const REST: Duration = Duration::from_secs(10);
 const REST_CPU_MAX: f64 = 0.1;
 
@@ -86,7 +86,7 @@ fn at_rest(bench: &Bench) -> Result<Run, Failure> {
     })
 }
 
-/// The defect of a run in which `missing` clients received nothing.
+/// The defect of a run in which `missing` clients received nothing; `None` if all received something.
 fn silent(missing: usize) -> Option<String> {
     (missing > 0).then(|| format!("{missing} clients received nothing"))
 }
@@ -110,7 +110,7 @@ fn measure(bench: &Bench, has_api: bool, paths: &[&'static str]) -> Result<Run, 
         send_buffer: "128KiB",
         tls: false,
     };
-    // A tap shows nothing before the first record.
+    // The clients are checked only after a first load, because a tap shows nothing before the first record.
     let warm = Bench {
         seconds: 0.5,
         ..bench.clone()
@@ -139,19 +139,19 @@ fn measure(bench: &Bench, has_api: bool, paths: &[&'static str]) -> Result<Run, 
 struct Clients {
     stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
-    /// Receives a message from each client when that has received something.
+    /// Receives one message from each client, once the client has received something.
     received: mpsc::Receiver<()>,
 }
 
 impl Clients {
     fn start(api: SocketAddr, paths: &[&'static str]) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
-        // Each client sends one message.
+        // Each client sends one message, so no send blocks.
         let (sender, received) = mpsc::sync_channel(paths.len().max(1));
         let client = |path: &&'static str| {
             let (path, stop, sender) = (*path, stop.clone(), sender.clone());
             thread::spawn(move || {
-                // A failed client sends no message, so it is noticed later.
+                // The error is not needed: a failed client sends no message, so `silent` counts it.
                 let _ = match path {
                     "/metrics" => scrape(api, &stop, &sender),
                     path => stream(api, path, &stop, &sender),
@@ -212,7 +212,7 @@ fn scrape(api: SocketAddr, stop: &AtomicBool, received: &mpsc::SyncSender<()>) -
     Ok(())
 }
 
-/// Reads a stream: first its head, then everything that arrives. A tap must show a record.
+/// Reads a stream until the measurement ends. Sends a message to `received` at the first event, or at a tap's first record.
 fn stream(
     api: SocketAddr,
     path: &str,

@@ -1,13 +1,14 @@
-//! The account of one flow: which of its numbers arrived, how often, and in what order.
+//! Counts the records of one flow: which numbers arrived, how often, and in what order.
 //!
-//! Memory depends on the disorder, not on the count: there is a bit per number in pages, and a page whose bits are all set shrinks
-//! to one word.
+//! Each number is a bit in a page, and the memory of a page is freed when all of its bits are set. So the memory in use depends on how
+//! many numbers are missing or late, and hardly on the number of records.
 
 use std::ops::Range;
 
 /// Numbers per page: 8 KiB of bits.
 const PAGE: u64 = 1 << 16;
-/// The limit of numbers in the bitmap. Its page table is then 1 GiB, which no run of the generator needs.
+/// The limit of the numbers in the bitmap, which no run of the generator reaches. It bounds the memory of the page table even if a
+/// record has an absurd number.
 pub const SEEN_MAX: u64 = PAGE << 26;
 
 #[derive(Debug)]
@@ -84,19 +85,19 @@ impl Seen {
 pub struct Account {
     /// Data records, repeats included.
     pub received: u64,
-    /// Different data records.
+    /// Data records, each counted once.
     pub distinct: u64,
-    /// Data records that had arrived before.
+    /// How often a data record arrived again.
     pub duplicated: u64,
     /// Data records that arrived for the first time after a later one of the same file.
     pub reordered: u64,
     /// End records, repeats included.
     pub ends: u64,
-    /// The count in the end record.
+    /// The count in the first end record; `None` if no end record arrived.
     pub end: Option<u64>,
-    /// End records with a count that differs from the first one's.
+    /// End records whose count differs from that of the first one.
     pub contradictions: u64,
-    /// The highest number + 1.
+    /// The highest number + 1; 0 without data records.
     pub above: u64,
     /// Numbers beyond the limit of the bitmap.
     pub absurd: u64,
@@ -104,7 +105,7 @@ pub struct Account {
 }
 
 impl Account {
-    /// Counts a data record. `order` is one more than the highest number of this flow in this file so far.
+    /// Counts a data record. `order` is one more than the highest number of this flow in the current file so far.
     pub fn data(&mut self, number: u64, order: &mut u64) {
         if number >= SEEN_MAX {
             self.absurd += 1;
@@ -139,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn holes_are_found_at_any_edge_of_a_page() {
+    fn missing_numbers_are_found_at_the_edges_of_pages() {
         let mut seen = Seen::default();
         let holes = [0, 63, 64, PAGE - 1, PAGE, 3 * PAGE - 1];
         for number in (0..3 * PAGE).filter(|number| !holes.contains(number)) {

@@ -1,7 +1,7 @@
-//! `millbench verify`: reads the outputs and accounts for every record, independently of the programs that wrote them.
+//! `millbench verify`: reads outputs and checks whether every record arrived, independently of the programs that wrote them.
 //!
-//! It counts the records in the outputs, and asks no program. The number of sent records comes from the end records, from the
-//! generator's ledger or from `--sent`; the report says which. The exit code is 0 only if everything is right.
+//! It counts the records in the outputs, and queries no program. The number of sent records comes from the end records, from the
+//! generator's ledger or from `--sent`; the report names the source. The exit code is 0 only if everything is right.
 
 mod account;
 mod read;
@@ -21,14 +21,14 @@ use read::Outputs;
 pub use report::Report;
 use report::{Basis, FlowReport};
 
-/// Accounts for every record of `millbench generate` in any number of outputs.
+/// Checks whether every record of `millbench generate` arrived in any number of outputs.
 ///
-/// Reads raw lines, lines with a prefix, and JSON lines; .gz as well. Directories are read whole,
-/// without hidden files. A record is reordered if it comes, for the first time, after a later
-/// one of its flow in the same file.
+/// Reads raw lines, lines with a prefix, and JSON lines, also from .gz files. Reads all files
+/// below a directory, except hidden ones. A record counts as reordered if it appears for the
+/// first time after a later record of its flow in the same file.
 ///
-/// Exit code 0: every record that was sent is there, once, in order and whole.
-/// 1: otherwise; the last line says why.
+/// Exit code 0: every record that was sent arrived, once, in order and undamaged.
+/// 1: otherwise; the last line gives the reasons.
 ///
 /// Examples:
 ///   millbench verify out.log
@@ -40,7 +40,7 @@ pub struct Options {
     /// Files and directories
     #[arg(required = true, value_name = "PATH")]
     paths: Vec<PathBuf>,
-    /// The generator's ledger; all records that were acknowledged in it must be there (may be given several times)
+    /// The generator's ledger; all records that it lists as acknowledged must have arrived (may be given several times)
     #[arg(long, value_name = "PATH")]
     ledger: Vec<PathBuf>,
     /// How many records were sent: N for every flow, or FLOW=N as the table names flows
@@ -52,15 +52,15 @@ pub struct Options {
     /// Defects that do not change the exit code
     #[arg(long, value_enum, value_delimiter = ',', value_name = "WHAT")]
     allow: Vec<Defect>,
-    /// Print the account as JSON
+    /// Print the report as JSON
     #[arg(long, conflicts_with = "form")]
     json: bool,
-    /// Print the account in another tool's form
+    /// Print the report in another tool's format
     #[arg(long = "as", id = "form", value_enum, value_name = "FORM")]
     form: Option<Form>,
 }
 
-/// Forms of other tools.
+/// Report formats of other tools.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Form {
     /// flume-load-gen's integrity report
@@ -161,9 +161,9 @@ fn verify(options: &Options) -> Result<Report, Failure> {
 
 /// The records that must have arrived, according to a ledger.
 struct Known {
-    /// The number of the flow's records, if the generator had decided it.
+    /// The total number of the flow's records; `None` unless its end record was acknowledged.
     ends: Option<u64>,
-    /// All numbers below this must have arrived: they were acknowledged, or the generator had finished.
+    /// Every number below this one was acknowledged.
     floor: u64,
     /// Acknowledged spans above the floor: first -> count.
     above: BTreeMap<u64, u32>,
@@ -260,7 +260,7 @@ fn flow(id: FlowId, account: &Account, known: Option<&Known>, options: &Options)
     report
 }
 
-/// Collects the defects, and whether each is allowed.
+/// Lists the defects in `report.wrong`, and clears `report.right` if one of them is not allowed.
 fn judge(report: &mut Report, allow: &[Defect]) {
     let unended = |flow: &FlowReport| u64::from(flow.basis == Basis::Unknown);
     let found = [

@@ -1,8 +1,8 @@
-//! Reads the outputs: files and directories, plain or gzip, raw lines or JSON lines. Passes every record to the account of its
+//! Reads the outputs: files and directories, plain or gzip, raw lines or JSON lines. Counts every record in the [`Account`] of its
 //! flow.
 //!
-//! A line holds a record if the record's magic is in it: alone, behind a prefix (`format: template`), or as a string of a JSON
-//! object, which must be complete. A line without a complete record is corrupt, and so is a last line without a newline.
+//! A record is found by its magic: at the start of a line, after a prefix (as `format: template` writes it), or in a string of a
+//! JSON object, which must be complete. A line without a complete record is corrupt, and so is a last line without a newline.
 
 use std::{
     borrow::Cow,
@@ -21,7 +21,7 @@ use crate::record::{self, FlowId, Kind, MAGIC};
 
 /// The bytes of one read. The buffer grows for a longer line, up to [`LINE_MAX`].
 const READ: usize = 1 << 20;
-/// A longer line holds no record: the longest record is shorter even if each byte is escaped as six.
+/// A longer line is an error. No line with a record is longer, even if JSON escapes each byte of the longest record as six bytes.
 const LINE_MAX: usize = 8 * record::TEXT_MAX;
 /// The most corrupt lines that are listed.
 const NAMED_MAX: usize = 10;
@@ -35,7 +35,7 @@ pub struct CorruptLine {
     pub path: PathBuf,
     /// The number of the line, from 1.
     pub line: u64,
-    /// Its defect.
+    /// Why it is corrupt.
     pub reason: &'static str,
     /// The beginning of the line.
     pub text: String,
@@ -63,7 +63,7 @@ pub struct Outputs {
 /// All files below these paths, in order of name. Hidden files are left out, because many programs use them for work in progress.
 pub fn files(paths: &[PathBuf]) -> io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
-    // A stack replaces recursion. The files below each path are sorted at its end.
+    // Directories are walked with a stack instead of recursion. The files below each path are sorted when all are found.
     for path in paths {
         let from = found.len();
         let mut open = vec![path.clone()];
@@ -77,7 +77,7 @@ pub fn files(paths: &[PathBuf]) -> io::Result<Vec<PathBuf>> {
             }
             for entry in fs::read_dir(&path).map_err(name)? {
                 let entry = entry.map_err(name)?;
-                // A link may lead to a parent directory.
+                // Links to directories are skipped, because one may lead to a parent directory.
                 let link = entry.file_type().map_err(name)?.is_symlink();
                 let hidden = entry.file_name().as_encoded_bytes().starts_with(b".");
                 let loops = link && entry.path().is_dir();
@@ -227,8 +227,8 @@ impl Reading<'_> {
             return record::check(&line[at..]).ok_or(broken);
         }
         let text = &line[at..];
-        // The object is complete, so the string has an end. A record holds no quotes. Escapes are the writer's choice or damage, so
-        // they are undone before the check.
+        // The object is complete and a record contains no quotes, so the next quote ends the string. A writer may escape any
+        // character, so escapes are undone before the check.
         let end = memchr(b'"', text).ok_or(broken)?;
         let text = unescape(&text[..end]).ok_or(broken)?;
         record::check(&text).ok_or(broken)
@@ -248,7 +248,7 @@ impl Reading<'_> {
     }
 }
 
-/// The content of a JSON string, with its escapes undone.
+/// The content of a JSON string, with its escapes undone; `None` if an escape is invalid.
 fn unescape(text: &[u8]) -> Option<Cow<'_, [u8]>> {
     if memchr(b'\\', text).is_none() {
         return Some(Cow::Borrowed(text));

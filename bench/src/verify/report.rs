@@ -1,4 +1,4 @@
-//! The verifier's report: a table, JSON, or the form of Flume's integrity report.
+//! The verifier's report: a table, JSON, or the format of Flume's integrity report.
 
 use std::ops::Range;
 
@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::read::CorruptLine;
 use crate::units::bytes_text;
 
-/// The most missing ranges that are listed per flow. Their number is always given.
+/// The most missing ranges that are listed per flow. `missing_ranges` counts all of them.
 const RANGES_MAX: usize = 1000;
 /// The most missing ranges that the table lists.
 const RANGES_SHOWN: usize = 5;
@@ -18,32 +18,32 @@ const RANGES_SHOWN: usize = 5;
 pub enum Basis {
     /// The flow's end record arrived.
     EndRecord,
-    /// The generator's ledger, with the final number.
+    /// The generator's ledger, which has the final number because the end record was acknowledged.
     Ledger,
     /// The generator's ledger, without a final number: the acknowledged records must have arrived.
     Acknowledged,
     /// The option `--sent`.
     Given,
-    /// None: gaps below the highest number are counted, but a lost end cannot be detected.
+    /// There is no source. Gaps below the highest number are counted, but lost records at the end cannot be detected.
     Unknown,
 }
 
 /// The report about one flow.
 #[derive(Clone, Debug, Serialize)]
 pub struct FlowReport {
-    /// `run.flow`
+    /// The flow's name: `run.flow`.
     pub flow: String,
     /// Data records sent, if known.
     pub sent: Option<u64>,
-    /// The source of that number.
+    /// The source of `sent`.
     pub basis: Basis,
     /// Data records read.
     pub received: u64,
-    /// Different data records.
+    /// Data records read, each counted once.
     pub distinct: u64,
     /// Records that were sent (or acknowledged) and did not arrive.
     pub lost: u64,
-    /// Records that arrived more than once.
+    /// How often a data record arrived again.
     pub duplicated: u64,
     /// Records that arrived for the first time after a later one of the same file.
     pub reordered: u64,
@@ -58,7 +58,7 @@ pub struct FlowReport {
 }
 
 impl FlowReport {
-    /// Sets the missing ranges.
+    /// Sets `lost`, `missing_ranges` and `missing`.
     pub fn set_missing(&mut self, ranges: &[Range<u64>]) {
         self.lost = ranges.iter().map(|range| range.end - range.start).sum();
         self.missing_ranges = ranges.len();
@@ -86,7 +86,7 @@ pub struct Report {
     pub files: u64,
     /// Bytes read.
     pub bytes: u64,
-    /// The seconds that it took.
+    /// The duration of the verification in seconds.
     pub seconds: f64,
 }
 
@@ -96,7 +96,7 @@ impl Report {
         self.flows.iter().map(what).sum()
     }
 
-    /// The table.
+    /// Formats the report as a table.
     pub fn text(&self) -> String {
         let mut out = format!(
             "{:<14}{:>14}{:>14}{:>14}{:>10}{:>11}{:>10}\n",
@@ -148,8 +148,8 @@ impl Report {
         out
     }
 
-    /// The lines of flume-load-gen's summary. INFO and WARNING have the same meaning as there; `total` includes repeats, as there.
-    /// The ERROR lines name defects that flume-load-gen cannot detect.
+    /// Formats the report like flume-load-gen's summary. INFO and WARNING lines have the meaning that they have in flume-load-gen;
+    /// `total` includes repeats. The ERROR lines name defects that flume-load-gen cannot detect.
     pub fn flume(&self) -> String {
         let mut out = String::new();
         for flow in &self.flows {

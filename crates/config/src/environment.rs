@@ -6,7 +6,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// The most bytes of a file that `${file:PATH}` inserts: a password, a key or a certificate.
+/// The maximum size in bytes of a file that `${file:PATH}` inserts: a password, a key or a certificate.
 const FILE_MAX: u64 = 1 << 20;
 
 /// Variables and the directory of credentials.
@@ -52,7 +52,7 @@ impl Environment {
         self
     }
 
-    /// The value of a variable.
+    /// Returns the value of a variable; `None` if it is not set.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&str> {
         self.variables.get(name).map(String::as_str)
@@ -63,8 +63,8 @@ impl Environment {
         self.variables.keys().map(String::as_str)
     }
 
-    /// Reads a file and removes the line end at its end. A file in the credentials directory wins; otherwise the path is relative
-    /// to `directory`. The error names the file and the reason.
+    /// Reads a file and removes a final line end. Prefers a file in the credentials directory; otherwise the path is relative to
+    /// `directory`. The error names the file and the reason.
     pub(crate) fn file(&self, path: &str, directory: &Path) -> Result<String, String> {
         let credential = self.credentials.as_ref().map(|dir| dir.join(path));
         let path = credential

@@ -1,19 +1,19 @@
-//! Places inside a text: finds where a part of a scalar's value is written, in any of YAML's styles.
+//! Finds the place (the location in a file) at which a part of a scalar's value is written, in any of YAML's styles.
 //!
-//! Programs and conditions are texts with their own errors. Their value differs from the text in the file: quotes and escapes are
-//! gone, lines are joined or lose their indentation, and `${NAME}` is replaced. [`Place::inside`] walks along both texts and keeps
-//! them aligned, so no second YAML parser is needed.
+//! Programs and conditions are texts in which errors have places, too. Their value differs from the text in the file: quotes and
+//! escapes are gone, lines are joined or lose their indentation, and `${NAME}` is replaced. [`Place::inside`] walks along both texts
+//! and keeps them aligned, so no second YAML parser is needed.
 
 use std::{ops::Range, sync::Arc};
 
 use crate::place::{Place, Source};
 
-/// Characters behind a substitution by which it is found again in the value.
+/// The number of characters after a substitution that are searched in the value, to find where the substituted text ends.
 const ANCHOR: usize = 12;
 
 impl Place {
-    /// The place of the bytes `part` of `value`, where `value` is the text of the scalar at this place. Covers only the part on its
-    /// first line. A substituted text has the place of its `${...}`.
+    /// Returns the place of the bytes `part` of `value`, which is the value of the scalar at this place. If the part has several lines,
+    /// the place covers only the first one. The place of a substituted text is that of its `${...}`.
     #[must_use]
     pub fn inside(&self, value: &str, part: Range<usize>) -> Self {
         let Some(mut walk) = Walk::new(self, value) else {
@@ -24,7 +24,7 @@ impl Place {
         Self::of_bytes(&self.file, start..end)
     }
 
-    /// The place of a range of bytes of a file; only the part on its first line.
+    /// Returns the place of a range of bytes of a file. If the range has several lines, the place covers only the first one.
     #[must_use]
     pub fn of_bytes(file: &Arc<Source>, part: Range<usize>) -> Self {
         let (line, column) = file.line_and_column(part.start);
@@ -47,7 +47,7 @@ enum Style {
     Block,
 }
 
-/// A position in the file and the same position in the value.
+/// An offset in the file (`at`), and the offset of the same character in the value (`of`).
 struct Walk<'a> {
     source: &'a str,
     value: &'a str,
@@ -59,7 +59,7 @@ struct Walk<'a> {
 }
 
 impl<'a> Walk<'a> {
-    /// Starts at the beginning of the value. A place that covers only a `${...}` begins there as well.
+    /// Starts at the beginning of the place, which is that of the value. `None` if the place is not in its file.
     fn new(place: &'a Place, value: &'a str) -> Option<Self> {
         let source = place.file.text();
         let at = place.file.offset(place.line, place.column)?;
@@ -93,7 +93,7 @@ impl<'a> Walk<'a> {
             if !self.step() {
                 break;
             }
-            // The position is inside an escape or a substitution: its beginning counts.
+            // The byte is inside an escape or a substitution: its offset is that of the beginning.
             if self.of > of {
                 (self.at, self.of) = (at, before);
                 break;
@@ -142,7 +142,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Steps over an escape of a quoted text.
+    /// Steps over an escape of a quoted text; returns false if there is none.
     fn step_escape(&mut self, rest: &str) -> bool {
         match self.style {
             Style::Single if rest.starts_with("''") => {
@@ -173,7 +173,8 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Steps over line breaks and the blanks around them. The value has as many line breaks, one less, or a space.
+    /// Steps over line breaks and the blanks around them; returns false if there are none. At this point the value has as many line
+    /// breaks, one fewer, or a space.
     fn step_break(&mut self, rest: &str, value: &str) -> bool {
         let blanks = match self.style {
             Style::Block => 0,
@@ -211,7 +212,7 @@ impl<'a> Walk<'a> {
         true
     }
 
-    /// Steps over `${NAME}`: finds in the value the text that follows it.
+    /// Steps over `${NAME}`, and in the value to the text that follows it.
     fn step_substitution(&mut self, rest: &str, value: &str) -> bool {
         let Some(size) = rest.find('}').map(|end| end + 1) else {
             return false;
@@ -259,8 +260,8 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// The offset of the first line of a block if `before` ends with a block header (`|`, `>-`, ...) and blank lines. The parser places
-/// a block at its text, not at its header.
+/// If `before` ends with a block header (`|`, `>-`, ...) and blank lines, returns the offset of the line after the header: the parser
+/// places a block at its first text, which may come later.
 fn block_before(before: &str) -> Option<usize> {
     let (lines, blanks) = before.rsplit_once('\n')?;
     if !blanks.trim().is_empty() {
@@ -294,7 +295,7 @@ mod tests {
 
     use super::*;
 
-    /// Line, column, length and text of the place of `what` in the text at `path`.
+    /// Returns line, column, length and text of the place of `what` in the value `p.program`.
     fn find(yaml: &str, what: &str) -> (u32, u32, u32, String) {
         let environment = Environment::empty().with("LEVEL", "error or worse");
         let file = Source::new("t.yaml", yaml, 0);
@@ -356,7 +357,7 @@ mod tests {
             assert_eq!(find(&yaml, "bad"), at(6, 9, "bad"), "{head}");
             assert_eq!(find(&yaml, ".a = 1"), at(3, 7, ".a = 1"), "{head}");
         }
-        // The indentation is given, and the first line has blanks of the value.
+        // The header states the indentation, and the first line begins with blanks that belong to the value.
         let yaml = "p:\n  program: |2\n      .a = 1\n    bad(.b)\n";
         assert_eq!(find(yaml, "bad"), at(4, 5, "bad"));
         let yaml = "p:\r\n  program: |\r\n    .a = 1\r\n    bad(.b)\r\n";
@@ -378,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn substitutions_have_one_place_and_what_follows_keeps_its_own() {
+    fn a_substitution_has_one_place_and_the_text_after_it_has_exact_places() {
         let yaml = "p:\n  program: |\n    .a = \"${LEVEL}\"; bad(.b)\n    third $${x}\n";
         assert_eq!(find(yaml, "bad"), at(3, 22, "bad"));
         assert_eq!(find(yaml, "third"), at(4, 5, "third"));
@@ -395,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn an_end_of_the_text_is_behind_it() {
+    fn the_place_of_the_end_of_a_text_is_after_its_last_character() {
         let file = Source::new("t.yaml", "a: b(\n", 0);
         let mut problems = Vec::new();
         let node = parse(&file, &mut problems).unwrap();

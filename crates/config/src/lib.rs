@@ -1,7 +1,8 @@
-//! The configuration of Millstream: YAML files become a tree with places, and the tree becomes Rust types.
+//! The configuration of Millstream: YAML files become a tree in which every value has its place in the files, and the tree becomes
+//! Rust types.
 //!
 //! Files are parsed (`parse`), variables are substituted (`substitute`), the tree is divided into sections, and each node reads its
-//! own options (`read`). All problems are reported at once, each with file, line, column and the next step. No text makes this
+//! own options (`read`). All problems are reported together, each with file, line, column and the next step. No file can make this
 //! crate panic or exhaust memory. The options of a node are defined by the components; the pipeline checks the graph.
 //!
 //! ```

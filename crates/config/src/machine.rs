@@ -3,10 +3,11 @@
 use std::fs;
 use std::path::{Component, Path};
 
-/// Assumed if the system reports nothing: small enough for every machine.
+/// The memory that is assumed if the system reports nothing: small enough for every machine.
 const MEMORY_UNKNOWN: u64 = 1 << 30;
 
-/// The CPUs that this process may use. The standard library considers its affinity and the quota of its cgroups.
+/// Returns the number of CPUs that this process may use. The standard library considers the process's affinity and the quota of its
+/// cgroups.
 #[must_use]
 pub fn cpus() -> usize {
     std::thread::available_parallelism().map_or(1, std::num::NonZeroUsize::get)
@@ -18,7 +19,7 @@ pub fn memory_bytes() -> u64 {
     memory_below(Path::new("/"))
 }
 
-/// As [`memory_bytes`], with another root than `/`.
+/// Like [`memory_bytes`], with another root than `/`.
 fn memory_below(root: &Path) -> u64 {
     let machine = fs::read_to_string(root.join("proc/meminfo"))
         .ok()
@@ -42,7 +43,7 @@ fn total_of(meminfo: &str) -> Option<u64> {
     kib.checked_mul(1024)
 }
 
-/// The lowest limit between the root and the cgroup of a line of /proc/self/cgroup:
+/// Returns the lowest limit of the cgroup that a line of /proc/self/cgroup names, and of all its parents; `None` if there is none:
 ///
 /// ```text
 /// 0::/system.slice/millstream.service      version 2: memory.max
@@ -60,7 +61,7 @@ fn limit_of(base: &Path, line: &str) -> Option<u64> {
     };
     let mut directory = base;
     let mut least = limit_in(&directory, file);
-    // `..` leads out of our namespace, where nothing is visible.
+    // `..` leads out of the cgroup namespace of this process, where no file is visible.
     for component in Path::new(path).components() {
         if let Component::Normal(name) = component {
             directory.push(name);
@@ -70,7 +71,7 @@ fn limit_of(base: &Path, line: &str) -> Option<u64> {
     least
 }
 
-/// The limit of one cgroup; none if it is `max` or missing.
+/// Returns the limit of one cgroup; `None` if it is `max` or missing.
 fn limit_in(directory: &Path, file: &str) -> Option<u64> {
     fs::read_to_string(directory.join(file))
         .ok()?

@@ -1,6 +1,6 @@
 //! The names of nodes, and the closest match for a misspelt word.
 
-/// Length of the longest node name in bytes. A name becomes a metric label and part of file names.
+/// The maximum length of a node's name in bytes. A name becomes a metric label and part of file names.
 pub const NAME_MAX: usize = 64;
 
 /// Checks a node's name: it must match `[a-z][a-z0-9_-]*` and have at most [`NAME_MAX`] characters.
@@ -24,12 +24,12 @@ fn is_of_name(c: char) -> bool {
     c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '_' | '-')
 }
 
-/// Longer words are not compared: they are hardly typing errors, and the time grows with the square of the length.
+/// Words longer than this are not compared: they are rarely typing errors, and the time grows with the square of the length.
 const WORD_MAX: usize = 64;
 
-/// The candidate that a misspelt word most likely means; `None` if none is close enough.
+/// Returns the candidate that a misspelt word most likely means; `None` if no candidate is close enough.
 ///
-/// At most a third of the letters may be wrong. Two swapped neighbours count as one error; case, and `-` for `_`, as none.
+/// At most a third of the letters may be wrong. Two swapped neighbours count as one error. Case does not matter, and `-` equals `_`.
 #[must_use]
 pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let word = fold(word);

@@ -32,7 +32,7 @@ pub enum Value {
     List(Vec<Node>),
     /// A map, in the order of the file.
     Map(Map),
-    /// A value that was already reported; reading it causes no second problem.
+    /// A value whose problem was already reported; reading it causes no second problem.
     Invalid,
 }
 
@@ -82,7 +82,7 @@ pub struct Key {
 pub struct Map {
     /// Its entries.
     pub entries: Vec<(Key, Node)>,
-    /// Names that were removed with [`Node::take`]. They still count as known when another name is checked.
+    /// Names that were removed with [`Node::take`]. They are still suggested for misspelt names.
     pub(crate) asked: Vec<&'static str>,
 }
 
@@ -93,7 +93,7 @@ impl Map {
         self.entry(name).map(|(_, node)| node)
     }
 
-    /// The name and the value of an entry; the name has a place, too.
+    /// Returns the name (with its place) and the value of an entry.
     #[must_use]
     pub fn entry(&self, name: &str) -> Option<(&Key, &Node)> {
         let (key, node) = self.entries.iter().find(|(key, _)| key.text == name)?;
@@ -112,7 +112,7 @@ impl Map {
 }
 
 impl Node {
-    /// The text, if it is one.
+    /// Returns the text, if the value is a text.
     #[must_use]
     pub fn as_text(&self) -> Option<&str> {
         match &self.value {
@@ -121,7 +121,7 @@ impl Node {
         }
     }
 
-    /// The elements, if it is a list.
+    /// Returns the elements, if the value is a list.
     #[must_use]
     pub fn as_list(&self) -> Option<&[Node]> {
         match &self.value {
@@ -130,7 +130,7 @@ impl Node {
         }
     }
 
-    /// The map, if it is one.
+    /// Returns the map, if the value is a map.
     #[must_use]
     pub fn as_map(&self) -> Option<&Map> {
         match &self.value {
@@ -139,19 +139,19 @@ impl Node {
         }
     }
 
-    /// The entries, with the places of their names; empty if this is not a map.
+    /// Returns the entries, with the places of their names; empty if the value is not a map.
     #[must_use]
     pub fn entries(&self) -> &[(Key, Node)] {
         self.as_map().map_or(&[], |map| &map.entries)
     }
 
-    /// The value under a name, if this is a map and has it.
+    /// Returns the value under a name; `None` if this is not a map or has no such name.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&Node> {
         self.as_map()?.get(name)
     }
 
-    /// Whether it is `null`, `~` or an empty value.
+    /// Whether the value is `null`, `~` or empty.
     #[must_use]
     pub fn is_null(&self) -> bool {
         matches!(self.value, Value::Null)
@@ -163,7 +163,7 @@ impl Node {
         matches!(self.value, Value::Invalid)
     }
 
-    /// Removes an entry from a map. Its name counts as known from then on, so that a misspelling of it gets a suggestion.
+    /// Removes an entry from a map. The name counts as known from then on, so that it is suggested for a misspelling.
     pub fn take(&mut self, name: &'static str) -> Option<(Key, Node)> {
         let Value::Map(map) = &mut self.value else {
             return None;
@@ -185,7 +185,7 @@ impl Node {
             })
     }
 
-    /// The name and the value of an entry of a map; the name has a place, too.
+    /// Returns the name (with its place) and the value of an entry of a map.
     #[must_use]
     pub fn entry(&self, name: &str) -> Option<(&Key, &Self)> {
         match &self.value {
@@ -194,7 +194,7 @@ impl Node {
         }
     }
 
-    /// An error at the option under `path` (as in [`Node::find`]), or at its nearest parent that is written in the
+    /// Returns an error at the option under `path` (as in [`Node::find`]), or at its nearest parent that is written in the
     /// file.
     ///
     /// For checks of values that have the right type but cannot be used.
@@ -228,7 +228,7 @@ impl Node {
         }
     }
 
-    /// As [`Node::describe`], without the value itself.
+    /// Like [`Node::describe`], without the value itself.
     #[must_use]
     pub fn kind(&self) -> &'static str {
         match &self.value {

@@ -1,6 +1,6 @@
 //! Parses a YAML file into a tree of nodes with their places.
 //!
-//! No text makes the parser panic, nest deeper than [`DEPTH_MAX`], or allocate more than [`WEIGHT_MAX`] (alias bombs).
+//! No text can make the parser panic, nest deeper than [`DEPTH_MAX`], or allocate more than [`WEIGHT_MAX`] (by an alias bomb).
 //! `scalar.rs` decides the types of scalars, `substitute.rs` replaces `${...}`.
 //!
 //! Anchors, aliases and the merge key `<<` are supported. An alias becomes a copy that keeps the places of the
@@ -17,13 +17,13 @@ use crate::problem::Problem;
 use crate::scalar;
 use crate::syntax::{DEPTH_MAX, broken, place_of};
 
-/// The most bytes that one file may expand to once its aliases are resolved.
+/// The maximum number of bytes that one file may have after its aliases are expanded.
 const WEIGHT_MAX: usize = 16 << 20;
 
 /// The weight of a node without its text.
 const NODE_WEIGHT: usize = size_of::<(Key, Node)>();
 
-/// Parses one file; none if it could not be read to its end.
+/// Parses one file; `None` if it could not be parsed to its end.
 pub(crate) fn parse(source: &Arc<Source>, problems: &mut Vec<Problem>) -> Option<Node> {
     let mut builder = Builder {
         source,
@@ -73,7 +73,7 @@ enum Kind {
     List(Vec<Node>),
     Map {
         map: Map,
-        /// The name of the next value. `Some(None)` if the name was not a scalar: then the value is ignored.
+        /// The name of the next value. `None`: a name comes next. `Some(None)`: the name was not a scalar, so the value is ignored.
         key: Option<Option<Key>>,
         merged: Vec<Node>,
     },
@@ -212,7 +212,7 @@ impl Builder<'_> {
         Ok(())
     }
 
-    /// Completes the innermost list or map. If it ends on the line on which it begins, its place covers all of it.
+    /// Completes the innermost list or map. If it ends on the line on which it begins, its place is extended to its end.
     fn end(&mut self, last: &Place) -> Step {
         let Some(mut open) = self.open.pop() else {
             return Ok(());
@@ -283,7 +283,7 @@ impl Builder<'_> {
 }
 
 impl Builder<'_> {
-    /// Adds the entries that `<<` refers to. The map's own entries win, and then those of the first of several maps.
+    /// Adds the entries that `<<` refers to. The map's own entries take precedence, then those of earlier maps.
     fn merge(&mut self, mut map: Map, merged: Vec<Node>) -> Map {
         let mut parts = Vec::new();
         for node in merged {
@@ -322,7 +322,7 @@ fn key_of(node: Node, problems: &mut Vec<Problem>) -> Option<Key> {
             return None;
         }
         Value::Invalid => return None,
-        // An alias of a number, for example.
+        // For example an alias that refers to a number.
         _ => node.place.slice().unwrap_or_default().to_owned(),
     };
     let place = node.place;

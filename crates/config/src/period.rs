@@ -38,7 +38,7 @@ impl Period {
         Self(n as u64 * NANOS_PER_SECOND)
     }
 
-    /// The standard library's type for it.
+    /// Returns the duration as the type of the standard library.
     #[must_use]
     pub const fn as_duration(self) -> Duration {
         Duration::from_nanos(self.0)
@@ -79,7 +79,7 @@ impl FromStr for Period {
                 .find(|c: char| !c.is_alphabetic())
                 .unwrap_or(tail.len());
             let (unit, tail) = tail.split_at(letters);
-            // The iterator only advances, so each unit occurs once, the larger ones first.
+            // The iterator only advances, so each unit may occur only once, and larger units must come first.
             let (_, factor) = units.find(|(name, _)| *name == unit).ok_or_else(wrong)?;
             total = scaled(number, *factor)
                 .and_then(|nanos| total.checked_add(nanos))

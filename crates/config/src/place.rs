@@ -102,7 +102,7 @@ impl Place {
         }
     }
 
-    /// A path that could not be read.
+    /// The place of a path that could not be read.
     #[must_use]
     pub fn path(path: impl Into<PathBuf>, order: usize) -> Self {
         Self::whole(Source::new(path, "", order))
@@ -125,7 +125,7 @@ impl Place {
         line.get(start..end)
     }
 
-    /// The part of this place that holds `text`, or the whole place if it does not.
+    /// Returns the part of this place that holds `text`, or the whole place if `text` does not occur in it.
     #[must_use]
     pub fn within(&self, text: &str) -> Self {
         let mut part = self.clone();

@@ -23,14 +23,14 @@ pub enum Severity {
     Error,
     /// The configuration can be used, but may not do what was meant.
     Warning,
-    /// The configuration can be used and does what it says. There is something to know about it.
+    /// The configuration can be used and does what was meant. The note is information, for example about its cost.
     Note,
 }
 
 /// A problem: what is wrong, where, and what to do about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// Whether it prevents a start.
+    /// The severity; an error prevents a start.
     pub severity: Severity,
     /// Where it is.
     pub place: Place,
@@ -40,7 +40,7 @@ pub struct Problem {
     pub also: Vec<(Place, String)>,
     /// The next step.
     pub help: Option<String>,
-    /// Whether the value at the place was meant as a secret. Then it is masked in the printed line.
+    /// Whether the value at the place was meant as a secret. If so, it is masked in the printed line.
     pub is_secret: bool,
 }
 
@@ -204,10 +204,10 @@ fn line(out: &mut String, text: &str) {
     out.push('\n');
 }
 
-/// The most characters of a line that are printed; a longer line is truncated around the caret.
+/// The maximum number of characters of a line that are printed; a longer line is truncated around the caret.
 const SHOWN_MAX: usize = 120;
 
-/// Characters kept before the caret in a truncated line.
+/// The number of characters that are printed before the caret in a truncated line.
 const BEFORE_CARET: usize = 40;
 
 fn show_line(out: &mut String, place: &Place, paint: Paint, is_secret: bool) {
@@ -255,7 +255,8 @@ fn clean(text: &str) -> String {
     text.chars().map(clean_char).collect()
 }
 
-/// The line with the values of options that have the name of a secret. Each character of such a value is replaced by `*`.
+/// Returns the line with the values of secrets masked: each character of the value of an option that has the name of a secret is
+/// replaced by `*`.
 ///
 /// A value written as `${NAME}` reveals nothing and is left as it is.
 fn mask(text: &str) -> String {

@@ -1,4 +1,4 @@
-//! Types unquoted scalars by the core schema of YAML 1.2.2, section 10.3.2.
+//! Decides the types of unquoted scalars by the core schema of YAML 1.2.2, section 10.3.2.
 //!
 //! Unlike in YAML 1.1, `yes` and `on` are texts, and `012` is the number 12.
 
@@ -21,7 +21,7 @@ pub(crate) fn plain(text: &str) -> Value {
     }
 }
 
-/// A whole number: `[-+]?[0-9]+`, `0o[0-7]+` or `0x[0-9a-fA-F]+`; none for other texts and beyond 128 bits.
+/// Reads a whole number: `[-+]?[0-9]+`, `0o[0-7]+` or `0x[0-9a-fA-F]+`. `None` for other texts, and for numbers beyond 128 bits.
 pub(crate) fn integer(text: &str) -> Option<i128> {
     if let Some(digits) = text.strip_prefix("0o") {
         return digits_of(digits, 8);
@@ -45,7 +45,7 @@ fn digits_of(digits: &str, radix: u32) -> Option<i128> {
     i128::from_str_radix(digits, radix).ok()
 }
 
-/// A number with a point or an exponent, or one of the special values.
+/// Reads a number with a point or an exponent, or one of the special values `.inf` and `.nan`.
 pub(crate) fn float(text: &str) -> Option<f64> {
     let (sign, rest) = match text.strip_prefix('-') {
         Some(rest) => (-1.0, rest),

@@ -1,6 +1,6 @@
-//! Names of secrets: of options whose values are masked, and of variables that a user chose.
+//! Recognizes secrets by their names: options whose values are masked, and variables or headers that a user named.
 
-/// Names of options whose value is always masked, also as the end of a longer name (`db_password`).
+/// Names of options whose value is always masked. A longer name that ends in one of them counts, too (`db_password`).
 pub(crate) const SECRET_WORDS: [&str; 7] = [
     "password",
     "passphrase",
@@ -11,7 +11,7 @@ pub(crate) const SECRET_WORDS: [&str; 7] = [
     "bearer",
 ];
 
-/// The option whose value is a map of names to passwords.
+/// The option whose value is a map of user names to passwords. The whole map is masked.
 pub(crate) const SECRET_BLOCK: &str = "users";
 
 /// Whether a variable's name suggests that its value is secret.
@@ -28,8 +28,8 @@ pub(crate) fn names_secret(name: &str) -> bool {
 pub fn is_secret_name(name: &str) -> bool {
     let lower = name.to_ascii_lowercase();
     let of_option = SECRET_WORDS.iter().any(|word| lower.ends_with(word)) || lower == SECRET_BLOCK;
-    // Options of Millstream are nouns in lower_snake, and one of them, `key`, is a template or a path. A name in another form
-    // belongs to a variable or header.
+    // Words such as KEY count only in the names of variables and headers, which have a capital letter or a `-`. Options of Millstream
+    // are in lower_snake, and the option `key` is not a secret, but a template or a path.
     let is_foreign = name.contains(|c: char| c.is_ascii_uppercase() || c == '-');
     of_option || lower == "cookie" || lower == "authorization" || (is_foreign && names_secret(name))
 }

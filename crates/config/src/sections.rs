@@ -42,7 +42,7 @@ impl Section {
         }
     }
 
-    /// The name of one of its nodes.
+    /// The noun for one of its nodes.
     #[must_use]
     pub fn noun(self) -> &'static str {
         match self {
@@ -81,7 +81,7 @@ pub struct Sections {
     pub settings: Settings,
     /// The nodes that have a name and a type, by section in the direction of the flow, then in the order of the file.
     pub nodes: Vec<Entry>,
-    /// The setting `api` as it is written, with the block of its `tls`.
+    /// The setting `api` as it is written, except that a name in its option `tls` is replaced by the block of that name.
     pub api: Option<Node>,
     /// Problems with settings, names and types.
     pub problems: Problems,

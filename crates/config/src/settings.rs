@@ -42,21 +42,21 @@ pub struct Settings {
     pub api: Api,
     /// Rules of `/health` and `/ready`.
     pub health: Health,
-    /// Graphite server to which all metrics are sent. Without it, none are.
+    /// Graphite server to which all metrics are sent. Default: none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub graphite: Option<Graphite>,
     /// Limits on rejected records that no node consumes. They are kept in `data_dir/rejected`.
     pub rejected: RejectedLimits,
 }
 
-/// Limits on rejected records that are kept. A node is unhealthy from 80 % of a limit on.
+/// Limits on rejected records that are kept. A node is unhealthy while it uses 80 % of a limit or more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct RejectedLimits {
-    /// Most bytes of rejected records per node. Other nodes are not affected when a node reaches it.
+    /// Maximum size of the rejected records of a node. Other nodes are not affected when a node reaches its limit.
     #[serde(deserialize_with = "some_room")]
     pub node_max: Size,
-    /// Most bytes of rejected records per peer of a node.
+    /// Maximum size of the rejected records of each peer of a node.
     #[serde(deserialize_with = "some_room")]
     pub peer_max: Size,
     /// Behaviour when a limit is reached.
@@ -115,7 +115,7 @@ pub enum LogLevel {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum LogFormat {
-    /// For people; with priorities under journald.
+    /// Text for people; under journald, with priorities.
     #[default]
     Text,
     /// One JSON object per line.
@@ -129,7 +129,7 @@ pub struct Api {
     /// Address and port, or a list of them; `[]` turns the interface off.
     pub listen: OneOrMany<String>,
     /// TLS on the addresses that other machines can reach: a name of the top-level `tls`, or a block. With `ca`, clients
-    /// may present a certificate (`client_auth: optional` lets clients with a token in without one). Addresses on loopback
+    /// may present a certificate (with `client_auth: optional`, clients with a token need no certificate). Loopback addresses
     /// stay without TLS.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<String>")]
@@ -138,12 +138,12 @@ pub struct Api {
     pub tokens: Vec<ApiToken>,
     /// Client certificates, by name, for clients on other machines.
     pub certificates: Vec<ApiCertificate>,
-    /// Role of clients on this machine that present no token. With `admin` or `read`, each user of this machine has it.
+    /// Role of clients on this machine that present no token. With `admin` or `read`, every user of this machine has this role.
     pub local: LocalRole,
     /// Parts that other machines may request without a token.
     pub open: Vec<ApiEndpoint>,
-    /// Further host names under which clients reach the interface, such as that of a load balancer. It always answers
-    /// to addresses, `localhost` and the names of this machine; any other `Host` header is refused (DNS rebinding).
+    /// Further host names under which clients reach the interface, such as that of a load balancer. IP addresses, `localhost`
+    /// and the names of this machine are always accepted; any other `Host` header is refused (protection against DNS rebinding).
     pub hosts: Vec<String>,
     /// Fields whose values print as `***` in samples of records and in rejected records, such as `.password` or
     /// `.user.email`.
@@ -180,7 +180,7 @@ pub struct ApiCertificate {
 )]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
-    /// See everything, also samples of records, and change nothing.
+    /// See everything, including samples of records, and change nothing.
     #[default]
     Read,
     /// See and change everything.
@@ -191,7 +191,7 @@ pub enum Role {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum LocalRole {
-    /// As clients elsewhere: they need a token.
+    /// Like clients on other machines: they need a token.
     None,
     /// They see everything.
     Read,
@@ -214,8 +214,8 @@ pub enum ApiEndpoint {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Health {
-    /// Time after which a node is unhealthy although it reports no fault: records wait for it, and nothing moves. The time that a
-    /// sink may take to settle (a publishing interval) is added. 0 turns this off.
+    /// Time after which a node counts as unhealthy, even if it reports no problem: records wait for the node, and it makes no progress.
+    /// For a sink, the time that it may take to settle records (such as a publishing interval) is added. 0 turns this rule off.
     pub stalled: Period,
 }
 
@@ -233,7 +233,7 @@ impl Default for Health {
 pub struct Graphite {
     /// Host and port of carbon's plaintext receiver, such as `graphite.example:2003`.
     pub endpoint: String,
-    /// Beginning of every path. Give each instance another one, such as `millstream.${HOSTNAME}`.
+    /// Beginning of every metric's path. Give each instance its own prefix, such as `millstream.${HOSTNAME}`.
     #[serde(default = "graphite_prefix")]
     pub prefix: String,
     /// Time between two reports; at least 1 s. Carbon's retention should have the same step.

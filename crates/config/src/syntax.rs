@@ -7,11 +7,11 @@ use granit_parser::{ErrorKind, ScanError, Span};
 use crate::place::{Place, Source};
 use crate::problem::Problem;
 
-/// The deepest nesting of lists and maps. Real files use about eight levels; functions that walk the tree are
-/// recursive.
+/// The deepest nesting of lists and maps. It is limited because functions that walk the tree are recursive. Real files use about
+/// eight levels.
 pub(crate) const DEPTH_MAX: usize = 64;
 
-/// A syntax error, with help if the mistake is a common one.
+/// Returns the problem for a syntax error, with help if the mistake is a common one. `open` is the innermost list or map that is open.
 pub(crate) fn broken(
     source: &Arc<Source>,
     error: &ScanError,
@@ -54,7 +54,7 @@ fn is_bracket(place: &Place) -> bool {
         .is_some_and(|text| text.starts_with(['{', '[']))
 }
 
-/// The part of a span on its first line.
+/// Returns the place of a span. If the span has several lines, the place covers only the first one.
 pub(crate) fn place_of(source: &Arc<Source>, span: &Span) -> Place {
     let line = u32::try_from(span.start.line()).unwrap_or(u32::MAX);
     let column = u32::try_from(span.start.col() + 1).unwrap_or(u32::MAX);

@@ -1,6 +1,6 @@
 //! The top-level section `tls`, a map of names to blocks. A node that names a block gets a copy of it.
 //!
-//! A component never sees a name, and a problem in a block is reported at the block.
+//! So a component never sees the name of a block, and a problem in a block is reported at the block.
 
 use crate::names::{check, nearest};
 use crate::node::{Key, Node, Value};
@@ -9,7 +9,7 @@ use crate::problem::Problem;
 /// The name of the section, and of the option of a node.
 pub(crate) const TLS: &str = "tls";
 
-/// Replaces the names in the nodes by the blocks.
+/// Replaces the names of blocks in the nodes by copies of the blocks.
 pub(crate) fn put<'a>(
     section: Option<(Key, Node)>,
     nodes: impl Iterator<Item = &'a mut Node>,
@@ -49,7 +49,7 @@ pub(crate) fn put<'a>(
     }
 }
 
-/// The blocks by name, and whether all of them could be read.
+/// Returns the blocks with their names, and whether the section could be read, so that a missing name is an error.
 fn blocks(node: Node, problems: &mut Vec<Problem>) -> (Vec<(Key, Node)>, bool) {
     let map = match node.value {
         Value::Map(map) => map,

@@ -1,4 +1,5 @@
-//! Suggestions for unknown words: the nearest known word, our word for a word of another program, or a later version.
+//! Suggestions for unknown words: the nearest known word, Millstream's word for a word of another program, or the hint that a later
+//! version will have the word.
 
 use crate::names::nearest;
 use crate::place::Place;
@@ -28,9 +29,9 @@ impl Word {
     }
 }
 
-/// Our words, each with the words that other programs use for it: Vector, Fluentd, Fluent Bit, Flume, Logstash, rsyslog.
+/// Millstream's words, each with the words of other programs for it: Vector, Fluentd, Fluent Bit, Flume, Logstash, rsyslog.
 ///
-/// A word is suggested only if it is possible at that place. If there are several, the first one is.
+/// A word is suggested only if it is allowed where the unknown word stands. Of several such words, the first is suggested.
 const TRANSLATED: &[(&str, &str)] = &[
     // sections
     (
@@ -132,7 +133,7 @@ const TRANSLATED: &[(&str, &str)] = &[
     ("skip", "drop_oldest drop_oldest_chunk"),
 ];
 
-/// Words of other programs for which one word is not enough: ours, theirs, and what to write.
+/// Words of other programs for which one word is not enough: Millstream's word, the other program's word, and the help.
 const PHRASES: &[(&str, &str, &str)] = &[
     ("time", "time_key", "write `time: { field: NAME }`"),
     (
@@ -162,7 +163,7 @@ const PHRASES: &[(&str, &str, &str)] = &[
     ),
 ];
 
-/// Words that are reserved for a later version, each with its kind and the place where it will be used.
+/// Words that are reserved for a later version: their kind, a text that states where they will be used, and the words.
 const LATER: &[(Word, &str, &[&str])] = &[(Word::Type, "", &["window", "throttle", "dedupe"])];
 
 /// The types of processors, which new users look for among sources and sinks.
@@ -214,7 +215,7 @@ const NEEDLESS: &[(&str, &str)] = &[
     ),
 ];
 
-/// The error for an unknown word, with help: the word that was probably meant, or the words that are possible.
+/// Returns the error for an unknown word, with help: the word that was probably meant, or all words that are allowed.
 #[must_use]
 pub fn unknown(what: Word, word: &str, place: &Place, candidates: &[&str]) -> Problem {
     let noun = what.noun();
@@ -257,7 +258,8 @@ pub fn unknown(what: Word, word: &str, place: &Place, candidates: &[&str]) -> Pr
     }
 }
 
-/// The processor that a type refers to, if no processor is possible here and no other type that is possible fits.
+/// Returns the processor that an unknown type stands for, if it was written where processors are not allowed (in another section) and
+/// matches no type that is allowed there.
 fn processor(what: Word, word: &str, possible: &[&str]) -> Option<&'static str> {
     let is_elsewhere = PROCESSORS.iter().all(|ours| !possible.contains(ours));
     if what != Word::Type
@@ -276,7 +278,7 @@ pub(crate) fn meant<'a>(word: &str, candidates: &[&'a str]) -> Option<&'a str> {
         .or_else(|| nearest(word, candidates.iter().copied()))
 }
 
-/// The place in which a later version will use the word.
+/// Returns the text that states where a later version will use the word; `None` if the word is not reserved.
 fn later(what: Word, word: &str) -> Option<&'static str> {
     LATER
         .iter()
@@ -291,7 +293,7 @@ fn translate(word: &str, is_possible: impl Fn(&str) -> bool) -> Option<&'static 
         .map(|(ours, _)| *ours)
 }
 
-/// The most candidates that are listed in a message.
+/// The maximum number of candidates that are listed in a message.
 const LISTED_MAX: usize = 24;
 
 fn listed(candidates: &[&str]) -> String {
@@ -309,7 +311,7 @@ pub(crate) fn join(words: &[&str]) -> String {
     quoted.join(", ")
 }
 
-/// The most characters of the user's text that a message repeats.
+/// The maximum number of characters of the user's text that a message repeats.
 const QUOTED_MAX: usize = 60;
 
 /// The user's text as a message shows it: in back quotes, truncated, without control characters.

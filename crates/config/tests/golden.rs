@@ -1,6 +1,6 @@
-//! Golden cases: each directory of testdata/ is a configuration, and `expected` is what the user sees for it.
+//! Golden tests: each directory of testdata/ is a configuration, and its file `expected` is the output that the user sees.
 //!
-//! `UPDATE=1 cargo test -p millstream-config --test golden` rewrites them.
+//! `UPDATE=1 cargo test -p millstream-config --test golden` rewrites the files `expected`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;

@@ -1,4 +1,4 @@
-//! Accepts connections and moves them to their threads, where they do their TLS handshake.
+//! Accepts connections and moves each to a data thread, where it does its TLS handshake.
 
 use std::{io, sync::Arc, time::Duration};
 
@@ -46,7 +46,7 @@ impl Listener {
         Ok(Some(Self { scheme, socket }))
     }
 
-    /// The next connection, not bound to a thread yet.
+    /// The next connection, not yet registered with the runtime of a thread.
     async fn accept(&self) -> io::Result<(Unwatched, Peer)> {
         match &self.socket {
             ListenerSocket::Tcp(listener) => {
@@ -63,7 +63,7 @@ impl Listener {
     }
 }
 
-/// Shared by the acceptors of a source.
+/// The state that all listeners of a source share.
 #[derive(Clone)]
 pub(crate) struct Desk {
     pub(crate) context: SourceContext,
@@ -168,7 +168,7 @@ impl Desk {
                 let text = format_args!("{peer}: no TLS handshake within limits.handshake; closed");
                 reporter.warn("handshake", text);
             }
-            // Port scans and health checks open a connection and close it.
+            // Port scans and health checks open a connection and close it, so this is not logged.
             Fault::Io(error) if error.kind() == io::ErrorKind::UnexpectedEof => {}
             Fault::Io(error) => {
                 let text = format_args!("{peer}: the TLS handshake failed: {error}");

@@ -25,7 +25,7 @@ use crate::{
 /// Backlog of connections to be accepted; the kernel may use a lower limit.
 const BACKLOG: i32 = 1024;
 
-/// A bound address. It removes the path of a unix socket when it is dropped.
+/// A bound address. Dropping it removes the path of a unix socket.
 #[derive(Debug)]
 pub(crate) struct Bound {
     pub(crate) listen: Listen,
@@ -41,7 +41,7 @@ pub(crate) enum BoundSocket {
     Unixgram(UnixDatagram, PathBuf),
 }
 
-/// A UDP socket beside a listener, non-blocking and not watched.
+/// A UDP socket that a source binds in addition to its listeners. It is non-blocking and not registered with a runtime.
 #[derive(Debug)]
 pub struct Beside {
     /// The socket.
@@ -60,7 +60,7 @@ impl Beside {
     }
 }
 
-/// A bound datagram socket, non-blocking and not watched. The source reads it.
+/// A bound datagram socket, non-blocking and not registered with a runtime. The source reads it.
 #[derive(Debug)]
 pub enum Datagrams {
     /// `udp://`
@@ -74,7 +74,7 @@ impl Bound {
     pub(crate) fn new(context: &SourceContext, listen: &Listen) -> Result<Self, Failure> {
         let failed = |error: io::Error| {
             let advice = advice(listen, &error);
-            Failure::config(format!("cannot listen at {listen}: {error}{advice}"))
+            Failure::config(format!("cannot listen on {listen}: {error}{advice}"))
         };
         let socket = bind(&context.follows, listen).map_err(failed)?;
         Ok(Self {
@@ -107,7 +107,7 @@ impl Drop for Bound {
         if let BoundSocket::Unix(_, path) | BoundSocket::Unixgram(_, path) = &self.socket
             && !handover::keeps(path, &self.live)
         {
-            // It may already be gone.
+            // The file may already be gone.
             let _ = std::fs::remove_file(path);
         }
     }
@@ -124,7 +124,7 @@ impl AsFd for BoundSocket {
     }
 }
 
-/// Binds an address, or takes it over from one of the sources `before`.
+/// Binds an address, or takes its socket over from one of the sources `before`.
 fn bind(before: &[Arc<str>], listen: &Listen) -> io::Result<BoundSocket> {
     Ok(match (&listen.at, listen.scheme) {
         (At::Host(host, port), scheme) => {
@@ -168,7 +168,7 @@ fn bind_inet(before: &[Arc<str>], address: &str, kind: Type) -> io::Result<Socke
             let socket = Socket::new(Domain::for_address(address), kind, None)?;
             socket.set_nonblocking(true)?;
             if kind == Type::STREAM {
-                // A restart must not wait for the connections of the previous process.
+                // Otherwise a restart fails while connections of the previous process are in TIME_WAIT.
                 socket.set_reuse_address(true)?;
             }
             socket.bind(&address.into())?;

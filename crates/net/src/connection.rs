@@ -57,7 +57,7 @@ impl Peer {
         }
     }
 
-    /// The values `host` and `peer` of its records; `here` is the value of `host` for this machine.
+    /// The values `host` and `peer` of the peer's records. For a unix socket, `host` is `here`, the name of this machine.
     #[must_use]
     pub fn values(&self, here: &Arc<str>) -> Values {
         let mut values = Values::new();

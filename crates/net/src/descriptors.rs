@@ -1,4 +1,4 @@
-//! The file descriptors of this process: the maximum number of open connections of all sources together.
+//! Limits the connections of all sources together by the number of file descriptors that this process may open.
 //!
 //! Connections get the limit of open files, minus the files that are open when the first source starts, minus a reserve. The
 //! reserve is for the API, for files that sinks and channels open later, and for connections of sinks.
@@ -11,13 +11,13 @@ use std::{
 use rustix::process::{Resource, getrlimit};
 use tokio::sync::Semaphore;
 
-/// The part of the limit that is reserved, as a divisor.
+/// The limit of open files, divided by this, is the reserve.
 const RESERVE_PART: u64 = 4;
 const RESERVE_MIN: u64 = 16;
 const RESERVE_MAX: u64 = 512;
-/// The part of the reserve that connections of the API may use, as a divisor.
+/// The reserve, divided by this, is the number of API connections.
 const INTERFACE_PART: u64 = 4;
-/// The minimum of connections.
+/// The minimum number of connections, even if too few descriptors are left.
 const CONNECTIONS_MIN: u64 = 4;
 
 /// A permit for each connection of a source.

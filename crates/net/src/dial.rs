@@ -1,4 +1,4 @@
-//! Connecting: names are resolved for every attempt, addresses are tried in turn, and they share the deadline.
+//! Connecting: every attempt resolves the name again and tries its addresses in turn, within one deadline.
 
 use std::{borrow::Cow, fmt, io, net::SocketAddr, path::PathBuf, str::FromStr, time::Duration};
 
@@ -54,7 +54,7 @@ impl FromStr for Remote {
     fn from_str(text: &str) -> Result<Self, String> {
         let Listen { scheme, at } = text
             .parse()
-            .map_err(|why: String| why.replace("address to listen at", "address"))?;
+            .map_err(|why: String| why.replace("address to listen on", "address"))?;
         Ok(Self { scheme, at })
     }
 }
@@ -94,7 +94,7 @@ pub async fn connect_each<S>(
     };
     let addresses = timeout(limit, lookup_host(address)).await.map_err(late)??;
     let addresses: Vec<_> = addresses.collect();
-    // Each address gets an equal share, so that one that drops all packets leaves time for the others.
+    // Each address gets an equal share of the time, so that an address that drops all packets leaves time for the others.
     let share = limit / u32::try_from(addresses.len().max(1)).unwrap_or(u32::MAX);
     let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
     for address in addresses {

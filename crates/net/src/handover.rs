@@ -1,9 +1,9 @@
-//! Listening sockets that outlive the process: systemd opens some before it starts (sd_listen_fds(3)), and a process that upgrades itself gives
-//! its own to the next program.
+//! Listening sockets that outlive the process. systemd opens some before the process starts (sd_listen_fds(3)), and a process that
+//! upgrades itself passes its sockets to the next program.
 //!
-//! A source binds as usual. If the process was started with a socket at the address, the source gets that socket. A source that
-//! follows another one at a reload, under the same name or a new one, gets the socket on which the other still listens. Connections
-//! and datagrams that arrive in between wait in the socket, and no sender is refused.
+//! A source binds as usual. If the process inherited a socket with that address, the source gets the inherited socket. A source
+//! that replaces another one in a reload, under the same name or a new one, gets the socket on which the replaced source still
+//! listens. Connections and datagrams that arrive during the switch wait in the socket, so no sender is refused.
 
 use std::{
     env,
@@ -17,9 +17,9 @@ use millstream_sys::inherited;
 use rustix::io::{FdFlags, fcntl_setfd};
 use socket2::{SockAddr, SockRef, Socket, Type};
 
-/// Names the process and the numbers of the sockets that the previous program has left open: `PID:N,N`.
+/// The environment variable with the sockets that the previous program has left open: `PID:N,N`, the process and the descriptors.
 const VARIABLE: &str = "MILLSTREAM_LISTENERS";
-/// The number of the first socket of systemd.
+/// The first file descriptor that systemd passes.
 const SYSTEMD_FIRST: RawFd = 3;
 
 static SOCKETS: Mutex<Sockets> = Mutex::new(Sockets {
@@ -29,24 +29,24 @@ static SOCKETS: Mutex<Sockets> = Mutex::new(Sockets {
 });
 
 struct Sockets {
-    /// Sockets with which the process was started and that no source has taken yet.
+    /// Sockets that the process inherited and that no source has taken yet.
     inherited: Vec<Socket>,
     /// Sockets on which sources listen.
     live: Vec<Listening>,
-    /// Sockets for the next program.
+    /// Sockets that stay open for the next program.
     kept: Vec<Arc<OwnedFd>>,
 }
 
-/// A socket at which a source listens.
+/// A socket on which a source listens.
 struct Listening {
     source: Arc<str>,
     socket: Weak<OwnedFd>,
-    /// The handle of the source that has taken it over. While it exists, no other source takes the socket.
+    /// The handle of the source that has taken this socket over. While that handle exists, no other source can take the socket.
     follower: Weak<OwnedFd>,
 }
 
 impl Listening {
-    /// The handle, unless the source has ended or another source has already taken it over.
+    /// The socket for a source that takes it over; `None` if its own source has ended, or if another source has already taken it over.
     fn to_follow(&self) -> Option<Arc<OwnedFd>> {
         let is_followed = self.follower.strong_count() > 0;
         self.socket.upgrade().filter(|_| !is_followed)
@@ -64,7 +64,7 @@ pub(crate) struct Live {
 }
 
 impl Live {
-    /// Registers a socket of this source. If it cannot be duplicated, it closes when this program ends.
+    /// Registers a socket of this source. If the socket cannot be duplicated, it cannot be handed over later.
     pub(crate) fn of(source: &Arc<str>, socket: impl AsFd) -> Self {
         let Ok(handle) = socket.as_fd().try_clone_to_owned().map(Arc::new) else {
             return Self { handle: None };
@@ -93,7 +93,7 @@ impl Live {
     }
 }
 
-/// Takes over the sockets that the process was started with. To be called once, before anything is opened.
+/// Takes over the sockets that the process was started with. Call this once, before the process opens any file.
 pub fn inherit() {
     let found = from_systemd().chain(from_before()).filter_map(|number| {
         let socket = Socket::from(inherited::adopt(number).ok()?);
@@ -103,7 +103,7 @@ pub fn inherit() {
     sockets().inherited = found;
 }
 
-/// The numbers in `LISTEN_FDS`, if systemd means this process.
+/// The file descriptors that `LISTEN_FDS` announces, if `LISTEN_PID` is this process.
 fn from_systemd() -> impl Iterator<Item = RawFd> {
     let count: RawFd = match named("LISTEN_PID") == Some(process::id()) {
         true => named("LISTEN_FDS").unwrap_or(0),
@@ -116,7 +116,7 @@ fn named<T: std::str::FromStr>(variable: &str) -> Option<T> {
     env::var(variable).ok()?.parse().ok()
 }
 
-/// The numbers in [`VARIABLE`], if the previous program ran in this process.
+/// The file descriptors in [`VARIABLE`], if the previous program ran in this process.
 fn from_before() -> impl Iterator<Item = RawFd> {
     let value = env::var(VARIABLE).unwrap_or_default();
     let (process, numbers) = value.split_once(':').unwrap_or_default();
@@ -128,7 +128,7 @@ fn from_before() -> impl Iterator<Item = RawFd> {
     numbers.into_iter()
 }
 
-/// The socket of this type at an address that the process was started with, or at which one of these sources listens.
+/// Returns the socket of this type and address that the process inherited, or on which one of these sources listens.
 pub(crate) fn take(sources: &[Arc<str>], kind: Type, address: &SockAddr) -> Option<Socket> {
     let mut sockets = sockets();
     let is_it = |socket: SockRef<'_>| is_it(socket, kind, address);
@@ -143,7 +143,7 @@ pub(crate) fn take(sources: &[Arc<str>], kind: Type, address: &SockAddr) -> Opti
     found.next()?.try_clone().ok().map(Socket::from)
 }
 
-/// Whether a socket is of this type and at this address.
+/// Whether a socket has this type and this address.
 fn is_it(socket: SockRef<'_>, kind: Type, address: &SockAddr) -> bool {
     let is_at = socket.local_addr().is_ok_and(|own| is_same(&own, address));
     is_at && socket.r#type().is_ok_and(|own| own == kind)
@@ -170,14 +170,14 @@ pub fn close_rest() -> Vec<String> {
     rest.iter().filter_map(name).collect()
 }
 
-/// Keeps the sockets at which sources listen now for the next program, also when the sources have ended.
+/// Keeps the sockets on which sources currently listen open for the next program, even after these sources have ended.
 pub fn keep() {
     let mut sockets = sockets();
     let live = sockets.live.iter();
     sockets.kept = live.filter_map(|live| live.socket.upgrade()).collect();
 }
 
-/// Whether the path of a unix socket stays when `live` closes: the next program or the next source listens there.
+/// Whether the path of a unix socket must stay when `live` is dropped, because the next program or another source listens on it.
 pub(crate) fn keeps(path: &Path, live: &Live) -> bool {
     let sockets = sockets();
     let is_there = |socket: &Arc<OwnedFd>| {
@@ -242,10 +242,10 @@ mod tests {
         let both = [old, new];
         let second = take(&both).unwrap();
         let follower = Live::of(&both[1], &second);
-        // Of two sources at one address, only one can follow.
+        // Only one source can take the socket over.
         assert!(take(&both[..1]).is_none());
         assert!(keeps(&path, &live));
-        // The reload fails; the next one does not.
+        // The first reload fails, the second one succeeds.
         drop((follower, second));
         let second = take(&both).unwrap();
         let follower = Live::of(&both[1], &second);
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn a_live_socket_is_kept_when_its_source_ends_and_others_are_not() {
+    fn keep_holds_the_sockets_of_running_sources_but_not_of_ended_ones() {
         let directory = tempfile::tempdir().unwrap();
         let paths = ["ended", "kept"].map(|name| directory.path().join(name));
         let bind = |path: &Path| std::os::unix::net::UnixListener::bind(path).unwrap();

@@ -22,7 +22,7 @@
 //!
 //! fn build(options: &Node) -> Checked<Server> {
 //!     let config: Config = options.read()?;
-//!     // Problems come with their places: `listen`, `limits.*`, `tls.*`. The certificates are read here.
+//!     // Each problem names its option: `listen`, `limits.*` or `tls.*`. The certificates are read here.
 //!     Server::check(options, &config.listen, TAKES, &config.limits, &config.tls)
 //! }
 //!
@@ -48,16 +48,17 @@
 //! }
 //! ```
 //!
-//! A connection's task must enforce `limits.idle` and `limits.progress` and watch `context.stop` itself: only it knows what its
-//! peer waits for. [`Connection::deadline`] is the end of `limits.handshake`, for protocols that authenticate after TLS.
-//! [`sides`] splits a stream into a reading and a writing side on one thread and can set a busy socket aside.
-//! [`connect`] and [`ClientTls`] are the client's end: names, several addresses, system roots, own roots, client certificates.
+//! A connection's task must enforce `limits.idle` and `limits.progress` and watch `context.stop` itself: only the task knows
+//! whether its peer must send more bytes or waits for an answer. [`Connection::deadline`] is the end of `limits.handshake`, for protocols
+//! that authenticate after TLS. [`sides`] splits a stream into a reading and a writing side on one thread, and can read a busy
+//! socket periodically instead of on every wake-up. [`connect`] and [`ClientTls`] are for clients: they resolve names, try every
+//! address, and support system roots, custom roots and client certificates.
 //!
-//! At most `limits.connections` are open at a time, distributed evenly over the data threads; of all sources together as many as
-//! the limit of open files allows without its reserve. When all are open, the oldest connection that has not sent a byte is
-//! evicted; it reads as if its peer had closed it. A peer that does not finish its handshake holds a permit only until the
-//! deadline. Certificates that change on disk are reloaded without a restart; broken ones are reported and the old ones stay in
-//! use.
+//! A source has at most `limits.connections` open connections, distributed evenly over the data threads. All sources together have
+//! at most as many as the limit of open files allows, minus a reserve. When a limit is reached, the oldest connection that has not
+//! sent a byte is evicted: its task reads end-of-file, as if the peer had closed it. A peer that does not finish its handshake holds a
+//! permit only until the deadline. Certificates that change on disk are reloaded without a restart; broken ones are reported and
+//! the old ones stay in use.
 
 mod accept;
 mod bind;

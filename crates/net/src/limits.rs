@@ -11,9 +11,9 @@ const FRAME_BYTES_MAX: u64 = 1 << 30;
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct Limits {
-    /// Maximum of open connections; more wait in the backlog of the listener. When all are open, the oldest one that
-    /// has not sent a byte is evicted if it is older than a second (counted in `silent_connections_closed`). The limit
-    /// of open files bounds the connections of all sources together in the same way.
+    /// Maximum number of open connections; further ones wait in the backlog of the listener. When all are open, the oldest
+    /// one that has not sent a byte is evicted if it is older than a second (counted in `silent_connections_closed`). The
+    /// limit of open files bounds the connections of all sources together; reaching it also evicts a connection.
     pub connections: u32,
     /// Maximum size of one frame (chunk, message, request); a connection that sends a larger one is closed.
     pub frame: Size,
@@ -23,10 +23,10 @@ pub struct Limits {
     pub handshake: Period,
     /// Timeout for a connection that sends nothing and waits for no answer; then it is closed. 0: never.
     pub idle: Period,
-    /// Time over which a minimum rate is measured: a peer that has begun a frame, a head or a body must send at least 1
-    /// KiB a second of it, and must read its answers within this time; otherwise the connection is closed. While other
-    /// messages wait for memory, each second must bring a sixtieth of the memory that the message holds, measured over
-    /// at most 5 seconds. 0: no minimum.
+    /// Time over which a minimum rate is measured. A peer that has begun a frame, a head or a body must send at least 1 KiB
+    /// of it per second, and must read an answer within this time; otherwise the connection is closed. While other messages
+    /// wait for memory, the peer must send each second at least a sixtieth of the memory that its message holds, measured
+    /// over at most 5 seconds. 0: no minimum.
     pub progress: Period,
 }
 
@@ -44,7 +44,7 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// Adds all problems with the limits, each at its place below `options`.
+    /// Adds a problem for each invalid limit, at its option below `options`.
     pub(crate) fn check(&self, options: &Node, problems: &mut Vec<Problem>) {
         let mut refuse = |path: &str, text: &str| {
             problems.push(options.problem_at(path, format!("`{path}` {text}")));

@@ -48,7 +48,7 @@ impl Scheme {
         matches!(self, Self::Unix | Self::Unixgram)
     }
 
-    /// The form of a URL, for messages.
+    /// The syntax of a URL, for messages.
     fn form(self) -> String {
         let name = self.name();
         match self.is_path() {
@@ -58,14 +58,14 @@ impl Scheme {
     }
 }
 
-/// One address to listen at.
+/// An address to listen on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listen {
     pub(crate) scheme: Scheme,
     pub(crate) at: At,
 }
 
-/// The part of an address behind the scheme.
+/// The part of an address after the scheme.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum At {
     /// A host, with brackets if it is an IPv6 address, and a port.
@@ -116,7 +116,7 @@ impl Listen {
         let Some((_, default)) = takes.iter().find(|(scheme, _)| *scheme == self.scheme) else {
             let forms: Vec<_> = takes.iter().map(|(scheme, _)| scheme.form()).collect();
             return Err(format!(
-                "`{self}` cannot be listened at here: possible are {}",
+                "`{self}` is not supported here: use one of {}",
                 forms.join(", ")
             ));
         };
@@ -134,7 +134,7 @@ impl Listen {
     }
 }
 
-/// A problem at the element of the list, or at the option if it is not a list.
+/// A problem with the element `number` of the list, or with the option if it is not a list.
 fn problem(options: &Node, number: usize, text: String) -> Problem {
     options.problem_at(&format!("listen.{number}"), text)
 }
@@ -205,7 +205,7 @@ impl<'de> Deserialize<'de> for Listen {
     }
 }
 
-/// Reads an address; a bare number gets a suggestion.
+/// Reads an address. A bare number is an error that suggests the full address.
 struct Address;
 
 impl Visitor<'_> for Address {
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn a_url_without_a_port_gets_that_of_its_protocol() {
+    fn a_url_without_a_port_gets_the_default_port_of_its_scheme() {
         let all = checked(
             "listen: ['tcp://0.0.0.0', 'tcp://[::]', 'tcp://[::1]:7', 'relp://a:1', 'unix:///x y']",
         );
@@ -278,11 +278,11 @@ mod tests {
     }
 
     #[test]
-    fn an_unsupported_scheme_is_reported_at_its_place() {
+    fn each_invalid_address_is_reported_with_its_column() {
         assert_eq!(
             checked("listen: ['tcp://a', 'udp://a:1', 'relp://a', 'tcp://a:24224']").unwrap_err(),
             [
-                "21 `udp://a:1` cannot be listened at here: possible are tcp://ADDRESS:PORT, relp://ADDRESS:PORT, unix:///PATH",
+                "21 `udp://a:1` is not supported here: use one of tcp://ADDRESS:PORT, relp://ADDRESS:PORT, unix:///PATH",
                 "34 `relp://a` names no port: write relp://a:PORT",
                 "46 `tcp://a:24224` is in the list already",
             ]

@@ -1,10 +1,10 @@
-//! Places for connections. When all are taken, the connection is evicted that has been silent longest among those that have never
-//! sent a byte. So a peer cannot keep others out by only connecting.
+//! Limits the number of open connections. When no permit is left, the oldest connection that has never sent a byte is evicted.
+//! Otherwise a peer could keep others out merely by connecting.
 //!
-//! A connection needs a place of its source (`limits.connections`) and one of the process (the limit of open files). If
-//! the process has none left, the evicted connection may belong to another source.
+//! A connection needs two permits: one of its source (`limits.connections`) and one of the process (the limit of open
+//! files). If the process has none left, the evicted connection may belong to another source.
 //!
-//! The list of silent connections is locked when a connection is accepted and at its first byte, and never later.
+//! The list of silent connections is locked when a connection is accepted, evicted or reads its first byte; later reads do not lock it.
 
 use std::{
     collections::BTreeMap,
@@ -32,7 +32,7 @@ use crate::descriptors;
 /// A connection younger than this is not evicted: its first byte may be in flight.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// The places of a source, one for each open connection.
+/// The permits of a source, one for each open connection.
 #[derive(Debug)]
 pub(crate) struct Room {
     number: u64,
@@ -41,7 +41,7 @@ pub(crate) struct Room {
     reporter: Reporter,
 }
 
-/// A place of a source and one of the process.
+/// The two permits of a connection.
 #[derive(Debug)]
 pub(crate) struct Place {
     _own: OwnedSemaphorePermit,
@@ -73,18 +73,19 @@ fn silent() -> MutexGuard<'static, Silent> {
     SILENT.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The answer of a connection that is asked to close: sent if it has just received a byte and stays, dropped if it closes.
+/// How a connection answers the request to close: it sends `()` if it stays, because a byte has just arrived, and drops the sender if it
+/// closes.
 type Refusal = oneshot::Sender<()>;
 
-/// The connection that has been silent longest.
+/// The result of the search for the connection that has been silent longest.
 enum Longest {
     Nobody,
-    /// It may be evicted from this time on.
+    /// The connection is younger than [`GRACE`]; it may be evicted from this time on.
     Later(Instant),
     Ask(oneshot::Sender<Refusal>),
 }
 
-/// The connections from which one is chosen.
+/// The connections among which the one to evict is chosen.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Among {
     Source,
@@ -101,7 +102,7 @@ impl Room {
         }
     }
 
-    /// Waits for a place.
+    /// Waits for the two permits of a connection.
     pub(crate) async fn place(&self) -> io::Result<Place> {
         Ok(Place {
             _own: self.one_of(&self.places, Among::Source).await?,
@@ -127,19 +128,19 @@ impl Room {
         }
     }
 
-    /// Waits until all `places` are free.
+    /// Waits until all connections of the source have ended; `places` is the number of the source's permits.
     pub(crate) async fn emptied(&self, places: u32) {
         let _ = self.places.acquire_many(places).await;
     }
 
-    /// Evicts the longest silent connection of any source, because no descriptors are left. Returns only if the caller must call it
-    /// again; otherwise never.
+    /// Evicts the longest silent connection of any source, because no file descriptors are left. Returns only if the attempt must be
+    /// repeated, like [`Room::evict`], so the caller needs a timeout.
     pub(crate) async fn free_descriptor(&self) {
         self.evict(Among::Process).await;
     }
 
-    /// Evicts the connection that has been silent longest. Returns only if another one must be chosen; otherwise never, and the
-    /// caller waits for the free place.
+    /// Evicts the connection that has been silent longest. Returns only if the attempt must be repeated, because that connection was
+    /// too young or stays open. Otherwise it never returns: the caller waits for the permit that the evicted connection releases.
     async fn evict(&self, among: Among) {
         match self.longest(among) {
             Longest::Nobody => {
@@ -158,7 +159,7 @@ impl Room {
             Longest::Ask(ask) => {
                 let (refusal, refused) = oneshot::channel();
                 if ask.send(refusal).is_ok() && refused.await.is_err() {
-                    // The connection closes; then `place` gets its place.
+                    // The connection closes and releases its permit, for which the caller waits.
                     std::future::pending().await
                 }
             }
@@ -203,7 +204,7 @@ impl Room {
         }
     }
 
-    /// The number of silent connections that were not asked to go.
+    /// The number of silent connections that were not asked to close.
     #[cfg(test)]
     pub(crate) fn silent_count(&self) -> usize {
         let silent = silent();
@@ -221,14 +222,14 @@ pub(crate) struct Silence {
     room: Arc<Room>,
     number: u64,
     peer: Arc<str>,
-    /// `None` after it was asked to close.
+    /// `None` after the connection was asked to close.
     asked: Option<oneshot::Receiver<Refusal>>,
-    /// It was evicted.
+    /// Whether the connection was evicted.
     closed: bool,
 }
 
-/// Reads from a socket whose peer may have been silent so far. An evicted connection reads as closed by its peer. Its
-/// first byte arrives before the eviction or not at all, so no byte that was read is lost.
+/// Reads from a socket whose peer may not have sent a byte yet. After an eviction, reads return 0 bytes, as if the peer had closed
+/// the connection. A connection that has read a byte is never evicted, so no byte that was read is lost.
 pub(crate) fn poll_read<S: AsyncRead + AsFd + Unpin>(
     silence: &mut Option<Silence>,
     socket: &mut S,
@@ -262,7 +263,7 @@ impl Silence {
         let Ok(refusal) = asked else {
             return Poll::Pending;
         };
-        // Bytes may have arrived of which the runtime does not know yet.
+        // Bytes may have arrived that the runtime has not noticed yet.
         if ioctl_fionread(socket).is_ok_and(|bytes| bytes > 0) {
             let _ = refusal.send(());
             return Poll::Pending;

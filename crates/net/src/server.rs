@@ -66,7 +66,7 @@ impl Server {
             } else {
                 ""
             };
-            let text = format_args!("listening at {}{tls}", bound.name());
+            let text = format_args!("listening on {}{tls}", bound.name());
             // Every address is logged: there are few of them, and each is logged once.
             context.reporter.apart().info("listening", text);
             self.bound.push(bound);
@@ -74,7 +74,7 @@ impl Server {
         Ok(())
     }
 
-    /// The addresses, with all ports filled in.
+    /// The configured addresses, with default ports filled in.
     #[must_use]
     pub fn listens(&self) -> &[Listen] {
         &self.listens
@@ -108,7 +108,8 @@ impl Server {
     /// Accepts until the stop, then closes the listeners and returns when the last connection has ended.
     ///
     /// `each` serves one connection to its end, on a data thread. The meter `connections` counts open connections,
-    /// `peer_connections` those of each peer, `handshakes_failed` those that failed before, `silent_connections_closed` those that were evicted.
+    /// `peer_connections` the open connections of each peer, `handshakes_failed` the connections whose handshake failed, and
+    /// `silent_connections_closed` the evicted connections.
     pub async fn serve<F, T>(&mut self, context: &SourceContext, each: F) -> Result<(), Failure>
     where
         F: Fn(Connection) -> T + Clone + Send + 'static,

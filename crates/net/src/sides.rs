@@ -1,9 +1,10 @@
-//! A connection as a reading and a writing side, both on one thread.
+//! Splits a connection into a reading and a writing side, both on one thread.
 //!
-//! The runtime wakes the thread for every arriving segment of a watched socket, even while the connection waits on purpose. So a
-//! busy connection is *set aside*: it is read periodically, and watched again when no more bytes arrive. While set aside, TCP wakes
-//! early when enough bytes have arrived. A unix socket has no such mechanism and is not watched. Under TLS the socket is watched,
-//! but no task waits for it. If the number of bytes to come is known, TCP can be told to wake no earlier ([`Reading::wake_from`]).
+//! The runtime wakes the thread for every arriving segment of a socket that it watches, even while the reader pauses on purpose. So a
+//! busy connection is *set aside*: its reader polls it periodically, and watches it again when no more bytes arrive. While the
+//! connection is set aside, a TCP socket wakes the reader only when enough bytes have arrived. A unix socket cannot do this, so the
+//! runtime does not watch it meanwhile. Under TLS the socket stays watched, but no task waits for it. A reader that knows how many
+//! bytes must still arrive can suppress earlier wake-ups on TCP ([`Reading::wake_from`]).
 
 use std::{
     cell::{Cell, RefCell},
@@ -30,9 +31,9 @@ use crate::{
     stream::{Secure, Socket, Stream, Unwatched},
 };
 
-/// Bytes at which a connection that is set aside wakes, at first: a hundred messages make a wake-up cheap.
+/// The initial and maximum number of bytes at which a connection that is set aside wakes: about a hundred messages per wake-up.
 const ENOUGH_BYTES: usize = 16 << 10;
-/// The lower bound of that threshold.
+/// The minimum of that number.
 const ENOUGH_BYTES_MIN: usize = 4 << 10;
 
 enum Registration {
@@ -41,7 +42,7 @@ enum Registration {
     Tls(Box<Secure>),
     /// Set aside; wakes when enough bytes are there.
     Gathering(TcpStream),
-    /// Set aside.
+    /// Set aside: a unix socket that the runtime does not watch.
     Aside(Unwatched),
     /// Set aside, under TLS.
     AsideTls(Box<Secure>),
@@ -53,9 +54,9 @@ struct Sides {
     registration: RefCell<Registration>,
     /// The task that waits to write while the connection is set aside.
     writer: Cell<Option<Waker>>,
-    /// The number of bytes from which TCP wakes.
+    /// The number of bytes at which a TCP socket currently wakes its reader.
     wake: Cell<usize>,
-    /// The number of bytes from which TCP wakes while the connection is set aside.
+    /// The number of bytes at which a TCP socket wakes its reader while the connection is set aside.
     enough: Cell<usize>,
     /// Whether the last wait for enough bytes timed out.
     waited: Cell<bool>,
@@ -77,9 +78,10 @@ impl Sides {
         wake_from(stream.as_fd(), i32::try_from(bytes).unwrap_or(i32::MAX))
     }
 
-    /// Adapts the threshold after a read of `bytes` bytes. A sender with a small send buffer, in which a short message
-    /// takes a kilobyte, may have no room for the whole threshold: then it stalls for the full wait. A sender that is
-    /// faster than the reader leaves much more than the threshold.
+    /// Adapts the threshold `enough` after a read of `bytes` bytes. Halves it if the wait timed out although at least
+    /// [`ENOUGH_BYTES_MIN`] had arrived: the sender's buffer may be smaller than the threshold (a short message takes a
+    /// kilobyte of it), and then the sender stalls for the full wait. Doubles it if twice the threshold had arrived: the
+    /// sender is faster than the reader.
     fn adapt(&self, stream: &TcpStream, bytes: usize) -> io::Result<()> {
         let enough = self.enough.get();
         let next = if self.waited.take() && (ENOUGH_BYTES_MIN..enough).contains(&bytes) {
@@ -126,8 +128,8 @@ impl From<Socket> for Registration {
 }
 
 impl Reading {
-    /// Sets the connection aside: until [`Reading::watch`], only [`Reading::read_aside`] reads. Except for TCP, writing is
-    /// suspended as well.
+    /// Sets the connection aside. Until [`Reading::watch`], only [`Reading::read_aside`] reads, and writes wait, except on TCP
+    /// without TLS.
     pub fn set_aside(&self) -> io::Result<()> {
         let mut registration = self.0.registration.borrow_mut();
         *registration = match std::mem::replace(&mut *registration, Registration::Lost) {
@@ -142,7 +144,7 @@ impl Reading {
         Ok(())
     }
 
-    /// Whether it is set aside.
+    /// Whether the connection is set aside.
     #[must_use]
     pub fn is_aside(&self) -> bool {
         matches!(
@@ -151,7 +153,7 @@ impl Reading {
         )
     }
 
-    /// Reads available bytes into the spare capacity of `out`; `None` if there are none.
+    /// Reads available bytes into the spare capacity of `out`. Returns `None` if there are none, and 0 at the end of the stream.
     pub fn read_aside(&self, out: &mut Vec<u8>) -> io::Result<Option<usize>> {
         match &mut *self.0.registration.borrow_mut() {
             Registration::Gathering(stream) => {
@@ -168,7 +170,7 @@ impl Reading {
         }
     }
 
-    /// While it is set aside: waits for `time`, or until enough bytes are there.
+    /// Waits for `time`, or on TCP until enough bytes have arrived. The connection must be set aside.
     pub async fn gather(&self, time: Duration) {
         let enough = poll_fn(|context| match &*self.0.registration.borrow() {
             Registration::Gathering(stream) => stream.poll_read_ready(context).map(|_| ()),
@@ -177,8 +179,8 @@ impl Reading {
         self.0.waited.set(timeout(time, enough).await.is_err());
     }
 
-    /// Wakes the reading task only from `bytes` bytes on (1: the default), as far as the socket supports this: TCP
-    /// without TLS. The end of the connection wakes at any time, and so does a kernel without room for as many bytes.
+    /// Wakes the reading task only when `bytes` bytes have arrived (default: 1). This has an effect only on TCP without TLS.
+    /// The task also wakes when the connection ends, or when the kernel's buffer cannot hold `bytes` bytes.
     pub fn wake_from(&self, bytes: usize) -> io::Result<()> {
         match &*self.0.registration.borrow() {
             Registration::Tcp(stream) => self.0.set_wake(stream, bytes),
@@ -205,7 +207,7 @@ impl Reading {
     }
 }
 
-/// Reads available bytes.
+/// Reads available bytes; `None` if there are none.
 fn read_now(socket: BorrowedFd<'_>, out: &mut Vec<u8>) -> io::Result<Option<usize>> {
     loop {
         match rustix::io::read(socket, spare_capacity(out)) {
@@ -217,7 +219,7 @@ fn read_now(socket: BorrowedFd<'_>, out: &mut Vec<u8>) -> io::Result<Option<usiz
     }
 }
 
-/// Reads available bytes as far as the runtime knows of them. Registers no wake-up.
+/// Reads the bytes that the runtime has noticed; `None` if there are none. Does not register a wake-up.
 fn read_once(
     stream: &mut (impl AsyncRead + Unpin),
     out: &mut Vec<u8>,
@@ -341,7 +343,7 @@ mod tests {
         }
         assert_eq!(waits, 2);
         assert!(is_woken_by(&mut sender, &reading, 6_000).await);
-        // The threshold survives being watched in between.
+        // Watching the connection in between does not reset the threshold.
         reading.watch().unwrap();
         reading.set_aside().unwrap();
         assert!(is_woken_by(&mut sender, &reading, 6_000).await);

@@ -36,7 +36,7 @@ pub struct Accepted {
     pub(crate) silence: Option<Silence>,
 }
 
-/// A connected socket of std: non-blocking, not watched, free to move to another thread.
+/// A connected socket of std: non-blocking, not registered with a runtime, free to move to another thread.
 #[derive(Debug)]
 pub(crate) enum Unwatched {
     Tcp(std::net::TcpStream),
@@ -46,7 +46,7 @@ pub(crate) enum Unwatched {
 /// A connection, plain or under TLS.
 ///
 /// A read under TLS returns all available bytes, as a plain one does: fewer bytes than requested means that no more are
-/// available now. A peer that closes TCP without closing TLS gives [`io::ErrorKind::UnexpectedEof`].
+/// available now. If the peer closes TCP without closing TLS, reads fail with [`io::ErrorKind::UnexpectedEof`].
 #[derive(Debug)]
 pub enum Stream {
     /// Without TLS.
@@ -66,7 +66,7 @@ impl Secure {
 }
 
 impl Stream {
-    /// The names in the certificate that the peer has presented and whose chain was verified; none without a certificate.
+    /// The names in the certificate that the peer has presented and whose chain was verified; empty without a certificate.
     #[must_use]
     pub fn peer_names(&self) -> Vec<String> {
         let Self::Tls(secure) = self else {

@@ -1,8 +1,8 @@
 //! A request-and-answer connection with a deadline for its next step.
 //!
 //! A peer must complete the head of a request within [`Times::step`] of its first byte; a slow trickle of bytes does
-//! not extend this. It must read some bytes of an answer within the same time. It may be idle between requests for
-//! [`Times::idle`].
+//! not extend this deadline. While the peer reads an answer, it must read some bytes in every [`Times::step`]. Between
+//! requests it may be idle for [`Times::idle`].
 
 use std::{
     io,
@@ -23,9 +23,9 @@ use tokio::{
 /// Timeouts for the steps of a connection.
 #[derive(Clone, Copy, Debug)]
 pub struct Times {
-    /// For the head of a request, and for the peer to read some bytes of an answer.
+    /// To complete the head of a request, and to read some bytes of an answer.
     pub step: Duration,
-    /// Between requests.
+    /// To begin the next request.
     pub idle: Duration,
 }
 
@@ -40,7 +40,7 @@ enum Step {
     Idle,
 }
 
-/// Whether a request is being handled. The handler has its own timeout; the deadline is suspended meanwhile.
+/// Whether a request is being handled. If so, the deadline is suspended, because the handler has its own timeout.
 #[derive(Clone, Debug, Default)]
 pub struct Handling(Arc<AtomicBool>);
 
@@ -58,7 +58,7 @@ pub struct Timed<S> {
     times: Times,
     step: Step,
     handling: Handling,
-    /// The deadline was suspended at the last check.
+    /// Whether the deadline was suspended at the last check.
     rested: bool,
     deadline: Pin<Box<Sleep>>,
 }
@@ -131,7 +131,7 @@ impl<S: AsyncWrite + Unpin> Timed<S> {
         context: &mut Context<'_>,
     ) -> Poll<io::Result<usize>> {
         match written {
-            // The next call shows whether more follows.
+            // If the answer has more bytes, a later write that is pending enters `Answer` again.
             Poll::Ready(_) => self.enter(Step::Idle),
             Poll::Pending if self.step != Step::Answer => self.enter(Step::Answer),
             Poll::Pending => {}

@@ -2,18 +2,18 @@
 //!
 //! ```text
 //! NAME.0, NAME.1
-//!  0  24  header (see `seal`); the file with the higher generation counts
+//!  0  24  header (see `seal`): every switch to the other file raises the generation, so the file with the higher one is current
 //! 24      records (see `frame`): the first one is a snapshot, the others are changes to it
-//! -24     the mark, in the last bytes of the file: how far the *other* file is known to be written
+//! -24     the mark: 24 bytes at the end of the file, about the durable part of the *other* file
 //!          0   8  generation of the other file
-//!          8   8  where its next record goes
+//!          8   8  offset after the last durable record of the other file
 //!         16   4  CRC-32C of "mark" and bytes 0..16
 //!         20   4  0
 //! ```
-//! A record is synced before the next one is written, so only the last can be torn. The mark is written after the sync and is not
-//! synced itself: it may be old or missing, but the records before the offset that it names were durable. If one of them cannot be
-//! read, the file is damaged, even if this looks like a torn end. Programs up to 2026-11 wrote no marks; they ended a superseded
-//! file with a record of the single byte ff.
+//! A record is synced before the next one is written, so only the last can be torn. The mark is written after the sync and is not synced
+//! itself: it may be stale or missing, but the records before the offset that it names were durable. If one of these records cannot be
+//! read, the file is damaged, even if the damage looks like a torn end. Programs up to 2026-11 wrote no marks; they ended a superseded file
+//! with a record of the single byte ff.
 
 use std::{
     io::{self, IoSlice},
@@ -49,7 +49,7 @@ pub struct Alternating {
     /// The index of the current file.
     active: usize,
     generation: u64,
-    /// The offset of its next record.
+    /// The offset of the next record in the current file.
     at: usize,
     /// Whether a record is synced before [`Alternating::append`] returns.
     synced: bool,
@@ -59,12 +59,12 @@ pub struct Alternating {
 /// The records that an earlier run left.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Begun {
-    /// There are none: the journal is new.
+    /// There are no records: the journal is new.
     Nothing,
-    /// The bodies of its records.
+    /// The bodies of the journal's records.
     Records(Vec<Vec<u8>>),
-    /// Records are missing: the reason, and the bodies before them, which describe an earlier state. The files were renamed to
-    /// `NAME.0.damaged` and `NAME.1.damaged`.
+    /// Records are missing. Holds the reason, and the bodies of the records before the missing ones, which describe an earlier state. The
+    /// files were renamed to `NAME.0.damaged` and `NAME.1.damaged`.
     Damaged(String, Vec<Vec<u8>>),
 }
 
@@ -72,7 +72,7 @@ struct Side {
     path: PathBuf,
     file: Arc<dyn File>,
     capacity: usize,
-    /// It was found shorter than a completely created file is.
+    /// Whether the file, when it was opened, was shorter than a completely created one.
     was_short: bool,
 }
 
@@ -117,8 +117,8 @@ impl Alternating {
         Ok((journal, begun))
     }
 
-    /// Begins with a snapshot in the file that is not current, so that the records that were read stay intact until the snapshot is
-    /// durable.
+    /// Writes a snapshot to the file that is not current, and makes that file the current one. So the records that were read stay intact
+    /// until the snapshot is durable.
     pub fn begin(&mut self, snapshot: &[u8]) -> Result<(), Error> {
         self.switch(snapshot)
     }
@@ -154,7 +154,7 @@ impl Alternating {
             &[snapshot],
         );
         let side = &mut self.files[other];
-        // At least twice the snapshot: if it only just fitted, every change would write a new snapshot.
+        // The capacity is at least twice the snapshot. If the snapshot only just fitted, every change would write a new one.
         if side.capacity < 2 * self.buffer.len() {
             self.format
                 .check_length(&side.path, 4 * self.buffer.len() as u64)?;
@@ -188,7 +188,8 @@ impl Side {
         write().map_err(Error::io("write", &self.path))
     }
 
-    /// Allocates and writes `bytes`: overwriting written blocks needs neither space nor the journal of the file system.
+    /// Extends the file to `bytes` and fills the new part with zeros. Later writes only overwrite these blocks, which needs neither space
+    /// nor the journal of the file system.
     fn grow(&mut self, bytes: usize) -> Result<(), Error> {
         let grow = || -> io::Result<()> {
             self.file.allocate(bytes as u64)?;
@@ -219,8 +220,8 @@ fn open_sides(
     Ok(sides)
 }
 
-/// Takes the lock; retries briefly if another process has it. A child that another thread has forked holds copies of all
-/// descriptors, and with them the locks of an earlier run, until it executes its program.
+/// Takes the lock; retries briefly if another process has it. A child process that another thread has forked holds copies of all
+/// descriptors until it executes its program, so a lock may briefly outlive its owner.
 fn lock(file: &dyn File, path: &Path) -> Result<(), Error> {
     for _ in 0..LOCK_ATTEMPTS {
         if file.try_lock().map_err(Error::io("lock", path))? {
@@ -257,7 +258,7 @@ fn open_side(
     Ok(side)
 }
 
-/// The offset up to which the other file is known to be written.
+/// The offset up to which the other file is durable, and the generation that the other file had then.
 #[derive(Clone, Copy)]
 struct Mark {
     generation: u64,
@@ -274,7 +275,7 @@ impl Mark {
         bytes
     }
 
-    /// The mark at the end of a file, if there is one.
+    /// Decodes the mark at the end of a file; `None` if there is no valid one.
     fn decode(file: &[u8]) -> Option<Self> {
         let bytes = file.last_chunk::<MARK_BYTES>()?;
         let mark = Self {
@@ -288,15 +289,15 @@ impl Mark {
 /// The content of one of the two files.
 #[derive(Default)]
 struct Contents {
-    /// The generation in a valid header.
+    /// The generation in the header; `None` if the header is not valid.
     generation: Option<u64>,
-    /// The bodies of the records before the first hole.
+    /// The bodies of the records before the first hole (invalid bytes that a record follows).
     bodies: Vec<Vec<u8>>,
-    /// The offset behind the last record; 0 without records.
+    /// The offset after the last of these records; 0 without records.
     end: usize,
-    /// Its mark, which is about the other file.
+    /// The mark at the end of this file, which describes the other file.
     mark: Option<Mark>,
-    /// The header is neither valid nor zeros.
+    /// Whether the header is neither valid nor all zeros.
     scratched: bool,
     /// The end of the first hole. Records follow it, so it is not a torn end.
     hole_end: Option<u64>,
@@ -365,7 +366,7 @@ fn choose(sides: &[Side; 2], read: &[Contents; 2]) -> (usize, Begun) {
     (side, begun)
 }
 
-/// Returns why records of the current file are missing; `None` if none are.
+/// Returns why records of the current file are missing; `None` if no record is missing.
 fn why_damaged(side: usize, sides: &[Side; 2], read: &[Contents; 2]) -> Option<String> {
     let path = |side: usize| sides[side].path.display();
     let Contents {

@@ -8,7 +8,7 @@ use std::{
 /// Why a state file cannot be used. The text names the file and, where an operator has to act, the remedy.
 #[derive(Debug)]
 pub enum Error {
-    /// The disk refused an operation. It may work later.
+    /// The disk refused an operation. The operation may succeed later.
     Io {
         /// The operation: "read", "write" and so on.
         action: &'static str,
@@ -26,7 +26,7 @@ pub enum Error {
         /// The remedy.
         remedy: &'static str,
     },
-    /// The file is larger than any that Millstream writes. It was not read.
+    /// The file is larger than any state file that Millstream writes. It was not read.
     TooLarge {
         /// The file.
         path: PathBuf,
@@ -101,7 +101,7 @@ impl fmt::Display for Error {
 impl error::Error for Error {}
 
 impl From<Error> for io::Error {
-    /// Keeps a system error with its number; all other errors become their text.
+    /// A system error keeps its number (errno). Every other error becomes `InvalidData` with its text.
     fn from(error: Error) -> Self {
         match error {
             Error::Io { error, .. } => error,
@@ -110,7 +110,7 @@ impl From<Error> for io::Error {
     }
 }
 
-/// A bound in the largest unit that divides it.
+/// Shows a bound in the largest unit that divides it.
 struct Size(u64);
 
 impl fmt::Display for Size {

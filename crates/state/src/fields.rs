@@ -1,11 +1,11 @@
-//! Reads little-endian fields from bytes of a disk. No content can make it panic.
+//! Reads little-endian fields from bytes that come from a disk. No content causes a panic.
 
-/// Bytes that are not read yet. Every method returns `None` if they end too early.
+/// The bytes that are not read yet. Every method returns `None`, and reads nothing, if too few bytes are left.
 #[derive(Clone, Copy, Debug)]
 pub struct Fields<'a>(&'a [u8]);
 
 impl<'a> Fields<'a> {
-    /// The fields of `bytes`.
+    /// Starts at the beginning of `bytes`.
     #[inline]
     pub fn new(bytes: &'a [u8]) -> Self {
         Self(bytes)
@@ -57,7 +57,7 @@ impl<'a> Fields<'a> {
         self.array().map(u64::from_le_bytes)
     }
 
-    /// A number of eight bytes with a sign.
+    /// A signed number of eight bytes.
     #[inline]
     pub fn i64(&mut self) -> Option<i64> {
         self.array().map(i64::from_le_bytes)
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fields_are_read_in_order_and_one_that_ends_too_early_is_none() {
+    fn fields_are_read_in_order_and_a_field_that_is_cut_off_is_none() {
         let mut fields = Fields::new(b"\x01\x02\x03\x04\x05\x06abc");
         assert_eq!(
             (fields.u16(), fields.u32()),

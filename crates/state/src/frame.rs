@@ -1,13 +1,14 @@
 //! The framing of a journal's records, and the search for records in a damaged file.
 //!
 //! ```text
-//! each at a multiple of 8
+//! each record begins at a multiple of 8
 //! offset bytes
 //!      0   4   N: length of the body, not 0
 //!      4   4   CRC-32C of the generation of the file (8), the offset of the record (8), N (4) and the body
 //!      8   N   body, padded with zeros
 //! ```
-//! The checksum binds a record to its place, so no stale byte of an earlier generation is taken for a record.
+//! The checksum binds a record to its offset and to the generation of the file, a number that every replacement of the file raises. So
+//! stale bytes of an earlier generation are never taken for a record.
 
 use std::ops::Range;
 
@@ -28,12 +29,12 @@ pub struct Record {
     pub body: Vec<u8>,
 }
 
-/// The bytes that a record with such a body takes.
+/// The number of bytes that a record takes whose body has `body` bytes.
 pub(crate) const fn frame_bytes(body: usize) -> usize {
     (HEAD_BYTES + body).next_multiple_of(ALIGN)
 }
 
-/// Appends a record to `out`, for the offset `at`. The body is the concatenation of `parts`.
+/// Appends a record, which is meant for the offset `at` of the file, to `out`. The body is the concatenation of `parts`.
 pub(crate) fn push(out: &mut Vec<u8>, generation: u64, at: u64, parts: &[&[u8]]) {
     let length: usize = parts.iter().map(|part| part.len()).sum();
     debug_assert!(length > 0, "a record has a body");
@@ -48,7 +49,7 @@ pub(crate) fn push(out: &mut Vec<u8>, generation: u64, at: u64, parts: &[&[u8]])
     out.resize(start + frame_bytes(length as usize), 0);
 }
 
-/// The body of the record at `at`, if there is one.
+/// The body of the record at `at`; `None` if there is no valid record.
 pub(crate) fn body_at(bytes: &[u8], at: usize, generation: u64, body_max: usize) -> Option<&[u8]> {
     let length = u32_at(bytes, at)?;
     if length == 0 || length as usize > body_max {
@@ -72,16 +73,15 @@ fn checksum(generation: u64, at: u64, length: u32, body: &[u8]) -> u32 {
 #[derive(Debug, Default)]
 pub(crate) struct Scan {
     pub(crate) records: Vec<Record>,
-    /// The offset behind the last record.
+    /// The offset after the last record.
     pub(crate) end: usize,
-    /// Ranges that are invalid in both files and are followed by a record. Invalid bytes behind the last record are a torn end
-    /// instead.
+    /// Ranges that are invalid in both files and are followed by a record. Invalid bytes after the last record are a torn end instead.
     pub(crate) holes: Vec<Range<u64>>,
     /// For each file, the bytes of records that only the other file has.
     pub(crate) lacks: [u64; 2],
 }
 
-/// Reads the records behind the header, each from a side where it is valid.
+/// Reads the records after the header. Each record is taken from the file or from its copy, whichever has a valid one.
 pub(crate) fn scan(sides: [&[u8]; 2], generation: u64, body_max: usize) -> Scan {
     let mut scan = Scan {
         end: HEADER_BYTES,
@@ -110,7 +110,7 @@ pub(crate) fn scan(sides: [&[u8]; 2], generation: u64, body_max: usize) -> Scan 
         at += last;
         scan.end = at;
     }
-    // The copy is written second: a crash between the two writes of the last record is not damage.
+    // The copy is written second. If it ends before the last record, a crash came between the two writes, which is not damage.
     if scan.lacks[1] == last as u64 && sides[1].len() <= scan.end - last {
         scan.lacks[1] = 0;
     }
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn damage_before_a_record_is_a_hole_and_takes_no_other_record_with_it() {
+    fn damage_before_a_record_is_a_hole_and_loses_no_other_record() {
         let mut bytes = file(&[b"one", b"two", b"three"]);
         bytes[HEADER_BYTES + 16 + 9] ^= 1;
         let damaged = scan([&bytes, &[]], 7, 100);

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! NAME         header (see `seal`), records (see `frame`)
-//! NAME.copy    the same bytes, where a copy is kept: damage to one of the two loses nothing
-//! NAME.new     a replacement that does not have its name yet
+//! NAME.copy    the same bytes, if the journal has a copy: damage to one of the two files loses nothing
+//! NAME.new     a replacement that is not yet renamed to NAME
 //! ```
 
 use std::{
@@ -28,9 +28,9 @@ use crate::{
 /// The properties of a journal.
 #[derive(Clone, Copy, Debug)]
 pub struct JournalFormat {
-    /// Its header and its bound.
+    /// The header of the file, and its largest length.
     pub format: Format,
-    /// The largest body of a record. It bounds the search for records behind damage.
+    /// The largest body of a record. This bounds the search for records after a damaged range.
     pub record_bytes_max: usize,
     /// Whether everything is written to a second file as well.
     pub copied: bool,
@@ -43,12 +43,13 @@ pub struct Recovered {
     pub records: Vec<Record>,
     /// Ranges without a valid record that are followed by a record: damage, or unsynced writes that a power cut lost.
     pub holes: Vec<Range<u64>>,
-    /// Number of bytes that are damaged or missing in the journal and that its copy has; and the reverse.
+    /// The number of bytes that are damaged or missing in the journal and intact in its copy; then the number that are damaged or missing
+    /// in the copy and intact in the journal.
     pub lacks: [u64; 2],
 }
 
 impl Recovered {
-    /// The content of an older format.
+    /// The records of a journal in an older format. Their offsets are unknown.
     #[must_use]
     pub fn of(bodies: Vec<Vec<u8>>) -> Self {
         let record = |body| Record { at: 0, body };
@@ -58,7 +59,7 @@ impl Recovered {
         }
     }
 
-    /// Whether the first record was lost, with which every replacement begins.
+    /// Whether the first record of the file was lost.
     #[must_use]
     pub fn lost_first(&self) -> bool {
         let first = HEADER_BYTES as u64;
@@ -108,7 +109,8 @@ impl Journal {
         };
         let recovered = journal.recover(older)?;
         if recovered.is_none() {
-            // A random generation, so that no stale record of another journal in the same place is taken for one of this journal.
+            // The generation begins with a random number, so that no stale record of another journal in the same disk blocks is taken for
+            // one of this journal.
             let random =
                 random::bytes().map_err(Error::io("draw a random number for", &journal.path))?;
             journal.generation = u64::from(u32::from_le_bytes(random)) << 16;
@@ -127,7 +129,7 @@ impl Journal {
         let files = match files {
             [Ok(None), Ok(None)] => return Ok(None),
             [Ok(journal), Ok(copy)] => [journal, copy],
-            // The readable one is enough.
+            // One readable file is enough.
             [Ok(Some(journal)), Err(_)] => [Some(journal), None],
             [Err(_), Ok(Some(copy))] => [None, Some(copy)],
             [Err(error), _] | [_, Err(error)] => return Err(error),
@@ -202,7 +204,7 @@ impl Journal {
         &self.path
     }
 
-    /// Begins the records of a replacement, which is still empty.
+    /// Returns an empty list of records for [`Journal::replace`].
     #[must_use]
     pub fn replacement(&self) -> Records {
         let generation = self.generation + 1;
@@ -213,8 +215,8 @@ impl Journal {
         }
     }
 
-    /// Replaces the journal with these records, which survive a power cut when this returns. After an error a restart finds
-    /// the earlier journal or the new one; the earlier one can be appended to if [`Journal::needs_replace`] is false. Blocks.
+    /// Replaces the journal with these records, which survive a power cut when this method returns. After an error, a restart finds either
+    /// the earlier journal or the new one. This process may append to the earlier one only if [`Journal::needs_replace`] is false. Blocks.
     pub fn replace(&mut self, records: Records) -> Result<(), Error> {
         let Records { generation, bytes } = records;
         self.format
@@ -270,14 +272,14 @@ impl Journal {
         self.open = None;
     }
 
-    /// Its length; 0 if it needs to be replaced.
+    /// The length of the journal in bytes; 0 if it needs to be replaced.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.open.as_ref().map_or(0, |open| open.end)
     }
 
-    /// Appends a record whose body is the concatenation of `parts`; returns where the body is. It survives the end of the
-    /// process, and after [`Journal::sync`] a power cut. After an error it is not in the journal.
+    /// Appends a record whose body is the concatenation of `parts`, and returns the offset of the body. The record survives the end of the
+    /// process, and after [`Journal::sync`] also a power cut. After an error the record is not in the journal.
     pub fn append(&mut self, parts: &[&[u8]]) -> Result<u64, Error> {
         let Some(open) = &mut self.open else {
             let error =
@@ -349,7 +351,7 @@ pub struct Records {
 }
 
 impl Records {
-    /// Adds a record whose body is the concatenation of `parts`; returns where the body will be.
+    /// Adds a record whose body is the concatenation of `parts`, and returns the offset that the body will have in the file.
     pub fn add(&mut self, parts: &[&[u8]]) -> u64 {
         let at = self.bytes.len() as u64;
         frame::push(&mut self.bytes, self.generation, at, parts);

@@ -37,9 +37,9 @@ pub use whole::WholeFile;
 pub struct Format {
     /// The first eight bytes of the file; a different one for each kind of state.
     pub magic: &'static [u8; 8],
-    /// The version that is written, from 1. A file with a higher one is refused.
+    /// The format version that is written; versions start at 1. A file with a higher version is refused.
     pub version: u32,
-    /// The largest length of the file. A longer one is refused unread.
+    /// The largest length of the file in bytes. A longer file is refused without reading it.
     pub bytes_max: u64,
     /// The operator's remedy for a damaged file, and its cost: "restore it from a backup, or remove it and ...".
     pub remedy: &'static str,

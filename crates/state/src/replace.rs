@@ -10,8 +10,8 @@ use millstream_sys::disk::{Disk, File, Open};
 
 use crate::{Error, Format};
 
-/// Reads a whole file; `None` if there is none. A file beyond the bound is refused unread: a sparse file takes no space on the
-/// disk, but its full length in memory.
+/// Reads a whole file; `None` if there is none. A file beyond the bound is refused without reading it, because a sparse file takes no space
+/// on the disk, but its full length in memory.
 pub(crate) fn read(
     disk: &dyn Disk,
     path: &Path,
@@ -29,7 +29,7 @@ pub(crate) fn read(
     Ok(Some(buffer))
 }
 
-/// The length of a file as a number in memory, unless it is beyond the bound.
+/// Converts the length of a file to `usize`. Returns an error if the length exceeds the bound.
 pub(crate) fn bounded(path: &Path, length: u64, format: &Format) -> Result<usize, Error> {
     let in_memory = usize::try_from(length).ok();
     in_memory
@@ -61,14 +61,14 @@ impl Replacement {
             .write_at(&[IoSlice::new(bytes)], 0)
             .and_then(|()| file.sync());
         if let Err(error) = written {
-            // Frees its space, which a full disk may need.
+            // Frees the space of the file, because the disk may be full.
             let _ = disk.remove(&temporary);
             return Err(error);
         }
         Ok(Self { file, temporary })
     }
 
-    /// Gives the file its name. The caller syncs the directory.
+    /// Gives the file its final name. The caller syncs the directory.
     pub(crate) fn rename(self, disk: &dyn Disk, path: &Path) -> io::Result<Arc<dyn File>> {
         disk.rename(&self.temporary, path)?;
         Ok(self.file)

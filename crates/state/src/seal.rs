@@ -6,7 +6,8 @@
 //!      8   4   format version                          24   8   N: length of the body (not in journals)
 //!     12   4   CRC-32C of 0..12 and of 16..end         32   N   body              (not in journals)
 //! ```
-//! Integers are little-endian. The header of a journal ends at 24: each of its records has a checksum. The checksum is verified
+//! Integers are little-endian. Every new state has a higher generation, which shows which of two slots or files is the newer one; in files
+//! that are replaced as a whole it is 0. The header of a journal ends at 24: each of its records has a checksum. The checksum is verified
 //! before the version is used, so a damaged version cannot look like a file of a newer program.
 
 use millstream_sys::checksum::crc32c_of;
@@ -18,11 +19,11 @@ pub(crate) const OVERHEAD_BYTES: usize = 32;
 /// The kind of a file, by its beginning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Seal<T> {
-    /// Whole, and of the expected version.
+    /// Intact, and of the expected version.
     Current(T),
-    /// Whole; a newer program wrote this version.
+    /// Intact, but of this higher version, which a newer program wrote.
     Newer(u32),
-    /// An older version, another kind of file, or damaged.
+    /// Of an older version, of another kind of file, or damaged.
     Other,
 }
 
@@ -39,7 +40,7 @@ pub(crate) fn block(magic: &[u8; 8], version: u32, generation: u64, body: &[u8])
     bytes
 }
 
-/// Decodes a block at the front of `bytes`: its generation and body. Bytes behind it are ignored.
+/// Decodes a block at the beginning of `bytes`, and returns its generation and body. Bytes after the block are ignored.
 pub(crate) fn open_block<'a>(
     magic: &[u8; 8],
     version: u32,
@@ -70,7 +71,7 @@ pub(crate) fn header(magic: &[u8; 8], version: u32, generation: u64) -> [u8; HEA
     bytes
 }
 
-/// Decodes the header of a journal: its generation.
+/// Decodes the header of a journal, and returns its generation.
 pub(crate) fn open_header(magic: &[u8; 8], version: u32, bytes: &[u8]) -> Seal<u64> {
     match bytes.get(..HEADER_BYTES) {
         Some(header) => open(magic, version, header),

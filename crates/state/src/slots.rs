@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! offset bytes
-//!      0   -   slot 0: a sealed block (see `seal`), the higher generation counts
+//!      0   -   slot 0: a sealed block (see `seal`); the slot with the higher generation is the newer one
 //!   4096   -   slot 1
 //! ```
 
@@ -23,13 +23,13 @@ use crate::{
 /// Bytes of a slot.
 const SLOT_BYTES: usize = 4096;
 
-/// A state in two slots, written in turn: a torn write can only destroy the older one.
+/// A state in two slots, written in turn: a torn write can only destroy the older body.
 pub struct Slots {
     file: Arc<dyn File>,
     path: PathBuf,
     format: Format,
     generation: u64,
-    /// The slot that holds the newest body that was synced. Never written to.
+    /// The index of the slot that holds the newest synced body. A write always goes to the other slot.
     durable: usize,
 }
 
@@ -89,7 +89,7 @@ impl Slots {
 
     /// Opens an existing file, with [`Open::Read`] to look at it or with [`Open::Write`] to store to it.
     ///
-    /// `older` converts a slot that is not of the current version: it returns its generation and the current body.
+    /// `older` converts a slot that is not of the current version: it returns the slot's generation, and its body in the current format.
     pub fn open(
         disk: &dyn Disk,
         path: &Path,
@@ -147,7 +147,7 @@ impl Slots {
         Ok((slots, stored))
     }
 
-    /// Makes the body that was found durable. It may exist only in the page cache, if the previous run was killed after a note,
+    /// Makes the body that was found durable. It may exist only in the page cache, if the previous run was killed after [`Slots::note`],
     /// after a failed sync or during [`Slots::create`].
     fn secure(&self, newest: Option<&Newest>, written: u32) -> io::Result<()> {
         match newest {
@@ -170,8 +170,8 @@ impl Slots {
         Ok(())
     }
 
-    /// Writes the body without a sync. It survives the end of the process. After a power cut, or a crash in the middle of the
-    /// next note, the last body that was stored may be found instead.
+    /// Writes the body without a sync. It survives the end of the process. After a power cut, or a crash in the middle of the next `note`,
+    /// the last body from [`Slots::store`] may be found instead.
     pub fn note(&mut self, body: &[u8]) -> Result<(), Error> {
         let generation = self.generation + 1;
         let block = seal::block(self.format.magic, self.format.version, generation, body);

@@ -1,4 +1,4 @@
-//! The files as an operator and another version see them: sizes, versions, older formats, names.
+//! Properties of the files that operators and other versions of Millstream see: sizes, versions, older formats, names.
 
 #![allow(clippy::unwrap_used, reason = "what cannot be done fails the test")]
 
@@ -143,7 +143,7 @@ fn slots_convert_an_older_slot_and_compare_its_generation() {
 }
 
 #[test]
-fn a_journal_reports_what_its_copy_lacks_and_uses_the_copy_alone() {
+fn a_removed_journal_is_read_from_its_copy_and_its_missing_bytes_are_counted() {
     let disk = disk();
     let (mut opened, recovered) = journal(&disk, FORMAT).unwrap();
     assert_eq!(recovered, None);

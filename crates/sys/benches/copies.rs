@@ -52,7 +52,7 @@ fn main() {
 
     let mut buffer = vec![0; BYTES + 2 * PAGE];
     let begin = buffer.as_ptr().addr() % PAGE;
-    println!("a large buffer begins {begin} bytes behind the start of a page");
+    println!("a large buffer begins {begin} bytes after the start of a page");
     println!("distance  socket GB/s  file GB/s");
     for distance in (0..=64).chain([begin]) {
         let at = (PAGE + distance - begin) % PAGE;

@@ -1,20 +1,20 @@
 //! The program's allocator: large byte buffers begin in the middle of a page.
 //!
-//! The kernel and glibc copy with `rep movsb`. On AMD Zen 3 and 4 that instruction is ten times slower when the destination
-//! begins 1 to 15 bytes behind the source, both modulo 4096 (glibc bug 30994: 3 GB/s instead of 30; at 16 to 63 bytes it is a
-//! quarter slower). The other side of a large copy usually begins at the start of a page: the first bytes of a socket, a page of
-//! a file in the cache, the pages of a program that writes to a mount. malloc's large blocks begin 16 bytes behind the start of
-//! a page, so a protocol header of 1 to 15 bytes was enough to hit the slow distances. From the middle of a page these are two
-//! thousand bytes away in both directions.
+//! The kernel and glibc copy with `rep movsb`. On AMD Zen 3 and 4 that instruction is ten times slower when the destination begins 1 to 15
+//! bytes after the source, both modulo 4096 (glibc bug 30994: 3 GB/s instead of 30; at 16 to 63 bytes it is a quarter slower). The other
+//! side of a large copy usually begins at the start of a page: the first bytes of a socket, a page of a file in the cache, the pages of a
+//! program that writes to a mount. malloc's large blocks begin 16 bytes after the start of a page, so a protocol header of 1 to 15 bytes in
+//! front of the payload was enough to hit a slow distance. From the middle of a page, the slow distances are about 2000 bytes away in both
+//! directions.
 //!
 //! ```text
 //! |----------- page -----------|----------- page -----------|--
 //!       raw           [raw] buffer ...
-//!  malloc would begin it ^  ^ 2048 bytes behind the start of a page
+//!  malloc would begin it ^  ^ 2048 bytes after the start of a page
 //! ```
 //!
-//! It does not help if the source of a copy begins in the middle of a page. Callers that know the source's offset choose the
-//! destination themselves, such as [`crate::disk::read_at`].
+//! This does not help if the source of a copy begins in the middle of a page. Callers that know the source's offset choose the destination
+//! themselves, such as [`crate::disk::read_at`].
 
 use std::{
     alloc::{GlobalAlloc, Layout, System},
@@ -22,14 +22,14 @@ use std::{
     ptr,
 };
 
-/// The page size: distances between source and destination count modulo this.
+/// The page size. Distances between source and destination are taken modulo this size.
 pub(crate) const PAGE_BYTES: usize = 4096;
-/// Copies to a destination this far behind the source, modulo [`PAGE_BYTES`], are slow.
+/// A copy to a destination that begins this many bytes after the source, modulo [`PAGE_BYTES`], is slow.
 pub(crate) const SLOW_DISTANCES: Range<u64> = 1..16;
 /// The offset in a page at which a large buffer begins.
 const PLACE_IN_PAGE: usize = PAGE_BYTES / 2;
-/// The smallest large buffer. For this size the extra page adds an eighth of memory, and copying dominates the time of a read, so the
-/// alignment pays.
+/// The smallest buffer that begins in the middle of a page. For this size the extra page adds an eighth of memory, and copying dominates
+/// the time of a read, so the alignment pays.
 const LARGE_BYTES: usize = 32 << 10;
 /// The size of the head in front of each buffer: a pointer to the start of its block.
 const HEAD_BYTES: usize = size_of::<usize>();
@@ -115,7 +115,8 @@ unsafe impl GlobalAlloc for MidPage {
     }
 
     unsafe fn dealloc(&self, buffer: *mut u8, layout: Layout) {
-        // SAFETY: the caller guarantees that `buffer` came from this allocator with this layout, so `block` decides as it did then.
+        // SAFETY: the caller guarantees that `buffer` came from this allocator with this layout, so `block` returns the same as when the
+        // buffer was allocated.
         unsafe {
             match block(layout) {
                 Some(block) => System.dealloc(raw(buffer), block),
@@ -140,7 +141,7 @@ unsafe impl GlobalAlloc for MidPage {
                         return to;
                     }
                     let is = distance(to);
-                    // Rare: the system usually moves whole pages.
+                    // Rarely needed: the system usually moves whole pages, so the distance stays the same.
                     if is != was {
                         ptr::copy(to.add(was), to.add(is), layout.size().min(size));
                     }

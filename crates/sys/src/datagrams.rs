@@ -2,8 +2,8 @@
 //!
 //! `[read] -> decode -> send -> keep -> read back -> process -> encode -> write -> settle`
 //!
-//! std and rustix receive one datagram per call; `recvmmsg` receives all that have arrived. It also returns the senders'
-//! addresses and, after [`count_drops`], the number of datagrams that found the socket's buffer full (`SO_RXQ_OVFL`).
+//! std and rustix receive one datagram per call; `recvmmsg` receives all that have arrived. It also returns the senders' addresses and,
+//! after [`count_drops`], how many datagrams were dropped because the socket's buffer was full (`SO_RXQ_OVFL`).
 
 use std::{
     io, mem,
@@ -40,9 +40,9 @@ struct Slot {
 pub struct Datagram<'a> {
     /// Its bytes.
     pub bytes: &'a [u8],
-    /// The sender, if it came over a network. An IPv4-mapped address is shown as IPv4.
+    /// The sender's address; `None` for a Unix socket. An IPv4-mapped address becomes an IPv4 address.
     pub from: Option<IpAddr>,
-    /// It was longer than a slot.
+    /// Whether the datagram was longer than `bytes_max`, so that its end is missing.
     pub truncated: bool,
 }
 
@@ -64,7 +64,7 @@ impl Receiver {
         }
     }
 
-    /// The most datagrams of one call.
+    /// The maximum number of datagrams per call.
     pub fn capacity(&self) -> usize {
         self.received.len()
     }
@@ -128,14 +128,14 @@ impl Receiver {
         })
     }
 
-    /// The number of datagrams that the kernel has dropped since the socket was made, if it has reported it. It wraps after
-    /// `u32::MAX`.
+    /// The number of datagrams that the kernel has dropped since the socket was made; `None` until the kernel reports a number. It wraps
+    /// after `u32::MAX`.
     pub fn dropped(&self) -> Option<u32> {
         self.dropped
     }
 }
 
-/// Makes the kernel report with each datagram how many it has dropped before.
+/// Makes the kernel report with each datagram how many datagrams it has dropped before.
 pub fn count_drops(socket: BorrowedFd<'_>) -> io::Result<()> {
     let on: libc::c_int = 1;
     // SAFETY: the pointer is to an int that outlives the call, and its true size is passed.
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_unix_datagram_has_no_address_and_an_ipv6_one_has_its_own() {
+    fn a_unix_datagram_has_no_sender_address_and_an_ipv6_datagram_has_one() {
         let (one, two) = UnixDatagram::pair().unwrap();
         one.send(b"x").unwrap();
         let mut receiver = Receiver::new(2, 10);
@@ -290,7 +290,7 @@ mod tests {
         while let Ok(count) = receiver.receive(server.as_fd()) {
             taken += count;
         }
-        // The number arrives with a datagram behind the dropped ones.
+        // The number of drops arrives with the next datagram.
         client.send_to(&text, server.local_addr().unwrap()).unwrap();
         assert_eq!(receiver.receive(server.as_fd()).unwrap(), 1);
         assert!(taken < sent);

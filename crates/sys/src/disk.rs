@@ -1,8 +1,8 @@
 //! The disk as a trait: directories and files for everything that must survive a power cut.
 //!
-//! Segments, cursors, journals and the outputs of the file sink are written through [`Disk`]. [`HostDisk`] is the real one;
-//! `testkit` has a simulated one that loses any subset of what was not synced. Calls are made per batch or group and never per
-//! record, so the cost of `dyn` does not show.
+//! Segments, cursors, journals and the outputs of the file sink are written through [`Disk`]. [`HostDisk`] is the real one; `testkit` has a
+//! simulated one that loses any subset of what was not synced. Calls are made per batch or group and never per record, so the cost of `dyn`
+//! is negligible.
 
 use std::{
     ffi::OsString,
@@ -48,7 +48,7 @@ pub struct Space {
     pub free: u64,
 }
 
-/// How [`Disk::open`] opens.
+/// How [`Disk::open`] opens a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Open {
     /// An existing file, for reading.
@@ -57,21 +57,21 @@ pub enum Open {
     Write,
     /// A new file, for reading and writing. Only the user of the process may access it. Fails if the name is taken.
     Create,
-    /// A new file like [`Open::Create`], but an output, which others may read.
+    /// A new output file: like [`Open::Create`], but other users may access it as far as the mode permits.
     Output(OutputMode),
 }
 
 /// The permissions of outputs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OutputMode {
-    /// Permissions by the umask of the process.
+    /// The permissions that the umask of the process leaves.
     #[default]
     Umask,
-    /// Exactly these for a file. A directory can also be entered by users who may read its files.
+    /// Exactly these permissions for a file. A directory has them too, and users who may read may also enter it.
     Exactly(u32),
 }
 
-/// Directories and names. A name is durable only after [`Disk::sync_directory`] of its directory.
+/// The operations on names and directories. A name is durable only after [`Disk::sync_directory`] of its directory.
 pub trait Disk: Send + Sync {
     /// Opens a file.
     fn open(&self, path: &Path, how: Open) -> io::Result<Arc<dyn File>>;
@@ -105,8 +105,8 @@ pub trait File: Send + Sync {
     fn read_at(&self, buffer: &mut Vec<u8>, bytes: usize, offset: u64) -> io::Result<usize>;
     /// Writes all parts, one after the other, from `offset` on. After an error some of the bytes may be written.
     fn write_at(&self, parts: &[IoSlice<'_>], offset: u64) -> io::Result<()>;
-    /// Writes like [`File::write_at`], but does not keep the pages in the page cache where the kernel supports that
-    /// (RWF_DONTCACHE, Linux 6.14). The largest cost of a large write is memory that is touched for the first time.
+    /// Writes like [`File::write_at`], but does not keep the pages in the page cache where the kernel supports that (RWF_DONTCACHE, Linux
+    /// 6.14). Fresh page-cache memory is the largest cost of a large write.
     fn write_uncached_at(&self, parts: &[IoSlice<'_>], offset: u64) -> io::Result<()>;
     /// Allocates the first `bytes` bytes of the file, so that a full disk fails here and not when data is written. The file is at
     /// least that long afterwards.
@@ -116,21 +116,22 @@ pub trait File: Send + Sync {
     /// Makes the data and the length durable (fdatasync). After an error, nothing written since the last successful sync may be
     /// considered durable, and a second sync that succeeds proves nothing: the kernel has marked the pages clean.
     fn sync(&self) -> io::Result<()>;
-    /// Starts the writeback of `bytes` bytes from `offset` on and does not wait. A hint.
+    /// Starts the writeback of `bytes` bytes from `offset` on and does not wait. The caller may ignore an error, because [`File::sync`]
+    /// reports it.
     fn start_writeback(&self, _offset: u64, _bytes: u64) -> io::Result<()> {
         Ok(())
     }
     /// Waits until the disk has taken `bytes` bytes from `offset` on, so that their memory can be reclaimed. This does not make them
     /// durable. Treat an error like one of [`File::sync`], which may not report it again.
     fn finish_writeback(&self, offset: u64, bytes: u64) -> io::Result<()>;
-    /// Gives back the memory of the whole pages in `bytes` bytes from `offset` on, if they are on the disk. A hint.
+    /// Gives back the memory of the whole pages in `bytes` bytes from `offset` on, if they are on the disk. The caller may ignore an error.
     fn let_go(&self, _offset: u64, _bytes: u64) -> io::Result<()> {
         Ok(())
     }
     /// The metadata of the open file.
     fn metadata(&self) -> io::Result<Metadata>;
-    /// Takes the exclusive lock of the file (flock), which ends when the file is dropped or the process ends. False if it is held
-    /// elsewhere.
+    /// Takes the exclusive lock of the file (flock), which is released when the file is dropped or the process ends. Returns false if the
+    /// lock is held through another open file.
     fn try_lock(&self) -> io::Result<bool>;
     /// Whether the file still has a name in any directory.
     fn is_linked(&self) -> io::Result<bool> {
@@ -247,8 +248,8 @@ impl HostFile {
 }
 
 impl Drop for HostFile {
-    /// Releases the lock. Closing the file is not enough: a process that is being started holds all open files between `fork` and
-    /// `exec`, and a lock that it holds would refuse the next one to open the file.
+    /// Releases the lock. Closing the file is not enough: a child process that is being started holds all open files between `fork` and
+    /// `exec`, and until then the lock would still be held.
     fn drop(&mut self) {
         if *self.locked.get_mut() {
             let _ = rustix::fs::flock(&self.file, rustix::fs::FlockOperation::Unlock);
@@ -290,7 +291,7 @@ impl File for HostFile {
 
     fn allocate(&self, bytes: u64) -> io::Result<()> {
         match rustix::fs::fallocate(&self.file, FallocateFlags::empty(), 0, bytes) {
-            // The file system cannot allocate. Writing takes the space instead, which the caller does before it relies on it.
+            // This file system cannot allocate space in advance. A caller that relies on the space writes the whole file first.
             Err(rustix::io::Errno::OPNOTSUPP) if self.file.metadata()?.len() < bytes => {
                 self.file.set_len(bytes)
             }
@@ -344,8 +345,8 @@ impl File for HostFile {
 
 /// Appends up to `bytes` bytes from `offset` on to `buffer`, as far as the file reaches; returns how many.
 ///
-/// The page cache holds `offset` at the same offset in a page, so the distance between source and destination is known. At the
-/// slow distances ([`crate::allocator`]) the bytes are read [`DETOUR_BYTES`] behind their place and then moved.
+/// The page cache holds `offset` at the same offset in a page, so the distance between source and destination is known. At the slow
+/// distances ([`crate::allocator`]) the bytes are read to an address that is [`DETOUR_BYTES`] higher, and then moved to their destination.
 pub fn read_at(
     file: &fs::File,
     buffer: &mut Vec<u8>,
@@ -382,7 +383,7 @@ pub fn read_at(
     }
 }
 
-/// How far behind their place bytes are read that the kernel would copy slowly.
+/// A read that the kernel would copy slowly is made to an address that is this much higher; then the bytes are moved.
 const DETOUR_BYTES: usize = 64;
 /// A read of at most this size takes no detour: the second copy, and the second read for the last bytes, would cost more.
 const DETOUR_ROOM_MIN: usize = 16 << 10;
@@ -402,7 +403,7 @@ fn commit(buffer: &mut Vec<u8>, read: usize) {
     unsafe { buffer.set_len(buffer.len() + read) };
 }
 
-/// Calls `write` until all parts are written. After a short write it continues behind the bytes that were taken.
+/// Calls `write` until all parts are written. After a short write it continues after the bytes that were written.
 fn write_all(
     parts: &[IoSlice<'_>],
     offset: u64,
@@ -481,7 +482,7 @@ mod tests {
         }
         // Large buffers begin in the middle of a page, so exactly one run of distances is slow.
         assert_eq!(slow, 15);
-        // Reads that the end of the file cuts short.
+        // These reads end at the end of the file.
         for offset in content.len() - 33_000..content.len() - 32_500 {
             let mut buffer = Vec::with_capacity(66_000);
             let left = content.len() - offset;

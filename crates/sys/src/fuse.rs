@@ -1,7 +1,7 @@
 //! Mounts a directory as a FUSE file system, and reads and writes its device.
 //!
-//! No C library: with `fusermount3` the system's helper makes the mount and passes the device over; as root, one system call does.
-//! The protocol on the device is in the crate `wire`.
+//! This needs no C library: the system's helper `fusermount3` mounts the file system and passes the device over a socket; without the
+//! helper, root mounts it with one system call. The protocol on the device is in the crate `wire`.
 
 use std::{
     ffi::CString,
@@ -23,7 +23,7 @@ use rustix::{
     net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags},
 };
 
-/// The type of such a mount, as /proc/self/mountinfo shows it.
+/// The file system type of these mounts, as /proc/self/mountinfo shows it.
 pub const TYPE: &str = "fuse.millstream";
 
 /// The helpers that mount for unprivileged users, of libfuse 3 and 2.
@@ -41,7 +41,8 @@ pub struct Options {
 pub struct Device(Arc<OwnedFd>);
 
 impl Device {
-    /// Appends one request to `buffer`, whose spare capacity holds the largest one. `Ok(None)`: no request is waiting.
+    /// Appends one request to `buffer`, whose spare capacity must hold the largest one, and returns its length. `Ok(None)`: no request is
+    /// waiting.
     ///
     /// # Errors
     /// ENODEV: the file system is unmounted.
@@ -60,7 +61,7 @@ impl Device {
     /// Writes one answer, the concatenation of these parts.
     ///
     /// # Errors
-    /// ENOENT: the request was given up.
+    /// ENOENT: the kernel no longer waits for an answer to the request.
     pub fn write(&self, parts: &[io::IoSlice<'_>]) -> io::Result<()> {
         loop {
             match rustix::io::writev(&self.0, parts) {
@@ -250,7 +251,7 @@ fn directly(target: &Path, options: Options) -> io::Result<OwnedFd> {
     Ok(device)
 }
 
-/// Mounts through the helper, which stays and unmounts when the socket to it is closed. The error is its message, or `None` if
+/// Mounts through the helper, which stays and unmounts when the socket to it is closed. The error is the helper's message, or `None` if
 /// there is no helper.
 fn by_helper(
     target: &Path,
@@ -320,7 +321,7 @@ fn receive(socket: &UnixStream) -> io::Result<OwnedFd> {
 /// the check.
 #[allow(unsafe_code)]
 pub fn is_being_written(file: &fs::File) -> Option<bool> {
-    // The kernel grants a read lease only while no process has the file open for writing. It is returned at once.
+    // The kernel grants a read lease only while no process has the file open for writing. The lease is given back immediately.
     // SAFETY: fcntl with F_SETLEASE takes an int and touches no memory; the descriptor is open.
     let granted = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETLEASE, libc::F_RDLCK) };
     if granted == 0 {

@@ -7,9 +7,9 @@ use std::{
 
 use rustix::io::{FdFlags, fcntl_getfd, fcntl_setfd};
 
-/// Takes over a descriptor that the process was started with; children do not inherit it from now on. Call it once for each number
-/// that the environment of the process names, before the process opens any file: later another part of the program could own the
-/// number.
+/// Takes over a descriptor that the process was started with; children do not inherit it from now on. Call this once for each descriptor
+/// number that the environment of the process names, and before the process opens any file: later, another part of the program could own
+/// that number.
 pub fn adopt(number: RawFd) -> io::Result<OwnedFd> {
     if number < 3 {
         return Err(io::ErrorKind::InvalidInput.into());
@@ -17,7 +17,7 @@ pub fn adopt(number: RawFd) -> io::Result<OwnedFd> {
     // SAFETY: the descriptor is not used after this call if it is not open.
     #[allow(unsafe_code)]
     let flags = fcntl_getfd(unsafe { BorrowedFd::borrow_raw(number) })?;
-    // SAFETY: it is open, and by the rule above nothing else owns it.
+    // SAFETY: the descriptor is open, and by the rule above nothing else owns it.
     #[allow(unsafe_code)]
     let owned = unsafe { OwnedFd::from_raw_fd(number) };
     fcntl_setfd(&owned, flags | FdFlags::CLOEXEC)?;

@@ -1,6 +1,6 @@
 //! System calls that std does not offer, and the disk as a trait, so that tests can simulate power cuts.
 //!
-//! The only crate with `unsafe` code.
+//! This is the only crate with `unsafe` code.
 
 pub mod allocator;
 pub mod checksum;

@@ -17,7 +17,7 @@ pub const DIRECTORY_MODE: u32 = 0o700;
 /// The permissions of group and others.
 const OTHERS: u32 = 0o077;
 
-/// Makes a directory, and the missing ones above it.
+/// Makes a directory and its missing parents.
 pub fn create_dir_all(path: &Path) -> io::Result<()> {
     DirBuilder::new()
         .recursive(true)
@@ -33,7 +33,7 @@ pub fn options() -> OpenOptions {
     options
 }
 
-/// Opens a file for writing, empty.
+/// Opens a file for writing; creates it if it is missing, and truncates it if it exists.
 pub fn create(path: &Path) -> io::Result<File> {
     options().write(true).create(true).truncate(true).open(path)
 }

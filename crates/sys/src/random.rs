@@ -7,7 +7,7 @@ use std::{
 
 use rustix::rand::{GetRandomFlags, getrandom};
 
-/// Returns `N` random bytes, at most 256: `getrandom(2)` returns up to that many whole or not at all.
+/// Returns `N` random bytes. `N` is at most 256, because `getrandom(2)` may return fewer bytes than requested beyond that.
 pub fn bytes<const N: usize>() -> io::Result<[u8; N]> {
     const { assert!(N <= 256) };
     let mut bytes = [0; N];

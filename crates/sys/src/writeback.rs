@@ -8,7 +8,7 @@ use std::{fs::File, io, os::fd::AsRawFd};
 
 use rustix::fs::Advice;
 
-/// The number of `cachestat(2)`, which is the same on every architecture; libc has no name for it yet.
+/// The system call number of `cachestat(2)`, which is the same on every architecture; libc has no name for it yet.
 const CACHESTAT: libc::c_long = 451;
 
 /// The pages of a file, as the kernel counts them.
@@ -22,15 +22,15 @@ pub struct Pages {
     pub writeback: u64,
 }
 
-/// Starts the writeback of `bytes` bytes from `offset` on and does not wait (`sync_file_range(2)`). A hint: the next sync reports
-/// errors of the writeback.
+/// Starts the writeback of `bytes` bytes from `offset` on and does not wait (`sync_file_range(2)`). The caller may ignore an error: the
+/// next sync reports errors of the writeback.
 pub fn start(file: &File, offset: u64, bytes: u64) -> io::Result<()> {
     sync_file_range(file, offset, bytes, libc::SYNC_FILE_RANGE_WRITE)
 }
 
-/// Writes the dirty pages of `bytes` bytes from `offset` on and waits until the disk has taken them, so that their memory can be
-/// reclaimed at once. They are not durable (the disk may cache them, and the file's length may be missing): only `fdatasync`
-/// makes them so. Treat an error like one of `fdatasync`, which does not report it again.
+/// Writes the dirty pages of `bytes` bytes from `offset` on and waits until the disk has taken them, so that their memory can be reclaimed
+/// immediately. The bytes are not durable yet (the disk may cache them, and the file's length may not be stored): only `fdatasync` makes
+/// them durable. Treat an error like one of `fdatasync`, which does not report it again.
 pub fn finish(file: &File, offset: u64, bytes: u64) -> io::Result<()> {
     let flags = libc::SYNC_FILE_RANGE_WAIT_BEFORE
         | libc::SYNC_FILE_RANGE_WRITE
@@ -38,8 +38,8 @@ pub fn finish(file: &File, offset: u64, bytes: u64) -> io::Result<()> {
     sync_file_range(file, offset, bytes, flags)
 }
 
-/// Gives back the memory of the whole pages in `bytes` bytes from `offset` on (`posix_fadvise(2)`), if they are on the disk and
-/// not mapped by another process. A hint.
+/// Gives back the memory of the whole pages in `bytes` bytes from `offset` on (`posix_fadvise(2)`), if they are on the disk and not mapped
+/// by another process. The caller may ignore an error.
 pub fn let_go(file: &File, offset: u64, bytes: u64) -> io::Result<()> {
     // A length of 0 would mean the whole file.
     match std::num::NonZeroU64::new(bytes) {

@@ -42,7 +42,7 @@ impl Authority {
         self.issue_until(directory, name, hosts, 4096);
     }
 
-    /// As [`Authority::issue`], for a certificate that expired at the beginning of 2001.
+    /// Like [`Authority::issue`], for a certificate that expired at the beginning of 2001.
     ///
     /// # Panics
     /// As [`Authority::issue`].

@@ -1,8 +1,8 @@
 //! Code that the tests of several crates share: a simulated disk with its random numbers, the contracts of sources, channels
 //! and sinks, captured error logs, certificates, and real servers.
 //!
-//! The program contains none of it. Everything except certificates and servers is deterministic: the seed that a failing test
-//! prints reproduces the run.
+//! The program does not contain this code. Everything except certificates and servers is deterministic: the seed that a failing
+//! test prints reproduces the run.
 
 mod authority;
 pub mod contract;

@@ -10,7 +10,7 @@ impl Random {
         Self(seed)
     }
 
-    /// A generator with the seed in the variable SEED, or a new seed each time; prints the seed.
+    /// A generator with the seed in the environment variable SEED, otherwise with a new seed each time. Prints the seed.
     #[expect(clippy::print_stdout, reason = "a failing test shows its seed")]
     pub fn from_environment() -> Self {
         let seed = std::env::var("SEED")

@@ -1,11 +1,11 @@
-//! The code in CONTRIBUTING.md is compiled and tested code of the crates.
+//! Checks that the code in CONTRIBUTING.md is compiled and tested code of the crates.
 
 /// Asserts that each Rust block under `heading` of the Markdown text `contributing` is in `code`, apart from white space, and that
-/// there are at least `least` of them. Skips the blocks that begin with one of `outside`: lines of other files. A trailing `..` stands
-/// for copied lines.
+/// there are at least `least` of them. Skips the blocks that begin with one of `outside`, which show lines of other files. A block may
+/// end with `..`, which stands for lines that the block leaves out.
 ///
 /// # Panics
-/// If that does not hold.
+/// If a block is not in the code, or there are too few blocks.
 pub fn assert_walk_through(
     contributing: &str,
     heading: &str,

@@ -1,4 +1,5 @@
-//! Stands in for the language in a build without the feature `vrl`: every program is an error that says which build has it.
+//! Replaces the language in a build without the feature `vrl`: compiling any program is an error that explains how to build with
+//! it.
 
 use std::convert::Infallible;
 
@@ -36,7 +37,7 @@ fn missing(text: &str) -> Vec<Diagnostic> {
 }
 
 impl Program {
-    /// Returns the error of this build.
+    /// Returns the error that this build has no VRL.
     ///
     /// # Errors
     /// Always.
@@ -53,13 +54,13 @@ impl Program {
         match self.0 {}
     }
 
-    /// Whether it draws random values.
+    /// Whether the program draws random values.
     #[must_use]
     pub fn draws(&self) -> bool {
         match self.0 {}
     }
 
-    /// Whether it assigns the tag.
+    /// Whether the program assigns the tag.
     #[must_use]
     pub fn sets_tag(&self) -> bool {
         match self.0 {}
@@ -67,7 +68,7 @@ impl Program {
 }
 
 impl Condition {
-    /// The error of this build.
+    /// Returns the error that this build has no VRL.
     ///
     /// # Errors
     /// Always.
@@ -151,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_program_says_how_to_build_the_language_in() {
+    fn every_program_is_an_error_that_explains_how_to_enable_vrl() {
         let errors = Program::compile("\u{e4}", &Options::default()).unwrap_err();
         assert_eq!(errors[0].span, 0..2);
         assert!(errors[0].to_string().contains("--features millstream/vrl"));

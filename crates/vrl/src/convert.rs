@@ -22,7 +22,7 @@ impl Diagnostic {
     }
 }
 
-/// The diagnostics of the compiler in the order of the text.
+/// Converts the compiler's diagnostics and sorts them by their position in the text.
 pub(crate) fn from_compiler(program: &str, list: DiagnosticList) -> Vec<Diagnostic> {
     let mut all: Vec<Diagnostic> = list.into_iter().map(|one| convert(program, one)).collect();
     all.sort_by_key(|one| one.span.start);
@@ -58,7 +58,7 @@ fn convert(program: &str, one: vrl::diagnostic::Diagnostic) -> Diagnostic {
     }
 }
 
-/// A message without the heads that the compiler puts before the message of a function.
+/// Removes the prefixes that the compiler puts before the message of a function.
 fn plain(message: &str) -> &str {
     let Some(inner) = message.strip_prefix("function compilation error: ") else {
         return message;
@@ -72,7 +72,7 @@ fn plain(message: &str) -> &str {
     }
 }
 
-/// A range of at least one character of the text. The compiler also points behind the end of the text, or at no character.
+/// Extends a range to at least one whole character of the text. The compiler also reports empty ranges and ranges after the end.
 fn within(program: &str, span: Range<usize>) -> Range<usize> {
     let mut start = span.start.min(program.len().saturating_sub(1));
     while !program.is_char_boundary(start) {
@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_message_of_a_function_has_no_code() {
+    fn error_codes_are_removed_from_messages_of_functions() {
         let message = "function compilation error: error[E610] the pattern is wrong";
         assert_eq!(plain(message), "the pattern is wrong");
         assert_eq!(plain("function compilation error: x"), "x");
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn spans_are_characters_of_the_text() {
+    fn spans_cover_whole_characters_of_the_text() {
         assert_eq!(within("äb", 1..1), 0..2);
         assert_eq!(within("ab", 2..2), 1..2);
         assert_eq!(within("ab", Range { start: 9, end: 3 }), 1..2);

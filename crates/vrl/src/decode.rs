@@ -1,4 +1,4 @@
-//! Decodes MessagePack to values of the language. Texts are slices of the body, without a copy.
+//! Decodes MessagePack to VRL values. Texts are slices of the body, without a copy.
 //!
 //! Recursion is bounded by [`DEPTH_MAX`], because dropping and encoding a value recurses as well.
 
@@ -20,7 +20,7 @@ const TIMESTAMP: i8 = -1;
 pub(crate) enum Undecodable {
     /// It nests deeper than [`DEPTH_MAX`].
     Deep,
-    /// It is not valid MessagePack. Fields of a batch always are, so this does not happen.
+    /// It is not valid MessagePack. This does not happen, because the fields of a batch are always valid.
     Malformed,
 }
 
@@ -30,17 +30,17 @@ impl From<ReadError> for Undecodable {
     }
 }
 
-/// The value at offset `at` of `body`.
+/// Decodes the value at offset `at` of `body`.
 pub(crate) fn value(body: &Bytes, at: usize) -> Result<Value, Undecodable> {
     any(body, &mut Reader::at(body, at), DEPTH_MAX)
 }
 
-/// The map at offset `at` of `body`, whose values may nest [`DEPTH_MAX`] deep.
+/// Decodes the map at offset `at` of `body`. Its values may nest [`DEPTH_MAX`] deep.
 pub(crate) fn record(body: &Bytes, at: usize) -> Result<ObjectMap, Undecodable> {
     map(body, &mut Reader::at(body, at), DEPTH_MAX)
 }
 
-/// `depth` is the number of levels that may still be opened.
+/// `depth` is the number of further levels that may nest.
 fn any(body: &Bytes, reader: &mut Reader<'_>, depth: usize) -> Result<Value, Undecodable> {
     Ok(match reader.peek()? {
         0xa0..=0xbf | 0xd9..=0xdb | 0xc4..=0xc6 => Value::Bytes(body.slice_ref(reader.bytes()?)),
@@ -84,7 +84,7 @@ fn map(body: &Bytes, reader: &mut Reader<'_>, depth: usize) -> Result<ObjectMap,
     Ok(map)
 }
 
-/// The key at `reader` as text: the name that a program uses.
+/// Reads a key as text, which is the name that a program uses for it.
 pub(crate) fn key(reader: &mut Reader<'_>) -> Result<KeyString, Undecodable> {
     Ok(match reader.peek()? {
         0xa0..=0xbf | 0xd9..=0xdb | 0xc4..=0xc6 => {
@@ -97,7 +97,7 @@ pub(crate) fn key(reader: &mut Reader<'_>) -> Result<KeyString, Undecodable> {
         }
         0xc2 | 0xc3 => reader.bool()?.to_string().into(),
         0xca | 0xcb => reader.float()?.to_string().into(),
-        // A container or an ext value has no name as a key. All of them are called "".
+        // An array, a map or an ext value has no name as a key. All of them are called "".
         _ => {
             reader.skip()?;
             "".into()
@@ -112,7 +112,7 @@ fn integer(value: i128) -> Value {
     }
 }
 
-/// The time in an ext value; `None` if it is of another type.
+/// Returns the time in an ext value, or `None` if the value is not a valid time.
 fn time(code: i8, data: &[u8]) -> Option<DateTime<Utc>> {
     let (seconds, nanos) = match *data {
         [a, b, c, d, e, f, g, h] if code == EVENT_TIME => (
@@ -138,7 +138,7 @@ fn time(code: i8, data: &[u8]) -> Option<DateTime<Utc>> {
     DateTime::from_timestamp(seconds, nanos)
 }
 
-/// Floats of the language are never NaN.
+/// VRL has no NaN, so NaN becomes null.
 fn float(value: f64) -> Value {
     NotNan::new(value).map_or(Value::Null, Value::Float)
 }

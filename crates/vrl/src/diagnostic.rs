@@ -1,19 +1,19 @@
-//! Errors and warnings about a program, with their place in the text.
+//! Errors and warnings about a program, with their location in the text.
 
 use std::{fmt, ops::Range};
 
 /// An error or a warning about a program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Diagnostic {
-    /// Whether it is a warning, so that the program can be used.
+    /// Whether this is a warning, which does not prevent the use of the program.
     pub is_warning: bool,
-    /// The bytes of the program that it points at: at least one, unless the program is empty.
+    /// The range of the program's bytes that it refers to: at least one byte, unless the program is empty.
     pub span: Range<usize>,
     /// The error or warning, in one line without a full stop.
     pub message: String,
-    /// The next step, if there is one that the compiler knows.
+    /// A suggestion of the compiler, if it has one.
     pub help: Option<String>,
-    /// The whole diagnostic with the lines of the program, as the language's own tools print it.
+    /// The whole diagnostic with the lines of the program, as VRL's own tools print it.
     pub rendered: String,
 }
 

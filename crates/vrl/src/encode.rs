@@ -1,4 +1,4 @@
-//! Encodes values of the language as MessagePack.
+//! Encodes VRL values as MessagePack.
 
 use chrono::SecondsFormat;
 use millstream_wire::msgpack;
@@ -10,17 +10,17 @@ use crate::DEPTH_MAX;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TooDeep;
 
-/// Appends one value. After an error, the bytes already written stay in `out`.
+/// Appends one value. After an error, the bytes written before it remain in `out`.
 pub(crate) fn value(out: &mut Vec<u8>, value: &Value) -> Result<(), TooDeep> {
     any(out, value, DEPTH_MAX)
 }
 
-/// Appends a record, whose values may nest [`DEPTH_MAX`] deep.
+/// Appends a record. Its values may nest [`DEPTH_MAX`] deep.
 pub(crate) fn record(out: &mut Vec<u8>, map: &ObjectMap) -> Result<(), TooDeep> {
     object(out, map, DEPTH_MAX)
 }
 
-/// `depth` is the number of levels that may still be opened.
+/// `depth` is the number of further levels that may nest.
 fn any(out: &mut Vec<u8>, value: &Value, depth: usize) -> Result<(), TooDeep> {
     match value {
         Value::Bytes(bytes) => text(out, bytes),
@@ -31,7 +31,7 @@ fn any(out: &mut Vec<u8>, value: &Value, depth: usize) -> Result<(), TooDeep> {
         Value::Null => msgpack::write_nil(out),
         Value::Regex(regex) => msgpack::write_str(out, regex.as_str().as_bytes()),
         Value::Timestamp(time) => match u32::try_from(time.timestamp()) {
-            // A leap second exceeds the second in this type, and EventTime cannot hold that.
+            // In chrono, a leap second has 10^9 nanoseconds or more. EventTime cannot hold that.
             Ok(seconds) => {
                 let nanos = time.timestamp_subsec_nanos().min(999_999_999);
                 msgpack::write_event_time(out, seconds, nanos);
@@ -70,7 +70,7 @@ fn text(out: &mut Vec<u8>, bytes: &[u8]) {
     }
 }
 
-/// Collections in memory never reach 2^32 elements.
+/// Converts a length. Collections in memory never have 2^32 elements.
 fn count(length: usize) -> u32 {
     u32::try_from(length).unwrap_or(u32::MAX)
 }

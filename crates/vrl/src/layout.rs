@@ -1,6 +1,5 @@
-//! Finds the fields of a record that a program touches, and writes the changed record.
-//!
-//! One walk over the record finds them. The bytes between them are copied.
+//! Finds the fields of a record that a program reads or changes, and writes the changed record. One pass over the record finds
+//! these fields. All other bytes are copied.
 
 use std::ops::Range;
 
@@ -14,21 +13,21 @@ use vrl::value::{KeyString, Value};
 
 use crate::{decode, decode::Undecodable, encode, encode::TooDeep};
 
-/// Where a record is in the body.
+/// The location of a record in the body.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Form {
     /// A line without its newline.
     Line(Range<usize>),
-    /// A map: the offset of its first pair, the number of pairs, the offset behind them.
+    /// A map: the offset of its first pair, the number of pairs, and the end of its last pair.
     Map(usize, u32, usize),
 }
 
-/// A field of the record that the program touches.
+/// A field of the record that the program reads or changes.
 #[derive(Clone, Copy, Debug)]
 struct Found {
-    /// Its number in the plan.
+    /// Its index in the plan.
     field: usize,
-    /// Three offsets: of its key, of its value, and of the end of its value.
+    /// The offsets of its key, of its value, and of the end of its value.
     key: usize,
     value: usize,
     end: usize,
@@ -48,22 +47,23 @@ pub(crate) enum Fate<'a> {
 #[derive(Debug)]
 pub(crate) struct Layout {
     form: Form,
-    /// From the offset of the entry to the offset of its record. The time and the metadata are in between.
+    /// The bytes of the entry before its record: the array headers, the time and the metadata.
     head: Range<usize>,
-    /// The event time; for lines and entries without one, the receive time.
+    /// The event time, or the receive time for lines and for entries without an event time.
     time: Time,
-    /// The fields that the program touches, in the order of the record, including repeated keys.
+    /// The fields that the program reads or changes, in the order of the record, including repeated keys.
     found: Vec<Found>,
-    /// For each field of the plan the offset of its value; `None` if the record does not have it.
+    /// For each field of the plan, the offset of its first value, or `None` if the record does not have the field.
     values: Vec<Option<usize>>,
-    /// A bit for each length below 32 of a name in the plan. Most other keys have another length and are skipped at once.
+    /// A bit set of the lengths (below 32) of the names in the plan. Most other keys have a different length and are skipped
+    /// without a comparison.
     lengths: u32,
     /// The offset of the end of the record.
     end: usize,
 }
 
 impl Layout {
-    /// A layout for the fields of a plan.
+    /// Creates a layout for the fields of a plan.
     pub fn new(fields: &[KeyString]) -> Self {
         let short = fields.iter().filter(|field| field.len() < 32);
         Self {
@@ -90,7 +90,7 @@ impl Layout {
         self.values.clear();
         self.values.resize(fields.len(), None);
         self.time = received;
-        // Behind invalid bytes no record can be read, so the batch ends there.
+        // No record can be found after invalid bytes, so an invalid record extends to the end of the batch.
         self.end = body.len();
         if encoding == Encoding::Lines {
             let rest = body.get(start..).filter(|rest| !rest.is_empty());
@@ -138,7 +138,7 @@ impl Layout {
         Ok(())
     }
 
-    /// The offset behind the record, including the newline of a line. The end of the body if the record is invalid.
+    /// The end offset of the record, including the newline of a line; the end of the body if the record is invalid.
     pub fn end(&self) -> usize {
         self.end
     }
@@ -157,7 +157,8 @@ impl Layout {
         body.get(range).unwrap_or_default()
     }
 
-    /// The value of the field with the number `field` and the name `name`; `None` if the record does not have it.
+    /// Decodes the value of the field with the index `field` and the name `name`. Returns `None` if the record does not have the
+    /// field.
     pub fn value(
         &self,
         body: &Bytes,
@@ -174,7 +175,7 @@ impl Layout {
         }
     }
 
-    /// The whole record as a value.
+    /// Decodes the whole record.
     pub fn whole(&self, body: &Bytes) -> Result<Value, Undecodable> {
         match &self.form {
             Form::Line(line) => {
@@ -185,7 +186,7 @@ impl Layout {
         }
     }
 
-    /// Appends the changed entry: `fate` returns the change of each field, `time` is the new time if it changes.
+    /// Appends the changed entry. `fate` returns the change of each field; `time` is the new time, or `None` to keep the old one.
     pub fn write<'a>(
         &self,
         body: &[u8],
@@ -210,7 +211,7 @@ impl Layout {
                     }
                     out.extend_from_slice(body.get(copied..found.key).unwrap_or_default());
                     copied = found.end;
-                    // Of fields with equal keys the first one holds the new value, and the others are left out.
+                    // Of repeated keys, the first one gets the new value, and the others are removed.
                     if let (Fate::Set(value), true) = (fate, found.is_first) {
                         out.extend_from_slice(body.get(found.key..found.value).unwrap_or_default());
                         encode::value(out, value)?;
@@ -225,7 +226,7 @@ impl Layout {
         }
     }
 
-    /// Writes the number of pairs. Returns whether there are fields that the record did not have.
+    /// Writes the number of pairs. Returns whether the program adds fields that the record did not have.
     fn write_map_head<'a>(
         &self,
         count: u32,
@@ -242,7 +243,7 @@ impl Layout {
         let new = missing
             .filter(|(field, value)| value.is_none() && matches!(fate(*field), Fate::Set(_)))
             .count();
-        // A body of less than 4 GiB has fewer pairs than fit into a `u32`.
+        // The body has less than 4 GiB, so the number of pairs fits into a `u32`.
         let pairs = (count as usize).saturating_sub(gone).saturating_add(new);
         write_map_len(out, u32::try_from(pairs).unwrap_or(u32::MAX));
         new > 0
@@ -319,7 +320,8 @@ impl Layout {
         }
     }
 
-    /// Writes the array and the time of an entry, with a new time if there is one. Metadata beside the time stays.
+    /// Writes the array header and the time of an entry: the new time, or the old one if it is `None`. Metadata next to the time is
+    /// kept.
     fn write_head(&self, body: &[u8], time: Option<Time>, out: &mut Vec<u8>) {
         let old = body.get(self.head.clone()).unwrap_or_default();
         let is_line = matches!(self.form, Form::Line(_));
@@ -338,7 +340,7 @@ impl Layout {
     }
 }
 
-/// The text at `at`, if it is a str of less than 32 bytes, as nearly every key is.
+/// Returns the text at `at` if it is a str of less than 32 bytes, as nearly every key is.
 #[inline(always)]
 fn short(body: &[u8], at: usize) -> Option<&[u8]> {
     match body.get(at) {
@@ -347,7 +349,7 @@ fn short(body: &[u8], at: usize) -> Option<&[u8]> {
     }
 }
 
-/// The number of the field whose key is at `at`, for keys of any other form, and the offset behind the key.
+/// Handles all other keys: returns the index of the field whose key is at `at`, and the end offset of the key.
 #[cold]
 fn long_key(
     body: &[u8],
@@ -365,7 +367,7 @@ fn long_key(
     Ok((field, reader.position()))
 }
 
-/// The offset behind the value at `at`. Texts and small numbers are handled here, all others by [`msgpack::skip`].
+/// Returns the end offset of the value at `at`. Texts and small numbers are handled here, all others by [`msgpack::skip`].
 #[inline(always)]
 fn behind(body: &[u8], at: usize) -> Result<usize, Undecodable> {
     let end = match *body.get(at..).unwrap_or_default() {
@@ -390,7 +392,7 @@ fn skipped(body: &[u8], at: usize) -> Result<usize, Undecodable> {
     }
 }
 
-/// The metadata of the form `[[time, metadata], record]` in the head of an entry.
+/// Returns the metadata from the head of an entry of the form `[[time, metadata], record]`.
 fn nested_metadata(head: &[u8]) -> Option<&[u8]> {
     let mut reader = Reader::new(head);
     reader.array_len().ok()?;

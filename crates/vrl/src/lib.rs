@@ -1,8 +1,8 @@
 //! VRL, the language of `remap` and of conditions that are texts. It runs on the packed bytes of a batch.
 //!
 //! A [`Program`] is compiled and type-checked once. A [`Remap`] runs it on one record after the other; a [`Predicate`] evaluates a
-//! condition. Both work by *projection*: only the top-level fields that the program names become values. All others are copied as
-//! bytes, so types, order, duplicate keys and integers of 64 bits survive.
+//! condition. Both work by *projection*: only the top-level fields that the program names are decoded to values. All others are
+//! copied as bytes, which preserves their types, their order, duplicate keys and 64-bit integers.
 //!
 //! | File | Content |
 //! |---|---|
@@ -10,15 +10,16 @@
 //! | `plan.rs` | the top-level fields and values of the batch that a program touches |
 //! | `remap.rs`, `predicate.rs` | running them on a record |
 //! | `target.rs` | the record as the language sees it |
-//! | `layout.rs` | where the fields of a record are, and writing it again |
+//! | `layout.rs` | where the fields of a record are, and writing the changed record |
 //! | `decode.rs`, `encode.rs` | MessagePack to values and back |
 //! | `metadata.rs` | the values of the batch: `%tag`, `%host`, `%time`, ... |
-//! | `functions/` | functions that are repeatable here, and those that are refused |
-//! | `diagnostic.rs`, `convert.rs` | errors and warnings with their place in the text |
+//! | `functions/` | functions that are made repeatable or bounded, and those that are refused |
+//! | `diagnostic.rs`, `convert.rs` | errors and warnings with their location in the text |
 //! | `options.rs`, `outcome.rs` | settings of the compiler; the result of a program |
-//! | `absent.rs` | all of this in a build without the feature `vrl`: compiling is an error |
+//! | `absent.rs` | replaces all of this in a build without the feature `vrl`: compiling is an error |
 //!
-//! No I/O and no clock: `now()` is the receive time of the batch, random values are a hash of the record, its tag and its times.
+//! The crate uses no I/O and no clock: `now()` is the receive time of the batch, and random values are a hash of the record, its
+//! tag, its times and its index.
 //!
 //! # Values that a program sees
 //!
@@ -32,7 +33,7 @@
 //! | any other ext | string of its data | regex | str, its pattern |
 //! | map | object; keys as text, the first of equal keys | object | map, keys sorted |
 //!
-//! The table applies to fields that a program changes. A field that it only reads is copied unchanged.
+//! The table applies to fields that a program changes. A field that a program only reads is copied unchanged.
 
 #[cfg(not(feature = "vrl"))]
 mod absent;
@@ -81,5 +82,5 @@ pub use program::{Condition, Program};
 #[cfg(feature = "vrl")]
 pub use remap::Remap;
 
-/// The deepest nesting of a value that a program reads or writes, as in `parse_json`. Other fields may nest at any depth.
+/// The deepest nesting of a value that a program reads or writes, the same as in `parse_json`. Other fields may nest to any depth.
 pub const DEPTH_MAX: usize = 128;

@@ -18,7 +18,7 @@ use vrl::{
 /// The values that a program may set.
 const MUTABLE: [&str; 3] = ["tag", "host", "time"];
 
-/// The top-level names of all values.
+/// The top-level names of all values that a program may use.
 pub(crate) fn names() -> impl Iterator<Item = &'static str> {
     let of_batch = VALUE_NAMES.iter().map(|name| {
         let (first, _) = name.split_once('.').unwrap_or((name, ""));
@@ -27,7 +27,7 @@ pub(crate) fn names() -> impl Iterator<Item = &'static str> {
     MUTABLE.into_iter().chain(of_batch)
 }
 
-/// The type of `%` for the compiler. It allows every name: names that no source sets are reported by the caller.
+/// Returns the type of `%` for the compiler. It allows every name, because the caller reports names that no source sets.
 pub(crate) fn kind() -> Kind {
     let missing = || Kind::bytes().or_undefined();
     let mut all: BTreeMap<Field, Kind> = BTreeMap::new();
@@ -61,7 +61,7 @@ pub(crate) fn protect(config: &mut CompileConfig) {
     }
 }
 
-/// The values of one batch, and those that a program set for one record.
+/// The values of one batch (`base`), and the same values with the changes that a program made for one record (`current`).
 #[derive(Debug)]
 pub(crate) struct Metadata {
     base: Value,
@@ -69,11 +69,11 @@ pub(crate) struct Metadata {
     is_changed: bool,
 }
 
-/// The values that a program set.
+/// The values that a program has changed. `None` means unchanged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Changes<'a> {
     pub tag: Option<&'a str>,
-    /// `Some(None)`: the program removed it.
+    /// `Some(None)` means that the program removed the host.
     pub host: Option<Option<&'a str>>,
     pub time: Option<Time>,
 }
@@ -103,7 +103,7 @@ impl Metadata {
         self.is_changed = false;
     }
 
-    /// Forgets the values that the program set for the previous record. `time`: the event time, if the program reads it.
+    /// Discards the values that the program set for the previous record. `time` is the event time, if the program reads it.
     pub fn reset(&mut self, time: Option<Time>) {
         if self.is_changed {
             self.current = self.base.clone();
@@ -129,8 +129,8 @@ impl Metadata {
         &mut self.current
     }
 
-    /// The values that the program set. Fails if one has the wrong type. If the program removed the tag or the time, the record
-    /// keeps its own.
+    /// Returns the values that the program has changed. Fails if one has the wrong type. If the program removed the tag or the
+    /// time, the record keeps its original one.
     pub fn changes(&self) -> Result<Changes<'_>, String> {
         if !self.is_changed {
             return Ok(Changes::default());
@@ -176,7 +176,7 @@ impl Metadata {
     }
 }
 
-/// A time as a value.
+/// Converts a time to a value.
 pub(crate) fn timestamp(time: Time) -> Value {
     Value::Timestamp(DateTime::from_timestamp_nanos(time.0))
 }

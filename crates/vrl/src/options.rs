@@ -3,7 +3,7 @@
 /// How a program is compiled.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// The time zone of times without a zone, as in the tz database, such as `Europe/Berlin`.
+    /// The time zone of times without a zone: a name of the tz database, such as `Europe/Berlin`.
     pub timezone: String,
 }
 

@@ -3,9 +3,9 @@
 /// The result of a program for one record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The record stays as it was, and nothing was appended. [`Remap::moved`] returns its new tag or host, if it has one.
+    /// The record is unchanged, and nothing was appended. Its tag or host may still be new: see [`Remap::moved`].
     Unchanged,
-    /// This number of packed entries was appended, 0 for an empty array.
+    /// This number of packed entries was appended. It is 0 if the program assigned an empty array to the root.
     Written(u32),
     /// The program ended with `abort`, perhaps with a message; nothing was appended.
     Aborted(String),
@@ -18,6 +18,6 @@ pub enum Outcome {
 pub struct Moved {
     /// The new tag.
     pub tag: Option<String>,
-    /// The new host; `Some(None)`: no host.
+    /// The new host. `Some(None)` means that the program removed the host.
     pub host: Option<Option<String>>,
 }

@@ -1,4 +1,4 @@
-//! The top-level fields and the values of the batch that a program touches, derived from the paths that the compiler collects.
+//! The top-level fields and the values of the batch that a program uses, derived from the paths that the compiler collects.
 
 use vrl::{
     compiler::ProgramInfo,
@@ -6,7 +6,7 @@ use vrl::{
     value::KeyString,
 };
 
-/// The parts of a record that become values.
+/// The parts of a record and its batch that must be decoded to values.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Plan {
     /// The top-level fields that the program names, in the order of their first use.
@@ -22,7 +22,7 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    /// The plan of a compiled program. `unnests`: the program calls `unnest`, which reads the root without naming it.
+    /// Creates the plan of a compiled program. `unnests` is whether it calls `unnest`, which reads the root without naming it.
     pub fn new(info: &ProgramInfo, unnests: bool) -> Self {
         let mut plan = Self {
             is_whole: unnests,
@@ -63,7 +63,7 @@ impl Plan {
     }
 }
 
-/// The top-level name with which a path begins.
+/// Returns the top-level name with which a path begins, or `None` if it is the root or begins with an index.
 pub(crate) fn top(path: &OwnedTargetPath) -> Option<&KeyString> {
     match path.path.segments.first()? {
         OwnedSegment::Field(name) => Some(name),

@@ -12,7 +12,7 @@ use crate::{
     target::Record,
 };
 
-/// A running condition. Each task has one.
+/// A condition with the state for its evaluation. Each task has its own.
 #[derive(Debug)]
 pub struct Predicate {
     program: Compiled,
@@ -22,7 +22,7 @@ pub struct Predicate {
 }
 
 impl Predicate {
-    /// A condition at work.
+    /// Prepares a condition for evaluation.
     #[must_use]
     pub fn new(condition: &Condition) -> Self {
         Self {
@@ -43,7 +43,7 @@ impl Predicate {
         self.record.end();
     }
 
-    /// The offset of the next record of the batch, as [`Remap::next`](crate::Remap::next).
+    /// The offset of the next record of the batch. See [`Remap::next`](crate::Remap::next).
     #[must_use]
     pub fn next(&self) -> usize {
         self.record.layout.end()
@@ -52,7 +52,7 @@ impl Predicate {
     /// Whether the record at the offset `start` of the batch matches.
     ///
     /// # Errors
-    /// The condition failed on this record, which therefore does not match; the text says why.
+    /// If the condition fails on this record; the text is the reason. Such a record does not match.
     pub fn matches(&mut self, start: usize) -> Result<bool, String> {
         let result = self
             .record

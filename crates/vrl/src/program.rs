@@ -1,7 +1,7 @@
-//! Compiles programs and conditions, with the checks that the language leaves to its host.
+//! Compiles programs and conditions, with checks that the language leaves to the application.
 //!
-//! A program is compiled twice: as it is written, for errors and warnings; and with `null` appended, so that its last assignment
-//! does not copy a value as a result that no code uses.
+//! A program is compiled twice: once as it is written, for errors and warnings; and once with `null` appended, for execution.
+//! Without the `null`, its last assignment would copy the value as the result of the program, which no code uses.
 
 use std::{
     ops::Range,
@@ -25,9 +25,9 @@ use crate::{
     plan::{self, Plan},
 };
 
-/// The longest program in bytes.
+/// The maximum length of a program in bytes.
 const LENGTH_MAX: usize = 1 << 20;
-/// The deepest nesting of brackets and operators in a program. The compiler uses stack for each level.
+/// The deepest nesting of brackets in a program. The compiler needs stack space for each level.
 const NESTING_MAX: usize = 128;
 
 /// A program for `remap`, compiled and type-checked.
@@ -51,8 +51,8 @@ impl Program {
     /// Compiles a program. Also returns the warnings, in the order of the text.
     ///
     /// # Errors
-    /// All errors that the compiler found, in the order of the text, and the warnings about a program that compiles but
-    /// is refused.
+    /// All errors that the compiler found, in the order of the text. If a program compiles but is refused, its warnings are
+    /// included.
     pub fn compile(
         text: &str,
         options: &Options,
@@ -79,13 +79,14 @@ impl Program {
         (!self.plan.is_whole).then(fields)
     }
 
-    /// Whether it draws random values. They depend on the place of a record ([`crate::Remap::begin`]).
+    /// Whether the program draws random values. They depend on the index of a record, the argument `place` of
+    /// [`crate::Remap::begin`].
     #[must_use]
     pub fn draws(&self) -> bool {
         self.draws
     }
 
-    /// Whether it assigns the tag, so that records can leave with another one.
+    /// Whether the program assigns the tag, so that records can leave with another tag.
     #[must_use]
     pub fn sets_tag(&self) -> bool {
         self.plan.sets_tag
@@ -96,7 +97,7 @@ impl Condition {
     /// Compiles a condition. Also returns the warnings, in the order of the text.
     ///
     /// # Errors
-    /// As for [`Program::compile`]. Also assignments, and results that may not be a boolean.
+    /// As for [`Program::compile`]. Assignments are errors, too, and so is a result that may not be a boolean.
     pub fn compile(
         text: &str,
         options: &Options,
@@ -122,7 +123,7 @@ impl Condition {
 
 type Success = (CompilationResult, Arc<Calls>, TimeZone);
 
-/// Compiles `text`. Also returns the facts about its calls that its plan needs.
+/// Compiles `text`. Also returns the properties of its function calls, and the time zone.
 fn compile(text: &str, options: &Options, read_only: bool) -> Result<Success, Vec<Diagnostic>> {
     let timezone = match TimeZone::parse(&options.timezone) {
         Some(zone @ TimeZone::Named(_)) => zone,
@@ -158,7 +159,7 @@ fn compile(text: &str, options: &Options, read_only: bool) -> Result<Success, Ve
     Ok((result, calls, timezone))
 }
 
-/// The errors about values of the batch that no source sets.
+/// Returns the errors about values of the batch that no source sets.
 fn unknown_values(text: &str, program: &Compiled) -> Vec<Diagnostic> {
     let info = program.info();
     let mut paths: Vec<_> = info.target_queries.iter().collect();
@@ -190,7 +191,8 @@ fn unknown_values(text: &str, program: &Compiled) -> Vec<Diagnostic> {
         .collect()
 }
 
-/// The error about a text that is too long or nests too deep. It is checked first, because the compiler recurses.
+/// Returns the error about a text that is too long or nests too deep. This is checked before compiling, because the compiler
+/// recurses.
 fn too_large(text: &str) -> Option<Diagnostic> {
     if text.len() > LENGTH_MAX {
         return Some(Diagnostic::error(

@@ -1,7 +1,7 @@
 //! Runs a program on one record after the other.
 //!
-//! Each record is an event of the language. If a program changes nothing, the record's bytes stay. If it assigns an array to the
-//! root, each element becomes a record. If it aborts, there is no record.
+//! Each record is an event of VRL. If a program changes nothing, the record keeps its bytes. If it assigns an array to the root,
+//! each element becomes a record. If it aborts, the record is dropped.
 
 use millstream_record::{Batch, Time};
 use vrl::{
@@ -14,7 +14,7 @@ use crate::{
     target::Record,
 };
 
-/// A running program. Each task has one, because compiled regexes are fastest when threads do not share them.
+/// A program with the state to run it. Each task has its own, because compiled regexes are fastest when threads do not share them.
 #[derive(Debug)]
 pub struct Remap {
     program: Compiled,
@@ -25,7 +25,7 @@ pub struct Remap {
 }
 
 impl Remap {
-    /// A program at work.
+    /// Prepares a program to run.
     #[must_use]
     pub fn new(program: &Program) -> Self {
         Self {
@@ -38,8 +38,8 @@ impl Remap {
     }
 
     /// Takes the next batch: its body, its values, and its receive time, which `now()` returns. Random values also depend on
-    /// `place`. A program that draws some ([`Program::draws`]) must get each record alone, with the record's number among those
-    /// that were received together.
+    /// `place`. A program that draws random values ([`Program::draws`]) must get each record in a batch of one, with `place` as the
+    /// index of the record among those that were received together.
     pub fn begin(&mut self, batch: &Batch, place: u32) {
         self.record.begin(batch, place);
     }
@@ -55,14 +55,14 @@ impl Remap {
         self.moved.as_ref()
     }
 
-    /// The offset of the record behind the one on which the program ran last. After invalid bytes it is the end of the batch.
+    /// The offset of the record after the one on which the program ran last. After an invalid record, it is the end of the batch.
     #[must_use]
     pub fn next(&self) -> usize {
         self.record.layout.end()
     }
 
-    /// Runs the program on the record at the offset `start` of the batch and appends the resulting records to `out` as packed
-    /// entries. [`Remap::next`] is then the offset of the next one, so that a batch is walked only once.
+    /// Runs the program on the record at the offset `start` of the batch, and appends the resulting records to `out` as packed
+    /// entries. After that, [`Remap::next`] returns the offset of the next record, so that a batch is walked only once.
     pub fn run(&mut self, start: usize, out: &mut Vec<u8>) -> Outcome {
         self.moved = None;
         let before = out.len();
@@ -80,7 +80,7 @@ impl Remap {
         outcome
     }
 
-    /// Runs the program; returns an outcome if it ended early.
+    /// Runs the program. Returns an outcome only if the program aborted or failed.
     fn resolve(&mut self) -> Option<Outcome> {
         let ended = resolve(
             &self.program,
@@ -136,13 +136,13 @@ fn write(record: &Record, time: Option<Time>, out: &mut Vec<u8>) -> Result<Outco
     }
 }
 
-/// How a program ended early.
+/// Why a program ended early.
 pub(crate) enum Ended {
     Abort(String),
     Error(String),
 }
 
-/// Runs a program to its end.
+/// Runs a program to its end, and returns its result.
 pub(crate) fn resolve(
     program: &Compiled,
     record: &mut Record,

@@ -1,4 +1,5 @@
-//! Shared by the tests of this crate: batches, programs that run on them, the same programs on the full tree, and random numbers.
+//! Helpers for the tests of this crate: batches, programs that run on them, the same programs on a tree of all fields, and random
+//! numbers.
 
 use std::sync::Arc;
 
@@ -37,7 +38,7 @@ pub(crate) fn batch(encoding: Encoding, body: Vec<u8>, count: u32) -> Batch {
     }
 }
 
-/// An entry with this record, a MessagePack map.
+/// Returns an entry with this record, which is a MessagePack map.
 pub(crate) fn entry(record: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     write_array_len(&mut out, 2);
@@ -46,14 +47,14 @@ pub(crate) fn entry(record: &[u8]) -> Vec<u8> {
     out
 }
 
-/// The MessagePack of a JSON text.
+/// Converts a JSON text to MessagePack.
 pub(crate) fn packed(json: &str) -> Vec<u8> {
     let mut out = Vec::new();
     json::to_msgpack(json.as_bytes(), &mut out).unwrap();
     out
 }
 
-/// A batch of one entry with the record of a JSON text.
+/// Returns a batch of one entry, whose record is given as JSON.
 pub(crate) fn one(json: &str) -> Batch {
     batch(Encoding::Packed, entry(&packed(json)), 1)
 }
@@ -88,7 +89,7 @@ pub(crate) fn records(packed: &[u8]) -> Vec<String> {
     all
 }
 
-/// The record that a program makes of a JSON record, as JSON; `None` if it changes nothing.
+/// Runs a program on a record, both as JSON. Returns `None` if the program changes nothing.
 pub(crate) fn changed(text: &str, json: &str) -> Option<String> {
     let (outcome, out, _) = run(text, &one(json));
     match outcome {
@@ -113,7 +114,7 @@ pub(crate) fn values(packed: &[u8]) -> Vec<Value> {
     all
 }
 
-/// Runs a program on a tree of all fields, as the bare crate does. Returns the records, or the error.
+/// Runs a program on a tree of all fields, as the plain crate `vrl` does. Returns the records, or the error.
 pub(crate) fn full(program: &Program, batch: &Batch) -> Result<Vec<Value>, String> {
     let head = entry_head(&batch.body, 0).unwrap();
     let record = decode::record(&batch.body, head.record).unwrap();
@@ -153,7 +154,7 @@ pub(crate) fn full(program: &Program, batch: &Batch) -> Result<Vec<Value>, Strin
     packed.collect()
 }
 
-/// The bytes of a field of the record of the first entry.
+/// Returns the bytes of a field in the record of the first entry.
 pub(crate) fn field<'a>(entry: &'a [u8], name: &str) -> Option<&'a [u8]> {
     let mut reader = Reader::at(entry, entry_head(entry, 0).unwrap().record);
     for _ in 0..reader.map_len().unwrap() {
@@ -166,7 +167,7 @@ pub(crate) fn field<'a>(entry: &'a [u8], name: &str) -> Option<&'a [u8]> {
     None
 }
 
-/// A small generator of numbers that are the same in every run.
+/// A small generator of pseudo-random numbers. The same seed always gives the same numbers.
 pub(crate) struct Chance(pub u64);
 
 impl Chance {

@@ -1,7 +1,7 @@
-//! The record as the language sees it: a field becomes a value only when a program asks for it.
+//! The record as VRL sees it: a field is decoded to a value only when the program accesses it.
 //!
-//! The compiler has named every top-level field that a program can reach, so each has a slot. A program that reads the record as a
-//! whole has a root instead. An assignment to the root replaces the record in any program.
+//! The compiler reports every top-level field that a program can access, and each of these fields has a slot. A program that reads
+//! the record as a whole uses `root` instead of slots. So does any program after it has assigned a value to the root.
 
 use std::{
     cell::{Cell, OnceCell},
@@ -24,9 +24,9 @@ use crate::{
     plan::Plan,
 };
 
-/// The path under which functions find the receive time of the batch: a name that no source sets.
+/// The path at which functions read the receive time of the batch. No source sets a value of this name.
 pub(crate) static NOW: LazyLock<OwnedTargetPath> = LazyLock::new(|| hidden("\0now"));
-/// The path under which functions draw 32 random bytes. Each time it is borrowed, there are new ones.
+/// The path at which functions draw 32 random bytes. Each mutable access returns new ones.
 pub(crate) static RANDOM: LazyLock<OwnedTargetPath> = LazyLock::new(|| hidden("\0random"));
 
 fn hidden(name: &str) -> OwnedTargetPath {
@@ -36,7 +36,7 @@ fn hidden(name: &str) -> OwnedTargetPath {
 /// A top-level field that the program names.
 #[derive(Debug, Default)]
 struct Slot {
-    /// Decoded when the program first asks for it. `Some(None)`: the record has no such field, or the program removed it.
+    /// Decoded at the first access. `Some(None)` means that the record has no such field, or that the program removed it.
     value: OnceCell<Option<Value>>,
     is_changed: bool,
 }
@@ -52,13 +52,13 @@ pub(crate) struct Record {
     place: u32,
     pub layout: Layout,
     slots: Vec<Slot>,
-    /// The record as a whole: if the plan needs all of it, or after an assignment to the root.
+    /// The record as a whole. It is used if the plan needs all of the record, or after an assignment to the root.
     root: OnceCell<Value>,
     is_replaced: bool,
     pub metadata: Metadata,
     now: Value,
     random: Random,
-    /// A query cannot fail in the language, so the first failure is kept until the program ends.
+    /// The last error of decoding. A read access cannot fail in VRL, so the error is stored until the program ends.
     fault: Cell<Option<Undecodable>>,
 }
 
@@ -84,7 +84,7 @@ impl Record {
         }
     }
 
-    /// Takes the next batch. `place` becomes a part of the random values of its records.
+    /// Takes the next batch. The random values of its records depend on `place`.
     pub fn begin(&mut self, batch: &Batch, place: u32) {
         self.place = place;
         self.body = batch.body.clone();
@@ -97,7 +97,7 @@ impl Record {
         }
     }
 
-    /// Releases the batch, so that its memory can be used again.
+    /// Releases the batch, so that its memory can be reused.
     pub fn end(&mut self) {
         self.close();
         self.body = Bytes::new();
@@ -147,7 +147,7 @@ impl Record {
         &self.plan.fields
     }
 
-    /// The value that the program assigned to the root, if it did.
+    /// The value that the program assigned to the root, or `None` if it did not.
     pub fn replaced(&self) -> Option<&Value> {
         self.root.get().filter(|_| self.is_replaced)
     }
@@ -196,7 +196,7 @@ impl Record {
         self.root.get_mut().expect("it was just set")
     }
 
-    /// The index of the slot of a name.
+    /// Returns the index of the slot of a name, or `None` if the plan does not have the name.
     fn slot(&self, name: &KeyString) -> Option<usize> {
         self.plan.fields.iter().position(|field| field == name)
     }
@@ -220,7 +220,8 @@ impl Record {
         self.slots.get_mut(slot)?.value.get_mut()
     }
 
-    /// Marks the first field of a path as changed. An index of the root, or a name without a slot, changes the whole record.
+    /// Marks the top-level field of a path as changed. A path that begins with an index, or with a name without a slot, changes the
+    /// whole record.
     fn mark(&mut self, path: &OwnedTargetPath) {
         let slot = crate::plan::top(path).and_then(|name| self.slot(name));
         match slot.and_then(|slot| self.slots.get_mut(slot)) {
@@ -359,7 +360,7 @@ fn is_empty(value: &Value) -> bool {
     }
 }
 
-/// Vector's secrets do not exist here, and functions that use them are refused.
+/// There are no secrets as in Vector. Functions that use them are refused.
 impl SecretTarget for Record {
     fn get_secret(&self, _key: &str) -> Option<&str> {
         None
@@ -370,10 +371,10 @@ impl SecretTarget for Record {
     fn remove_secret(&mut self, _key: &str) {}
 }
 
-/// Random bytes that are the same in every run: SHA-256 over the identity of the record and a counter.
+/// Pseudo-random bytes that a replay reproduces: SHA-256 over the identity of the record and a counter.
 #[derive(Debug, Default)]
 struct Random {
-    /// The hash of the record's identity, once it is needed.
+    /// The hash of the record's identity. It is computed when the first value is drawn.
     key: Option<[u8; 32]>,
     drawn: u64,
     value: Option<Value>,

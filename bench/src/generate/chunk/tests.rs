@@ -1,4 +1,4 @@
-//! Chunks against the layout, and patched ones against fresh ones.
+//! Compares chunks with the documented layout, and patched chunks with newly built ones.
 
 use super::*;
 
@@ -34,7 +34,7 @@ fn a_patched_chunk_equals_one_built_from_scratch() {
     for mode in modes {
         for acks in [false, true] {
             let mut reused = Chunk::new(shape(mode, acks), FLOW);
-            // the same phase, another phase, a shorter one, over a second's end, an end record
+            // The first span, the same padding, other padding, a shorter span that crosses a second, an end record, data again.
             for span in [
                 span(0, 128),
                 span(128, 128),

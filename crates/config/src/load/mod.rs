@@ -1,8 +1,8 @@
 //! Reads files and directories into one tree.
 //!
-//! The tree has all substitutions made. Problems are collected, not returned at the first one. A directory stands for its `*.yaml`
-//! files in alphabetical order. Several files are merged map by map. A node or a setting that occurs in two files is an error that
-//! shows both places. Top-level names that begin with `x-` can hold anchors, and are removed.
+//! All substitutions are made in the tree. Reading continues after a problem, and all problems are returned together. A directory
+//! stands for its `*.yaml` files in alphabetical order. Several files are merged map by map. A node or a setting that occurs in two
+//! files is an error that shows both places. Top-level names that begin with `x-` can hold anchors, and are removed.
 
 use std::collections::HashSet;
 use std::fs::{self, File};
@@ -18,7 +18,7 @@ use crate::problem::{Problem, Problems};
 use crate::sections::{Section, Tree, twice};
 use crate::substitute::substitute;
 
-/// The most bytes of one configuration file.
+/// The maximum size of a configuration file in bytes.
 const FILE_MAX: u64 = 4 << 20;
 
 /// The tree of all files that could be parsed, and the problems so far.
@@ -154,7 +154,7 @@ fn read(path: &Path, order: usize) -> Result<Arc<Source>, Box<Problem>> {
     }
 }
 
-/// Parses one file as a map and substitutes its variables; `None` if it is not a map.
+/// Parses one file as a map and substitutes its variables. `None` if it could not be parsed or is not a map.
 fn part_of(
     source: &Arc<Source>,
     environment: &Environment,
@@ -187,7 +187,7 @@ fn merge_top(mut all: Node, part: Node, problems: &mut Vec<Problem>) -> Node {
         return all;
     };
     for (key, node) in from.entries {
-        // A node comes from a single file, settings are merged one by one.
+        // Each node must be in a single file; settings are merged one by one.
         let noun = match key.text == "tls" || Section::of(&key.text).is_some() {
             true => Some("node"),
             false => None,
@@ -197,8 +197,8 @@ fn merge_top(mut all: Node, part: Node, problems: &mut Vec<Problem>) -> Node {
     all
 }
 
-/// How the entries of a map are merged. `Some`: they are nodes, which are not merged, with the noun for one. `None`: they are
-/// settings, which are.
+/// How the entries of a map are merged. `Some`: the entries are nodes, which are not merged; the text is the noun for one of them in
+/// messages. `None`: the entries are settings, which are merged.
 struct Nested(Option<&'static str>);
 
 fn add(into: &mut Map, key: Key, node: Node, nested: &Nested, problems: &mut Vec<Problem>) {

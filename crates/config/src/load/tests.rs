@@ -1,4 +1,4 @@
-//! Files and directories on disk: which are read, in which order, and what is reported about the others.
+//! Tests with files and directories on disk: which files are read, in which order, and which problems are reported.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -61,7 +61,7 @@ fn a_file_named_twice_is_read_once() {
 }
 
 #[test]
-fn all_unreadable_paths_are_reported_at_once() {
+fn all_unreadable_paths_are_reported_together() {
     let dir = tempfile::tempdir().unwrap();
     let text = failed(&[PathBuf::from("/none/a.yaml"), dir.path().to_owned()]);
     assert!(

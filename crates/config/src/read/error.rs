@@ -1,4 +1,4 @@
-//! Errors while an option is read. serde passes them from the inside out, and each level adds its step to the path.
+//! Errors while an option is read. serde returns them from the innermost value outwards, and each level adds its step to the path.
 //!
 //! serde's own messages are for programmers; this module translates them into the terms of the configuration.
 
@@ -22,7 +22,7 @@ pub(crate) enum Step {
 /// The kind of an error.
 #[derive(Debug)]
 pub(crate) enum Kind {
-    /// A value of another type, or out of range. The text is serde's description of the type.
+    /// The value has another type than the option, or is out of range. The text is serde's description of the option's type.
     Wanted(String),
     /// The message of a type's own check.
     Custom(String),
@@ -38,7 +38,8 @@ pub(crate) enum Kind {
     },
     /// A required option is missing.
     Missing(&'static str),
-    /// The value was reported before. Holds a stand-in of the right type, with which the read can continue, if there is one.
+    /// The value is invalid, and its problem was reported before. Holds a stand-in with which the next read can continue: a value of
+    /// the right type; `None` if the type has none.
     Invalid(Option<Value>),
 }
 
@@ -61,13 +62,13 @@ impl ReadError {
         }
     }
 
-    /// Sets the node, unless a deeper one is set.
+    /// Sets the node with the error, unless a deeper node is set already.
     pub(crate) fn at(mut self, node: &Node) -> Self {
         self.at.get_or_insert_with(|| Box::new(stem(node)));
         self
     }
 
-    /// As [`ReadError::at`], for a place without a node, such as a name.
+    /// Like [`ReadError::at`], for a place without a node, such as a name.
     pub(crate) fn at_place(mut self, place: &Place, text: &str) -> Self {
         let value = Value::Text(Text::new(text));
         let place = place.clone();
@@ -82,7 +83,7 @@ impl ReadError {
         self
     }
 
-    /// The problem for the user; `None` if it was reported before. `names` is the kind of names in the root's map.
+    /// Returns the problem for the user; `None` if it was reported before. `names` is the kind of the names in the root's map.
     pub(crate) fn problem(&self, root: &Node, names: Word) -> Option<Problem> {
         let at = self.at.as_deref().unwrap_or(root);
         let name = self.name();
@@ -136,7 +137,7 @@ impl ReadError {
     }
 }
 
-/// The message of a type's own check. It may repeat the value, so a secret value gets `instead`.
+/// Returns the message of a type's own check, or `instead` if the value is secret, because the message may repeat the value.
 fn hide<'a>(message: &'a str, at: &Node, instead: &'a str) -> &'a str {
     match &at.value {
         Value::Text(text) if text.secret => instead,

@@ -8,7 +8,7 @@ use serde::forward_to_deserialize_any;
 
 use super::error::{Kind, ReadError};
 
-/// The names of the options of a struct that derives `Deserialize`; none for another type.
+/// Returns the names of the options of a struct that derives `Deserialize`; empty for any other type.
 #[must_use]
 pub fn fields<T: DeserializeOwned>() -> &'static [&'static str] {
     let names = Cell::new([].as_slice());

@@ -1,4 +1,4 @@
-//! Reads a text as a node, and a node as a Rust type, and reports all problems at once.
+//! Reads a text as a node, and a node as a Rust type, and reports all problems together.
 //!
 //! serde stops at the first error. So the error is recorded, the option that caused it is marked invalid in a copy of the tree, and
 //! the copy is read again, until no new error turns up. When a read reaches an invalid option, it gets a stand-in of the type that
@@ -23,7 +23,7 @@ use node::NodeReader;
 
 pub use fields::fields;
 
-/// The most reads of one node. Each of them finds a problem, adds a stand-in or removes an option.
+/// The maximum number of reads of one node. Each read finds a problem, adds a stand-in or removes an option.
 const READS_MAX: usize = 1000;
 
 impl Node {
@@ -36,14 +36,14 @@ impl Node {
         }
     }
 
-    /// Reads the node as a `T`, or reports everything that is wrong with it.
+    /// Reads the node as a `T`, or returns all its problems.
     ///
     /// The list of problems is empty if all of them were reported before (an unset variable, a broken alias).
     pub fn read<T: DeserializeOwned>(&self) -> Result<T, Vec<Problem>> {
         self.read_as(Word::Option)
     }
 
-    /// As [`Node::read`], for a map whose names are not options.
+    /// Like [`Node::read`], for a map whose names are not options.
     pub(crate) fn read_as<T: DeserializeOwned>(&self, names: Word) -> Result<T, Vec<Problem>> {
         let mut reading = Reading {
             tree: self.clone(),
@@ -69,7 +69,7 @@ impl Node {
         Err(reading.problems)
     }
 
-    /// Removes the options that `T` knows from this map and reads them. It is for options that many nodes share.
+    /// Removes the options that `T` knows from this map and reads them. For options that many nodes share.
     ///
     /// `T` must be a struct that derives `Deserialize`, without `flatten`.
     pub fn take_part<T: DeserializeOwned>(&mut self) -> Result<T, Vec<Problem>> {
@@ -97,7 +97,7 @@ struct Reading {
     stand_in: Option<Place>,
     /// Options that were removed because they accept no stand-in.
     removed: HashSet<Vec<Step>>,
-    /// Options that a problem has suggested for a misspelt one.
+    /// Options that a problem has suggested for misspelt names. They are not reported as missing.
     meant: HashSet<Vec<Step>>,
 }
 

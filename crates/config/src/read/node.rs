@@ -52,7 +52,7 @@ impl<'a> NodeReader<'a> {
         }
     }
 
-    /// A word, or a map with the word as its only name.
+    /// Reads a choice: a word, or a map with the word as its only name.
     fn choice<'de, V: Visitor<'de>>(
         self,
         known: &'static [&'static str],
@@ -225,7 +225,7 @@ impl<'de> Deserializer<'de> for NodeReader<'_> {
     }
 }
 
-/// A map with the first of several choices. Its value is used only by a choice that takes one.
+/// Returns a map with the first of several choices as its name. The value in the map is read only if this choice takes a value.
 fn first_choice(variants: &[&str], place: &Place) -> Option<Value> {
     let key = Key {
         text: (*variants.first()?).to_owned(),

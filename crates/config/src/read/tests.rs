@@ -1,4 +1,4 @@
-//! Reading nodes: values, and all problems at once.
+//! Tests of reading nodes: the values, and the problems, which are reported together.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU16;
@@ -104,7 +104,7 @@ fn one_value_or_a_list_both_read_as_a_list() {
 }
 
 #[test]
-fn all_problems_of_a_node_are_reported_at_once() {
+fn all_problems_of_a_node_are_reported_together() {
     let text = "port: 99999\nlistn: x\nsize: 10\nidle: soon\nflag: yes\nframing: line\nnested:\n  keys: 1\n  workers: 0\nlabels: { a: 1, b: 2 }\n";
     assert_eq!(
         errors::<Config>(text),

@@ -1,6 +1,6 @@
-//! Guesses the address that was meant, for the error about an invalid one.
+//! Guesses the address that the user meant, for the error about an invalid address.
 //!
-//! Users write the forms of other programs: a port, `ADDRESS:PORT`, `:PORT`, `*:PORT`, a path, another scheme.
+//! Users write addresses as other programs expect them: a port, `ADDRESS:PORT`, `:PORT`, `*:PORT`, a path, another scheme.
 
 use std::net::Ipv6Addr;
 
@@ -20,7 +20,7 @@ pub(super) fn no_address(text: &str) -> String {
     message
 }
 
-/// The address that was meant.
+/// The address that the user probably meant.
 fn right_form(text: &str) -> String {
     let (scheme, rest) = scheme_of(text);
     let name = scheme.name();

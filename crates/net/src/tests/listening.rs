@@ -1,4 +1,4 @@
-//! Addresses, connection limits, the drain.
+//! Tests of addresses, limits and the drain.
 
 use super::*;
 
@@ -36,7 +36,7 @@ fn a_drain_refuses_new_connections_and_finishes_open_ones() {
 }
 
 #[test]
-fn an_address_in_use_fails_with_its_name_and_what_to_do() {
+fn a_failed_bind_names_the_address_and_suggests_a_remedy() {
     let directory = tempfile::tempdir().unwrap();
     let threads = Threads::start(1).unwrap();
     let (context, _stopper) = context(&threads);
@@ -49,7 +49,7 @@ fn an_address_in_use_fails_with_its_name_and_what_to_do() {
     let address = format!("tcp://{}", taken.local_addr().unwrap());
     let message = bind(&address).unwrap_err();
     let wanted = format!(
-        "cannot listen at {address}: Address already in use (os error 98); another source or process"
+        "cannot listen on {address}: Address already in use (os error 98); another source or process"
     );
     assert!(message.starts_with(&wanted), "{message}");
     let path = directory.path().join("s");
@@ -102,7 +102,7 @@ fn datagram_sockets_are_bound_and_given_to_the_source() {
 }
 
 #[test]
-fn all_invalid_limits_are_reported_at_once() {
+fn all_invalid_limits_are_reported_together() {
     let directory = tempfile::tempdir().unwrap();
     let text = "{ listen: 'http://a', limits: { frame: 2GiB } }";
     assert_eq!(check(directory.path(), text).unwrap_err().len(), 1);

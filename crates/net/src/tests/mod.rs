@@ -77,7 +77,7 @@ fn context(threads: &Threads) -> (SourceContext, Stopper) {
     (context, stopper)
 }
 
-/// A server that echoes what it reads until its peer ends.
+/// A server that echoes what it reads until its peer closes the connection.
 struct Echo {
     address: SocketAddr,
     meters: NodeMeters,
@@ -147,7 +147,7 @@ impl Echo {
     }
 }
 
-/// Waits until something holds.
+/// Waits until `holds` returns true.
 fn until(what: &str, holds: impl Fn() -> bool) {
     let since = Instant::now();
     while !holds() {

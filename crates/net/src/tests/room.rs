@@ -1,4 +1,4 @@
-//! Which connection is evicted when all places are taken.
+//! Tests of the eviction: which connection is closed when no permit is left.
 
 use std::{io::ErrorKind, os::unix::net::UnixStream as StdUnixStream, sync::Arc};
 
@@ -11,7 +11,7 @@ fn closed(server: &Echo) -> u64 {
     server.meters.counter("silent_connections_closed").get()
 }
 
-/// Whether it is still open; it must have nothing to read.
+/// Whether the connection is still open. It must have no unread bytes.
 fn is_open(stream: &TcpStream) -> bool {
     stream.set_nonblocking(true).unwrap();
     let read = (&*stream).read(&mut [0]);
@@ -58,7 +58,7 @@ fn a_peer_that_does_not_begin_with_tls_is_evicted() {
     let mut silent = server.connect();
     until("it is accepted", || server.open() == 1);
     let mut next = server.connect();
-    // Not a handshake, but it is answered with an alert.
+    // Not a handshake; the server answers with a TLS alert.
     next.write_all(b"nonsense").unwrap();
     let mut answer = Vec::new();
     let _ = next.read_to_end(&mut answer);
@@ -90,7 +90,7 @@ fn a_connection_that_sent_its_first_byte_is_not_evicted() {
     assert_eq!(closed(&server), 0);
 }
 
-/// A read of one byte, once.
+/// Polls one read of one byte. Returns the number of bytes (0: the end), or `None` if the read is pending.
 async fn read_now(silence: &mut Option<Silence>, socket: &mut UnixStream) -> Option<usize> {
     let mut byte = [0];
     let mut buffer = tokio::io::ReadBuf::new(&mut byte);
@@ -102,8 +102,8 @@ async fn read_now(silence: &mut Option<Silence>, socket: &mut UnixStream) -> Opt
     .then(|| buffer.filled().len())
 }
 
-/// Two peers are silent when a third one arrives. The one that has been silent longest is asked to close, but a byte of it has
-/// already arrived. `seen`: the runtime knows of this byte.
+/// Two peers are silent when a third one arrives. The first one is asked to close, but its first byte has already arrived, so the
+/// second one is evicted instead. `seen`: the runtime has noticed this byte.
 async fn meet(seen: bool) {
     let threads = Threads::start(1).unwrap();
     let (context, _stopper) = context(&threads);

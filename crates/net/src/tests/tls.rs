@@ -66,7 +66,7 @@ fn both_tls_versions_transfer_all_bytes() {
     assert_eq!(server.failed(), 0);
 }
 
-/// In pieces, because the server echoes each read at once.
+/// Exchanges `length` bytes in pieces: the server echoes each read immediately, so a larger write could block both ends.
 fn exchange_slowly(client: &mut Client, length: usize) {
     let bytes: Vec<u8> = (0..length).map(|n| (n * 7 % 251) as u8).collect();
     for piece in bytes.chunks(40_000) {
@@ -138,7 +138,7 @@ fn changed_certificates_are_reloaded_and_broken_ones_are_reported_while_the_old_
     };
     let first = shown();
     assert_eq!(shown(), first);
-    // A certificate without its key, as between two copies.
+    // The certificate is new and the key is old, as between the two copies of an update.
     let key = fs::read(directory.path().join("server.key")).unwrap();
     authority.issue(directory.path(), "server", &["localhost"]);
     let new_key = fs::read(directory.path().join("server.key")).unwrap();
@@ -152,7 +152,7 @@ fn changed_certificates_are_reloaded_and_broken_ones_are_reported_while_the_old_
     fs::write(directory.path().join("server.key"), &new_key).unwrap();
     let second = shown();
     assert_ne!(second, first);
-    // An empty file, by a rename as certificate managers do it.
+    // An empty file replaces the certificate by a rename, as certificate managers do it.
     fs::write(directory.path().join("new"), "").unwrap();
     fs::rename(
         directory.path().join("new"),
@@ -221,7 +221,7 @@ fn wrong(directory: &Path, tls: &str) -> Vec<String> {
 }
 
 #[test]
-fn unusable_files_are_reported_at_their_place() {
+fn unusable_files_are_reported_at_the_options_that_name_them() {
     let (directory, _) = certificates();
     fs::write(directory.path().join("empty"), "").unwrap();
     let encrypted =
@@ -329,7 +329,7 @@ fn a_client_trusts_only_the_configured_roots() {
 }
 
 #[test]
-fn an_end_without_a_tls_close_is_an_error_after_the_bytes_before_it() {
+fn a_tcp_close_without_a_tls_close_fails_only_after_all_bytes_are_read() {
     let (directory, _) = certificates();
     let read = |name: &str| fs::read(directory.path().join(name)).unwrap();
     let certificate = CertificateDer::from_pem_slice(&read("server.pem")).unwrap();

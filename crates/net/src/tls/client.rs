@@ -1,4 +1,4 @@
-//! The client's end.
+//! The client's side of TLS.
 
 use std::{io, path::PathBuf, sync::Arc};
 
@@ -25,7 +25,7 @@ use super::{
 };
 use crate::stream::{Secure, Socket, Stream};
 
-/// TLS towards a server: trusted roots and the own certificate.
+/// TLS to a server: the trusted roots, and the client's certificate if it has one.
 #[derive(Debug)]
 pub struct ClientTls {
     made: Reloading<Maker>,
@@ -44,7 +44,7 @@ struct Maker {
 }
 
 impl ClientTls {
-    /// Checks the option of a connecting node and reads its files; `None` if TLS is off.
+    /// Checks the option `tls` of a node that connects, and reads its files; `None` if TLS is off.
     pub fn check(tls: &Tls, options: &Node) -> Checked<Option<Self>> {
         let block = match tls {
             Tls::Off => return Ok(None),
@@ -96,7 +96,7 @@ impl ClientTls {
         })
     }
 
-    /// The current rustls configuration, for a client library that makes its own connections. It does not hold
+    /// The current rustls configuration, for a client library that makes its own connections. It does not contain
     /// `server_name`.
     pub fn settings(&self, reporter: &Reporter) -> Arc<ClientConfig> {
         self.made.get(reporter)
@@ -123,12 +123,12 @@ impl ClientTls {
     }
 }
 
-/// A rustls configuration for a client library that makes its own connections, from files: `ca` (`None`: the system's
-/// roots), certificate and key.
+/// Makes a rustls configuration from files, for a client library that makes its own connections. `ca`: the roots (`None`: those
+/// of the system). `own`: the client's certificate and key.
 ///
 /// # Errors
 ///
-/// The file, and what is wrong with it.
+/// The text names the file and the problem.
 pub fn client_config(
     ca: Option<PathBuf>,
     own: Option<(PathBuf, PathBuf)>,

@@ -1,7 +1,8 @@
 //! TLS: the option `tls`, certificates from files that may change, and both ends of a handshake.
 //!
-//! TLS 1.2 and 1.3 by rustls with ring. The configuration loader has replaced the name of a `tls` block by the block, so a [`Tls`]
-//! never holds a name. Checking includes reading the files: a missing or invalid one is reported at its place.
+//! rustls with ring implements TLS 1.2 and 1.3. The configuration loader replaces the name of a `tls` block with the block, so a
+//! [`Tls`] never contains a name. The check of the options also reads the files, and reports a missing or invalid file at the
+//! option that names it.
 
 mod client;
 mod files;
@@ -40,7 +41,7 @@ impl Fault {
     }
 }
 
-/// The path of an option; a relative one is relative to its configuration file.
+/// Resolves the path in an option; a relative path is relative to the configuration file that contains it.
 fn resolve(options: &Node, option: &str, path: &PathBuf) -> PathBuf {
     let node = options.find(option).unwrap_or(options);
     node.place.resolve(path)

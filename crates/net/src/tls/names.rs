@@ -3,8 +3,8 @@
 use rustls::pki_types::CertificateDer;
 use x509_parser::{certificate::X509Certificate, extensions::GeneralName, prelude::FromDer};
 
-/// The common name and the alternative names (DNS, mail, URI) of a certificate; none if it cannot be read. The caller has verified its
-/// chain.
+/// The common name and the alternative names (DNS, mail, URI) of a certificate; empty if it cannot be parsed. The caller has
+/// verified the certificate's chain.
 pub(crate) fn names(certificate: &CertificateDer<'_>) -> Vec<String> {
     let Ok((_, certificate)) = X509Certificate::from_der(certificate) else {
         return Vec::new();

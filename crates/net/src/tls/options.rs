@@ -21,23 +21,24 @@ pub enum Tls {
     Block(Box<Block>),
 }
 
-/// Certificates and their use. A block may serve both listeners and clients; each uses its part.
+/// Certificates and their use. A block may serve both listeners and clients; each uses the options that concern it.
 #[derive(Clone, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 #[schemars(rename = "TlsBlock")]
 pub struct Block {
-    /// PEM file with the own certificate and its intermediates. Required for listeners.
+    /// PEM file with the certificate of this listener or client, and its intermediates. Required for listeners.
     pub cert: Option<PathBuf>,
-    /// PEM file with the private key, not encrypted.
+    /// PEM file with the unencrypted private key.
     pub key: Option<PathBuf>,
     /// PEM file with the roots that the peer's certificate is verified against. Default for clients: the system's
     /// roots.
     pub ca: Option<PathBuf>,
-    /// Listeners: client certificates, `none`, `optional` or `required`. Default: `required` if `ca` is set.
+    /// Listeners: whether clients must present a certificate: `none`, `optional` or `required`. Default: `required` if `ca`
+    /// is set, otherwise `none`.
     pub client_auth: Option<ClientAuth>,
     /// Clients: name in the server's certificate, if it differs from the address.
     pub server_name: Option<String>,
-    /// Clients: verification of the server's certificate.
+    /// Clients: whether the server's certificate is verified.
     pub verify: bool,
     /// Minimum TLS version, `"1.2"` or `"1.3"`.
     pub min_version: MinVersion,
@@ -61,7 +62,7 @@ impl Default for Block {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum ClientAuth {
-    /// Clients are not asked for one.
+    /// Clients are not asked for a certificate.
     None,
     /// Clients are asked; a certificate that they present must be valid.
     Optional,
@@ -72,7 +73,7 @@ pub enum ClientAuth {
 /// Minimum TLS version.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub enum MinVersion {
-    /// TLS 1.2: fluentd offers only this by default.
+    /// TLS 1.2, the default, because fluentd offers no newer version by default.
     #[default]
     #[serde(rename = "1.2")]
     Tls12,
@@ -93,7 +94,7 @@ impl<'de> Deserialize<'de> for MinVersion {
                 match text {
                     "1.2" => Ok(MinVersion::Tls12),
                     "1.3" => Ok(MinVersion::Tls13),
-                    _ => Err(E::custom("possible are \"1.2\" and \"1.3\"")),
+                    _ => Err(E::custom("must be \"1.2\" or \"1.3\"")),
                 }
             }
             // Without quotes it is a number in YAML.

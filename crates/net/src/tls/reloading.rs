@@ -1,4 +1,4 @@
-//! A value made from files, which is made again when they change.
+//! A value that is made from files, and made again when the files change.
 //!
 //! The files are checked when the value is requested, at most every [`LOOK`]. Unusable files raise a condition of the
 //! node until they are fixed; the previous value stays in use.
@@ -31,7 +31,7 @@ pub(super) trait Make {
     fn make(&self) -> Result<Self::Made, Vec<Fault>>;
 }
 
-/// Distinguishes a file from its predecessor: device, inode, size, change time. `None` if there is no file.
+/// Identifies a version of a file: device, inode, size, change time. `None` if there is no file.
 type Stamp = Option<(u64, u64, u64, (i64, i64))>;
 
 /// A value made from files.
@@ -44,7 +44,7 @@ pub(super) struct Reloading<M: Make> {
 #[derive(Debug)]
 struct Loaded<T> {
     made: Arc<T>,
-    /// The files when they were last read, successfully or not.
+    /// The stamps of the files when they were last read, successfully or not.
     stamps: Vec<Stamp>,
     looked: Instant,
     /// Raised while the files are unusable.
@@ -76,7 +76,7 @@ impl<M: Make> Reloading<M> {
     }
 
     fn look(&self, state: &mut Loaded<M::Made>, reporter: &Reporter) {
-        // Taken before the files are read, so that a change during the read is noticed the next time.
+        // The stamps are taken before the files are read, so that a change during the read is noticed the next time.
         let stamps = stamps(&self.maker);
         if stamps != state.stamps {
             state.stamps = stamps;

@@ -1,4 +1,4 @@
-//! The server's end.
+//! The server's side of TLS.
 
 use std::{io, path::PathBuf, sync::Arc};
 
@@ -28,13 +28,13 @@ pub struct ServerTls(Reloading<Maker>);
 struct Maker {
     cert: PathBuf,
     key: PathBuf,
-    /// The roots of client certificates, and whether clients must have one; `None`: clients are not asked.
+    /// The roots of client certificates, and whether a client must present one. `None`: clients are not asked for a certificate.
     clients: Option<(PathBuf, ClientAuth)>,
     min_version: MinVersion,
 }
 
 impl ServerTls {
-    /// Checks the option of a listener and reads its files; `None` if TLS is off.
+    /// Checks the option `tls` of a listener and reads its files; `None` if TLS is off.
     pub fn check(tls: &Tls, options: &Node) -> Checked<Option<Self>> {
         let block = match tls {
             Tls::Off => return Ok(None),

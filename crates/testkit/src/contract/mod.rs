@@ -1,4 +1,4 @@
-//! The contracts of sources, channels and sinks, as tests that every component runs through.
+//! The contracts of sources, channels and sinks, as checks that the tests of every component run.
 //!
 //! The unit test of a component fills in a [`SourceCase`], [`ChannelCase`] or [`SinkCase`] and calls `check`. Each check panics
 //! with the sentence of the contract that the component breaks.
@@ -53,7 +53,7 @@ async fn caught<T>(run: impl Future<Output = T>) -> Result<T, Box<dyn Any + Send
     .await
 }
 
-/// Asserts that a run ended in order, because its input ended or it was stopped.
+/// Asserts that a run ended without an error, because its input ended or it was stopped.
 fn assert_ended(result: Result<(), Failure>, step: &str) {
     if let Err(failure) = result {
         panic!("{step}: it failed: {failure}");

@@ -26,7 +26,7 @@ use super::{SETTLED, assert_ended, caught, line, lines, within};
 
 /// The number of batches that each check feeds.
 const BATCHES: usize = 12;
-/// The ids of the durable channels in the checks. Real ones are random, so their beginnings differ.
+/// The ids of the durable channels in the checks. Real ids are random, so these differ in their first bytes, too.
 const CHANNELS: [u128; 2] = [7 << 120 | 7, 8 << 120 | 7];
 
 /// Runs a sink once, as `Sink::run` does.
@@ -40,7 +40,7 @@ pub type Arrived = Arc<dyn Fn() -> Vec<String> + Send + Sync>;
 pub struct SinkCase<'c> {
     /// Runs the sink. Several runs with the same destination may follow each other.
     pub run: Run<'c>,
-    /// The lines at the destination, if it keeps them. The lines of each check are different.
+    /// The lines at the destination, if they can be read there. The lines of each check are different.
     pub arrived: Option<Arrived>,
     /// The sink's directory for state. Each check uses its own subdirectory.
     pub directory: &'c Path,
@@ -94,7 +94,7 @@ impl SinkCase<'_> {
         let first = (self.run)(&mut node.inlet, node.context.clone());
         let panicked = within("a panic of its inlet ends a run", caught(first)).await;
         let lives_on = matches!(panicked, Ok(Ok(())));
-        assert!(!lives_on, "a run that panicked does not end in order");
+        assert!(!lives_on, "a run that panicked must not succeed");
         let second = (self.run)(&mut node.inlet, node.context.clone());
         let ended = within("a sink runs again after a panic", second).await;
         assert_ended(ended, "it runs again after a panic");
@@ -182,7 +182,7 @@ struct Node {
     _stopper: Box<dyn Any>,
 }
 
-/// The channel in front of the sink and the one behind its port of rejects.
+/// The channel from which the sink reads, and the channel that receives its rejected records.
 #[derive(Clone)]
 struct Feeder(Arc<Mutex<FeederState>>);
 
@@ -193,11 +193,11 @@ struct FeederState {
     /// The id of a durable channel; `None` for memory.
     channel: Option<u128>,
     arrived: Option<Arrived>,
-    /// Behind a durable channel: all batches. Behind memory: those that were not taken yet.
+    /// With a durable channel: all batches. With memory: those that the sink has not read yet.
     batches: VecDeque<(Batch, Option<Token>)>,
-    /// Behind a durable channel: the index of the next batch.
+    /// With a durable channel: the index of the next batch.
     next: usize,
-    /// Behind a durable channel: the number of batches that are settled.
+    /// With a durable channel: the number of batches that are settled.
     committed: usize,
     closed: bool,
     /// The index of a batch whose delivery panics, once.

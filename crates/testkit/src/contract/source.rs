@@ -30,13 +30,13 @@ const THREADS: usize = 2;
 /// The interval between two checks of a running source.
 const LOOK: Duration = Duration::from_millis(2);
 
-/// Sends the input to a source that is bound, on a new connection. Returns whether the source has answered for all of it.
-/// Otherwise the peer is called again.
+/// Sends the input to a source that is bound, on a new connection. Returns whether the source has acknowledged all of the input. If
+/// it has not, the peer is called again.
 pub type Peer = Arc<dyn Fn() -> bool + Send + Sync>;
 
 /// A source for [`SourceCase::check`].
 pub struct SourceCase<'c> {
-    /// Builds the source over an input with [`SourceCase::records`] records. The input has ended, or a run with `--once` reads
+    /// Builds the source, with an input of [`SourceCase::records`] records. The input is complete, or a run with `--once` reads
     /// it to its end. Each call builds a new source and a new input.
     pub build: &'c dyn Fn() -> Box<dyn Source>,
     /// The peer of a source that receives its input from peers. Such a source runs until it is stopped.
@@ -74,7 +74,7 @@ impl SourceCase<'_> {
         );
     }
 
-    /// The source waits for the batches in flight, also after a stop.
+    /// The source waits for the batches in flight, even after a stop.
     async fn drains_before_it_ends(&self) {
         let mut node = self.node("drain");
         node.kept.state().answer = Answer::Hold;
@@ -98,7 +98,7 @@ impl SourceCase<'_> {
         };
         let both = async { tokio::join!(run, watch) };
         let (ended, ()) = within("a source ends after a stop", both).await;
-        assert_ended(ended, "it was told to stop");
+        assert_ended(ended, "it was stopped");
     }
 
     /// A source resends a batch that its consumer dropped, unless it promises at most once.
@@ -148,7 +148,7 @@ impl SourceCase<'_> {
     }
 }
 
-/// A source with its context, its peer and the channels behind it.
+/// A source with its context, its peer and the channels to which it sends.
 struct Node {
     source: Box<dyn Source>,
     peer: Option<Peer>,
@@ -232,7 +232,7 @@ impl Node {
     }
 }
 
-/// Whether the source answers the peer for all of its input.
+/// Whether the source acknowledges all of the peer's input.
 async fn answers(peer: &Peer) -> bool {
     let (peer, (sender, answered)) = (peer.clone(), oneshot::channel());
     // On a separate thread: a runtime thread would be blocked by a peer that gets no answer.
@@ -245,7 +245,7 @@ async fn answers(peer: &Peer) -> bool {
 enum Answer {
     #[default]
     Settle,
-    /// Answers later.
+    /// Holds the group's token, to settle it later.
     Hold,
     /// Drops the first group, as a consumer that dies does.
     DropFirst,
@@ -253,7 +253,7 @@ enum Answer {
     PanicOnce,
 }
 
-/// The channel behind a source.
+/// The channel to which a source sends.
 #[derive(Clone, Default)]
 struct Keeper(Arc<Mutex<KeeperState>>);
 

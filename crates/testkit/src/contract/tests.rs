@@ -1,4 +1,4 @@
-//! Components that keep the contracts, and components that break them.
+//! Tests the checks with components that keep the contracts, and with components that break them.
 
 use std::sync::{
     Arc, Mutex,
@@ -19,7 +19,7 @@ use crate::block_on;
 /// The number of batches that the source sends.
 const BATCHES: u64 = 5;
 
-/// A source of numbered batches. It may have an error that breaks the contract.
+/// A source that sends [`BATCHES`] batches. It may have a bug that breaks the contract.
 #[derive(Default)]
 struct Numbers {
     settled: u64,
@@ -92,7 +92,7 @@ fn a_source_that_does_not_resend_breaks_the_contract() {
 /// A request to [`Desk`]: the sender for its answer.
 type Request = SyncSender<()>;
 
-/// A source that sends a record for each request and answers once it is settled. If it is `early`, it does not wait for that.
+/// A source that sends a record for each request, and answers the request once the record is settled; if it is `early`, before that.
 struct Desk {
     requests: mpsc::Receiver<Request>,
     early: bool,
@@ -165,7 +165,7 @@ fn a_source_that_answers_early_breaks_the_contract() {
     check_desk(true);
 }
 
-/// Runs a sink that keeps lines in `output`. If it is `early`, it settles them before it keeps them.
+/// Runs a sink that stores lines in `output`. If it is `early`, it settles them before it stores them.
 fn run_sink<'a>(
     inlet: &'a mut Inlet,
     output: Arc<Mutex<Vec<String>>>,

@@ -19,7 +19,7 @@ pub(super) struct Inode {
     pending: BTreeMap<usize, Vec<Vec<u8>>>,
     /// Bytes that `allocate` has reserved.
     allocated: u64,
-    /// The handle that holds the lock.
+    /// The handle that holds the file's lock.
     pub(super) locked_by: Option<u64>,
 }
 
@@ -77,7 +77,7 @@ impl Inode {
         }
     }
 
-    /// Makes all pending sectors durable. Sectors that a failed sync lost count as clean and are not written again.
+    /// Makes all pending sectors durable. Sectors that an earlier, failed sync lost are no longer pending, so they stay lost.
     pub(super) fn sync(&mut self) {
         self.durable.resize(self.current.len(), 0);
         for (sector, versions) in std::mem::take(&mut self.pending) {
@@ -85,7 +85,7 @@ impl Inode {
         }
     }
 
-    /// Makes some pending sectors durable and loses the others, as a failed sync does. All then count as clean.
+    /// Makes some pending sectors durable and loses the others, as a failed sync does. No sector is pending afterwards.
     pub(super) fn sync_in_part(&mut self, random: &mut Random) {
         self.durable.resize(self.current.len(), 0);
         for (sector, versions) in std::mem::take(&mut self.pending) {

@@ -2,10 +2,10 @@
 //!
 //! Written sectors and changed names are *pending* until the file or the directory is synced. A power cut keeps any subset
 //! of them, sector by sector (512 bytes) and name by name, and of each sector any version since the last sync: the kernel
-//! may have written any of them. A kill keeps everything, as the page cache does. A call can be made to fail, or to be the
-//! last one before a crash; a write that the crash interrupts is torn. After a failed sync the sectors count as clean, as on
-//! Linux: some of them never reached the disk, and no later sync writes them. A rename is atomic, as on journaling file
-//! systems, but has no order relative to other names.
+//! may have written any of them. A kill loses nothing, because the page cache survives. A call can be made to fail, or to be
+//! the last one before a crash; a write that the crash interrupts is done in part. After a failed sync the sectors count as
+//! clean, as on Linux: some of them never reached the disk, and no later sync writes them. A rename is atomic, as on
+//! journaling file systems, but its order relative to changes of other names is not kept.
 
 mod inode;
 #[cfg(test)]
@@ -65,8 +65,8 @@ impl SimulatedDisk {
         self.lock().calls
     }
 
-    /// Crashes in the call with this number. It is done in part or not at all, and all later calls fail until
-    /// [`SimulatedDisk::restart`].
+    /// Crashes in the call with this number. The call fails, and takes effect completely, in part or not at all. All later
+    /// calls fail until [`SimulatedDisk::restart`].
     pub fn crash_at(&self, call: u64) {
         self.lock().crash_at = Some(call);
     }
@@ -76,7 +76,7 @@ impl SimulatedDisk {
         self.lock().crashed
     }
 
-    /// Restarts the machine after a crash, or crashes it now. Open handles become invalid, locks are freed, and planned
+    /// Crashes the machine, unless it has crashed, and restarts it. Open handles become invalid, locks are freed, and planned
     /// failures are forgotten.
     pub fn restart(&self, crash: Crash) {
         self.lock().restart(crash);
@@ -176,7 +176,7 @@ struct SimulatedFile {
     disk: SimulatedDisk,
     inode: usize,
     handle: u64,
-    /// The number of the restart before which the handle was opened. Handles from before a restart are invalid.
+    /// How often the machine had been restarted when the handle was opened. Handles from before a restart are invalid.
     boot: u64,
     writes: bool,
 }

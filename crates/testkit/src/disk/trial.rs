@@ -1,8 +1,8 @@
 //! Tries a state on the simulated disk: power cuts at every step, lost writes, failing calls, flipped bits, torn ends.
 //!
 //! The state under test stores a number, or something from which a number follows. [`DurableState::advance`] stores the next
-//! number, and [`DurableState::number`] returns the stored one. [`Trial::run`] checks that a number is found after every crash
-//! once its `advance` has returned, and that nothing but an earlier number is ever found.
+//! number, and [`DurableState::number`] returns the stored one. [`Trial::run`] checks that the number found after a crash is at
+//! least the last one whose `advance` succeeded, and at most the last one that was passed to `advance`.
 
 use std::{
     path::{Path, PathBuf},
@@ -69,7 +69,8 @@ impl Trial {
         self.damage::<S>();
     }
 
-    /// Crashes once in every call that changes or syncs something, and afterwards at random, several times in a row.
+    /// Crashes in every call that changes or syncs something, in one run for each call. Each run then crashes a few more times, at
+    /// random.
     pub fn crash_everywhere<S: DurableState>(self) {
         let calls = {
             let disk = SimulatedDisk::new(0);
@@ -204,7 +205,7 @@ impl Trial {
         self.check::<S>(&disk, &promise, "after a full disk");
     }
 
-    /// Flips a bit in each byte of each file, and truncates each file at each length. Of long files, only some thousand places
+    /// Flips a bit in each byte of each file, and truncates each file at each length. In long files, only some thousand offsets
     /// are tried.
     pub fn damage<S: DurableState>(self) {
         let disk = SimulatedDisk::new(2);
@@ -226,7 +227,7 @@ impl Trial {
         }
     }
 
-    /// Opens a damaged state. It must refuse, or find an earlier number.
+    /// Opens a damaged state. Opening must fail, or find a number that was stored. With `is_harmless`, it must find the last one.
     fn check_damaged<S: DurableState>(
         self,
         disk: &SimulatedDisk,
@@ -295,10 +296,10 @@ impl Trial {
     }
 }
 
-/// The promises of a run.
+/// The lowest and the highest number that may be found.
 #[derive(Debug, Default)]
 struct Promise {
-    /// The last number whose `advance` returned.
+    /// The last number whose `advance` succeeded.
     kept: u64,
     /// The last number that was passed to `advance`.
     tried: u64,

@@ -143,7 +143,7 @@ impl Volume {
         Ok(false)
     }
 
-    /// Does the same as [`Volume::begin`] for an atomic call.
+    /// [`Volume::begin`] for an atomic call. If the crash happens during the call, it takes effect completely (`Ok`) or not at all.
     fn begin_whole(&mut self, call: Call) -> io::Result<()> {
         match self.begin(call)? {
             false => Ok(()),

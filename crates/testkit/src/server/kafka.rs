@@ -18,8 +18,8 @@ use super::{
 /// The id of a cluster: any 16 bytes in base64.
 const CLUSTER: &str = "MkU3OEVBNTcwNTJENDM2Qk";
 
-/// The properties of every broker: one machine, one broker. A killed broker may return after 3 s (a busy machine would miss
-/// shorter heartbeats). An open transaction is noticed within a second of its timeout.
+/// The properties of every broker: one machine, one broker. A killed broker can register again after 3 s (with a shorter timeout, a
+/// busy machine would miss heartbeats). An open transaction is aborted within a second after its timeout.
 const PROPERTIES: &str = "\
 process.roles=broker,controller
 node.id=1
@@ -51,7 +51,7 @@ pub struct Listeners<'a> {
     pub tls: Option<&'a str>,
     /// SASL (PLAIN and SCRAM) for [`USER`]; over TLS if there is a certificate.
     pub sasl: bool,
-    /// The network of the broker. None: this machine's.
+    /// The network of the broker. `None`: this machine's network.
     pub network: Option<&'a Network>,
 }
 
@@ -72,7 +72,7 @@ impl Broker {
         Self::start_with(directory, Listeners::default(), properties)
     }
 
-    /// As `start`, with more listeners.
+    /// Like `start`, with more listeners.
     ///
     /// # Panics
     /// If it does not start.
@@ -131,8 +131,8 @@ impl Broker {
         self.server.restart();
     }
 
-    /// Waits until the broker answers. It accepts connections long before that, and kcat exits when its only broker closes
-    /// them.
+    /// Waits until the broker answers. It accepts connections long before that, but may close them, and then kcat exits: it has
+    /// no other broker.
     ///
     /// # Panics
     /// If it does not answer.

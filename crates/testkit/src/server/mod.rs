@@ -48,7 +48,7 @@ impl Server {
         Self::start_at(name, log, address, command)
     }
 
-    /// As `start`, with an address that is not on the loopback interface.
+    /// Like `start`, with an address that is not on the loopback interface.
     ///
     /// # Panics
     /// As [`Server::start`].

@@ -93,7 +93,7 @@ pub fn command(network: Option<&str>, program: &Path) -> Command {
         return Command::new(program);
     };
     let mut command = Command::new("ip");
-    // `ip` executes the program in its place, so signals reach the program.
+    // `ip` replaces itself with the program, so signals reach the program.
     command.args(["netns", "exec", network]).arg(program);
     command
 }

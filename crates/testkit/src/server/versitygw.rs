@@ -30,7 +30,7 @@ pub struct Versitygw {
 pub struct Setup<'a> {
     /// A certificate and a key in PEM. If given, the server uses TLS.
     pub tls: Option<(PathBuf, PathBuf)>,
-    /// The network of the server. None: this machine's.
+    /// The network of the server. `None`: this machine's network.
     pub network: Option<&'a Network>,
 }
 
@@ -43,7 +43,7 @@ impl Versitygw {
         Self::start_with(directory, bucket, &Setup::default())
     }
 
-    /// As `start`, with deviations from the defaults.
+    /// Like `start`, with deviations from the defaults.
     ///
     /// # Panics
     /// If it does not start.

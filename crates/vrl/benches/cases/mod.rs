@@ -1,4 +1,4 @@
-//! Programs with the records that they run on, and a stopwatch. The bench of the processor `remap` shares them.
+//! Programs with the records that they run on, and a timer. The benchmark of the processor `remap` uses them, too.
 
 use std::{sync::Arc, time::Instant};
 
@@ -11,7 +11,7 @@ use millstream_wire::{
 pub const RECORDS: usize = 1000;
 const LAPS: usize = 30;
 
-/// The name of a program, its text, and as JSON the record that it runs on.
+/// The name of a program, its text, and the record that it runs on, as JSON.
 pub const CASES: [(&str, &str, &str); 3] = [
     (
         "3 of 20 fields",
@@ -50,7 +50,7 @@ pub fn batch(record: &str) -> Batch {
     }
 }
 
-/// Thousand records per second of the fastest lap.
+/// The throughput of the fastest lap, in thousands of records per second.
 pub fn fastest(mut lap: impl FnMut()) -> f64 {
     let laps = (0..LAPS).map(|_| {
         let start = Instant::now();
@@ -60,7 +60,7 @@ pub fn fastest(mut lap: impl FnMut()) -> f64 {
     RECORDS as f64 / laps.min().unwrap_or_default().as_secs_f64() / 1e3
 }
 
-/// The cases whose names contain one of the words of the command line; without words, all cases.
+/// The cases whose names contain one of the words on the command line, or all cases if there are no words.
 pub fn chosen() -> impl Iterator<Item = (&'static str, &'static str, &'static str)> {
     let words: Vec<String> = std::env::args()
         .skip(1)

@@ -1,8 +1,8 @@
-//! Functions whose originals use unlimited stack or memory, so that one record could end the process.
+//! Replacements and checks for functions whose originals use unlimited stack or memory, so that one record could crash the process.
 //!
-//! Decompression and dynamic paths are implemented here, with limits. Parsers that recurse on the depth of a text remain, behind a
-//! check of that depth. The check evaluates the argument before the original does, so the argument must be a path or a variable:
-//! evaluating those twice changes nothing.
+//! Decompression, replacements and dynamic paths are implemented here, with limits. Parsers that recurse into nested texts are
+//! kept, but the nesting of their argument is checked first. The check evaluates the argument, and the original evaluates it a
+//! second time. So the argument must be a path, a variable or a literal, for which the second evaluation has no side effect.
 
 use std::{io::Read, ops::Range};
 
@@ -21,7 +21,7 @@ use vrl::{
 
 use crate::DEPTH_MAX;
 
-/// The most bytes of a decompressed value, and of a text with replacements: the size of the largest record.
+/// The limit in bytes for a decompressed value and for a text with replacements: the size of the largest record.
 const DECODED_MAX: usize = 64 << 20;
 /// The largest index of an array that `set` may create.
 const INDEX_MAX: i64 = 65_535;
@@ -32,7 +32,7 @@ fn text(arguments: &[Option<Value>]) -> Result<&Bytes, ExpressionError> {
     bytes.ok_or_else(|| "the value must be a string".into())
 }
 
-/// Reads to the end, up to [`DECODED_MAX`].
+/// Reads to the end. Fails if there are more than [`DECODED_MAX`] bytes.
 fn decode(reader: impl Read, format: &str) -> Resolved {
     let mut out = Vec::new();
     match reader.take(DECODED_MAX as u64 + 1).read_to_end(&mut out) {
@@ -80,12 +80,12 @@ pub(super) fn replace(arguments: &[Option<Value>], _: &mut Context<'_>) -> Resol
     };
     let (text, with) = (value.try_bytes_utf8_lossy()?, with.try_bytes_utf8_lossy()?);
     let count = count.clone().map_or(Ok(-1), VrlValueConvert::try_integer)?;
-    // Below 0: all matches.
+    // A negative count means all matches.
     let most = usize::try_from(count).unwrap_or(usize::MAX);
     let mut replaced = Replaced::new(&text);
     match pattern {
         Value::Regex(regex) if with.contains('$') => {
-            // Each reference stands for at most the whole match.
+            // Each reference such as `$1` expands to at most the whole match.
             let references = with.bytes().filter(|byte| *byte == b'$').count();
             for captures in regex.captures_iter(&text).take(most) {
                 let whole = captures.get_match();
@@ -110,10 +110,10 @@ pub(super) fn replace(arguments: &[Option<Value>], _: &mut Context<'_>) -> Resol
     replaced.finish()
 }
 
-/// A text of which parts are replaced.
+/// A text in which parts are being replaced.
 struct Replaced<'a> {
     text: &'a str,
-    /// The end of the last part.
+    /// The end of the last replaced part in `text`.
     at: usize,
     out: String,
 }
@@ -127,7 +127,7 @@ impl<'a> Replaced<'a> {
         }
     }
 
-    /// Replaces a part behind the last one with what `write` appends.
+    /// Replaces `part` by what `write` appends. The parts must be in ascending order.
     fn put(
         &mut self,
         part: Range<usize>,
@@ -145,7 +145,7 @@ impl<'a> Replaced<'a> {
 
     fn finish(mut self) -> Resolved {
         let rest = self.text.get(self.at..).unwrap_or_default();
-        // A text without matches stays, whatever its size.
+        // A text without matches is returned unchanged, even if it exceeds the limit.
         if self.at > 0 && self.out.len() + rest.len() > DECODED_MAX {
             return Err(too_large());
         }
@@ -189,8 +189,8 @@ fn segment(value: &Value) -> Result<OwnedSegment, ExpressionError> {
     }
 }
 
-/// `unflatten(value, separator, recursive)`: `{"a.b": 1}` becomes `{"a": {"b": 1}}`. If a key is also the beginning of other keys,
-/// its value is dropped, as in the original.
+/// `unflatten(value, separator, recursive)`: `{"a.b": 1}` becomes `{"a": {"b": 1}}`. As in the original, the value of the key `a`
+/// is dropped if there are also keys that begin with `a.`.
 pub(super) fn unflatten(arguments: &[Option<Value>], _: &mut Context<'_>) -> Resolved {
     let [Some(Value::Object(map)), separator, recursive] = arguments else {
         return Err("the value must be an object".into());
@@ -208,7 +208,7 @@ pub(super) fn unflatten(arguments: &[Option<Value>], _: &mut Context<'_>) -> Res
     grouped(entries.collect(), &separator, recursive, DEPTH_MAX).map(Value::Object)
 }
 
-/// `depth` is the number of levels that may still be opened.
+/// `depth` is the number of further levels that may nest.
 fn grouped(
     entries: Vec<(&str, &Value)>,
     separator: &str,
@@ -246,10 +246,10 @@ fn grouped(
     Ok(out)
 }
 
-/// Checks the argument of a function before the original runs. False: the text nests too deep.
+/// Checks the argument of a function before the original runs. Returns `false` if the text nests too deep.
 pub(super) type Check = fn(&[u8]) -> bool;
 
-/// The check of a function, if it has one.
+/// Returns the check of a function, or `None` if it needs none.
 pub(super) fn check_of(name: &str) -> Option<Check> {
     match name {
         "parse_xml" => Some(is_shallow_xml),
@@ -258,7 +258,7 @@ pub(super) fn check_of(name: &str) -> Option<Check> {
     }
 }
 
-/// The original behind its check; `None` if its argument is not a path, a variable or a literal.
+/// Puts the check before the original. Returns `None` if the argument is not a path, a variable or a literal.
 pub(super) fn guard(
     inner: Box<dyn Expression>,
     arguments: &ArgumentList,
@@ -299,7 +299,7 @@ impl Expression for Guarded {
     }
 }
 
-/// Whether elements nest at most [`DEPTH_MAX`] deep, if the text is XML.
+/// Whether elements nest at most [`DEPTH_MAX`] deep, assuming that the text is XML.
 fn is_shallow_xml(text: &[u8]) -> bool {
     let mut depth = 0_usize;
     let mut at = 0;
@@ -333,7 +333,7 @@ fn find(text: &[u8], from: usize, what: &[u8]) -> Option<usize> {
     Some(from + found)
 }
 
-/// Whether brackets nest at most [`DEPTH_MAX`] deep. Those in strings count as well.
+/// Whether brackets nest at most [`DEPTH_MAX`] deep. Brackets in strings count as well.
 fn is_shallow_hash(text: &[u8]) -> bool {
     let mut depth = 0_usize;
     for byte in text {

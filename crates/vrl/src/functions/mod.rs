@@ -1,5 +1,5 @@
-//! The functions of the language: the pure ones of the crate, those that are made repeatable or bounded here, and those that are
-//! refused.
+//! The functions of VRL: those that are used unchanged, those that this crate makes repeatable or bounded, and those that it
+//! refuses.
 
 mod bounded;
 mod refused;
@@ -21,16 +21,17 @@ use vrl::{
     stdlib,
 };
 
-/// Facts about the calls in a program, for its plan.
+/// Properties of the function calls in a program, which are found while it is compiled.
 #[derive(Debug, Default)]
 pub(crate) struct Calls {
-    /// Whether it calls `unnest`, which reads the root without naming it.
+    /// Whether the program calls `unnest`, which reads the root without naming it.
     pub unnests: AtomicBool,
-    /// Whether it draws random values.
+    /// Whether the program draws random values.
     pub draws: AtomicBool,
 }
 
-/// All functions that a program may name. `calls` receives the facts about the program that is compiled with them.
+/// Returns all functions that the compiler knows, including those whose use is an error. During compilation, the calls in a program
+/// are noted in `calls`.
 pub(crate) fn all(calls: &Arc<Calls>) -> Vec<Box<dyn Function>> {
     let mut all: Vec<Box<dyn Function>> = stdlib::all()
         .into_iter()
@@ -64,20 +65,20 @@ fn treat(original: Box<dyn Function>, calls: &Arc<Calls>) -> Box<dyn Function> {
     })
 }
 
-/// How a function of the crate is changed.
+/// How a function of the crate `vrl` is changed.
 #[derive(Debug)]
 enum Treatment {
-    /// Not changed; the call is noted.
+    /// It is not changed, but the call is noted.
     Unnest(Arc<Calls>),
-    /// Its checks and types stay, and its work is replaced.
+    /// Its implementation is replaced; its compile-time checks and types are kept.
     Replace(&'static replaced::Replacement, Arc<Calls>),
     /// Its argument is checked before it runs.
     Guard(bounded::Check),
-    /// It is refused, for this reason.
+    /// Its use is an error, with this reason.
     Refuse(&'static str),
 }
 
-/// A function of the crate with its change.
+/// A function of the crate `vrl` with its change.
 #[derive(Debug)]
 struct Treated {
     original: Box<dyn Function>,

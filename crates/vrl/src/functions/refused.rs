@@ -25,7 +25,7 @@ pub(super) const GUARDED: &str = "its value must be a path or a variable here, b
 const FILES: &str = "a program must not read files; use the processor `exec`";
 const VECTOR: &str = "it exists in Vector only, and has no effect here";
 
-/// Functions of the crate that are refused.
+/// Functions of the crate `vrl` that are refused.
 const REFUSED: &[(&str, &str)] = &[
     (
         "decode_lz4",
@@ -40,13 +40,13 @@ const REFUSED: &[(&str, &str)] = &[
     ("parse_klog", CLOCK),
 ];
 
-/// Why a function of the crate is refused, if it is.
+/// Returns the reason why a function of the crate `vrl` is refused, or `None` if it is allowed.
 pub(super) fn of(name: &str) -> Option<&'static str> {
     let (_, why) = REFUSED.iter().find(|(refused, _)| *refused == name)?;
     Some(why)
 }
 
-/// A function that exists elsewhere and is refused here.
+/// A function that is not compiled in, and is refused with a reason.
 #[derive(Clone, Debug)]
 pub(super) struct Absent {
     pub name: &'static str,
@@ -96,7 +96,7 @@ const PROTO: &[Parameter] = &[
     any("allow_lossy_string_coercion"),
 ];
 
-/// Functions of Vector, and functions of the crate whose features are off here.
+/// Functions that only Vector has, and functions of the crate `vrl` whose features are disabled here.
 pub(super) const ABSENT: &[Absent] = &[
     absent("get_env_var", ENVIRONMENT, &[any("name")]),
     absent(
@@ -199,7 +199,7 @@ impl Function for Absent {
     }
 }
 
-/// The error at a call of a refused function.
+/// Returns the error for a call of a refused function. `why` is the reason and, after `; `, an alternative.
 pub(super) fn error(
     name: &'static str,
     why: &'static str,
@@ -231,7 +231,7 @@ impl std::fmt::Display for Refusal {
 impl std::error::Error for Refusal {}
 
 impl DiagnosticMessage for Refusal {
-    /// It is no error code of the language.
+    /// 0, because this error has no code in VRL.
     fn code(&self) -> usize {
         0
     }

@@ -1,8 +1,8 @@
-//! Functions of time and chance, made repeatable: a record that is read again gets the same values.
+//! Functions that return the time or random values, made repeatable: a record that is read again gets the same values.
 //!
-//! `now()` is the receive time of the batch, which a durable channel keeps. A random value is a SHA-256 hash of that time, the tag,
-//! the event time and the bytes of the record, its place among the records that were received together, and the number of values
-//! drawn before. So even equal records have different values.
+//! `now()` is the receive time of the batch, which a durable channel stores. A random value is a SHA-256 hash of that time, the
+//! tag, the event time and the bytes of the record, the index of the record among those that were received together, and the number
+//! of values drawn before. The index gives equal records different values.
 
 use bytes::Bytes;
 use vrl::{
@@ -13,10 +13,10 @@ use vrl::{
 
 use crate::target::{NOW, RANDOM};
 
-/// The most bytes that `random_bytes` returns, as in the original.
+/// The largest length that `random_bytes` accepts, as in the original.
 const RANDOM_BYTES_MAX: i64 = 64 * 1024;
 
-/// The receive time of the batch.
+/// Returns the receive time of the batch.
 pub(super) fn now(_: &[Option<Value>], context: &mut Context<'_>) -> Resolved {
     let value = context.target().target_get(&NOW);
     value.ok().flatten().cloned().ok_or_else(no_record)
@@ -35,7 +35,7 @@ fn draw_u64(context: &mut Context<'_>) -> Result<u64, ExpressionError> {
     Ok(u64::from_be_bytes([a, b, c, d, e, f, g, h]))
 }
 
-/// The error of a function that is called without a record, which does not happen.
+/// The error of a function that is called without a record. This does not happen.
 fn no_record() -> ExpressionError {
     "there is no record".into()
 }
@@ -66,7 +66,7 @@ pub(super) fn random_float(arguments: &[Option<Value>], context: &mut Context<'_
     if max <= min {
         return Err("max must be greater than min".into());
     }
-    // 53 bits: every float of this form in [0, 1) is exact.
+    // 53 bits fit exactly into the mantissa of a float, so `part` is evenly distributed in [0, 1).
     let part = (draw_u64(context)? >> 11) as f64 / (1_u64 << 53) as f64;
     let value = min * (1.0 - part) + max * part;
     let value = if value < max { value } else { min };
@@ -94,7 +94,7 @@ pub(super) fn uuid_v4(_: &[Option<Value>], context: &mut Context<'_>) -> Resolve
     Ok(uuid(u128::from_be_bytes(*bytes), 4))
 }
 
-/// A time in milliseconds since 1970 in 48 bits, followed by random bits.
+/// A UUID of version 7: 48 bits of milliseconds since 1970, followed by random bits.
 pub(super) fn uuid_v7(arguments: &[Option<Value>], context: &mut Context<'_>) -> Resolved {
     let time = match arguments.first() {
         Some(Some(time)) => time.clone(),
@@ -113,7 +113,7 @@ pub(super) fn uuid_v7(arguments: &[Option<Value>], context: &mut Context<'_>) ->
     Ok(uuid(u128::from(millis) << 80 | random, 7))
 }
 
-/// The text of a UUID of this version, in the variant of RFC 9562.
+/// Formats a UUID of this version, in the variant of RFC 9562.
 fn uuid(bits: u128, version: u128) -> Value {
     let bits = bits & !(0xf << 76) | version << 76;
     let bits = bits & !(0b11 << 62) | 0b10 << 62;

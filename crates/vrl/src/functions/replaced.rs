@@ -1,4 +1,4 @@
-//! Functions that work differently here, with the checks and types of the originals.
+//! Functions whose implementation is replaced, while the compile-time checks and types of the originals are kept.
 
 use vrl::{
     compiler::{
@@ -15,10 +15,10 @@ use super::{
     syslog,
 };
 
-/// The most arguments that a replaced function has.
+/// The largest number of arguments of a replaced function.
 const ARGUMENTS_MAX: usize = 4;
 
-/// A function's work in this program.
+/// The new implementation of a function.
 #[derive(Debug)]
 pub(super) struct Replacement {
     name: &'static str,
@@ -26,7 +26,7 @@ pub(super) struct Replacement {
     work: Work,
 }
 
-/// The work of a function, given its arguments in the order of [`Replacement::arguments`].
+/// An implementation. It gets the arguments in the order of [`Replacement::arguments`], and `None` for those that are not given.
 type Work = fn(&[Option<Value>], &mut Context<'_>) -> Resolved;
 
 const ALL: &[Replacement] = &[
@@ -112,18 +112,18 @@ const ALL: &[Replacement] = &[
     },
 ];
 
-/// The replacement of a function, if it has one.
+/// Returns the replacement of a function, or `None` if the original is used.
 pub(super) fn of(name: &str) -> Option<&'static Replacement> {
     ALL.iter().find(|one| one.name == name)
 }
 
 impl Replacement {
-    /// Whether it draws random values.
+    /// Whether the function draws random values.
     pub(super) fn draws(&self) -> bool {
         self.name.starts_with("random_") || self.name.starts_with("uuid_")
     }
 
-    /// A call whose work is replaced. `inner` is the original, which still determines the types.
+    /// Creates a call of the new implementation. `inner` is the call of the original, which still determines the types.
     pub(super) fn expression(
         &'static self,
         inner: Box<dyn Expression>,

@@ -1,5 +1,5 @@
-//! `parse_syslog`. For messages without a year the original takes it from the clock; here it comes from the receive time of the
-//! batch.
+//! `parse_syslog`. If a message has no year, the original takes it from the clock. This version takes it from the receive time of
+//! the batch.
 
 use chrono::{DateTime, Datelike, Utc};
 use syslog_loose::{Message, ProcId, Protocol, Variant, parse_message_with_year_exact_tz};
@@ -10,7 +10,7 @@ use vrl::{
 
 use super::repeatable::now;
 
-/// Parses the first argument like the original.
+/// Parses the first argument, with the same result as the original except for that year.
 pub(super) fn parse(arguments: &[Option<Value>], context: &mut Context<'_>) -> Resolved {
     let Value::Timestamp(received) = now(&[], context)? else {
         return Err("there is no record".into());
@@ -25,7 +25,7 @@ pub(super) fn parse(arguments: &[Option<Value>], context: &mut Context<'_>) -> R
         TimeZone::Local => None,
     };
     let year = |(month, ..): syslog_loose::IncompleteDate| match (received.month(), month) {
-        // It is January, and the message was written in December.
+        // A message of December that was received in January is from the previous year.
         (1, 12) => received.year() - 1,
         _ => received.year(),
     };

@@ -1,4 +1,4 @@
-//! Functions that one record could make take stack or memory without a limit.
+//! Functions that could use unlimited stack or memory because of a single record.
 
 use crate::{
     Options, Outcome, Program,
@@ -7,7 +7,7 @@ use crate::{
 use millstream_record::Encoding;
 use millstream_wire::msgpack::{write_bin, write_map_len, write_str};
 
-/// The error of a program on `{"v": value}`.
+/// Runs a program on `{"v": value}`, and returns its error.
 fn failure(program: &str, value: &[u8]) -> String {
     let mut record = Vec::new();
     write_map_len(&mut record, 1);
@@ -27,7 +27,7 @@ fn decompression_bombs_are_errors() {
     let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
     std::io::Write::write_all(&mut gzip, &zeros).unwrap();
     assert!(failure(".x = decode_gzip!(.v)", &gzip.finish().unwrap()).contains("more than"));
-    // A head that announces 4 GiB.
+    // A header that announces 4 GiB.
     let snappy = failure(".x = decode_snappy!(.v)", b"\xff\xff\xff\xff\x0f\x00");
     assert!(snappy.contains("more than"), "{snappy}");
     for name in ["gzip", "zlib", "zstd", "snappy"] {
@@ -45,7 +45,7 @@ fn decompression_bombs_are_errors() {
 }
 
 #[test]
-fn replacements_are_those_of_the_language_and_bounded() {
+fn replace_works_as_in_vrl_and_its_result_is_bounded() {
     for (program, expected) in [
         (r#".v = replace!(.v, "b", "x")"#, "axxa a"),
         (r#".v = replace!(.v, "b", "x", 1)"#, "axba a"),
@@ -70,7 +70,7 @@ fn replacements_are_those_of_the_language_and_bounded() {
 }
 
 #[test]
-fn texts_that_nest_without_end_are_errors() {
+fn texts_that_nest_too_deep_are_errors() {
     let why = failure("x = .v; .x = parse_xml!(x)", &b"<a>".repeat(100_000));
     assert!(why.contains("nests deeper than 128"), "{why}");
     let why = failure(".x = parse_ruby_hash!(.v)", &b"{\"a\"=>".repeat(100_000));
@@ -86,7 +86,7 @@ fn texts_that_nest_without_end_are_errors() {
     assert!(why.contains("nest deeper than 128"), "{why}");
     let empty = "s = to_string(.w) ?? \".\"\n.x = unflatten!({\"a\": 1}, separator: s)";
     assert!(failure(empty, b"").contains("must not be empty"));
-    // Shallow texts are parsed, with brackets where they mean nothing.
+    // Shallow texts are parsed. The brackets in comments and CDATA of this one do not count.
     let xml = r#"{"v":"<a b='1'><!-- <x><x> --><![CDATA[<y><y>]]><c/><d>1</d></a>"}"#;
     assert!(changed(".v = parse_xml!(.v)", xml).is_some());
     let errors =
@@ -121,7 +121,7 @@ fn indexes_and_paths_from_a_record_are_bounded() {
 }
 
 #[test]
-fn a_regex_on_its_killer_input_takes_linear_time() {
+fn a_regex_takes_linear_time_on_input_that_makes_others_backtrack() {
     let why = failure(
         ".x = parse_regex!(.v, r'^(?P<a>(a+)+)$')",
         &[&b"a".repeat(100_000)[..], b"!"].concat(),

@@ -1,4 +1,4 @@
-//! Errors and warnings: their place, their text, and what is refused.
+//! Errors and warnings: their location and their text, and which functions are refused.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ fn errors(text: &str) -> Vec<Diagnostic> {
     }
 }
 
-/// The text that the first error points at, and its message.
+/// Returns the part of the text that the first error points at, and the message of that error.
 fn first(text: &str) -> (String, String) {
     let error = errors(text).remove(0);
     (text[error.span].to_owned(), error.message)
@@ -138,7 +138,7 @@ fn functions_that_are_not_pure_are_refused_with_reason_and_alternative() {
 }
 
 #[test]
-fn every_function_that_the_language_documents_is_there_or_refused() {
+fn every_function_of_vrl_is_known_once() {
     let all = functions::all(&Arc::default());
     let mut names: Vec<&str> = all.iter().map(|one| one.identifier()).collect();
     let count = names.len();
@@ -190,7 +190,7 @@ fn nesting_and_length_of_a_program_are_bounded() {
 }
 
 #[test]
-fn a_time_zone_is_a_name_of_the_database() {
+fn a_time_zone_must_be_a_name_of_the_tz_database() {
     let compile = |zone: &str| {
         let options = Options {
             timezone: zone.to_owned(),

@@ -1,4 +1,4 @@
-//! Every example that the functions of the crate carry, by projection and with the full tree.
+//! Runs every example in the documentation of the functions, by projection and on a tree of all fields, and compares the results.
 
 use std::sync::Arc;
 
@@ -10,10 +10,10 @@ use crate::{
 };
 use millstream_record::Encoding;
 
-/// Fields beside those of an example, which no example touches.
+/// Fields that are added to the record of each example. No example uses them.
 const EXTRA: &str = r#"{"~first":18446744073709551615,"~again":1,"~again":{"deep":[1.5,null]}}"#;
 
-/// The record of an example with the extra fields before and behind it.
+/// Returns the record of an example, after the extra fields.
 fn record(input: Option<&str>) -> Vec<u8> {
     let fields = |json: &str| {
         let record = packed(json);
@@ -33,7 +33,7 @@ fn record(input: Option<&str>) -> Vec<u8> {
     out
 }
 
-/// Runs one program in both ways; whether it compiled.
+/// Runs one program in both ways and compares the results. Returns whether the program compiled.
 fn compare(source: &str, input: Option<&str>) -> bool {
     let Ok((program, _)) = Program::compile(source, &Options::default()) else {
         return false;
@@ -45,7 +45,7 @@ fn compare(source: &str, input: Option<&str>) -> bool {
         (Outcome::Unchanged, Ok(wanted)) => assert_eq!(values(&batch.body), wanted, "{source}"),
         (Outcome::Written(_), Ok(wanted)) => {
             assert_eq!(values(&out), wanted, "{source}");
-            // The root was kept: the extra fields have the same bytes.
+            // The program did not replace the root, so the extra fields have the same bytes.
             if let [Value::Object(record)] = &wanted[..]
                 && record.contains_key("~first")
                 && program.fields().is_some()
@@ -74,17 +74,18 @@ fn compare(source: &str, input: Option<&str>) -> bool {
 }
 
 #[test]
-fn examples_do_the_same_by_projection_and_with_the_full_tree() {
+fn examples_give_the_same_result_by_projection_and_on_the_full_tree() {
     let mut compiled = 0;
     let mut refused = Vec::new();
     for function in functions::all(&Arc::default()) {
-        // Only in one of the two do random values depend on the record alone.
+        // Random values are not compared: only projection derives them from the record.
         let name = function.identifier();
         if name.starts_with("random_") || name.starts_with("uuid_v") {
             continue;
         }
         for example in function.examples() {
-            // The example as it is, its result in a field, in place of the record, and after a change of another field.
+            // The example unchanged; its result in a field; its result as the record; and its result after a change of other
+            // fields.
             let source = example.source;
             let all = [
                 source.to_owned(),
@@ -106,7 +107,7 @@ fn examples_do_the_same_by_projection_and_with_the_full_tree() {
         }
     }
     refused.dedup();
-    // An example of replace_with hashes its matches.
+    // `replace_with` is in this list because its example hashes the matches, and hash functions are refused.
     assert_eq!(
         refused,
         [
@@ -130,7 +131,7 @@ fn examples_have_the_results_that_they_state() {
                 continue;
             };
             let program = format!(".result = {{ {} }}", example.source);
-            // Fallible examples and those with objects that are no JSON are left to the other test.
+            // Examples that do not compile in this form, and results with objects that are not JSON, are left to the other test.
             let wanted = packed_or_text(wanted);
             if Program::compile(&program, &Options::default()).is_err() {
                 continue;
@@ -150,7 +151,7 @@ fn examples_have_the_results_that_they_state() {
     assert!(checked > 200, "{checked}");
 }
 
-/// A result is JSON, or the text itself.
+/// Returns the possible values of a stated result: the text itself, and the value if the text is JSON.
 fn packed_or_text(text: &str) -> Vec<Value> {
     let mut all = vec![Value::from(text)];
     let mut out = Vec::new();

@@ -1,4 +1,4 @@
-//! Random programs on random records, by projection and with the full tree.
+//! Runs random programs on random records, by projection and on a tree of all fields, and compares the results.
 
 use millstream_record::Encoding;
 use millstream_wire::msgpack::{
@@ -47,7 +47,7 @@ const STATEMENTS: &[&str] = &[
     ".F = map_values(object(.G) ?? {}) -> |v| { is_null(v) }",
     ".F = array(.G) ?? [.G]",
 ];
-/// These read or replace the record as a whole.
+/// Statements that read or replace the record as a whole.
 const ROOT_STATEMENTS: &[&str] = &[
     ". = {}",
     ". = {\"a\": .F, \"z\": .G}",
@@ -186,12 +186,12 @@ fn random_programs(with_root: bool, seed: u64) {
 }
 
 #[test]
-fn programs_on_fields_do_what_they_do_on_the_full_tree() {
+fn programs_on_fields_give_the_same_result_as_on_the_full_tree() {
     random_programs(false, 1);
 }
 
 #[test]
-fn programs_on_the_root_do_what_they_do_on_the_full_tree() {
+fn programs_on_the_root_give_the_same_result_as_on_the_full_tree() {
     random_programs(true, 2);
 }
 
@@ -220,7 +220,7 @@ fn random_bytes_never_panic_and_values_survive_a_second_pass() {
         let (outcome, out, remap) = run(text, &batch(Encoding::Packed, bytes, 1));
         assert!((1..=length).contains(&remap.next()));
         if let (Outcome::Written(1), false) = (outcome, is_damaged) {
-            // The result is an entry; reading all of it and writing it again changes no value.
+            // The result is an entry. Decoding and encoding all of it changes no value.
             let again = batch(Encoding::Packed, out.clone(), 1);
             let (_, second, _) = run(". = .", &again);
             assert_eq!(values(&second), values(&out), "{text}");

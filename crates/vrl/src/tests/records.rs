@@ -1,4 +1,4 @@
-//! Programs on records: fields, values of the batch, several records, none.
+//! Programs on records: they change fields and values of the batch, and return one, several or no records.
 
 use millstream_record::{Encoding, Time};
 use millstream_wire::msgpack::{
@@ -60,16 +60,16 @@ fn untouched_fields_keep_their_bytes() {
             .unwrap();
         wanted[at + 1..at + 5].copy_from_slice(b"warn");
         if program.ends_with("length(.)") {
-            // "twice" counts once.
+            // The length counts the repeated key "twice" once.
             wanted[11] += 1;
             wanted.extend_from_slice(b"\xa1n\x07");
         }
         assert_eq!(out, wanted, "{program}");
     }
-    // A query does not change a field either.
+    // Reading a field does not change it.
     let (outcome, ..) = run("x = .above; y = .ext; z = .", &batch);
     assert_eq!(outcome, Outcome::Unchanged);
-    // Of equal keys the first one counts, and an assignment replaces both.
+    // Of repeated keys the first one is read, and an assignment replaces both.
     let (_, out, _) = run(".twice = int!(.twice) + 10", &batch);
     assert_eq!(field(&out, "twice"), Some(&b"\x0b"[..]));
     assert_eq!(out[11], 0x87);
@@ -80,7 +80,7 @@ fn untouched_fields_keep_their_bytes() {
 }
 
 #[test]
-fn values_that_the_language_does_not_have_are_read_as_stated() {
+fn values_that_vrl_does_not_have_are_converted() {
     let mut record = Vec::new();
     write_map_len(&mut record, 5);
     write_str(&mut record, b"above");
@@ -163,7 +163,7 @@ fn an_abort_and_an_error_append_nothing() {
 }
 
 #[test]
-fn nothing_of_a_record_is_left_for_the_next_one() {
+fn no_state_of_a_record_reaches_the_next_one() {
     let mut body = entry(&packed(r#"{"a":1,"set":true}"#));
     let first = body.len();
     body.extend(entry(&packed(r#"{"a":2}"#)));
@@ -184,7 +184,7 @@ fn nothing_of_a_record_is_left_for_the_next_one() {
             r#"{"a":2,"y":null,"t":"app.web"}"#
         ]
     );
-    // Variables of the last record as well.
+    // Variables of the previous record are gone, too.
     let mut remap = Remap::new(&compile("if .set == true { y = 1; .z = y }"));
     remap.begin(&batch, 0);
     assert_eq!(remap.run(0, &mut out), Outcome::Written(1));
@@ -227,7 +227,7 @@ fn lines_are_records_with_a_message() {
 }
 
 #[test]
-fn values_of_the_batch_are_read_and_three_of_them_are_set() {
+fn values_of_the_batch_can_be_read_and_three_of_them_can_be_set() {
     let program =
         ".h = %host; .p = %kubernetes.pod; .none = %peer; .t = %time; .tag = downcase(%tag)";
     assert_eq!(
@@ -248,7 +248,7 @@ fn values_of_the_batch_are_read_and_three_of_them_are_set() {
         entry_head(&out, 0).unwrap().time,
         Some(Time::from_parts(1_000_000_000, 0))
     );
-    // Only the tag: the record stays as it is.
+    // If only the tag changes, the record keeps its bytes.
     let (outcome, out, remap) = run("%tag = \"x\"", &one("{}"));
     assert_eq!((outcome, out.len()), (Outcome::Unchanged, 0));
     assert_eq!(remap.moved().unwrap().tag.as_deref(), Some("x"));
@@ -287,7 +287,7 @@ fn a_new_time_keeps_the_metadata_beside_it() {
 }
 
 #[test]
-fn nesting_is_no_danger() {
+fn deep_nesting_fails_only_if_the_program_reads_the_field() {
     let deep = |levels: usize| {
         let mut record = b"\x82\xa4deep".to_vec();
         record.extend(vec![0x91; levels]);
@@ -322,7 +322,7 @@ fn nesting_is_no_danger() {
         "{outcome:?}"
     );
     assert!(out.is_empty());
-    // A field that is overwritten without being read.
+    // A field that is overwritten is not decoded, so its depth does not matter.
     assert!(matches!(
         run(".deep = 1", &deep(100_000)).0,
         Outcome::Written(1)
@@ -341,7 +341,7 @@ fn repeated_keys_take_linear_time() {
 }
 
 #[test]
-fn bytes_that_are_no_record_are_an_error() {
+fn invalid_bytes_are_an_error() {
     for body in [
         &b""[..],
         b"\x92",

@@ -1,4 +1,5 @@
-//! Functions of time and chance give the same values when a record is read again, and others otherwise.
+//! Functions that return the time or random values return the same values when a record is read again, and different ones for other
+//! records.
 
 use millstream_record::{Batch, Time};
 
@@ -7,7 +8,7 @@ use crate::{
     rig::{RECEIVED, changed, compile, one, records},
 };
 
-/// Random values of the record of a JSON text.
+/// Draws random values for a record, which is given as JSON.
 fn drawn(json: &str) -> Vec<String> {
     drawn_from(&one(json))
 }
@@ -47,7 +48,7 @@ fn random_values_depend_on_the_record_its_tag_and_its_times() {
     }
     let other = drawn(r#"{"z":1}"#);
     assert_ne!(first[0], other[1]);
-    // Each call draws again.
+    // Each call draws a new value.
     assert_ne!(first[0][5..], first[5][5..]);
 }
 
@@ -87,7 +88,7 @@ fn random_numbers_are_in_their_range() {
 }
 
 #[test]
-fn now_and_the_year_of_syslog_are_those_of_the_batch() {
+fn now_and_the_year_of_syslog_messages_come_from_the_receive_time() {
     assert_eq!(
         changed(".t = now()", "{}").unwrap(),
         r#"{"t":"2023-11-14T22:13:20.000000005Z"}"#
@@ -106,7 +107,7 @@ fn now_and_the_year_of_syslog_are_those_of_the_batch() {
 }
 
 #[test]
-fn the_bounds_of_batches_change_no_random_value_and_places_do() {
+fn random_values_depend_on_the_index_of_a_record_but_not_on_the_boundaries_of_batches() {
     let (batch, single) = (one(r#"{"n":1}"#), one(r#"{"n":2}"#));
     let mut both = batch.clone();
     both.body = [&batch.body[..], &single.body[..]].concat().into();

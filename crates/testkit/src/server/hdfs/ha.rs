@@ -1,6 +1,6 @@
 //! A name service: two name nodes, one of them active, and a data node that reports to both. The name nodes share their edits
-//! through a journal node. `hdfs haadmin` selects the active one. The journal node ensures that only that one writes: it
-//! accepts no more edits from the previous one.
+//! through a journal node. `hdfs haadmin` selects the active one. The journal node ensures that only the active name node
+//! writes: it rejects edits from the one that was active before.
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
@@ -20,7 +20,7 @@ use crate::server::wait_for;
 const SERVICE: &str = "mill";
 /// The name nodes, in the order of the configuration.
 const IDS: [&str; 2] = ["nn1", "nn2"];
-/// The id of each name node: both run on one machine, so they cannot find it by their address.
+/// The id of each name node: both run on one machine, so they cannot derive their ids from their addresses.
 const WHO: [&str; 2] = ["dfs.ha.namenode.id=nn1", "dfs.ha.namenode.id=nn2"];
 
 const JOURNAL_NODE: &str = "org.apache.hadoop.hdfs.qjournal.server.JournalNode";

@@ -1,5 +1,5 @@
 //! HDFS: a real name node and a real data node, each a process that can be killed, stopped and restarted;
-//! with Kerberos, also a real key distribution centre (Hadoop's, in Java). [`ha`] has clusters with two name nodes, one of
+//! with Kerberos, also a real key distribution center (Hadoop's, in Java). [`ha`] has clusters with two name nodes, one of
 //! them active.
 //!
 //! The jars come from Maven Central (`make deps`, `tests/clients/hdfs`).
@@ -59,7 +59,7 @@ impl Hdfs {
         Self::new(directory, None, None)
     }
 
-    /// As `start`, in a separate network.
+    /// Like `start`, in a separate network.
     ///
     /// # Panics
     /// As [`Hdfs::start`].
@@ -67,7 +67,7 @@ impl Hdfs {
         Self::new(directory, None, Some(network))
     }
 
-    /// As `start`, with Kerberos for remote calls and data: `protection` is `authentication`, `integrity` or `privacy`.
+    /// Like `start`, with Kerberos for remote calls and data: `protection` is `authentication`, `integrity` or `privacy`.
     ///
     /// # Panics
     /// As [`Hdfs::start`].
@@ -79,7 +79,7 @@ impl Hdfs {
         let kdc = protection.map(|_| start_kdc(directory));
         let host = network.map_or(Ipv4Addr::LOCALHOST, Network::address);
         let [name, web, data] = [(); 3].map(|()| SocketAddr::new(host.into(), free_port()));
-        // The name by which Kerberos knows the daemons.
+        // Kerberos knows the daemons by the name `localhost`.
         let url = match network {
             None => format!("hdfs://localhost:{}", name.port()),
             Some(_) => format!("hdfs://{name}"),
@@ -149,7 +149,7 @@ impl Hdfs {
     }
 }
 
-/// Starts a daemon with the configuration in `directory`, which also gets its log. `network`: `None` for this machine's.
+/// Starts a daemon with the configuration in `directory`. Its log is written there, too. `network`: `None` for this machine's.
 fn daemon(
     directory: &Path,
     name: &str,

@@ -76,7 +76,8 @@ impl Tools {
     }
 }
 
-/// Reads the `.avro` files below `directory` with Avro's reader, and writes the body of each event on a line in the directory `out`.
+/// Reads the `.avro` files below `directory` with Avro's reader, and writes the bodies of their events to the directory `out`, one
+/// per line.
 ///
 /// # Panics
 /// If it cannot read a file.
@@ -103,7 +104,7 @@ pub(super) fn java(directory: &Path, class: &str, arguments: &[&str]) -> Command
     java_in(None, directory, class, arguments)
 }
 
-/// Does the same as [`java`] in the network with this name.
+/// Like [`java`], in the network with this name.
 pub(super) fn java_in(
     network: Option<&str>,
     directory: &Path,
