@@ -152,7 +152,10 @@ impl State {
         let Some(Origin::File(origin)) = batch.origins.first().cloned() else {
             return Some(batch);
         };
+        // An empty batch only sets the offset, which may be an earlier one.
+        let sets = batch.body.is_empty() && origin.begin == origin.next;
         let known = self.origins.get(&origin.file).copied();
+        let known = known.filter(|_| !sets);
         self.origins
             .insert(origin.file, origin.next.max(known.unwrap_or(0)));
         match known {

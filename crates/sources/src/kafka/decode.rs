@@ -76,7 +76,8 @@ pub(super) fn entry(
     Ok(())
 }
 
-/// The map in a value, which is either a map or an entry. An entry has its own time.
+/// Returns the map in a MessagePack value, which is either a map or an entry `[time, map]`, and the time of the record: that of
+/// the entry, or `time` if the value is only a map.
 fn msgpack(value: &[u8], time: Time) -> Result<(&[u8], Time), String> {
     let mut reader = Reader::new(value);
     reader

@@ -10,9 +10,9 @@ use millstream_record::{Batch, Buffer, Encoding, FileId, FileOrigin, Origin, Tag
 
 use super::{decode, options::Config, progress::Assigned};
 
-/// A piece of this size, in bytes, is full.
+/// Once a [`Piece`] (the batches of one poll, handed over together) has this many bytes, no more records are added to it.
 pub(super) const PIECE_BYTES: usize = 1 << 20;
-/// A batch up to this size, in bytes, is copied out of its buffer, so that a few records do not hold a large buffer.
+/// If all records of a piece have fewer bytes than this, they are copied, so that a few records do not hold a large buffer.
 const COPY_BYTES_MAX: usize = 64 << 10;
 
 /// A partition that is being read.
@@ -26,7 +26,8 @@ pub(super) struct Reading {
     pub(super) next: u64,
     /// The records before this offset were sent.
     pub(super) sent: u64,
-    /// Offsets at which a batch must end, because a channel may continue there.
+    /// Offsets that no batch may span. After a restart, a channel may already hold everything before such an offset, and then it
+    /// takes only what follows.
     pub(super) marks: Vec<u64>,
 }
 
@@ -43,11 +44,12 @@ pub(super) struct PartitionBatch {
 }
 
 /// The batches that are passed to the data thread together.
+#[derive(Default)]
 pub(super) struct Piece {
     pub(super) batches: Vec<PartitionBatch>,
 }
 
-/// A batch whose records are in the common buffer.
+/// A batch that is not finished yet. Its records are at `range` in the buffer that all batches of the piece share.
 struct PendingBatch {
     partition: Partition,
     begin: u64,
@@ -136,8 +138,8 @@ impl<'a> Gather<'a> {
             return false;
         };
         let start = self.buffer.len();
-        // A gap (from compaction, or from markers of transactions) belongs to the batch after it. If one of `marks` is in the gap, the
-        // batch begins there.
+        // A gap in the offsets (from compaction or transaction markers) belongs to the batch after the gap. If one of `marks` is in
+        // the gap, the batch begins there instead, so that it does not span this offset.
         let mark = reading
             .marks
             .iter()

@@ -1,12 +1,12 @@
-//! The identity of a partition for a durable channel, which keeps the next offset with the data.
+//! Makes the file id under which a durable channel keeps the next offset of a partition, together with the data.
 //!
 //! A channel keeps an offset for each file. To a channel, a partition is a growing file, whose offsets are those of the records.
 //!
 //! ```text
-//! device  2^64-2 (those of file systems are small, that of the generator is 2^64-1)
+//! device  2^64-2 (the device numbers of file systems are small, and the source `generate` uses 2^64-1)
 //! inode   FNV-1a of the id of the cluster, a zero byte and the topic
-//! head    the same hash with another start value, so that two topics share both with a probability of 1 in 2^128
-//! birth   2^63-1 minus the partition number: late, because the table of a channel forgets the earliest births first
+//! head    the same hash with another start value, so that two topics share both hashes only with a probability of 1 in 2^128
+//! birth   2^63-1 minus the partition number: so late because a channel forgets the files with the earliest births first
 //! ```
 
 use millstream_kafka::Partition;

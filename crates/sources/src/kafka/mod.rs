@@ -7,8 +7,8 @@
 //! data thread: piece -> outlet -> receipts -> settled offsets
 //! own thread:  settled offsets -> commit
 //! ```
-//! `reader` is the thread, `gather` and `decode` turn records into entries, `start` finds where to begin a partition,
-//! `identity` makes its id for a durable channel, and `progress` is the state that both threads share.
+//! `reader` is the own thread, `gather` and `decode` turn the records of one poll into batches (together: a piece), `start` finds
+//! where to begin a partition, `identity` makes its id for a durable channel, and `progress` is the state that both threads share.
 //!
 //! An offset is committed for the group only after everything before it is kept (with a memory channel: settled). A revoked
 //! partition is released after the records read from it are kept and committed. With fixed partitions and a disk channel, every

@@ -27,7 +27,7 @@ pub(super) struct Assigned {
 pub(super) struct Progress {
     /// The offset up to which each assigned partition is settled.
     settled: Mutex<HashMap<Assigned, u64>>,
-    /// Whether all answers have arrived, good or bad. The thread may then commit and leave the group.
+    /// Whether every batch that was sent is settled or has failed. The reading thread may then commit and leave the group.
     landed: AtomicBool,
     end: Mutex<Option<Result<(), Failure>>>,
 }

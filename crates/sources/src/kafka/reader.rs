@@ -30,12 +30,13 @@ use crate::tagging::Tagging;
 
 /// How long one poll waits for records.
 const WAIT: Duration = Duration::from_millis(50);
-/// If the data thread accepts nothing for this long, reading is paused. Until then, the client keeps its prefetched records.
+/// If the data thread accepts nothing for this long, reading is paused. A pause discards the records that the client has
+/// prefetched, so a short stall does not cause one.
 const PAUSE_AFTER: Duration = Duration::from_secs(1);
 /// The interval at which settled offsets are committed.
 const COMMIT: Duration = Duration::from_secs(1);
-/// How long the records of a revoked partition may take to be settled. A sink that takes longer is down: the next owner then
-/// reads the unsettled records again.
+/// How long the records of a revoked partition may take to be settled. A sink that takes longer is considered down; the next
+/// owner of the partition then reads the unsettled records again.
 const REVOKE_WAIT: Duration = Duration::from_secs(30);
 /// The interval at which new partitions are looked for.
 const LOOK_AGAIN: Duration = Duration::from_secs(30);
@@ -233,7 +234,8 @@ impl Reader {
         Ok(false)
     }
 
-    /// Polls once. If `size` is None, it only handles rebalances.
+    /// Polls once, with room for `size` bytes. With `None`, the partitions are paused: the poll serves rebalances, and rarely
+    /// returns records.
     async fn poll(
         &mut self,
         consumer: &mut dyn Consumer,
@@ -251,11 +253,16 @@ impl Reader {
             Polled::Revoked { partitions, .. } => partitions,
             _ => &[],
         };
-        let piece = gather.finish(revoked);
+        let mut piece = gather.finish(revoked);
         match polled {
             Polled::Records => {}
             Polled::End(number) => *self.ends.entry(number).or_default() += 1,
-            Polled::Assigned(partitions) => self.assign(consumer, &partitions).await?,
+            Polled::Assigned(partitions) => {
+                let anew = self.begin(consumer, &partitions).await?;
+                if !anew.is_empty() {
+                    piece.get_or_insert_default().batches.extend(anew);
+                }
+            }
             Polled::Revoked { partitions, lost } => {
                 self.revoke(consumer, &partitions, lost).await?;
             }
@@ -306,16 +313,7 @@ impl Reader {
         Ok(())
     }
 
-    async fn assign(
-        &mut self,
-        consumer: &mut dyn Consumer,
-        partitions: &[Partition],
-    ) -> Result<(), Error> {
-        // In a group, the offsets of the channel only avoid repeated reading, so the channel need not know a new beginning.
-        self.begin(consumer, partitions).await.map(drop)
-    }
-
-    /// Begins to read partitions. Returns batches without records, which set a new beginning in the channel.
+    /// Begins to read partitions. Returns a batch without records for each partition whose offset in the channel must be set back.
     async fn begin(
         &mut self,
         consumer: &mut dyn Consumer,

@@ -121,7 +121,7 @@ fn unsettled_records_are_not_committed() {
 }
 
 #[test]
-fn a_revoked_partition_is_settled_and_committed_first() {
+fn a_revoked_partition_is_settled_and_committed_before_it_is_released() {
     let broker = Broker::default();
     put(&broker, "a", &["1", "2"]);
     let downstream = Downstream::memory();
@@ -171,6 +171,28 @@ fn fixed_partitions_continue_at_the_offset_of_the_channel_and_not_of_the_group()
 }
 
 #[test]
+fn a_recreated_topic_is_read_from_its_beginning() {
+    for options in [
+        r#""topics": ["a"]"#,
+        r#""topics": ["a"], "partitions": "all""#,
+    ] {
+        let broker = Broker::default();
+        put(&broker, "a", &["1", "2", "3"]);
+        let downstream = Downstream::durable();
+        run_once(&broker, options, &downstream);
+        let recreated = Broker::default();
+        put(&recreated, "a", &["4", "5"]);
+        run_once(&recreated, options, &downstream);
+        assert_eq!(messages(&downstream.batches()), ["1", "2", "3", "4", "5"]);
+        assert_eq!(
+            downstream.origins()[0].1,
+            2,
+            "the channel has the new offset"
+        );
+    }
+}
+
+#[test]
 fn start_decides_where_an_unread_partition_begins() {
     for (start, expected) in [
         ("beginning", 3),
@@ -184,7 +206,7 @@ fn start_decides_where_an_unread_partition_begins() {
         let options = format!(r#""topics": ["a"], "start": "{start}""#);
         run_once(&broker, &options, &downstream);
         assert_eq!(messages(&downstream.batches()).len(), expected, "{start}");
-        // The result of `start` is permanent.
+        // The offset that `start` yields is committed, so that it still holds after a restart.
         assert_eq!(broker.commits().last().unwrap().1, 3, "{start}");
     }
 }
