@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn an_edge_that_is_not_counted_has_no_rate() {
+    fn an_edge_between_nodes_that_count_nothing_has_no_rate() {
         assert_eq!(found(&[("a", "x")], &[]), [None]);
     }
 }

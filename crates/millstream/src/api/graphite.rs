@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_wait_has_a_limit() {
+    async fn the_back_off_has_a_limit() {
         // No process listens on port 1.
         let mut link = link("127.0.0.1:1");
         for _ in 0..20 {

@@ -25,8 +25,8 @@ pub(super) const STATES: [&str; 6] = [
     "running", "ended", "blocked", "retrying", "losing", "failed",
 ];
 
-/// A node that is blocked or retrying for this long is unhealthy; before that only `/status` shows the condition. A server that is
-/// restarted is usually back within this time.
+/// A node that is blocked or retrying for this long is unhealthy. Before that, only `/ready` and `/status` show the condition. A
+/// server that is restarted is usually back within this time.
 const UNHEALTHY_AFTER: Duration = Duration::from_secs(10);
 
 /// A node with its state and conditions.

@@ -25,6 +25,7 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
+    use crate::api::page::LIST;
 
     /// The routes of the router, such as `GET /status`.
     fn routes() -> BTreeSet<String> {
@@ -61,7 +62,23 @@ mod tests {
     }
 
     #[test]
-    fn every_operation_says_what_it_does_takes_and_answers() {
+    fn the_list_for_programs_names_every_route() {
+        let name = |part: &str| match part.strip_prefix('{') {
+            Some(name) => name.trim_end_matches('}').to_uppercase(),
+            None => part.to_owned(),
+        };
+        let routes = routes().into_iter().map(|route| {
+            let parts: Vec<_> = route.split('/').map(name).collect();
+            parts.join("/").trim_start_matches("GET ").to_owned()
+        });
+        // These are the page, not the interface.
+        let routes = routes.filter(|route| route != "/" && !route.starts_with("/assets/"));
+        let listed = LIST.lines().map(str::to_owned);
+        assert_eq!(listed.collect::<BTreeSet<_>>(), routes.collect());
+    }
+
+    #[test]
+    fn every_operation_has_a_summary_its_path_parameters_and_its_answers() {
         let described = described();
         assert_eq!(described["openapi"], "3.1.0");
         for (path, methods) in described["paths"].as_object().unwrap() {

@@ -57,7 +57,7 @@ struct Wait {
     /// A description, as the beginning of a sentence.
     what: String,
     progress: Vec<u64>,
-    /// How long the work may take without a fault. It is added to the limit.
+    /// How long the work may take if nothing is wrong. It is added to the limit.
     patience: Duration,
 }
 

@@ -138,8 +138,9 @@ fn node(component: &Component, section: Section, id: &str) -> Value {
 /// How far a sink may be behind the disk channel it reads.
 fn behind() -> Value {
     json!({
-        "description": "How far it may be behind its disk channel: `size` not settled, `age` of the oldest; 0 = no bound. \
-            `then: block` lets the sources wait, `then: skip` drops the oldest for this sink alone, and counts and logs it.",
+        "description": "How far the sink may be behind its disk channel: the bytes that it has not settled (`size`) and the age of the oldest \
+            record (`age`); 0 = no limit. At the limit, `then: block` makes the sources wait, and `then: skip` drops the oldest records for \
+            this sink only, counts and logs them.",
         "type": "object",
         "properties": {
             "size": { "type": ["string", "integer"], "default": 0 },
@@ -153,16 +154,16 @@ fn behind() -> Value {
 /// The options for the parallel tasks of a processor or sink.
 fn tasks() -> [(String, Value); 2] {
     let parallelism = json!({
-        "description": "Its tasks, each on a thread. Without it a processor runs where its batch is read, and a sink behind memory has \
-            one task for each data thread; a sink behind a disk channel always has one.",
+        "description": "Number of parallel tasks of the node, each on its own thread. Default: a processor runs on the thread that read the \
+            batch, and a sink behind a memory channel has one task for each data thread. A sink behind a disk channel always has one.",
         "type": ["integer", "string"],
         "minimum": 1,
         "maximum": 256,
     });
     let partition = json!({
-        "description": "How records are dealt to its tasks: `same` keeps the order of a source, `shuffle` deals to one after the other, \
-            `broadcast` gives all records to every task, and a template such as `\"{.user}\"` keeps records with the same text \
-            together and in order.",
+        "description": "How records are distributed among the tasks: `same` keeps the order of each source, `shuffle` sends batches to the tasks \
+            in turn, `broadcast` sends all records to every task, and a template such as `\"{.user}\"` sends records with the same text \
+            to the same task, in order.",
         "type": "string",
         "default": "same",
     });

@@ -13,7 +13,7 @@ use axum::{
 };
 
 /// The answer to `GET /` for clients that are not browsers.
-const LIST: &str = "\
+pub(super) const LIST: &str = "\
 /health
 /ready
 /live
@@ -25,10 +25,12 @@ const LIST: &str = "\
 /tap/NODE
 /rejected
 /rejected/NODE
+/rejected/NODE/replay
 /openapi.json
 POST /reload
 POST /rejected/NODE/replay
 POST /channels/NAME/forget
+POST /channels/NAME/skip
 ";
 
 /// The page may load, run and request only files of this origin, and no other page may show it in a frame.
