@@ -1,7 +1,7 @@
 //! `millbench flow`: counts records once a second and prints them as fluent-plugin-flowcounter-simple does.
 //!
-//! It is a forward server (all four modes, with acks), or reads lines. Without `--save` it drops all records, so it is also the
-//! receiver in measurements of a sender alone.
+//! It runs as a forward server (all four modes, with acks), or reads lines from a file or from standard input. Without `--save` it
+//! drops all records, so it is also the receiver in measurements of a sender alone.
 
 use std::{
     fs::File,
@@ -26,7 +26,7 @@ use crate::{
     units,
 };
 
-/// The bytes of one read.
+/// The size of a read buffer in bytes. For a larger message, the buffer of a connection grows.
 const READ: usize = 256 << 10;
 /// The largest message in bytes.
 const MESSAGE_MAX: usize = 256 << 20;
@@ -164,7 +164,7 @@ fn connection(mut stream: TcpStream, save: Option<&Mutex<File>>) -> io::Result<(
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
             Err(error) => return Err(error),
         }
-        let skip = |at| msgpack::skip(&buffer[..end], at).map_err(|_| bad("no MessagePack"));
+        let skip = |at| msgpack::skip(&buffer[..end], at).map_err(|_| bad("invalid MessagePack"));
         let mut lines = Vec::new();
         let mut acks = Vec::new();
         while let Some(stop) = skip(start)?.filter(|stop| *stop > start) {
@@ -191,7 +191,7 @@ fn message(bytes: &[u8], mut keep: Option<&mut Vec<u8>>, acks: &mut Vec<u8>) -> 
     if bytes == [0xc0] {
         return Ok(0);
     }
-    let mut parts = Array::read(bytes).ok_or_else(|| bad("a message is no array"))?;
+    let mut parts = Array::read(bytes).ok_or_else(|| bad("a message is not an array"))?;
     let second = parts
         .nth(1)
         .ok_or_else(|| bad("a message has no second element"))?;

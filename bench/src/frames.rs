@@ -11,7 +11,8 @@ use std::{
 
 use crate::msgpack::{self, Array, Map};
 
-/// The longest frame; a longer one ends its connection. The generator's frames have 1 MB.
+/// The size of the largest frame that is accepted, in bytes. A larger frame ends its connection. The generator's frames are 1 MB
+/// long by default.
 const FRAME_BYTES_MAX: usize = 2 << 20;
 /// The size of a memory page in bytes.
 const PAGE: usize = 4096;
@@ -19,9 +20,10 @@ const PAGE: usize = 4096;
 /// The frames of one connection.
 pub struct Frames {
     buffer: Vec<u8>,
-    /// The offset in the buffer at which the current frame begins: the middle of a page. On some processors the kernel copies slowly
-    /// if the source begins at a page boundary, and the source and destination addresses differ by only a few bytes modulo the page
-    /// size. This reader is a reference, so its speed must not depend on the alignment that the length of a tag happens to cause.
+    /// The offset in `buffer` at which the current frame begins. The address of this byte is the middle of a memory page, because
+    /// on some processors the kernel copies slowly if the source begins at a page boundary and the destination is only a few bytes
+    /// away from one. Servers are compared with this reader, so its speed must not vary with the length of a tag, which shifts
+    /// the addresses.
     begin: usize,
     /// The offset after the last byte that has arrived.
     end: usize,
@@ -64,7 +66,7 @@ impl Frames {
     /// The offset at which the frame at `at` ends; `None` if it has not arrived completely.
     fn frame_end(&self, at: usize) -> io::Result<Option<usize>> {
         let end = msgpack::skip(&self.buffer[..self.end], at);
-        end.map_err(|_| bad("no MessagePack"))
+        end.map_err(|_| bad("invalid MessagePack"))
     }
 }
 

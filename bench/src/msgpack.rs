@@ -1,7 +1,7 @@
 //! The part of MessagePack that this program needs to read messages: skipping values, and reading strings, arrays and maps.
 //!
-//! No recursion, no allocation, no panic on any input. Incomplete input is distinguished from invalid input. Numbers and extensions
-//! can be skipped but not decoded, and there is no encoder.
+//! This code has no recursion, allocates nothing and panics on no input. It distinguishes incomplete input from invalid input. Numbers
+//! and extensions can be skipped but not decoded, and there is no encoder.
 
 /// The bytes are invalid, and more bytes cannot complete them: a value begins with 0xc1, which is not a type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,7 +31,8 @@ fn head(bytes: &[u8], at: usize) -> Result<Option<Head>, Broken> {
             inside: 0,
         }))
     };
-    // The bytes of the length field, further bytes that the length does not include, and values per counted element.
+    // The width of the length field in bytes, the number of further bytes that the length does not include (the type of an
+    // extension), and the number of values per counted element (2 in a map).
     let (width, extra, per) = match code {
         0x00..=0x7f | 0xe0..=0xff | 0xc0 | 0xc2 | 0xc3 => return fixed(1),
         0x80..=0x8f => {
@@ -102,7 +103,7 @@ pub fn skip(bytes: &[u8], at: usize) -> Result<Option<usize>, Broken> {
     Ok(Some(at))
 }
 
-/// The elements of an array, one after the other.
+/// An iterator over the elements of an array.
 pub struct Array<'a> {
     bytes: &'a [u8],
     at: usize,

@@ -5,7 +5,7 @@
 //!
 //! ```text
 //!  0   4  "mb1 "
-//!  4   8  run, lower-case hex: identifies a start of the generator; a start that continues a ledger keeps the ledger's run
+//!  4   8  run, lower-case hex: identifies one start of the generator, and later starts that resume it with the same ledger
 //! 12   1  "."
 //! 13   4  flow, hex: one connection, or one of several sequences in a file
 //! 17   1  " "
@@ -17,7 +17,7 @@
 //! 45   n  padding: byte i is ALPHABET[(number + i) % 64]
 //! ```
 //!
-//! The encoding around this text is in `generate`; the judgment of what arrived is in `verify`.
+//! `generate` encodes this text, for example in MessagePack; `verify` finds out which records arrived.
 
 use std::fmt;
 
@@ -122,7 +122,8 @@ fn write_head(head: &mut [u8], key: Key, record: Record) {
     renumber(head, key, record.number);
 }
 
-/// Changes the number of a record by a multiple of [`PERIOD`]. This is the generator's inner loop.
+/// Patches a record to have another number, which must differ from the old one by a multiple of [`PERIOD`], because the padding
+/// stays. This is the generator's inner loop.
 #[inline]
 pub fn renumber(text: &mut [u8], key: Key, number: u64) {
     let head: &mut [u8; HEAD] = (&mut text[..HEAD])
@@ -218,7 +219,7 @@ fn decimal8(value: u32) -> [u8; 8] {
 mod tests {
     use super::*;
 
-    /// Numbers have 16 digits.
+    /// The largest number, because numbers have 16 digits.
     const NUMBER_MAX: u64 = 9_999_999_999_999_999;
     const FLOW: FlowId = FlowId {
         run: 0x5f3a_9c01,

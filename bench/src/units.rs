@@ -26,7 +26,7 @@ pub fn size(text: &str) -> Result<u64, String> {
             let count: u64 = text.strip_suffix(unit)?.trim().parse().ok()?;
             count.checked_mul(*bytes)
         })
-        .ok_or_else(|| format!("`{text}` is no size; write 64KiB, 1MiB, 1MB or 4096B"))
+        .ok_or_else(|| format!("`{text}` is not a size; write 64KiB, 1MiB, 1MB or 4096B"))
 }
 
 /// Parses a duration. A number other than 0 needs a unit.
@@ -47,7 +47,7 @@ pub fn duration(text: &str) -> Result<Duration, String> {
             let count: f64 = text.strip_suffix(unit)?.trim().parse().ok()?;
             Duration::try_from_secs_f64(count * f64::from(*millis) / 1e3).ok()
         })
-        .ok_or_else(|| format!("`{text}` is no duration; write 500ms, 10s, 5m, 1h or 1d"))
+        .ok_or_else(|| format!("`{text}` is not a duration; write 500ms, 10s, 5m, 1h or 1d"))
 }
 
 /// Parses a count with an optional decimal suffix: `500k`, `20M`, `1G`.
@@ -62,7 +62,7 @@ pub fn count(text: &str) -> Result<u64, String> {
         .parse()
         .ok()
         .and_then(|count: u64| count.checked_mul(scale))
-        .ok_or_else(|| format!("`{text}` is no count; write 1000, 500k, 20M or 1G"))
+        .ok_or_else(|| format!("`{text}` is not a count; write 1000, 500k, 20M or 1G"))
 }
 
 /// Formats a number of bytes for display: `1.50 GB`.

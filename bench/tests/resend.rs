@@ -59,7 +59,7 @@ fn connection(
     act: fn(u64) -> Act,
 ) -> std::io::Result<()> {
     loop {
-        // 93 a5 "bench" db len32 payload, then 83 ... "chunk" b9 id25: 58 bytes of option
+        // 93 a5 "bench" db len32 payload, then 83 ... "chunk" b9 id25: 59 bytes of option
         let mut head = [0; 12];
         stream.read_exact(&mut head)?;
         assert_eq!(&head[..8], b"\x93\xa5bench\xdb", "the layout of a chunk");
@@ -234,7 +234,7 @@ fn a_ledger_of_a_run_with_other_settings_is_refused() {
 }
 
 #[test]
-fn a_generator_waits_for_a_server_that_is_not_there_yet() {
+fn a_generator_waits_for_its_server_and_then_sends_in_every_mode() {
     let port = TcpListener::bind("127.0.0.1:0")
         .unwrap()
         .local_addr()
@@ -252,7 +252,8 @@ fn a_generator_waits_for_a_server_that_is_not_there_yet() {
         .spawn()
         .unwrap();
     assert!(first.wait_with_output().unwrap().status.success());
-    // Sends in every mode, with and without acks, to `millbench flow`, the other receiver of the protocol here.
+    // Send in every mode, with and without acks. The receiver is `millbench flow`, because the server of the other tests reads only
+    // mode `packed`.
     for mode in ["message", "forward", "packed", "gzip"] {
         let plain = Command::new(env!("CARGO_BIN_EXE_millbench"))
             .args([

@@ -115,7 +115,7 @@ fn the_log_of_a_server_that_does_not_start_is_printed() {
 }
 
 #[test]
-fn the_tail_scenario_checks_the_copy() {
+fn the_tail_scenario_accepts_a_complete_copy() {
     let directory = tempfile::tempdir().unwrap();
     let command = "tail -c +1 -f $IN > $OUT & trap 'kill $!; exit 0' TERM; wait";
     let program = stand_in(directory.path(), command);

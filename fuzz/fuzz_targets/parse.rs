@@ -1,5 +1,5 @@
-//! Fuzzes the text formats of the processor `parse`. Any text becomes one valid entry or a fault. The result does not depend on earlier
-//! texts, and a fault leaves the output unchanged. The first bytes choose the format and the options.
+//! Fuzzes the text formats of the processor `parse`. Any text becomes one valid entry or a fault, and a fault leaves the output
+//! unchanged. Parsing the text again gives the same result. The first bytes choose the format and the options.
 
 #![no_main]
 

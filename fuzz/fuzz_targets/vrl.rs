@@ -1,5 +1,5 @@
-//! Fuzzes programs and conditions in VRL with any bytes as the body of a batch. They terminate and always advance. For a valid batch
-//! the output of a program is valid, and a second run writes the same output.
+//! Fuzzes programs and conditions in VRL with any bytes as the body of a batch. They terminate and always advance. Two instances of a
+//! program write the same output, and the output for a valid batch is valid.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! A check that the fuzz targets share: the output of a decoder consists of complete entries.
+//! A check that the fuzz targets share: the output of a decoder consists of complete entries (`[time, record]` in MessagePack).
 
 use millstream_wire::msgpack::Walker;
 

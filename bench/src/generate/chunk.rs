@@ -86,7 +86,7 @@ pub struct Chunk {
     /// The offsets of the time and of the text within a record.
     time_at: usize,
     text_at: usize,
-    /// The offset of the id: in `buffer`, or in each message.
+    /// The offset of the chunk id: in `buffer`, or, in mode `message`, in each message.
     id_at: usize,
     /// The compressed message, for gzip.
     compressed: Vec<u8>,
@@ -286,7 +286,7 @@ impl Chunk {
         self.compressed.push(0x93);
         put_str(&mut self.compressed, self.shape.tag.as_bytes());
         self.compressed.push(0xdb);
-        // Compression cannot make the records, which have less than 1 GiB, much longer.
+        // The records are shorter than 1 GiB. If they do not compress well, gzip makes them only slightly longer.
         let len = u32::try_from(payload.len()).expect("less than 4 GiB");
         self.compressed.extend_from_slice(&len.to_be_bytes());
         self.compressed.extend_from_slice(&payload);

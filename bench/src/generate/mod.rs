@@ -177,7 +177,7 @@ fn send(options: &Options, address: &Address) -> Result<(u32, Vec<Sent>), Failur
         acks: options.acks,
         window: options.window,
         ack_timeout: options.ack_timeout,
-        // Each datagram is one message.
+        // Over UDP, each record needs a separate write, because each datagram is one message.
         single_writes: options.single_writes || matches!(address, Address::Udp(_)),
         repeat: options.repeat,
         give_up: options.give_up,

@@ -64,7 +64,7 @@ pub struct Options {
     /// Flows; with --forward each has its own connection
     #[arg(long, value_name = "N", default_value_t = 1, visible_alias = "flows")]
     pub connections: u16,
-    /// Records per chunk (message mode: per large write) [default: 8192; with --rate at most those of 50 ms]
+    /// Records per chunk (message mode: per large write) [default: 8192; with --rate at most the records of 50 ms]
     #[arg(long, value_name = "RECORDS")]
     pub chunk: Option<u32>,
     /// How records travel in the forward protocol
@@ -83,7 +83,7 @@ pub struct Options {
     /// Ask for an ack of every chunk (message mode: of every record), and resend until it arrives
     #[arg(long)]
     pub acks: bool,
-    /// Chunks in flight per connection before an ack is awaited
+    /// The most chunks in flight per connection; the next chunk waits for an ack
     #[arg(long, value_name = "CHUNKS", default_value_t = 1)]
     pub window: usize,
     /// Timeout of an ack. After it, all chunks in flight are sent again on a new connection
@@ -125,7 +125,7 @@ pub struct Options {
 /// Reads a run's id.
 pub fn run_id(text: &str) -> Result<u32, String> {
     u32::from_str_radix(text, 16)
-        .map_err(|_| format!("`{text}` is no run id; write up to eight hex digits"))
+        .map_err(|_| format!("`{text}` is not a run id; write up to eight hex digits"))
 }
 
 impl Options {

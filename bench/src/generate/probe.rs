@@ -10,7 +10,7 @@ pub struct Probe {
 }
 
 impl Probe {
-    /// Creates a probe whose messages have a record of 122 bytes and an id.
+    /// Creates a probe whose messages have one record with a text of 100 bytes, and an id.
     pub fn new(mode: Mode) -> Self {
         let shape = Shape {
             mode,

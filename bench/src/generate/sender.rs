@@ -50,7 +50,7 @@ impl Address {
                 Ok(Self::Tcp(address.to_owned()))
             }
             _ => Err(format!(
-                "`{text}` is no address; write HOST:PORT, for example 127.0.0.1:24224, or the path of a unix socket"
+                "`{text}` is not an address; write HOST:PORT, for example 127.0.0.1:24224, or the path of a unix socket"
             )),
         }
     }
@@ -60,7 +60,7 @@ impl Address {
         match text.strip_prefix("udp://") {
             Some(address) => match Self::parse(address)? {
                 Self::Tcp(address) => Ok(Self::Udp(address)),
-                _ => Err(format!("`{text}` is no address; write udp://HOST:PORT")),
+                _ => Err(format!("`{text}` is not an address; write udp://HOST:PORT")),
             },
             None => Self::parse(text),
         }
@@ -261,7 +261,7 @@ impl Sender<'_> {
                     sent.records += u64::from(span.count);
                     self.send(link, span, flights, sent)?;
                 }
-                // Sent after all data is acknowledged. If this connection breaks before that, the next one sends the end record.
+                // The end record is sent after all data is acknowledged. If this connection breaks before that, the next one sends it.
                 Next::End(span) => self.end = Some(span),
                 Next::Nothing => break,
             }
@@ -382,12 +382,12 @@ impl Link {
         let bad = |what: &str| io::Error::new(io::ErrorKind::InvalidData, what.to_owned());
         loop {
             let end =
-                msgpack::skip(&self.buffer, 0).map_err(|_| bad("the answer is no MessagePack"))?;
+                msgpack::skip(&self.buffer, 0).map_err(|_| bad("the answer is not MessagePack"))?;
             if let Some(end) = end {
                 self.ack_len = end;
                 self.acked = true;
                 let map = msgpack::Map::read(&self.buffer[..end])
-                    .ok_or_else(|| bad("the answer is no map"))?;
+                    .ok_or_else(|| bad("the answer is not a map"))?;
                 let id = map.get(b"ack").and_then(msgpack::text);
                 return id.ok_or_else(|| bad("the answer holds no ack"));
             }

@@ -10,18 +10,19 @@ use crate::{Failure, tls::Certificate};
 /// The size of a packed record with a text of 100 bytes.
 const RECORD: u64 = 122;
 
-/// Small: with a large send buffer, the kernel does work of the sender in the CPU time of a receiver on the same machine.
+/// Small, because over loopback the kernel charges part of the sender's work to the receiver's CPU time: the larger the sender's
+/// buffer, the larger that part.
 const SEND_BUFFER: &str = "128KiB";
 /// Keeps the system's default, as real clients do. A small message takes more than a kilobyte of a send buffer, so 128 KiB hold
 /// about a hundred of them. With 128 KiB, the sender would therefore stall after each hundred messages until the receiver, which
 /// gathers messages, reads again.
 const SYSTEM_BUFFER: &str = "0";
 
-/// The work of a row.
+/// How a row is measured.
 enum Work {
-    /// A bare reader receives the load.
+    /// `millbench reader` receives the load.
     Reader(Load),
-    /// `millbench writer` with these arguments.
+    /// `millbench writer` runs with these arguments.
     Writer(&'static [&'static str]),
     /// Millstream receives packed chunks with acks, under tags of every length up to that of [`TAG`].
     Tags { connections: u16 },
@@ -38,7 +39,7 @@ enum Work {
     },
 }
 
-/// The longest tag. The others are its prefixes.
+/// The longest tag of [`Work::Tags`]. The other tags are its prefixes.
 const TAG: &str = "tags.of.every.length.from.one.byte.to.sixty-four.in.turn.aaaaaaa";
 /// The duration of the load under each tag, as a share of `--seconds`.
 const TAG_SHARE: f64 = 0.25;
@@ -48,7 +49,7 @@ const DISK: &str = include_str!("../../scenarios/forward_receive/disk.yaml");
 const TLS: &str = include_str!("../../scenarios/forward_receive/tls.yaml");
 const FILE: &str = include_str!("../../scenarios/forward_receive/file.yaml");
 
-/// The rows of the table, and the work of each row by its name.
+/// The rows of the table, and how each is measured, by its name.
 #[derive(Default)]
 struct Rows {
     rows: Vec<Row>,

@@ -7,14 +7,14 @@ use super::{
 };
 use crate::Failure;
 
-/// Small, as in `forward_receive`, so that a receiver on the same machine does not do the sender's work.
+/// Small, as in `forward_receive`: over loopback, kernel work for the sender is otherwise charged to the receiver's CPU time.
 const SEND_BUFFER: &str = "128KiB";
 
 const RELAY: &str = include_str!("../../scenarios/forward_relay/relay.yaml");
 const DISK: &str = include_str!("../../scenarios/forward_relay/disk.yaml");
 const RECEIVE: &str = include_str!("../../scenarios/forward_relay/receive.yaml");
 
-/// The work of a row.
+/// How a row is measured.
 #[derive(Clone, Copy)]
 struct Work {
     what: What,
@@ -23,9 +23,9 @@ struct Work {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum What {
-    /// The bare relay passes bytes on without interpreting them.
+    /// `millbench relay` passes bytes on without interpreting them.
     Bare,
-    /// Millstream receives and sends nothing.
+    /// Millstream only receives: it discards the records instead of sending them.
     Receive,
     /// Millstream relays with this configuration.
     Relay(&'static str),

@@ -16,20 +16,21 @@ use super::{
 };
 use crate::Failure;
 
-/// Small, as in `forward_receive`, so that a receiver on the same machine does not do the sender's work.
+/// Small, as in `forward_receive`: over loopback, kernel work for the sender is otherwise charged to the receiver's CPU time.
 const SEND_BUFFER: &str = "128KiB";
 /// The bytes of a record's text.
 const SIZE: &str = "125";
 /// The number of lines in the file that the other producers send.
 const LINES: u64 = 4_000_000;
 
-/// Longer than the pause of 1 s before the last transaction is committed.
+/// Once Millstream has used no CPU for this time, it has finished. The time is longer than the pause of 1 s before Millstream commits
+/// the last transaction.
 const QUIET: Duration = Duration::from_secs(3);
 
 const MEMORY: &str = include_str!("../../scenarios/forward_to_kafka/memory.yaml");
 const EXACT: &str = include_str!("../../scenarios/forward_to_kafka/exact.yaml");
 
-/// The work of a row.
+/// How a row is measured.
 #[derive(Clone, Copy)]
 enum Work {
     /// Kafka's console producer with these options.

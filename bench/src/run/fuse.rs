@@ -107,7 +107,7 @@ fn input(bench: &Bench, size: u64) -> io::Result<PathBuf> {
     Ok(path)
 }
 
-/// Copies a file with `cat` through the mounts of one or two millstreams.
+/// Copies a file with `cat` into the mount of one millstream, which writes it to a file or sends it to a second millstream.
 fn through(
     bench: &Bench,
     config: &str,

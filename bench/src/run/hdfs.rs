@@ -19,7 +19,7 @@ const DATA_NODE: &str = "org.apache.hadoop.hdfs.server.datanode.DataNode";
 const START: Duration = Duration::from_secs(120);
 const LOOK: Duration = Duration::from_millis(100);
 
-/// A cluster that runs until this is dropped.
+/// A cluster that runs until this value is dropped.
 pub struct Cluster {
     /// `hdfs://localhost:PORT`
     pub url: String,

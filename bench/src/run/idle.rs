@@ -28,7 +28,7 @@ const PROCESSORS: &str = include_str!("../../scenarios/idle/processors.yaml");
 const CLIENTS: usize = 300;
 /// How long the silent connections are measured.
 const SILENCE: Duration = Duration::from_secs(10);
-/// The limit of CPU seconds. CPU time is counted in hundredths of a second, so one hundredth may be chance.
+/// The limit of CPU seconds. Some kernels count CPU time only in hundredths of a second, so one hundredth may be chance.
 const CPU_MAX: f64 = 0.02;
 /// The number of idle files, and how long they are measured.
 const FILE_COUNT: usize = 10_000;
@@ -109,7 +109,8 @@ pub fn at_rest(server: Server, time: Duration) -> Result<Run, Failure> {
     })
 }
 
-/// Measures with ten thousand files in a hundred directories. Each file has one line. The measurement begins after all lines are read.
+/// Measures millstream while it follows ten thousand idle files in a hundred directories. Each file has one line. The measurement
+/// begins after all lines are read.
 fn files(bench: &Bench) -> Result<Run, Failure> {
     let logs = bench.work.join("idle-files");
     for number in 0..FILE_COUNT {

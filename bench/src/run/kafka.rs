@@ -31,7 +31,7 @@ log.message.timestamp.after.max.ms=9223372036854775807
 /// The id of the cluster: any 16 bytes in base64.
 const CLUSTER: &str = "MkU3OEVBNTcwNTJENDM2Qk";
 
-/// A broker that runs until this is dropped.
+/// A broker that runs until this value is dropped.
 pub struct Broker {
     /// Its address.
     pub address: SocketAddr,

@@ -1,5 +1,5 @@
-//! `millbench run`: scenarios that start the built `millstream`, load it, and measure its resource usage, beside the physical
-//! references in the same run.
+//! `millbench run`: scenarios that start the built `millstream`, load it, and measure its resource usage. In the same run they measure
+//! references: programs that only move bytes, or other programs that do the same task.
 //!
 //! A scenario is a directory of `bench/scenarios/`, with a README that describes what is measured, and configurations that any user
 //! could run. CPU time, context switches, page faults and memory are those of the program under test alone, read from /proc. The
@@ -109,7 +109,7 @@ const SCENARIOS: [Scenario; 12] = [
     },
 ];
 
-/// Runs a scenario: starts millstream, loads it, and measures it beside the physical references.
+/// Runs a scenario: starts millstream, loads it, and measures it beside reference programs.
 ///
 /// Examples:
 ///   millbench run forward_receive
@@ -153,7 +153,7 @@ pub struct Options {
 struct Bench {
     millstream: PathBuf,
     millbench: PathBuf,
-    /// Empty at the start, and removed at the end.
+    /// The directory for the scenario's data. It is empty at the start, and removed at the end.
     work: PathBuf,
     only: Vec<String>,
     runs: usize,
@@ -162,7 +162,7 @@ struct Bench {
 }
 
 impl Bench {
-    /// Removes the rows that were not asked for. A reference stays if a remaining row is compared with it.
+    /// Removes the rows that `--only` does not select. A reference stays if a remaining row is compared with it.
     fn choose(&self, rows: &mut Vec<Row>) {
         let named = |row: &Row| {
             self.only.is_empty() || self.only.iter().any(|word| row.name.contains(word))

@@ -14,7 +14,7 @@ use std::{
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use serde::Serialize;
 
-/// A process counts as idle while it has used at most this CPU time, in seconds, since it was last busy. A timer may use it.
+/// A process counts as idle while it has used at most this CPU time, in seconds, since it was last busy. Its timers may need that much.
 const NOTHING: f64 = 0.0005;
 
 /// The resource usage of a process.

@@ -34,11 +34,11 @@ enum Text {
     Plain,
 }
 
-/// The work of a row.
+/// How a row is measured.
 #[derive(Clone, Copy)]
 struct Work {
     name: &'static str,
-    /// `None`: a bare reader.
+    /// The configuration of Millstream. `None`: `millbench reader` receives the records.
     config: Option<&'static str>,
     text: Text,
     goal: f64,
@@ -95,7 +95,7 @@ struct Behind {
     name: &'static str,
     config: &'static str,
     tasks: &'static str,
-    /// The goal as a share of the first such row's rate; `None` without a goal.
+    /// The goal, as a share of the rate of the first row in [`BEHIND`]; `None` without a goal.
     share: Option<f64>,
 }
 
@@ -170,7 +170,7 @@ fn measure(bench: &Bench, work: &Work) -> Result<Run, Failure> {
     Ok(of(chunks, &message, settled, usage, wrong))
 }
 
-/// Measures the bare reader with the same load.
+/// Measures the bare reader (`millbench reader`) with the same load.
 fn bare(bench: &Bench, message: &[u8], seconds: Duration) -> Result<Run, Failure> {
     let address = SocketAddr::from(([127, 0, 0, 1], super::process::free_port()?));
     let mut command = std::process::Command::new(&bench.millbench);

@@ -221,9 +221,9 @@ impl Row {
 
     /// Returns the figure of each variant with the variant's name, the smallest figure first.
     ///
-    /// The figure is the median of the variant's runs, moved towards the mean of all variants: the more of the differences noise
-    /// explains, the further (James and Stein, 1961). Without this correction, the slowest of 64 equal variants would measure 20 %
-    /// below the fastest, only because it was disturbed most.
+    /// The figure is the median of the variant's runs, moved towards the mean of all variants (James and Stein, 1961). It is moved
+    /// further if noise explains a larger share of the differences. Without this correction, the slowest of 64 equal variants would
+    /// measure 20 % below the fastest, only because it was disturbed most.
     fn variants(&self, figure: impl Fn(&Run) -> f64) -> Vec<(f64, String)> {
         let mut figures: BTreeMap<Option<&str>, Vec<f64>> = BTreeMap::new();
         for run in &self.runs {

@@ -181,8 +181,8 @@ pub struct Load {
     pub tls: bool,
 }
 
-/// Linux's default algorithm. It is set explicitly, because the results of single writes would otherwise depend on the machine's
-/// setting.
+/// The generator's TCP congestion control: Linux's default. It is set explicitly, because the results of single writes would
+/// otherwise depend on the machine's setting.
 const CONGESTION_CONTROL: &str = "cubic";
 
 impl Load {
@@ -263,7 +263,7 @@ pub fn measure(
     })
 }
 
-/// Measures the bare reader under a load. It acknowledges chunks if the load asks for acks.
+/// Measures the bare reader (`millbench reader`) under a load. It acknowledges chunks if the load asks for acks.
 pub fn bare_reader(bench: &Bench, load: &Load, threads: usize) -> Result<Run, Failure> {
     let address = SocketAddr::from(([127, 0, 0, 1], free_port()?));
     let mut command = Command::new(&bench.millbench);
@@ -281,7 +281,7 @@ pub fn bare_reader(bench: &Bench, load: &Load, threads: usize) -> Result<Run, Fa
     measure_reference(bench, &mut command, address, load)
 }
 
-/// Measures the bare relay under a load.
+/// Measures the bare relay (`millbench relay`) under a load.
 pub fn bare_relay(bench: &Bench, load: &Load, to: SocketAddr) -> Result<Run, Failure> {
     let address = SocketAddr::from(([127, 0, 0, 1], free_port()?));
     let mut command = Command::new(&bench.millbench);

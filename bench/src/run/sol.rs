@@ -17,11 +17,11 @@ use crate::Failure;
 
 /// Bytes of a message with its newline.
 const MESSAGE: usize = 100;
-/// Messages of each producer, as in the configurations.
+/// The number of messages that each producer makes; the configurations state the same number.
 const RECORDS: u64 = 100_000_000;
-/// Bytes of a buffer of the bare loop.
+/// Bytes of a buffer of the bare loop, the reference that only copies messages (see [`bare`]).
 const BUFFER: usize = 30_000;
-/// The most full buffers that may wait for a consumer of the bare loop.
+/// The maximum number of full buffers that may wait for a consumer of the bare loop.
 const BUFFERS: usize = 4;
 
 const ONE: &str = include_str!("../../scenarios/sol/one.yaml");
@@ -81,8 +81,8 @@ fn tasks(bench: &Bench, tasks: u64) -> Result<Run, Failure> {
     })
 }
 
-/// Times the acks of messages from a socket while two producers run. The messages pass through the channel and the consumers of the
-/// producers.
+/// Times the acks of messages from a socket while two producers run. These messages pass through the same channel and the same
+/// consumers as those of the producers.
 fn acked(bench: &Bench) -> Result<Run, Failure> {
     let mut server = Server::start(bench, ACKED_BY, &[])?;
     server.ready()?;

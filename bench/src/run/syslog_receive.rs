@@ -16,7 +16,7 @@ use super::{
 };
 use crate::Failure;
 
-/// Small, as in `forward_receive`, so that a receiver on the same machine does not do the sender's work.
+/// Small, as in `forward_receive`: over loopback, kernel work for the sender is otherwise charged to the receiver's CPU time.
 const SEND_BUFFER: &str = "128KiB";
 /// A program that has used no CPU for this time has finished its input.
 const QUIET: Duration = Duration::from_millis(300);
@@ -33,7 +33,7 @@ const NEWER: Form = &["--form", "rfc5424", "--size", "213"];
 
 type Form = &'static [&'static str];
 
-/// The work of a row.
+/// How a row is measured.
 #[derive(Clone, Copy)]
 enum Work {
     Reader,

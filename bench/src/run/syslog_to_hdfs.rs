@@ -10,17 +10,19 @@ use super::{
 };
 use crate::{Failure, verify};
 
-/// Small, as in `forward_receive`, so that a receiver on the same machine does not do the sender's work.
+/// Small, as in `forward_receive`: over loopback, kernel work for the sender is otherwise charged to the receiver's CPU time.
 const SEND_BUFFER: &str = "128KiB";
 /// Options for messages of 300 bytes: a header, a text of `--size` bytes, and a newline.
 const FORM: &[&str] = &["--form", "rfc3164", "--size", "254"];
-/// Longer than the 1 s after which a file is published.
+/// Once Millstream has used no CPU for this time, it has finished. The time is longer than the 1 s after which Millstream publishes a
+/// file, so the measurement includes the publishing of the last file.
 const QUIET: Duration = Duration::from_millis(1500);
 
 const MEMORY: &str = include_str!("../../scenarios/syslog_to_hdfs/memory.yaml");
 const EXACT: &str = include_str!("../../scenarios/syslog_to_hdfs/exact.yaml");
 
-/// A row: its name, its configuration, and the style of header names.
+/// A row: its name, its configuration, and the sink's option `headers`, which determines how the events' headers are named: as by
+/// Flume (`flume`), or like Millstream's own fields (`own`).
 const ROWS: [(&str, &str, &str); 3] = [
     ("flume headers", MEMORY, "flume"),
     ("own headers", MEMORY, "own"),
@@ -57,7 +59,8 @@ fn measure(bench: &Bench, cluster: &Cluster, config: &str, headers: &str) -> Res
         tls: false,
     };
     let mut server = Server::start(bench, config, &settings)?.quiet_after(QUIET);
-    // `true` sends the load once before the measurement, because memory fills up and the sender waits until the sink is connected.
+    // `true`: a warm-up sends the load once before the measurement. Otherwise the figures would include connecting to HDFS, during
+    // which the memory fills up and the sender has to wait.
     let mut run = server::measure(&mut server, bench, &load, true)?;
     run.wrong = run.wrong.or(server.stop());
     let bodies = cluster.take("/bench")?;

@@ -22,7 +22,7 @@ use crate::Failure;
 
 const CONFIG: &str = include_str!("../../scenarios/watched/watched.yaml");
 const WITHOUT_API: &str = include_str!("../../scenarios/watched/without_api.yaml");
-/// The number of open pages.
+/// The number of clients that receive the status (`/events`), as open dashboard pages do.
 const PAGES: usize = 50;
 /// The interval at which the metrics are read.
 const SCRAPE: Duration = Duration::from_secs(1);
@@ -110,7 +110,8 @@ fn measure(bench: &Bench, has_api: bool, paths: &[&'static str]) -> Result<Run, 
         send_buffer: "128KiB",
         tls: false,
     };
-    // The clients are checked only after a first load, because a tap shows nothing before the first record.
+    // The clients are checked only after a first load, because a tap (the sampled records of a node) shows nothing before the
+    // first record.
     let warm = Bench {
         seconds: 0.5,
         ..bench.clone()
@@ -165,7 +166,7 @@ impl Clients {
         }
     }
 
-    /// Waits until all clients have received something. Returns the number of clients that have not.
+    /// Waits until all clients have received something, but at most for `patience`. Returns the number of clients that have not.
     fn silent(&self, patience: Duration) -> usize {
         let end = Instant::now() + patience;
         let left = || end.saturating_duration_since(Instant::now());

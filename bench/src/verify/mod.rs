@@ -43,7 +43,7 @@ pub struct Options {
     /// The generator's ledger; all records that it lists as acknowledged must have arrived (may be given several times)
     #[arg(long, value_name = "PATH")]
     ledger: Vec<PathBuf>,
-    /// How many records were sent: N for every flow, or FLOW=N as the table names flows
+    /// How many records were sent: N for every flow, or FLOW=N for one flow, named as in the report's first column
     #[arg(long, value_name = "[FLOW=]N", value_parser = sent)]
     sent: Vec<(Option<String>, u64)>,
     /// Count only the records of this run, and ignore others

@@ -21,7 +21,8 @@ use crate::record::{self, FlowId, Kind, MAGIC};
 
 /// The bytes of one read. The buffer grows for a longer line, up to [`LINE_MAX`].
 const READ: usize = 1 << 20;
-/// A longer line is an error. No line with a record is longer, even if JSON escapes each byte of the longest record as six bytes.
+/// The limit of a line in bytes; a longer line is an error. No line with a record is longer, even if JSON escapes each byte of the
+/// longest record as six bytes.
 const LINE_MAX: usize = 8 * record::TEXT_MAX;
 /// The most corrupt lines that are listed.
 const NAMED_MAX: usize = 10;
@@ -44,7 +45,7 @@ pub struct CorruptLine {
 /// The result of reading all files.
 #[derive(Default)]
 pub struct Outputs {
-    /// The accounts by flow.
+    /// The counts of each flow.
     pub flows: BTreeMap<FlowId, Account>,
     /// Files read.
     pub files: u64,

@@ -1,9 +1,10 @@
 //! Appending to the disk channel, compared with the bare disk.
 //!
-//! Bare: overwriting preallocated, written segments of 64 MiB with one call of 1 MB each, with and without an fdatasync per call. Log: the
-//! same bytes as batches of 8192 records of 122 bytes through [`Log`] alone. Channel: the same through the queue, the writer's thread and a
-//! reader that settles every 16 MB. The three alternate in one run; figures are medians of three rounds. `MILLSTREAM_BENCH_DIR` is the
-//! directory to write to (default: the directory for temporary files), `MILLSTREAM_BENCH_SECONDS` the duration of each part (default: 1).
+//! Bare: overwriting files of 64 MiB, which were allocated and written before, in calls of 1 MB, with and without an fdatasync per call.
+//! Log: the same bytes as batches of 8192 records of 122 bytes through [`Log`] alone. Channel: the same batches through the queue, the
+//! writer's thread and a reader that settles every 16 MB. Each round measures all three; figures are medians of three rounds.
+//! `MILLSTREAM_BENCH_DIR` is the directory to write to (default: the directory for temporary files), `MILLSTREAM_BENCH_SECONDS` the
+//! duration of each part (default: 1).
 
 #![allow(
     clippy::unwrap_used,
@@ -80,7 +81,7 @@ fn cpu() -> f64 {
     (fields[11].parse::<f64>().unwrap() + fields[12].parse::<f64>().unwrap()) / 100.0
 }
 
-/// Runs `step` for `time`; it returns the bytes that it has written.
+/// Calls `step` repeatedly for `time`. Each call returns the number of bytes that it has written.
 fn measure(time: Duration, mut step: impl FnMut() -> u64) -> Figure {
     let (started, cpu_before, mut bytes) = (Instant::now(), cpu(), 0);
     while started.elapsed() < time {

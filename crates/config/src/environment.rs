@@ -63,8 +63,8 @@ impl Environment {
         self.variables.keys().map(String::as_str)
     }
 
-    /// Reads a file and removes a final line end. Prefers a file in the credentials directory; otherwise the path is relative to
-    /// `directory`. The error names the file and the reason.
+    /// Reads a file and removes a final line end. If the credentials directory has a file at `path`, reads that one; otherwise `path` is
+    /// relative to `directory`. The error names the file and the reason.
     pub(crate) fn file(&self, path: &str, directory: &Path) -> Result<String, String> {
         let credential = self.credentials.as_ref().map(|dir| dir.join(path));
         let path = credential

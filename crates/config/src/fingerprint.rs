@@ -1,4 +1,5 @@
-//! The canonical text of a node's options: equal for equal configurations, without places, comments and secrets.
+//! The canonical text of a node's options: equal for equal configurations, without places (file, line and column), comments and
+//! secrets.
 
 use std::fmt::Write;
 
@@ -55,7 +56,7 @@ mod tests {
     }
 
     #[test]
-    fn places_and_order_do_not_matter_and_values_do() {
+    fn the_text_depends_on_values_but_not_on_places_or_order() {
         let one = text("{ a: 1, b: [x, 'y, z', 1.5, null], c: { d: true } }");
         let same = "# a comment\nc:\n  d: true\nb: [x, \"y, z\", 1.5, ~]\na: 1\n";
         assert_eq!(one, text(same));

@@ -1,14 +1,14 @@
 //! Finds the place (the location in a file) at which a part of a scalar's value is written, in any of YAML's styles.
 //!
-//! Programs and conditions are texts in which errors have places, too. Their value differs from the text in the file: quotes and
-//! escapes are gone, lines are joined or lose their indentation, and `${NAME}` is replaced. [`Place::inside`] walks along both texts
-//! and keeps them aligned, so no second YAML parser is needed.
+//! Programs and conditions are scalars, and an error in one of them points at a part of it. The value differs from the text in the file:
+//! quotes and escapes are gone, lines are joined or lose their indentation, and `${NAME}` is replaced. [`Place::inside`] walks along both
+//! texts and keeps them aligned, so no second YAML parser is needed.
 
 use std::{ops::Range, sync::Arc};
 
 use crate::place::{Place, Source};
 
-/// The number of characters after a substitution that are searched in the value, to find where the substituted text ends.
+/// The maximum number of characters after a `${...}` that are searched for in the value, to find where the substituted text ends.
 const ANCHOR: usize = 12;
 
 impl Place {
@@ -59,7 +59,7 @@ struct Walk<'a> {
 }
 
 impl<'a> Walk<'a> {
-    /// Starts at the beginning of the place, which is that of the value. `None` if the place is not in its file.
+    /// Starts where the place and the value begin. `None` if the place is not in its file.
     fn new(place: &'a Place, value: &'a str) -> Option<Self> {
         let source = place.file.text();
         let at = place.file.offset(place.line, place.column)?;
@@ -93,7 +93,7 @@ impl<'a> Walk<'a> {
             if !self.step() {
                 break;
             }
-            // The byte is inside an escape or a substitution: its offset is that of the beginning.
+            // The byte is inside an escape or a substitution. Its offset is that at which the escape or substitution begins.
             if self.of > of {
                 (self.at, self.of) = (at, before);
                 break;
@@ -173,8 +173,8 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Steps over line breaks and the blanks around them; returns false if there are none. At this point the value has as many line
-    /// breaks, one fewer, or a space.
+    /// Steps over line breaks and the blanks around them; returns false if there are none. In the value, the same number of
+    /// line breaks stands here, or one fewer, or a space in place of a single one.
     fn step_break(&mut self, rest: &str, value: &str) -> bool {
         let blanks = match self.style {
             Style::Block => 0,
@@ -212,7 +212,7 @@ impl<'a> Walk<'a> {
         true
     }
 
-    /// Steps over `${NAME}`, and in the value to the text that follows it.
+    /// Steps over `${NAME}` in the file, and over the text that replaced it in the value.
     fn step_substitution(&mut self, rest: &str, value: &str) -> bool {
         let Some(size) = rest.find('}').map(|end| end + 1) else {
             return false;
@@ -260,8 +260,8 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// If `before` ends with a block header (`|`, `>-`, ...) and blank lines, returns the offset of the line after the header: the parser
-/// places a block at its first text, which may come later.
+/// If `before` ends with a block header (`|`, `>-`, ...) and blank lines, returns the offset of the line after the header. The parser
+/// reports the first text of a block as its place, and blank lines may precede that text.
 fn block_before(before: &str) -> Option<usize> {
     let (lines, blanks) = before.rsplit_once('\n')?;
     if !blanks.trim().is_empty() {
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn plain_and_quoted_texts() {
+    fn places_in_plain_and_quoted_texts() {
         assert_eq!(
             find("p:\n  program: .a = öbad(.b)\n", "bad"),
             at(2, 18, "bad")
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_over_several_lines() {
+    fn places_in_texts_over_several_lines() {
         let plain = "p:\n  program: .a = 1 +\n     two(.b)\n\n     third\n";
         assert_eq!(find(plain, "two"), at(3, 6, "two"));
         assert_eq!(find(plain, "third"), at(5, 6, "third"));
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn literal_blocks() {
+    fn places_in_literal_blocks() {
         for head in ["|", "|-", "|+ # text", "|4"] {
             let yaml = format!(
                 "p:\n  program: {head}\n      .a = 1\n\n      if x {{\n        bad(.b)\n      }}\n"
@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn folded_blocks() {
+    fn places_in_folded_blocks() {
         let yaml = "p:\n  program: >\n\n    .a = 1 +\n    two(.b)\n\n    third\n      more\n      even\n    last\n";
         for (what, line, column) in [
             ("two", 5, 5),

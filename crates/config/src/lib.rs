@@ -2,7 +2,7 @@
 //! Rust types.
 //!
 //! Files are parsed (`parse`), variables are substituted (`substitute`), the tree is divided into sections, and each node reads its
-//! own options (`read`). All problems are reported together, each with file, line, column and the next step. No file can make this
+//! own options (`read`). All problems are reported together, each with its file, line and column, and with advice. No file can make this
 //! crate panic or exhaust memory. The options of a node are defined by the components; the pipeline checks the graph.
 //!
 //! ```

@@ -43,7 +43,8 @@ fn total_of(meminfo: &str) -> Option<u64> {
     kib.checked_mul(1024)
 }
 
-/// Returns the lowest limit of the cgroup that a line of /proc/self/cgroup names, and of all its parents; `None` if there is none:
+/// Returns the lowest limit of the cgroup that a line of /proc/self/cgroup names, and of all its parents; `None` if no limit is set. Such
+/// lines, and the files that hold the limits, are:
 ///
 /// ```text
 /// 0::/system.slice/millstream.service      version 2: memory.max

@@ -20,7 +20,7 @@ use crate::syntax::{DEPTH_MAX, broken, place_of};
 /// The maximum number of bytes that one file may have after its aliases are expanded.
 const WEIGHT_MAX: usize = 16 << 20;
 
-/// The weight of a node without its text.
+/// The weight of a node without its text. A weight is the memory in bytes that counts towards [`WEIGHT_MAX`].
 const NODE_WEIGHT: usize = size_of::<(Key, Node)>();
 
 /// Parses one file; `None` if it could not be parsed to its end.

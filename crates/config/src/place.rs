@@ -183,7 +183,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_place_gives_the_text_at_it() {
+    fn a_place_gives_its_text_and_resolves_paths() {
         let file = Source::new("etc/a.yaml", "a: 1\r\npört: grün\n\nz", 0);
         let at = |line, column, length| Place {
             file: Arc::clone(&file),

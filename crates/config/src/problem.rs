@@ -9,7 +9,7 @@
 //!   help: it is called `sinks` here
 //! ```
 //!
-//! In the printed line, the values of options with the name of a secret are masked.
+//! In the printed line, the values of options whose names mark a secret (such as `password`) are masked.
 
 use std::fmt;
 
@@ -130,7 +130,7 @@ impl Problems {
         self.0.iter().any(|p| p.severity == Severity::Error)
     }
 
-    /// The numbers of errors and warnings that are printed.
+    /// Returns the number of errors, and the number of warnings and notes, that are printed.
     #[must_use]
     pub fn counts(&self) -> (usize, usize) {
         let shown = self.shown();

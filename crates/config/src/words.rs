@@ -171,7 +171,7 @@ const PROCESSORS: &[&str] = &[
     "parse", "filter", "route", "sample", "fields", "remap", "exec",
 ];
 
-/// Options of other programs that have no counterpart here, and the reason.
+/// Options that a node does not have, most of them from other programs, and the reason why it does not need them.
 const NEEDLESS: &[(&str, &str)] = &[
     (
         "pos_file",

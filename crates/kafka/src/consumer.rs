@@ -47,7 +47,7 @@ pub trait Consumer: Send {
     /// Starts to read these partitions at these offsets, in addition to the current ones.
     fn assign(&mut self, partitions: &[(Partition, u64)]) -> Result<(), Error>;
 
-    /// Releases partitions that the group has revoked. The group assigns the next ones after this.
+    /// Releases partitions that the group has revoked. Only then does the group assign new ones.
     fn unassign(&mut self, partitions: &[Partition]) -> Result<(), Error>;
 
     /// Waits up to `wait` for records or events. Passes records to `take` one after the other, until `take` returns
@@ -58,7 +58,7 @@ pub trait Consumer: Send {
         take: &mut dyn FnMut(Incoming<'_>) -> Taken,
     ) -> Result<Polled, Error>;
 
-    /// Commits the offset at which each partition continues. `wait`: waits for the broker's answer.
+    /// Commits the offset at which each partition continues. With `wait`, returns only after the broker's answer.
     fn commit(&mut self, offsets: &[(Partition, u64)], wait: bool) -> Result<(), Error>;
 
     /// Pauses or resumes the delivery of records; [`Consumer::poll`] still serves everything else.
@@ -83,7 +83,7 @@ pub enum Taken {
 /// The outcome of [`Consumer::poll`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Polled {
-    /// Records, or nothing within the time.
+    /// Records were passed to the caller, or none arrived in time.
     Records,
     /// The group assigns these partitions: [`Consumer::assign`] them.
     Assigned(Vec<Partition>),

@@ -61,7 +61,7 @@ struct Cluster {
     commit_faults: Faults,
     /// Errors for the next commits, returned after the commit.
     commit_doubts: Faults,
-    /// Errors for the next accepted records, one each.
+    /// Errors for the next records that would otherwise be accepted, one each.
     record_faults: Faults,
     on_fault: Option<OnFault>,
     on_inits: VecDeque<OnInit>,
@@ -110,7 +110,7 @@ impl Broker {
         self.state().commit_doubts.push_back(error);
     }
 
-    /// The next accepted record fails with this error.
+    /// The next record that would otherwise be accepted fails with this error.
     pub fn fail_record(&self, kind: Kind) {
         let error = Error::new(kind, "the test wants it");
         self.state().record_faults.push_back(error);
@@ -164,7 +164,7 @@ impl Broker {
         self.state().producers.clone()
     }
 
-    /// Sets a position as another producer would.
+    /// Sets the position (the text that a sink commits for a group and topic) as another producer would.
     pub fn set_position(&self, group: &str, topic: &str, text: &str) {
         let place = (group.to_owned(), topic.to_owned());
         self.state().positions.insert(place, text.to_owned());

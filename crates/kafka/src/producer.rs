@@ -121,7 +121,8 @@ pub trait Producer: Send {
     fn complaint(&mut self) -> Option<String>;
 }
 
-/// Where a position is committed: as the offset of an existing partition, in a group without members.
+/// Where the sink's position is committed: as the offset, with metadata, of an existing partition in a consumer group without
+/// members.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Store {
     /// The group.

@@ -7,7 +7,7 @@ use crate::{Error, Kind};
 /// The longest topic name that a broker accepts, in bytes.
 const TOPIC_BYTES_MAX: usize = 249;
 
-/// The error in a topic's name, if any. Kafka accepts 1 to 249 of `a-z A-Z 0-9 . _ -`, except `.` and `..`.
+/// The error in a topic's name, if any. Kafka accepts 1 to 249 of the characters `a-z A-Z 0-9 . _ -`, except `.` and `..`.
 pub fn topic_fault(name: &[u8]) -> Option<&'static str> {
     if name.is_empty() {
         return Some("it is empty");

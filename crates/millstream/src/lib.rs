@@ -31,7 +31,7 @@ use clap::{Parser, Subcommand};
 use millstream_pipeline::node::Component;
 use millstream_sys::allocator::MidPage;
 
-/// Makes large buffers begin where the kernel copies fast.
+/// Makes large buffers begin in the middle of a page, where the kernel copies fast.
 #[global_allocator]
 static ALLOCATOR: MidPage = MidPage;
 
@@ -64,7 +64,7 @@ enum Command {
     Schema(commands::schema::Schema),
 }
 
-/// Exit codes. The numbers are those of sysexits.h.
+/// Exit codes. Those above 1 are from sysexits.h.
 mod exit {
     /// The run ended, and everything was settled.
     pub const DRAINED: u8 = 0;

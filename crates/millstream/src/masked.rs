@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn every_secret_of_every_component_is_known_by_name() {
+    fn the_secret_options_of_every_component_are_found_in_its_schema() {
         for component in registry::all() {
             let schema = (component.schema)().to_value();
             let uses_secrets = schema.to_string().contains("writeOnly");

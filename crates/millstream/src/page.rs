@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_short() {
+    fn sizes_have_units_digits_are_grouped_and_durations_are_short() {
         assert_eq!(
             [bytes(0), bytes(1536), bytes(6_319_125_504)],
             ["0B", "1.5KiB", "5.8GiB"]

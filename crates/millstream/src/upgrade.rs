@@ -149,7 +149,7 @@ mod tests {
         assert!(missing.starts_with("cannot start /missing: "), "{missing}");
     }
 
-    /// A program that never ends, and its arguments. No other process has the last one.
+    /// A program that never ends, and its arguments. The last argument identifies its process, because no other process has it.
     fn hanging(directory: &Path) -> (&'static Path, Vec<PathBuf>) {
         let awaited = directory.join("awaited");
         let options = ["--follow=name", "--retry"].map(PathBuf::from);

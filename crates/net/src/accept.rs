@@ -14,8 +14,8 @@ use crate::{
     tls::ServerTls,
 };
 
-/// After an error of `accept` (no more file descriptors) a listener waits this long for a silent connection to be
-/// evicted.
+/// After an error of `accept` (usually because no file descriptor is left), a listener waits this long for a silent
+/// connection to be evicted.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// A listener on the accepting thread.

@@ -124,7 +124,8 @@ impl AsFd for BoundSocket {
     }
 }
 
-/// Binds an address, or takes its socket over from one of the sources `before`.
+/// Binds an address. If the process inherited a socket with that address, or a source `before` this one listens on it, returns
+/// that socket.
 fn bind(before: &[Arc<str>], listen: &Listen) -> io::Result<BoundSocket> {
     Ok(match (&listen.at, listen.scheme) {
         (At::Host(host, port), scheme) => {
@@ -156,7 +157,7 @@ fn bind(before: &[Arc<str>], listen: &Listen) -> io::Result<BoundSocket> {
     })
 }
 
-/// Binds the first address that can be bound.
+/// Binds the first address that `address` resolves to and that can be bound.
 fn bind_inet(before: &[Arc<str>], address: &str, kind: Type) -> io::Result<Socket> {
     let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
     for address in address.to_socket_addrs()? {
@@ -185,7 +186,7 @@ fn bind_inet(before: &[Arc<str>], address: &str, kind: Type) -> io::Result<Socke
     Err(last)
 }
 
-/// Replaces a socket that a dead process left behind, but not one that is in use.
+/// Binds `path`. Replaces a socket that a dead process left behind, but not one that is in use.
 fn bind_path<T>(
     path: &Path,
     bind: impl Fn() -> io::Result<T>,

@@ -170,7 +170,8 @@ pub fn close_rest() -> Vec<String> {
     rest.iter().filter_map(name).collect()
 }
 
-/// Keeps the sockets on which sources currently listen open for the next program, even after these sources have ended.
+/// Ensures that the sockets on which sources currently listen stay open for the next program, even after these sources have
+/// ended.
 pub fn keep() {
     let mut sockets = sockets();
     let live = sockets.live.iter();

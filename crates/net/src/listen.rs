@@ -81,7 +81,7 @@ impl Listen {
         self.scheme
     }
 
-    /// Checks the schemes of a list and sets default ports. Problems refer to `listen` below `options`.
+    /// Checks the schemes of a list, and returns the addresses with their default ports. Adds problems to `problems`, at `listen`.
     pub(crate) fn check(
         all: &[Self],
         takes: Takes,

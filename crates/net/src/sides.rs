@@ -31,7 +31,7 @@ use crate::{
     stream::{Secure, Socket, Stream, Unwatched},
 };
 
-/// The initial and maximum number of bytes at which a connection that is set aside wakes: about a hundred messages per wake-up.
+/// The initial and maximum number of bytes at which a connection that is set aside wakes its reader: about a hundred messages.
 const ENOUGH_BYTES: usize = 16 << 10;
 /// The minimum of that number.
 const ENOUGH_BYTES_MIN: usize = 4 << 10;
@@ -40,7 +40,7 @@ enum Registration {
     Tcp(TcpStream),
     Unix(UnixStream),
     Tls(Box<Secure>),
-    /// Set aside; wakes when enough bytes are there.
+    /// Set aside; wakes the reader when enough bytes have arrived.
     Gathering(TcpStream),
     /// Set aside: a unix socket that the runtime does not watch.
     Aside(Unwatched),
@@ -79,9 +79,9 @@ impl Sides {
     }
 
     /// Adapts the threshold `enough` after a read of `bytes` bytes. Halves it if the wait timed out although at least
-    /// [`ENOUGH_BYTES_MIN`] had arrived: the sender's buffer may be smaller than the threshold (a short message takes a
-    /// kilobyte of it), and then the sender stalls for the full wait. Doubles it if twice the threshold had arrived: the
-    /// sender is faster than the reader.
+    /// [`ENOUGH_BYTES_MIN`] had arrived: the sender's send buffer may never hold as many bytes as the threshold (each short
+    /// message takes a kilobyte of the buffer), and then the sender stalls for the full wait. Doubles it if twice the
+    /// threshold had arrived: the sender is faster than the reader.
     fn adapt(&self, stream: &TcpStream, bytes: usize) -> io::Result<()> {
         let enough = self.enough.get();
         let next = if self.waited.take() && (ENOUGH_BYTES_MIN..enough).contains(&bytes) {

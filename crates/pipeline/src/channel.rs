@@ -21,7 +21,7 @@ use crate::{
     tags::TagFilter,
 };
 
-/// Everything that one batch of a source became. A durable channel keeps all of it or nothing.
+/// All batches that result from one batch of a source. A durable channel keeps all of them or none.
 #[derive(Debug)]
 pub struct Group {
     /// Its batches, in order; at least one.
@@ -248,8 +248,9 @@ impl Delivered {
 /// The range of valid positions for a sink that stores its own position.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Bounds {
-    /// The last position that the consumer committed, in this run or an earlier one. A sink writes its own position before that, so a
-    /// lower position in the sink is damaged or an old copy. `None`: the consumer has never committed, or an operator moved the cursor.
+    /// The last position that the consumer committed, in this run or an earlier one. A sink stores its own position before it commits
+    /// here, so a lower position in the sink is damaged or comes from an old copy. `None`: the consumer has never committed, or an
+    /// operator moved the cursor.
     pub committed: Option<Position>,
     /// The newest position that the channel has kept. A later position in the sink is invalid.
     pub kept: Position,

@@ -2,7 +2,7 @@
 //!
 //! `read -> decode -> send -> keep -> read back -> process -> encode -> write -> [settle]`
 //!
-//! Everything that one batch of a source becomes carries a [`Token`]; the source holds the [`Receipt`]. When the last token is
+//! All batches that result from one batch of a source carry a [`Token`]; the source holds the [`Receipt`]. When the last token is
 //! settled, the receipt succeeds: a durable channel has kept the batch, or every sink is done with it. A token that is dropped
 //! without being settled (a panic, a stop, an error path that returns early) makes the receipt fail, so that a forgotten batch
 //! can never look like success.
@@ -185,7 +185,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_receipt_is_good_when_every_consumer_has_settled() {
+    fn a_receipt_succeeds_when_every_consumer_has_settled() {
         let tally = Arc::new(Tally::default());
         let size = Size {
             records: 7,

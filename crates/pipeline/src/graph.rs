@@ -61,7 +61,7 @@ pub(crate) struct Consumer {
     reporter: Reporter,
     /// The channel that takes its records. `None` for a consumer that reads a durable channel, and for one that does not run.
     feed: Option<Weak<Feed>>,
-    /// One for each reader: replaces the reader's chain while it runs. Empty if the chain is in front of `feed`.
+    /// One for each reader, to replace the reader's chain while it runs. Empty if the chain is in front of `feed`.
     swaps: Vec<Weak<Swap>>,
     chain: Option<Present>,
 }
@@ -171,8 +171,9 @@ impl Consumer {
 }
 
 impl Drafted {
-    /// Returns the edge to the consumer; `None` if no node sends to it directly. `is_back`: the edge leaves the chain in front of this
-    /// same consumer. Records that pass no processor skip the chain, because they would wait there for the processors of other records.
+    /// Returns the edge to the consumer; `None` if it reads a durable channel, so that no node sends to it directly. `is_back`: the edge
+    /// leaves the chain in front of this same consumer. Records that pass no processor skip the chain, because they would wait there for
+    /// the processors of other records.
     fn edge(&self, route: &Route, is_back: bool) -> Result<Option<Edge>, Failure> {
         if self.has_ended {
             return Err(has_ended(&self.name));

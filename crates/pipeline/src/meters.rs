@@ -299,7 +299,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn families_have_the_help_of_the_table_and_base_units() {
+    fn families_have_the_help_text_of_their_metric_and_base_units() {
         let meters = Meters::default();
         let web = meters.of("web");
         web.counter("busy_microseconds").add(2_500_000);

@@ -98,7 +98,7 @@ pub struct SourceContext {
     pub stop: Stop,
     /// Whether the run ends when its inputs end (`--once`). A source that would wait for more input stops instead.
     pub once: bool,
-    /// The pool of buffers: `reserve` memory for input.
+    /// The pool of buffers, in which a source reserves memory for its input (`Pool::reserve`).
     pub pool: Pool,
     /// The node's meters.
     pub meters: NodeMeters,
@@ -118,7 +118,7 @@ pub struct SinkContext {
     /// Requested when the process should end. The inlet then ends too, after the batches that were already taken. A sink needs this
     /// only to shorten the wait for a destination that does not answer.
     pub stop: Stop,
-    /// The pool of buffers: `take` memory for output.
+    /// The pool of buffers, from which a sink takes memory for its output (`Pool::take`).
     pub pool: Pool,
     /// The node's meters.
     pub meters: NodeMeters,
@@ -135,7 +135,7 @@ pub struct SinkContext {
 pub struct ChannelContext {
     /// The node's name.
     pub name: Arc<str>,
-    /// The pool of buffers: readers `take` from it.
+    /// The pool of buffers, from which the channel's readers take memory (`Pool::take`).
     pub pool: Pool,
     /// The node's meters.
     pub meters: NodeMeters,

@@ -227,7 +227,7 @@ impl Outlet {
         self.send_group(vec![batch], awaited).await
     }
 
-    /// Sends everything that one batch of a source became; a durable channel keeps all of it or nothing.
+    /// Sends all batches that result from one batch of a source; a durable channel keeps all of them or none.
     pub async fn send_group(&self, batches: Vec<Batch>, awaited: bool) -> Receipt {
         let wires = self.wires();
         let size = self.note_sent(&wires, &batches);

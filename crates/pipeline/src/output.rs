@@ -28,7 +28,7 @@ pub struct Out<'a> {
     counts: Counts,
 }
 
-/// Counts the records of one batch by what became of them.
+/// The numbers of records of one batch, by outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Records that left by a port that has a consumer.
@@ -50,7 +50,7 @@ pub struct Made {
     pub(crate) numbers: Vec<Vec<Arc<[u32]>>>,
     /// The batch for `NAME.rejected`, if there is one.
     pub rejected: Option<Batch>,
-    /// The numbers of records, by what became of them.
+    /// The numbers of records, by outcome.
     pub counts: Counts,
 }
 
@@ -267,7 +267,8 @@ impl<'a> Out<'a> {
 }
 
 impl Port {
-    /// Returns the open batch for records with this head and encoding. `None` stands for the tag and the values of the input batch.
+    /// Returns the open batch for records with this head and encoding. The head `None` stands for the tag and the values of the input
+    /// batch.
     fn open_of(
         &mut self,
         batch: &Batch,
@@ -302,7 +303,7 @@ impl Port {
                     values: batch.values.clone(),
                 }),
                 encoding,
-                // A new record may carry the metadata of the record from which it was made.
+                // Plain: no record has metadata. A new record may carry the metadata of the record from which it was made.
                 plain: encoding == Encoding::Packed
                     && (batch.plain || batch.encoding == Encoding::Lines),
                 kept: 0..0,

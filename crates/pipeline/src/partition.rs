@@ -27,7 +27,8 @@ pub struct Tasks {
 /// How records are dealt to the tasks of a node.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum Partition {
-    /// Records of one source stay in order.
+    /// Records of one source stay in order: a lane of a sink gets all batches of a data thread, and the output of a processor's tasks is
+    /// put back in the order of the input.
     #[default]
     Same,
     /// Batches go to the tasks in turn.

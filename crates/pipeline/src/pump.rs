@@ -2,9 +2,9 @@
 //!
 //! `read -> decode -> send -> keep -> [read back] -> process -> [keep] -> read back -> process -> encode -> write -> settle`
 //!
-//! A pump reads the first channel as a sink does, with a cursor and the chain of the second channel. All batches that one position of
-//! the first channel became form one group, with the position as their origin. So the second channel keeps all of them or none, knows
-//! the last position of the first channel that it has kept, and recognizes batches that a restarted pump sends again.
+//! A pump reads the first channel as a sink does, with a cursor and the chain of the second channel. All batches that the chain
+//! makes from one position of the first channel form one group, with the position as their origin. So the second channel keeps all of
+//! them or none, knows the last position of the first channel that it has kept, and recognizes batches that a restarted pump sends again.
 
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 

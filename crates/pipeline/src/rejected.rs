@@ -56,8 +56,8 @@ use streams::Streams;
 const EXTENSION: &str = "msgpack";
 /// The interval at which a waiting group checks whether there is space again.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
-/// With `full: drop_oldest`, a peer's full share consists of about this many files: a file is rotated when it reaches this fraction of
-/// the limit. Files are removed one at a time.
+/// With `full: drop_oldest`, a peer's full share consists of about this many files: a file is rotated when it reaches the limit
+/// divided by this number. Files are removed one at a time.
 const PIECES: u64 = 8;
 
 /// The directory in a `data_dir` in which rejected records are kept.

@@ -215,7 +215,7 @@ fn form(message: &[u8]) -> Option<Encoding> {
     (!line.contains(&b'\n')).then_some(Encoding::Lines)
 }
 
-/// Gathers records of the same kind in a batch.
+/// Gathers records of the same kind (tag, encoding, receive time and values) in a batch.
 #[derive(Default)]
 struct Gather {
     batch: Option<Batch>,
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_has_a_bound() {
+    fn a_full_batch_is_returned_when_the_next_record_is_added() {
         let mut gather = Gather::default();
         let long = vec![b'x'; BATCH_BYTES_MAX];
         assert!(

@@ -1,4 +1,5 @@
-//! A running pipeline: its nodes as `status` shows them, and its drain at a stop, from sources over sinks to channels.
+//! A running pipeline: its nodes as `status` shows them, and its drain at a stop: first the sources, then the sinks, then the
+//! channels.
 
 #[cfg(test)]
 mod tests;

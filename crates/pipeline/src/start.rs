@@ -60,7 +60,7 @@ pub(crate) struct LaidSink {
     pub(crate) lanes: Vec<Lane>,
     /// Whether the lanes run on the data threads.
     pub(crate) is_on_threads: bool,
-    /// The id of the durable channel that it reads.
+    /// The id of the durable channel that it reads; `None` for memory.
     pub(crate) channel: Option<u128>,
     pub(crate) rejects: Outlet,
     pub(crate) reporter: Reporter,

@@ -30,7 +30,7 @@ pub(crate) struct Started {
     channels: Mutex<Vec<Open>>,
 }
 
-/// An open durable channel. Only its feeds and its task keep the channel alive, so that a reload that removes it frees it completely.
+/// An open durable channel. Only its feeds and its task keep the channel alive, so that it is freed completely when a reload removes it.
 pub(crate) struct Open {
     channel: Weak<dyn Channel>,
     /// Resolves when the channel is closed.

@@ -103,7 +103,7 @@ pub(crate) async fn source(
             true => None,
             false => retry.after(ended.map_err(|panic| panic.0)).await,
         };
-        // Checked even if the source failed: a reload may have given its seat to another one during the back-off.
+        // Checked even if the source failed: a reload may have given its seat to another source during the back-off.
         if let Some(stop) = seat.turn_to_next(&mut source) {
             context.stop = stop;
             retry.begin_turn(&context.stop);

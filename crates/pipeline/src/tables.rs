@@ -14,7 +14,7 @@ use std::{
     },
 };
 
-/// The number of rows shown: enough for a page, few enough for every node of a fleet.
+/// The maximum number of rows shown: enough for a page, and few enough for a monitoring system that stores them for a whole fleet.
 pub const ROWS_MAX: usize = 20;
 
 /// (label value, number), the largest first.
@@ -28,7 +28,7 @@ const TASK: &str = "task";
 enum Content {
     /// The label and the rows.
     Rows(&'static str, Rows),
-    /// The number of each task, by its index. The index of a task that has ended is free for the next one.
+    /// The counter of each task, by the task's index. The index of a task that has ended is free for the next one.
     Tasks(Vec<Weak<AtomicU64>>),
     /// The label and the groups. The groups are dropped with the last handle of the census.
     Census(&'static str, Weak<Groups>),

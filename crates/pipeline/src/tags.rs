@@ -2,7 +2,7 @@
 //!
 //! `*` matches one part between dots, `**` any number of parts (including none, so `web.**` matches `web`, as in Fluentd), `{a,b}`
 //! either alternative, and a leading `!` excludes. A list takes a tag if no excluding pattern matches, and if one of its including
-//! patterns matches or it has none.
+//! patterns matches or it has no including pattern.
 
 use std::fmt;
 

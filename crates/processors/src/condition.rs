@@ -20,7 +20,7 @@ pub(crate) struct Conditions {
 
 /// Consecutive conditions that are maps, which are evaluated together in one pass over a record, or one condition that is a text.
 enum Part {
-    /// With the index of the first of these conditions.
+    /// The index of the first of these conditions, and the matcher for all of them.
     Maps(usize, Matcher),
     Text(usize, Box<Compiled>),
 }
@@ -132,7 +132,7 @@ enum Working {
 
 impl Decider {
     /// Divides a batch into runs: adjacent records whose first matching condition is the same. Calls `run` for each, in order. A
-    /// record on which a text fails does not match that text; the number of these failures is returned.
+    /// condition in VRL may fail on a record with an error. The record then does not match. Returns the number of these failures.
     pub(crate) fn runs(&mut self, batch: &Batch, mut run: impl FnMut(Run)) -> u32 {
         if let [Working::Maps(_, matcher)] = &mut self.parts[..] {
             matcher.runs(batch, run);

@@ -1,4 +1,4 @@
-//! The processors: one directory each, and one line each in the list below.
+//! The processors. Each one has a directory, and an entry in the list below.
 
 mod condition;
 #[cfg(test)]

@@ -139,7 +139,7 @@ pub(crate) fn texts(batch: &Batch) -> Vec<String> {
 #[cfg(feature = "vrl")]
 pub(crate) const EVENT: Time = Time(1_600_000_000_000_000_007);
 
-/// A batch of entries, one for each JSON text.
+/// A batch of entries (`[time, record]` in MessagePack), one for each JSON text.
 #[cfg(feature = "vrl")]
 pub(crate) fn packed(tag: &str, records: &[String]) -> Batch {
     let mut body = Vec::new();

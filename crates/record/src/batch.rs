@@ -32,7 +32,7 @@ pub struct Batch {
     pub body: Bytes,
     /// The number of records in `body`.
     pub count: u32,
-    /// When the source received the records, by the wall clock. A durable channel stores this time, so that a replay sees the same one.
+    /// When the source received the records, by the wall clock. A durable channel stores this time, so that a replay sees the same time.
     pub received: Time,
     /// The values that all its records share: host, peer, path, ...
     pub values: Arc<Values>,

@@ -384,7 +384,7 @@ mod tests {
         let claims = [(); 2].map(|()| pool.claim(3 << 20));
         let mut first = ready(claims[0].reserve(1 << 20)).unwrap();
         let mut second = ready(claims[1].reserve(1 << 20)).unwrap();
-        // If both grew, they would exceed three quarters of three quarters of the bound.
+        // If both grew, they would exceed the part for large messages: three quarters of three quarters of the bound.
         assert!(ready(first.grow(3 << 20)).is_some());
         let mut growing = Box::pin(second.grow(3 << 20));
         assert!(

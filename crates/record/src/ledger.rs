@@ -205,7 +205,7 @@ impl Ledger {
         self.shed();
     }
 
-    /// Drops free buffers until all memory is below the bound.
+    /// Drops free buffers until the memory in use and the free buffers together are within the bound.
     pub(crate) fn shed(&mut self) {
         self.free.shrink(self.bytes_max.saturating_sub(self.taken));
     }
@@ -254,9 +254,10 @@ impl Ledger {
         Verdict::Granted
     }
 
-    /// Grants all requests that can be granted and returns the tasks to wake. Messages that already hold memory come first, because all
-    /// others wait for the memory that these return; while one of them waits for free memory, no request of the others is granted. The
-    /// check whether a request is safe looks at every message, so it is skipped if an easier request was already refused.
+    /// Grants all requests that can be granted and returns the tasks to wake. The requests of messages that already hold
+    /// memory are decided first, because these messages return their memory when they are complete. While one of these requests waits for
+    /// free memory, only requests of such messages are granted. The check whether a request is safe looks at every message, so it is
+    /// skipped if an easier request was already refused.
     fn serve(&mut self) -> Vec<Waker> {
         let mut wakers = Vec::new();
         if self.waiting.is_empty() {

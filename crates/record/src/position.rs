@@ -2,7 +2,7 @@
 
 use std::{fmt, str::FromStr};
 
-/// The position of a frame in a disk channel: first the epoch, then the sequence number. Every start after an unclean
+/// The position of a frame (a stored batch) in a disk channel: first the epoch, then the sequence number. Every start after an unclean
 /// stop begins a new epoch, so a position always identifies the same content. `seq` continues across epochs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Position {

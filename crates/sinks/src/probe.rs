@@ -1,4 +1,4 @@
-//! Tests whether servers accept connections, for `check --connect`. Only shakes hands, and sends no records.
+//! Tests whether servers accept connections, for `check --connect`. A probe only does the handshake and sends no records.
 
 use std::{fmt, future::Future, io, time::Duration};
 

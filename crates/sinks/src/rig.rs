@@ -38,7 +38,7 @@ struct State {
     closed: bool,
     waker: Option<Waker>,
     rejected: Vec<Group>,
-    /// Loses this many of the next groups of rejects.
+    /// The number of groups of rejects that are still to be lost.
     rejects_lost: usize,
 }
 

@@ -10,7 +10,7 @@ use tokio::time::timeout;
 const OWN_BYTES_MAX: usize = 64 << 10;
 /// Up to this many bytes are not charged to the pool.
 const FEW_BYTES: usize = 1 << 10;
-/// Memory of the pool grows by this factor, so growing copies at most a third of the bytes.
+/// A buffer of the pool grows by this factor, so that all growth together copies at most a third of the final bytes.
 const GROWTH: usize = 4;
 
 /// The bytes of an incomplete value.

@@ -1,5 +1,5 @@
-//! The option `tag` of sources: a text in which `*` is a path with dots for slashes, or a template of values that all records
-//! of a batch share.
+//! The option `tag` of sources: a text in which `*` is replaced by a path (with dots instead of slashes), or a template of values
+//! that all records of a batch share.
 
 use jiff::tz::TimeZone;
 use millstream_config::{Node, Problem};

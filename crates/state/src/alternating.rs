@@ -154,7 +154,7 @@ impl Alternating {
             &[snapshot],
         );
         let side = &mut self.files[other];
-        // The capacity is at least twice the snapshot. If the snapshot only just fitted, every change would write a new one.
+        // The capacity is at least twice the snapshot. If the snapshot only just fitted, every change would need a new snapshot.
         if side.capacity < 2 * self.buffer.len() {
             self.format
                 .check_length(&side.path, 4 * self.buffer.len() as u64)?;

@@ -7,8 +7,8 @@
 //! | [`Journal`]     | records, appended; replaced when it has grown; with a copy if wanted | no sync, or one | state that changes in small steps |
 //! | [`Alternating`] | two files used alternately, allocated once       | one sync, no space         | small steps that a full disk must not stop |
 //!
-//! All of them write through [`millstream_sys::disk::Disk`], so each user is tested with `testkit::disk::Trial` on a disk that
-//! loses power. All begin with a magic, a version and a checksum (see `seal`), are bounded in size, and report
+//! All of them write through [`millstream_sys::disk::Disk`], so each user is tested with `testkit::trial::Trial` on a simulated
+//! disk that loses power. All begin with a magic, a version and a checksum (see `seal`), are bounded in size, and report
 //! trouble as [`Error`]. All calls block. README.md shows how to convert a hand-made state file.
 
 mod alternating;

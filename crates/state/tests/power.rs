@@ -21,7 +21,7 @@ fn path() -> PathBuf {
     PathBuf::from(DIRECTORY).join("number")
 }
 
-/// A number as a body of some hundred bytes, so that it spans sectors.
+/// A number as a body of 1200 bytes, so that it spans several sectors.
 fn body(number: u64) -> Vec<u8> {
     number.to_le_bytes().repeat(150)
 }

@@ -12,7 +12,7 @@ use std::{
     ptr,
 };
 
-/// The size of one control message with a u32, in words of 8 bytes: its header (16 bytes) and the padded value.
+/// The space for one control message with a u32, in words of 8 bytes: two for its header, one for the padded value, and a spare one.
 const CONTROL_WORDS: usize = 4;
 /// How much longer a slot is than a datagram may be, so that the slots do not begin in the same cache set.
 const SPREAD_BYTES: usize = 5 * 64;

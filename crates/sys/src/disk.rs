@@ -399,7 +399,7 @@ fn is_slow_copy(offset: u64, address: usize) -> bool {
 #[allow(unsafe_code)]
 fn commit(buffer: &mut Vec<u8>, read: usize) {
     debug_assert!(read <= buffer.capacity() - buffer.len());
-    // SAFETY: pread has initialised `read` bytes, which are at the front of the spare capacity.
+    // SAFETY: pread has initialized `read` bytes, which are at the front of the spare capacity.
     unsafe { buffer.set_len(buffer.len() + read) };
 }
 
@@ -480,7 +480,7 @@ mod tests {
             let offset = offset as usize;
             assert!(buffer[1..] == content[offset..offset + 66_000], "{offset}");
         }
-        // Large buffers begin in the middle of a page, so exactly one run of distances is slow.
+        // Large buffers begin in the middle of a page, so of all these offsets only 15 consecutive ones are slow.
         assert_eq!(slow, 15);
         // These reads end at the end of the file.
         for offset in content.len() - 33_000..content.len() - 32_500 {

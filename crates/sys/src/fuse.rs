@@ -337,7 +337,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_that_is_open_for_writing_is_recognised() {
+    fn a_file_that_is_open_for_writing_is_recognized() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("a");
         let writer = fs::File::create(&path).unwrap();

@@ -73,7 +73,7 @@ mod tests {
         while let Ok(bytes) = writer.write(&block) {
             written += bytes as u64;
         }
-        // The peer does not read: some bytes are in its receive buffer, the others are still here.
+        // The peer does not read: some bytes are in its receive buffer, the others are still in the send buffer of this socket.
         let unsent = unsent_bytes(writer.as_fd()).unwrap();
         assert!(unsent > 0 && unsent <= written, "{unsent} of {written}");
     }

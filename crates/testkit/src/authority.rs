@@ -17,7 +17,7 @@ impl Authority {
     /// If the system has no random numbers.
     #[must_use]
     pub fn new(name: &str) -> Self {
-        let mut params = CertificateParams::new(Vec::new()).expect("no names, none wrong");
+        let mut params = CertificateParams::new(Vec::new()).expect("an empty list is valid");
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
         params.distinguished_name.push(DnType::CommonName, name);
@@ -52,7 +52,7 @@ impl Authority {
 
     fn issue_until(&self, directory: &Path, name: &str, hosts: &[&str], year: i32) {
         let hosts: Vec<_> = hosts.iter().map(|&host| host.to_owned()).collect();
-        let mut params = CertificateParams::new(hosts).expect("names of hosts");
+        let mut params = CertificateParams::new(hosts).expect("the names of the hosts are valid");
         params.distinguished_name.push(DnType::CommonName, name);
         params.not_after = date_time_ymd(year, 1, 1);
         let key = KeyPair::generate().expect("the system gives random numbers");

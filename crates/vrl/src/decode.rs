@@ -97,7 +97,7 @@ pub(crate) fn key(reader: &mut Reader<'_>) -> Result<KeyString, Undecodable> {
         }
         0xc2 | 0xc3 => reader.bool()?.to_string().into(),
         0xca | 0xcb => reader.float()?.to_string().into(),
-        // An array, a map or an ext value has no name as a key. All of them are called "".
+        // A key that is an array, a map or an ext value has no name. A program sees all such keys as "".
         _ => {
             reader.skip()?;
             "".into()

@@ -349,7 +349,7 @@ fn short(body: &[u8], at: usize) -> Option<&[u8]> {
     }
 }
 
-/// Handles all other keys: returns the index of the field whose key is at `at`, and the end offset of the key.
+/// Handles the keys that [`short`] does not: returns the index of the field whose key is at `at`, and the end offset of the key.
 #[cold]
 fn long_key(
     body: &[u8],

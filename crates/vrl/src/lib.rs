@@ -1,4 +1,5 @@
-//! VRL, the language of `remap` and of conditions that are texts. It runs on the packed bytes of a batch.
+//! VRL, the language of `remap` and of conditions that are texts. It runs on the body of a batch: lines, or packed entries
+//! (`[time, record]` in MessagePack).
 //!
 //! A [`Program`] is compiled and type-checked once. A [`Remap`] runs it on one record after the other; a [`Predicate`] evaluates a
 //! condition. Both work by *projection*: only the top-level fields that the program names are decoded to values. All others are

@@ -3,7 +3,8 @@
 /// The result of a program for one record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The record is unchanged, and nothing was appended. Its tag or host may still be new: see [`Remap::moved`].
+    /// The record is unchanged, and nothing was appended. The program may have set the tag or the host nevertheless: see
+    /// [`crate::Remap::moved`].
     Unchanged,
     /// This number of packed entries was appended. It is 0 if the program assigned an empty array to the root.
     Written(u32),

@@ -84,7 +84,7 @@ impl Record {
         }
     }
 
-    /// Takes the next batch. The random values of its records depend on `place`.
+    /// Takes the next batch. The random values of its records depend on `place`, the argument of [`crate::Remap::begin`].
     pub fn begin(&mut self, batch: &Batch, place: u32) {
         self.place = place;
         self.body = batch.body.clone();

@@ -1,4 +1,4 @@
-//! Cost of an Avro container with Flume's events: `cargo bench -p millstream-wire --bench avro`. Prints CPU nanoseconds
+//! Cost of an Avro container with Flume's events: `cargo bench -p millstream-wire --bench avro`. Prints nanoseconds
 //! per record and records per second: the best and the median of 60 laps over a batch that stays in the cache.
 
 use std::{hint::black_box, sync::Arc, time::Instant};
@@ -15,8 +15,9 @@ use millstream_wire::{
 const RECORDS: usize = 1000;
 /// Length of a syslog line with its newline.
 const LINE_BYTES: usize = 300;
+/// Number of laps. The best and the median are printed.
 const ROUNDS: usize = 60;
-/// Batches per lap.
+/// Passes over the batch per lap.
 const LAPS: usize = 20;
 
 fn batch(encoding: Encoding, body: Vec<u8>) -> Batch {
@@ -37,7 +38,7 @@ fn padded() -> Vec<u8> {
     fill(|_, length| "X".repeat(length))
 }
 
-/// Lines without repetition: random words out of a list of 64.
+/// Lines that do not repeat: random words from a list of 64.
 fn words() -> Vec<u8> {
     let mut random = 0x9e37_79b9_7f4a_7c15_u64;
     fill(move |_, length| {

@@ -1,5 +1,5 @@
-//! Speed of decoding and gathering single messages: `cargo bench -p millstream-wire --bench decoder`. Prints millions
-//! of messages per second: the median of seven laps over a read buffer that stays in the cache.
+//! Speed of decoding single messages and gathering them into a batch: `cargo bench -p millstream-wire --bench decoder`.
+//! Prints millions of messages per second: the median of seven laps over a read buffer that stays in the cache.
 
 use std::{hint::black_box, time::Instant};
 

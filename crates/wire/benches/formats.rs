@@ -35,7 +35,7 @@ fn batch(encoding: Encoding, body: Vec<u8>, count: u32) -> Batch {
     }
 }
 
-/// Records at 1,000,000 per second, with the fields that `fields` writes.
+/// Records whose times are a microsecond apart, with the fields that `fields` writes.
 fn packed(fields: impl Fn(&mut Vec<u8>, u32)) -> Batch {
     let mut body = Vec::new();
     for number in 0..RECORDS {

@@ -1,4 +1,4 @@
-//! Speed of decoding syslog messages: `cargo bench -p millstream-wire --bench syslog`. Prints CPU nanoseconds per
+//! Speed of decoding syslog messages: `cargo bench -p millstream-wire --bench syslog`. Prints nanoseconds per
 //! message of 300 bytes, for a read buffer that stays in the cache. The fastest of nine laps counts, because other work
 //! on the machine only makes laps slower.
 

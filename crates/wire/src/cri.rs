@@ -8,7 +8,8 @@
 //! time (RFC 3339)                stream tags, separated by colons; the first is F if the record ends here, P if it continues
 //! ```
 //!
-//! A line of more than 16 KiB is divided into parts. The caller joins them.
+//! The runtime divides a line of more than 16 KiB into parts, each of which is a line of this format. The caller joins the
+//! parts.
 
 use memchr::memchr;
 use millstream_record::Time;
@@ -20,7 +21,7 @@ use crate::{
 
 /// The longest time, `2026-11-21T07:00:00.123456789+05:30`, with a margin.
 const TIME_BYTES_MAX: usize = 40;
-/// The field with the stream of a record.
+/// The name of the field that holds the stream.
 pub const STREAM: &str = "stream";
 
 /// A parsed line.
@@ -32,7 +33,7 @@ pub struct Line<'a> {
     pub stream: &'a [u8],
     /// Whether the record continues in the next line of this stream.
     pub partial: bool,
-    /// The text of the container.
+    /// The text that the container wrote.
     pub text: &'a [u8],
 }
 
@@ -103,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_of_another_form_are_not_parsed() {
+    fn lines_of_another_format_are_not_parsed() {
         for line in [
             "",
             " ",

@@ -31,7 +31,7 @@ impl InvalidUtf8 {
         std::str::from_utf8(text).is_err().then_some(self)
     }
 
-    /// Passes `text` as pieces of UTF-8 to `write`.
+    /// Passes the replacement of `text` to `write`, in pieces of valid UTF-8.
     #[cold]
     #[inline(never)]
     pub(crate) fn pieces(self, text: &[u8], mut write: impl FnMut(&[u8])) {

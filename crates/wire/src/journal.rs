@@ -1,4 +1,5 @@
-//! systemd's Journal Export Format, as `journalctl -o export` writes it, converted to entries of the packed encoding.
+//! systemd's Journal Export Format, as `journalctl -o export` writes it, converted to entries of the packed
+//! encoding (MessagePack `[time, map]`).
 //!
 //! `read -> [decode] -> send -> keep -> read back -> process -> encode -> write -> settle`
 //!
@@ -19,12 +20,12 @@ use millstream_record::Time;
 
 use crate::msgpack::{write_array_len, write_map_len, write_str, write_time};
 
-/// The longest name of a field; the journal allows 64 bytes.
+/// The longest accepted name of a field, with a margin: the journal allows 64 bytes.
 const NAME_BYTES_MAX: usize = 256;
 /// The most fields of an entry: the journal's own bound.
 const FIELDS_MAX: usize = 1024;
 
-/// An entry, and the values of the fields that its reader needs.
+/// An entry, with the values of the two fields that its consumer needs: the cursor and the time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry<'a> {
     /// The fields of the entry, in the export format.
@@ -307,7 +308,7 @@ mod tests {
         }
 
         #[test]
-        fn fields_of_any_bytes_read_back(
+        fn an_entry_with_any_binary_values_is_complete(
             fields in prop::collection::vec(("[A-Z_]{1,20}", prop::collection::vec(any::<u8>(), 0..50)), 1..20),
         ) {
             let mut text = Vec::new();

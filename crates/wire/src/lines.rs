@@ -1,4 +1,5 @@
-//! Newline-delimited text: counts and divides it, and turns lines into records of the packed encoding.
+//! Newline-delimited text: counts and divides it, and turns lines into entries of the packed encoding (MessagePack
+//! `[time, map]`).
 //!
 //! `read -> [decode] -> send -> keep -> read back -> process -> [encode] -> write -> settle`
 
@@ -35,10 +36,10 @@ pub fn each_newline(text: &[u8], mut each: impl FnMut(usize)) {
     ends.for_each(|end| each(start + end));
 }
 
-/// The number of bytes that [`each_newline`] tests together: one bit of a word for each.
+/// The number of bytes that [`each_newline`] tests together: each byte has one bit of a `u64`.
 const BLOCK_BYTES: usize = 64;
 
-/// Returns a word with a bit set for each newline of the block.
+/// Returns the newlines of the block as a bit set: bit n is set if byte n is a newline.
 #[inline(always)]
 fn newlines(block: &[u8; BLOCK_BYTES]) -> u64 {
     let newline = u8x16::splat(b'\n');
@@ -80,7 +81,7 @@ pub fn write_entry(out: &mut Vec<u8>, time: Time, text: &[u8]) {
     write_str(out, text);
 }
 
-/// Writes the head of a str of `length` bytes.
+/// Writes the MessagePack head (type and length) of a str of `length` bytes.
 #[inline(always)]
 pub(crate) fn str_head(room: &mut Room<'_>, length: usize) {
     match length {
@@ -93,7 +94,7 @@ pub(crate) fn str_head(room: &mut Room<'_>, length: usize) {
     }
 }
 
-/// Writes the head of a str of at least 256 bytes. No body reaches 4 GiB.
+/// Writes the head of a str of at least 256 bytes. Its length fits into 32 bits, because no body reaches 4 GiB.
 fn long_str_head(room: &mut Room<'_>, length: usize) {
     if let Ok(length) = u16::try_from(length) {
         room.byte(0xda);

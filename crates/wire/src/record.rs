@@ -10,13 +10,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::msgpack::{self, Reader};
 
-/// The name of the only field of a line's record. Its value is the text of the line.
+/// A line is the record `{"message": line}`: this is the name of its only field.
 pub const MESSAGE: &str = "message";
 
 /// A record, as a slice of the body.
 #[derive(Clone, Copy, Debug)]
 pub enum Record<'a> {
-    /// No record: for values that concern a whole batch. It has no fields.
+    /// No record, for a template or condition that is evaluated without one. No field exists.
     None,
     /// A line without its newline: its one field is [`MESSAGE`].
     Line(&'a [u8]),
@@ -36,7 +36,7 @@ pub struct TimedRecord<'a> {
 /// The value of a field, as a slice of the body.
 #[derive(Clone, Copy, Debug)]
 pub enum Value<'a> {
-    /// A line.
+    /// The text of a line.
     Line(&'a [u8]),
     /// A MessagePack value at the start of these bytes. Other bytes may follow it.
     Packed(&'a [u8]),
@@ -194,7 +194,7 @@ impl FieldPath {
         }
     }
 
-    /// The names from the record down to the field; at least one.
+    /// The keys that lead from the top level of the record to the field; at least one.
     pub fn parts(&self) -> &[Box<str>] {
         &self.parts
     }
@@ -236,7 +236,8 @@ fn entry<'a>(bytes: &'a [u8], key: &[u8]) -> Option<&'a [u8]> {
     None
 }
 
-/// The value of `key` in the map at `at`, if it has one, and the end of the map. `None` if the map is malformed or incomplete.
+/// Returns the value of `key` in the map at `at` (`None` if the map does not have the key) and the offset after the map.
+/// Returns `None` if the map is malformed or incomplete.
 #[inline]
 pub(crate) fn entry_and_end<'a>(
     bytes: &'a [u8],

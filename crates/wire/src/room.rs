@@ -5,8 +5,9 @@
 
 use crate::invalid_utf8::InvalidUtf8;
 
-/// The range of steps by which the vector grows. A step is as large as the part written so far, so that one record costs little
-/// and a batch needs few steps. It is small enough to stay in the first-level cache until it is written.
+/// The smallest and the largest step by which the vector grows. Within these limits, a step is as large as the output written so
+/// far, so that one record costs little and a batch needs few steps. Even the largest step stays in the first-level cache until
+/// it is written.
 const STEP_BYTES: std::ops::RangeInclusive<usize> = 256..=8 << 10;
 
 /// A vector and the offset up to which it is written.
@@ -170,7 +171,7 @@ impl<'a> Room<'a> {
         self.at = self.at.min(position.max(self.start));
     }
 
-    /// Moves everything after `position` by `count` bytes, as space for an insertion.
+    /// Moves everything after `position` by `count` bytes, so that the caller can insert bytes there.
     #[cold]
     pub(crate) fn insert(&mut self, position: usize, count: usize) {
         self.ensure(count);

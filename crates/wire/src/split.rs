@@ -81,7 +81,7 @@ impl Splitter {
         all.filter_map(move |(at, (of, _))| (*of as usize == part).then_some(at))
     }
 
-    /// Determines the part of each record, and copies the record to its part if there are several.
+    /// Determines the part of each record, and copies the record to its part if the batch has several parts.
     fn place<'b>(&mut self, batch: &'b Batch, parts: usize, pool: &'b Pool) -> Places<'b> {
         self.records.clear();
         let count = batch.count as usize;
@@ -349,7 +349,7 @@ mod tests {
         }
     }
 
-    /// Lines, and entries with the same texts.
+    /// Returns two batches with the same texts: one of lines and one of entries.
     fn both(texts: &[String]) -> [Batch; 2] {
         let (mut plain, mut packed) = (Vec::new(), Vec::new());
         for text in texts {
@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn records_with_one_key_are_in_one_part_and_keep_their_order() {
+    fn records_with_equal_keys_are_in_one_part_and_keep_their_order() {
         let all: Vec<_> = (0..100_usize)
             .map(|n| format!("{n:0width$}", width = n % 7 + 2))
             .collect();
@@ -478,7 +478,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_are_no_entries_stay_together() {
+    fn bytes_that_are_not_entries_stay_together() {
         let parts = adjacent(&batch(Encoding::Packed, vec![0xc1; 50], 1), 4);
         assert_eq!((parts.len(), parts[0].len()), (1, 50));
     }

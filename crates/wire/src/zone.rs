@@ -1,4 +1,4 @@
-//! Time zones by name or offset: the option `timezone`, and names of zones in times.
+//! Time zones by name or offset: for the option `timezone`, and for abbreviations such as `CET` in the text of a time.
 
 use jiff::tz::{Offset, TimeZone};
 
@@ -36,8 +36,8 @@ fn offset(text: &str) -> Option<Offset> {
     Offset::from_seconds(sign * (hours * 3600 + minutes * 60)).ok()
 }
 
-/// Names of zones in times, with their offsets in minutes east of Greenwich: the names of RFC 822, and others that are unambiguous
-/// or that all log processors read in the same way.
+/// The abbreviations that the text of a time may have, with their offsets in minutes east of Greenwich: those of RFC 822, and
+/// others that are unambiguous or that all log processors read in the same way.
 const NAMES: &[(&str, i16)] = &[
     ("UT", 0),
     ("UTC", 0),
@@ -81,7 +81,7 @@ const NAMES: &[(&str, i16)] = &[
     ("NZDT", 780),
 ];
 
-/// Returns the offset for the name of a zone in a time, in seconds east of Greenwich; `None` if the name is unknown.
+/// Returns the offset of the zone with this abbreviation, in seconds east of Greenwich; `None` if the abbreviation is unknown.
 pub(crate) fn named(name: &[u8]) -> Option<i64> {
     let known = NAMES
         .iter()
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_zones_have_offsets() {
+    fn an_abbreviation_of_a_zone_has_an_offset() {
         assert_eq!(named(b"EST"), Some(-18_000));
         assert_eq!(named(b"jst"), Some(32_400));
         assert_eq!(named(b"XYZ"), None);

@@ -25,7 +25,8 @@ pub(super) struct Gauges {
     used: Meter,
     limit: Meter,
     backlog: Meter,
-    /// The keep time of the oldest record that some consumer has not settled, in seconds since 1970; 0 without such a record.
+    /// A lower bound of the receive time of the oldest record that some consumer has not settled, in seconds since 1970; 0 without such a
+    /// record.
     oldest: Meter,
     repeats: Meter,
     ids: Meter,

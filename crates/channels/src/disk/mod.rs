@@ -203,7 +203,7 @@ impl Channel for DiskChannel {
         let (answer, receiver) = oneshot::channel();
         let (watch, queue) = (self.watch.clone(), Arc::clone(&self.queue));
         let (channel, consumer) = (ChannelId(self.id.to_be_bytes()), consumer.to_owned());
-        // Counting a large backlog takes long. It does not run on the writer's thread, because the sources would wait.
+        // Counting a large backlog takes long. On the writer's thread it would make the sources wait.
         spawn_blocking(move || {
             let unsettled = unsettled(&watch, channel, &consumer, to);
             queue.request(Request::Skip(consumer, to, unsettled, answer));
@@ -216,7 +216,7 @@ impl Channel for DiskChannel {
     }
 }
 
-/// Converts an error at a start to a failure. If a restart cannot help, the failure stops only this channel.
+/// Converts an error at a start to a failure. If an operator has to apply a remedy first, the failure stops only this channel.
 fn not_opened(directory: &Path, error: Error) -> Failure {
     let text = error.to_string();
     match error {

@@ -74,7 +74,7 @@ struct Waiting {
     /// Whether the writer must wake: a consumer has settled a batch, or a request has arrived.
     poked: bool,
     requests: Vec<Request>,
-    /// The writer has kept everything and ended, or has stopped with this error.
+    /// `None` while the writer runs. `Ok`: it has kept everything and ended. `Err`: it has stopped with this error.
     ended: Option<Result<(), String>>,
 }
 
@@ -226,7 +226,7 @@ impl Queue {
     }
 
     /// Removes entries of about `bytes_max` bytes, at least one if there is any. Waits until there is an entry, a consumer has
-    /// settled a batch, the queue is closed, or `wait` is over.
+    /// settled a batch, a request has arrived, the queue is closed, or `wait` is over.
     pub(super) fn next_work(&self, bytes_max: usize, wait: Duration) -> Work {
         let mut waiting = self.lock();
         if waiting.entries.is_empty() && !waiting.closed && !waiting.poked {
@@ -253,7 +253,7 @@ impl Queue {
         work
     }
 
-    /// Waits until a consumer has settled a batch, at most for `wait`. New entries stay in the queue.
+    /// Waits until a consumer has settled a batch or a request has arrived, at most for `wait`. New entries stay in the queue.
     pub(super) fn wait_for_settle(&self, wait: Duration) {
         let waiting = self.lock();
         let (mut waiting, _) = self

@@ -14,7 +14,7 @@ use millstream_record::Time;
 
 use super::log::{Log, Skipped};
 
-/// The first skip is logged immediately, later ones in a summary once per this time.
+/// The first skip is logged immediately, later ones in summaries at this interval.
 const SUMMARY: Duration = Duration::from_secs(10);
 /// The condition is cleared after the consumer stayed within half of its limit for this long, with nothing skipped.
 const CALM: Duration = Duration::from_secs(10);

@@ -84,7 +84,7 @@ impl Fixture {
         super::open(&config, Arc::clone(&self.disk), context, &["sink".into()]).unwrap()
     }
 
-    /// Opens the channel for these consumers, with its own reporter.
+    /// Opens the channel for these consumers, with a new reporter, which is returned.
     fn open_for(&self, consumers: &[Consumer]) -> (Opened, Reporter) {
         let config: Config = serde_json::from_str(r#"{"size_max": "8MiB"}"#).unwrap();
         let reporter = Reporter::new("buffer");
@@ -253,7 +253,7 @@ fn records_that_no_consumer_takes_are_counted_once() {
     run(opened.finished).unwrap();
     assert_eq!(unclaimed(), 7);
     drop(opened.readers);
-    // A consumer of all tags takes what the others do not.
+    // The consumer `all` takes every tag, so no record is unclaimed.
     let (opened, _) = fixture.open_for(&[consumers[0].clone(), "all".into()]);
     run(put(&opened.channel, tagged("mail", "a\n"))).unwrap();
     opened.channel.close();
@@ -382,7 +382,7 @@ fn a_sink_that_has_committed_more_than_the_channel_holds_is_reported_and_misses_
     opened.channel.close();
     run(opened.finished).unwrap();
     drop((opened.channel, opened.readers));
-    // The position of the sink exists in the channel again, but the loss is not accepted yet.
+    // The next start reports the loss again, because no operator has accepted it.
     fixture.reporter = Reporter::new("buffer");
     let opened = fixture.open(r#"{"size_max": "16MiB"}"#);
     assert!(missing(&fixture).contains("7.9"));

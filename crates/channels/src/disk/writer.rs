@@ -195,7 +195,7 @@ impl Writer {
     }
 
     /// Waits while the directory of the channel is missing: writes to a removed file are lost, so no group may be acknowledged.
-    /// Fails if the queue is closed meanwhile.
+    /// Fails if the queue is closed and empty (`closed`), or if a stop no longer waits.
     fn wait_for_directory(&mut self, closed: bool) -> Result<(), Error> {
         while let Err(error) = self.log.check_place() {
             self.queue.set_full(true);
@@ -336,7 +336,7 @@ impl Writer {
         Ok(Box::new(reader))
     }
 
-    /// Writes and syncs everything that is staged.
+    /// Commits everything that is staged, and measures how long that takes.
     fn commit(&mut self) -> Result<(), Error> {
         let (began, has_more) = (Instant::now(), self.log.staged_bytes() > 0);
         self.log.commit(self.clock.now())?;

@@ -57,7 +57,7 @@ impl Default for Config {
     }
 }
 
-/// A queue is short, so that a batch is still in the cache when the next hop reads it.
+/// The default of `size_max`: a queue is short, so that a batch is still in the CPU's cache when its consumer reads it.
 pub const SIZE_MAX: u64 = 4 << 20;
 
 fn build(_name: &str, options: &Node) -> Result<Box<dyn ChannelConfig>, Vec<Problem>> {

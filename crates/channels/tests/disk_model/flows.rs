@@ -15,14 +15,14 @@ const LINE: u64 = 10;
 /// A sender of chunks with ids.
 pub struct Sender {
     pub name: String,
-    /// Whether its ids are hashes of the content, and it waits for each acknowledgement, like Fluent Bit.
+    /// Whether the ids are hashes of the content and the sender waits for each acknowledgement, like Fluent Bit.
     pub content_ids: bool,
     pub connection: u64,
-    /// Chunks that were created.
+    /// The number of chunks that were created.
     pub made: usize,
-    /// Chunks that were sent on this connection.
+    /// The number of chunks that were acknowledged on earlier connections or sent on this one.
     pub sent: usize,
-    /// Chunks that were acknowledged.
+    /// The number of chunks that were acknowledged.
     pub acked: usize,
     /// Records per chunk, by chunk.
     sizes: Vec<usize>,

@@ -2,7 +2,7 @@
 //!
 //! In every run an acknowledged chunk is delivered exactly once to a sink that stores its own position, and at least once to any other. A
 //! tailed file is delivered byte for byte, the lines of each sender and file arrive in order, and no position ever has two contents. With
-//! `sync: 1s` a power cut loses at most the last second, as a suffix.
+//! `sync: 1s` a power cut loses at most the last second, and only the end of the log.
 
 #![allow(
     clippy::unwrap_used,
@@ -34,7 +34,7 @@ const SECOND: Setting = Setting {
     tight: false,
 };
 
-/// The number of seeds that each test runs, and that `make storm` runs.
+/// The number of seeds per test: usually, and with `make storm`.
 const SEEDS: (u64, u64) = (250, 5000);
 
 /// Runs the seeds from `first` on.

@@ -41,7 +41,7 @@ pub struct World {
     pub audited: Vec<(Position, Batch, Time)>,
     /// Lines that were lost in a power cut, as `sync: 1s` allows.
     pub taken_by_power: BTreeSet<String>,
-    /// Whether a full disk had no space for the ids of chunks, which the channel has counted.
+    /// Whether the channel has dropped ids of chunks in an earlier run, because the disk had no space for them.
     forgot_ids: bool,
 }
 

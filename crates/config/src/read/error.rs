@@ -1,4 +1,5 @@
-//! Errors while an option is read. serde returns them from the innermost value outwards, and each level adds its step to the path.
+//! Errors while an option is read. serde returns them from the innermost value outwards, and each level adds its step
+//! (a name or an index) to the path.
 //!
 //! serde's own messages are for programmers; this module translates them into the terms of the configuration.
 
@@ -83,7 +84,8 @@ impl ReadError {
         self
     }
 
-    /// Returns the problem for the user; `None` if it was reported before. `names` is the kind of the names in the root's map.
+    /// Returns the problem for the user; `None` if it was reported before. `names` states what the names in the root's map are:
+    /// usually options; at the top of the configuration, settings.
     pub(crate) fn problem(&self, root: &Node, names: Word) -> Option<Problem> {
         let at = self.at.as_deref().unwrap_or(root);
         let name = self.name();

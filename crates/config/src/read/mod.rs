@@ -90,7 +90,7 @@ impl Node {
 
 struct Reading {
     tree: Node,
-    /// The kind of names in the tree's own map.
+    /// The kind of the names in the tree's own map: usually options; at the top of the configuration, settings.
     names: Word,
     problems: Vec<Problem>,
     /// The place of all stand-ins, which identifies them; `None` before the first one.

@@ -78,7 +78,8 @@ impl<'a> NodeReader<'a> {
     }
 }
 
-/// Reads an unquoted text with a substitution as the type that it looks like, unless a text is requested.
+/// Reads a text for an option that does not request a text. An unquoted text with a substitution is read as the type that it looks like,
+/// any other text as a text.
 fn typed_text<'de, V: Visitor<'de>>(text: &Text, visitor: V) -> Result<V::Value, ReadError> {
     match text.typed_by_reader {
         true => match scalar::plain(&text.text) {

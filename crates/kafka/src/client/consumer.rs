@@ -33,7 +33,7 @@ impl Librdkafka {
         })
     }
 
-    /// The next decision of the group that was not reported yet.
+    /// Returns the oldest decision of the group (partitions assigned or revoked) that was not reported to the source yet.
     fn rebalance(&self) -> Option<Polled> {
         let mut heard = self.consumer.context().heard();
         if heard.rebalances.is_empty() {

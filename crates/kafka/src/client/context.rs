@@ -28,7 +28,7 @@ pub(super) struct Heard {
 
 impl Context {
     pub(super) fn heard(&self) -> MutexGuard<'_, Heard> {
-        // No code that holds the lock can panic half way, so a poisoned lock is consistent.
+        // No code panics in the middle of a change, so the state is consistent even if the lock is poisoned.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -50,7 +50,7 @@ impl ClientContext for Context {
 }
 
 impl ConsumerContext for Context {
-    /// Only stores the decision: the source answers when it has committed.
+    /// Only stores the decision. The source polls it, and answers it after it has committed its offsets.
     fn rebalance(
         &self,
         consumer: &BaseConsumer<Self>,

@@ -43,7 +43,7 @@ fn kind(code: RDKafkaErrorCode) -> Kind {
     }
 }
 
-/// Converts the error of a call.
+/// Converts an error that librdkafka returned.
 fn told(error: &KafkaError) -> Error {
     let sorted = error.rdkafka_error_code().map_or(Kind::Again, kind);
     Error::new(sorted, error.to_string())

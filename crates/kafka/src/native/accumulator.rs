@@ -41,7 +41,7 @@ impl SharedAccumulator {
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, Accumulator> {
-        // No code that holds the lock can panic half way, so a poisoned lock is consistent.
+        // No code panics in the middle of a change, so the state is consistent even if the lock is poisoned.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -94,7 +94,7 @@ pub(super) struct Registered {
     pub(super) partitions: bool,
     /// The consumer group was added.
     pub(super) group: bool,
-    /// The position was stored at the group's coordinator.
+    /// The sink's position was stored at the group's coordinator.
     pub(super) position: bool,
 }
 

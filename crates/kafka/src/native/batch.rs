@@ -3,9 +3,8 @@
 //! `read -> decode -> send -> keep -> read back -> process -> [encode] -> write -> settle`
 //!
 //! Source: "Message Format" in the documentation of Apache Kafka, `DefaultRecordBatch.java`. A head of 61 bytes is
-//! followed by the records, each with its length in front. Times and offsets are relative to the first record; integers
-//! are zigzag varints. A record is copied once, into the batch. Checksum (CRC-32C) and compression cover the whole
-//! batch when it is sealed.
+//! followed by the records, each preceded by its length. Times and offsets are relative to the first record; integers are zigzag
+//! varints. A record is copied once, into the batch. Checksum (CRC-32C) and compression cover the whole batch when it is sealed.
 
 use crc_fast::{CrcAlgorithm, checksum};
 
@@ -256,7 +255,7 @@ mod tests {
         out
     }
 
-    /// Written by hand from the documentation of the format.
+    /// Written by hand from the documentation of the format. Numbers are zigzag varints: 28 encodes 14.
     const RECORDS: &[u8] = &[
         // Length 14, attributes, time and offset +0, key, value, one header.
         28, 0, 0, 0, 2, b'k', 6, b'o', b'n', b'e', 2, 2, b'h', 2,

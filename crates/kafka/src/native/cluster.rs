@@ -38,7 +38,8 @@ pub(super) struct Cluster {
     controller: Cell<i32>,
     links: RefCell<HashMap<String, Rc<Mutex<Link>>>>,
     coordinators: RefCell<HashMap<(Coordinates, String), String>>,
-    /// Which broker receives the next request that any broker can answer.
+    /// The index of the broker that receives the requests that any broker can answer. A failed request moves it to the next
+    /// broker.
     turn: Cell<usize>,
 }
 
@@ -106,7 +107,7 @@ impl Cluster {
         self.at(&address).await
     }
 
-    /// The connection to the broker whose turn it is, in round robin.
+    /// The connection to the broker that currently receives the requests that any broker can answer.
     pub(super) async fn any(&self) -> Result<Rc<Connection>, Fault> {
         let mut all: Vec<String> = self.brokers.borrow().values().cloned().collect();
         all.sort_unstable();

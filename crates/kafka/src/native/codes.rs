@@ -37,7 +37,7 @@ const TABLE: &[(i16, &str, Todo)] = &[
     (15, "COORDINATOR_NOT_AVAILABLE", Todo::Seek),
     (16, "NOT_COORDINATOR", Todo::Seek),
     (17, "INVALID_TOPIC_EXCEPTION", Todo::Fail(Kind::Refused)),
-    // Refers to `segment.bytes`; smaller batches help there, too.
+    // The batch exceeds the topic's `segment.bytes`. As with code 10, smaller batches help.
     (18, "RECORD_LIST_TOO_LARGE", Todo::Fail(Kind::TooLarge)),
     (19, "NOT_ENOUGH_REPLICAS", Todo::Retry),
     (20, "NOT_ENOUGH_REPLICAS_AFTER_APPEND", Todo::Retry),
@@ -60,7 +60,7 @@ const TABLE: &[(i16, &str, Todo)] = &[
     (47, "INVALID_PRODUCER_EPOCH", Todo::Fail(Kind::Fenced)),
     (48, "INVALID_TXN_STATE", Todo::Fail(Kind::Abort)),
     (49, "INVALID_PRODUCER_ID_MAPPING", Todo::Fail(Kind::Fatal)),
-    // Larger than the broker's transaction.max.timeout.ms.
+    // The transaction timeout is larger than the broker's transaction.max.timeout.ms.
     (
         50,
         "INVALID_TRANSACTION_TIMEOUT",

@@ -246,7 +246,7 @@ impl Connection {
         }
     }
 
-    /// Ends the connection, because later answers on it cannot be parsed.
+    /// Ends the connection after an answer that is late or cannot be parsed, because later answers cannot be relied on.
     pub(super) fn fail(&self, text: &str) -> Fault {
         self.line.fail(Fault(text.to_owned()));
         self.fault(text)

@@ -37,7 +37,7 @@ use super::{
 };
 use crate::{Error, Kind, ProducerOptions};
 
-/// The most requests in flight to one broker. A request may delay later ones.
+/// The most requests in flight to one broker. A broker answers in order, so a slow request delays all later ones.
 const FLIGHTS_MAX: usize = 5;
 /// No further batch is added to a request beyond this size.
 const REQUEST_BYTES: usize = 8 << 20;

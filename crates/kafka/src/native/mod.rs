@@ -13,7 +13,7 @@
 //! The producer is always idempotent, with `acks=all`. A partition has at most one batch in flight, which is retried
 //! with its own sequence numbers until a broker reports the outcome. If the outcome stays unknown, its sequence numbers
 //! are never reused: the producer fails from then on. So as long as the producer lives, the records of a partition are
-//! written once and in order; with transactions, this includes its successors.
+//! written once and in order; with transactions, this also holds across later producers with the same transactional id.
 
 mod access;
 mod accumulator;
@@ -129,7 +129,7 @@ impl Native {
                 return;
             }
             let waited = self.shared.progress.wait_timeout(state, left);
-            // No code that holds the lock can panic half way, so a poisoned lock is consistent.
+            // No code panics in the middle of a change, so the state is consistent even if the lock is poisoned.
             state = waited.map_or_else(|poisoned| poisoned.into_inner().0, |(state, _)| state);
         }
     }

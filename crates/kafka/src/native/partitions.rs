@@ -33,7 +33,7 @@ pub(super) struct Partition {
     pub(super) retry_at: Option<Instant>,
     /// The sequence number of the next record.
     pub(super) sequence: i32,
-    /// A batch was given up without knowing whether it was written. Its sequence numbers must not be reused: a broker
+    /// A batch was reported as failed although a broker may have written it. Its sequence numbers must not be reused: a broker
     /// would take the new records for duplicates.
     pub(super) uncertain: bool,
     /// Whether the partition belongs to the open transaction.
@@ -47,7 +47,7 @@ pub(super) struct Batch {
     pub(super) sealed: Option<Arc<Vec<u8>>>,
     /// The numbers of its records, by which failures are reported.
     pub(super) numbers: Vec<usize>,
-    /// Its share of the buffer.
+    /// The bytes that it counts against `buffer_bytes`.
     pub(super) bytes: usize,
     pub(super) since: Instant,
     /// Identifies the batch when an answer arrives.

@@ -32,7 +32,7 @@ pub(super) struct Scram {
 impl Scram {
     pub(super) fn new(mechanism: Mechanism, user: &str, password: &str) -> Self {
         let mut random = [0; 24];
-        // If the system has no random numbers, TLS does not work either. The worst effect of a nonce of zeros is that the
+        // The error is ignored: if the system's random generator fails, TLS does not work either. The worst effect of a nonce of zeros is that the
         // exchange is rejected or can be replayed.
         let _ = SystemRandom::new().fill(&mut random);
         Self::with_nonce(mechanism, user, password, BASE64.encode(random))
@@ -69,7 +69,8 @@ impl Scram {
 
     /// The reply to the server's first message.
     pub(super) fn proof(&mut self, challenge: &[u8]) -> Result<String, String> {
-        let strange = || "authentication failed: the broker's challenge cannot be read".to_owned();
+        let strange =
+            || "authentication failed: the broker sent an invalid SCRAM challenge".to_owned();
         let challenge = std::str::from_utf8(challenge).map_err(|_| strange())?;
         let nonce = field(challenge, "r=").ok_or_else(strange)?;
         let salt = field(challenge, "s=").and_then(|salt| BASE64.decode(salt).ok());
@@ -106,7 +107,7 @@ impl Scram {
         if shown.is_some_and(|shown| shown == self.expected) {
             return Ok(());
         }
-        Err("authentication failed: the broker does not know the password itself".to_owned())
+        Err("authentication failed: the broker's signature is missing or wrong, so it does not know the password".to_owned())
     }
 }
 
@@ -144,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_without_the_password_is_rejected() {
+    fn invalid_challenges_of_a_server_are_rejected() {
         for challenge in [
             &b"r=other,s=AAAA,i=4096"[..],
             b"r=mine,s=AAAA,i=4096",

@@ -321,7 +321,7 @@ fn frozen() -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
     thread::spawn(move || {
-        // To request 0: no error, and one API, Metadata (3), in versions 0 to 12.
+        // The answer to request 0: no error, and one API, Metadata (3), in versions 0 to 12.
         let versions = b"\0\0\0\x10\0\0\0\0\0\0\0\0\0\x01\0\x03\0\0\0\x0c";
         let mut streams = Vec::new();
         for stream in listener.incoming() {

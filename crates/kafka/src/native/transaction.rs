@@ -1,4 +1,5 @@
-//! The requests (orders) that the sink's thread waits for: identity, transactions, the position, and requests about topics.
+//! The requests (orders) that the sink's thread waits for: identity, transactions, the sink's position (a text that is committed
+//! with the records), and requests about topics.
 //!
 //! Sources: KIP-98 (transactions), KIP-447 (positions of a group without members). Every request is retried until it is
 //! answered. The caller decides how long to wait; its next order replaces the previous one.

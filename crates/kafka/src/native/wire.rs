@@ -38,7 +38,7 @@ impl Put for Vec<u8> {
     }
 
     fn string(&mut self, value: &str) {
-        // Names from outside were checked against much lower limits.
+        // Names from peers were checked against much lower limits, so the length always fits.
         let length = i16::try_from(value.len()).unwrap_or(0);
         self.i16(length);
         let bytes = value.as_bytes().get(..usize::from(length.unsigned_abs()));

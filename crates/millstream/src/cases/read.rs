@@ -168,7 +168,8 @@ fn records(
                     record: Map::from_iter([(MESSAGE.to_owned(), text.into())]).into(),
                     metadata: Vec::new(),
                 };
-                // A text of several lines is an entry, because sources that join lines produce an entry, too.
+                // A text of several lines is an entry (`[time, record]` in MessagePack), because sources that join lines produce an
+                // entry, too.
                 records.push((record, !text.contains('\n')));
             }
             _ => {

@@ -155,11 +155,11 @@ const HEADS: [&str; 9] = [
 ];
 /// The number of columns that hold text; they come first.
 const TEXTS: usize = 3;
-/// The columns that are left out in a narrow terminal, in this order: those of this list that have no number except 0, then TYPE, then the
-/// others of this list.
+/// Columns that are left out in a narrow terminal: first those of this list that have no number except 0, then the column TYPE, then the
+/// rest of this list.
 const NARROW: [&str; 2] = ["REJECTED", "PENDING"];
 
-/// Meters that have a column, or that add nothing to one.
+/// Meters that are not shown after the table, because they have a column, or tell little more than one that does.
 const IN_COLUMNS: [&str; 7] = [
     "records_received",
     "records_settled",

@@ -1,5 +1,5 @@
-//! The model: from the plan to nodes, edges and paths with their promises (delivery.md, "What holds"). A promise is a delivery guarantee
-//! with its condition.
+//! The model: from the plan to nodes, edges and paths with their promises (delivery.md, "What a path promises"). A promise is a
+//! delivery guarantee with its condition.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -12,7 +12,7 @@ use millstream_pipeline::{
 
 /// A plan, explained.
 pub struct Explained {
-    /// The directory in which everything durable is.
+    /// The directory of all durable data.
     pub data_dir: PathBuf,
     /// The limits of rejected records in `data_dir`.
     pub rejected: RejectedLimits,

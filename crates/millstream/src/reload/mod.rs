@@ -46,11 +46,11 @@ enum Request {
     Skip(Skip, oneshot::Sender<Option<Skipped>>),
 }
 
-/// The range of records that a consumer must be moved past.
+/// The records that a consumer is to skip: all up to a position.
 pub struct Skip {
     /// The channel.
     pub channel: String,
-    /// The id of the channel. It protects the records of another channel with the same name.
+    /// The id of the channel. If the running channel of this name has another id, nothing is skipped.
     pub id: u128,
     /// The consumer.
     pub consumer: String,
@@ -64,7 +64,7 @@ type Skipped = oneshot::Receiver<Result<u64, String>>;
 /// Resolves when a consumer is forgotten.
 type Forgotten = oneshot::Receiver<Result<(), String>>;
 
-/// Reloads the pipeline of a configuration.
+/// Applies changes of the configuration files to the running pipeline.
 pub struct Reload {
     paths: Vec<PathBuf>,
     /// The nodes that run.
@@ -117,7 +117,7 @@ impl Requests {
     }
 
     /// Moves a consumer past records and restarts its sink. Returns the number of skipped records that it had not settled. `None`: no
-    /// such channel runs, too many requests wait, or the process is ending.
+    /// channel with this name and id runs, too many requests wait, or the process is ending.
     pub async fn skip(&self, skip: Skip) -> Option<Result<u64, String>> {
         let (answer, asked) = oneshot::channel();
         self.sender.try_send(Request::Skip(skip, answer)).ok()?;
@@ -135,7 +135,7 @@ impl Requests {
 }
 
 impl Reload {
-    /// Reloads the running pipeline of a configuration.
+    /// Takes the files of the configuration, and the nodes and settings that run now. Also returns the handle for requests.
     pub fn new(
         paths: &[PathBuf],
         entries: Vec<Entry>,

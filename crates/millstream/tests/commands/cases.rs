@@ -97,7 +97,7 @@ fn a_case_that_fails_shows_what_differs_and_the_others_run() {
 }
 
 #[test]
-fn every_port_and_every_rejected_record_counts() {
+fn the_records_of_every_port_and_the_rejected_ones_are_compared() {
     let route = |expect: &str| {
         let routes = "{ big: { where: { .n: { gt: 9 } } }, small: { where: { .n: { gt: 0 } } } }";
         let processor = format!(
@@ -176,7 +176,7 @@ fn a_case_can_begin_at_another_node_and_follows_the_graph() {
 }
 
 #[test]
-fn tags_times_and_values_enter_and_are_compared() {
+fn tags_times_and_metadata_can_be_given_and_are_compared() {
     let cases = "      - tag: web\n        given: [a, { \"%tag\": db, \"%time\": \"2026-11-23T10:00:00.5Z\", \"%host\": h2, message: b }]\n        \
          expect:\n          - { \"%tag\": new.web, \"%time\": \"1970-01-01T00:00:00Z\", message: a, host: none }\n          \
          - { \"%tag\": new.db, \"%time\": \"2026-11-23T11:00:00.500+01:00\", \"%host\": h2, message: b, host: h2 }\n";
@@ -331,7 +331,7 @@ fn an_error_about_misplaced_cases_names_where_they_belong() {
 }
 
 #[test]
-fn without_cases_it_says_how_to_write_one() {
+fn without_cases_the_command_says_how_to_write_one() {
     let (code, out, errors) = test(
         "  records: { type: parse, inputs: [app], as: json, tests: [] }\n",
         "records",

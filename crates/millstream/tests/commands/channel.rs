@@ -30,7 +30,7 @@ sinks:
     )
 }
 
-/// Sends chunks of one record each, `{\"n\": 1}` and so on, and waits for their acks.
+/// Sends chunks of one record each, `{"n": 1}` and so on, and waits for their acks.
 fn send(port: u16, numbers: RangeInclusive<u8>) {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
     for n in numbers {
@@ -331,7 +331,7 @@ fn missing_channel_data_is_reported_at_each_start_until_the_operator_accepts_it(
     let buffer = here.join("data/channels/buffer");
     let port = free_port();
     let start = || Program::start(here, &config(here, port)).listens(port);
-    // Create a typical state: several segments, a sink with its own position, a stuck sink, stops and a kill.
+    // Create a typical state: several segments, a working file sink (which stores its own position), a stuck sink, stops and a kill.
     let program = start();
     send_segments(port, 40..=90);
     wait_until("the good sink has settled", || row(here, "good")[2] == "0");
@@ -423,7 +423,7 @@ fn send_large(port: u16, numbers: Range<u32>, patience: Duration) -> (TcpStream,
     (stream, acked)
 }
 
-/// The numbers in a file of JSON lines, in order.
+/// The numbers in a file of JSON lines, in ascending order.
 fn numbers(file: &Path) -> Vec<u64> {
     let lines = fs::read_to_string(file).unwrap_or_default();
     // The last line may be incomplete.

@@ -205,7 +205,7 @@ fn good_records_arrive_once_and_bad_ones_are_kept_when_the_program_is_killed() {
 }
 
 #[test]
-fn a_node_that_has_used_up_its_share_of_rejected_records_blocks_no_other_node() {
+fn a_node_that_has_used_up_its_space_for_rejected_records_blocks_no_other_node() {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path();
     for name in ["data/rejected", "files", "objects"] {

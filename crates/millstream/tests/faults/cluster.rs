@@ -40,7 +40,7 @@ const KILLS: u64 = 10;
 const PAUSE_MS_MAX: u64 = 1000;
 /// The numbers of two kills of the relay: at the first, one of the receivers is killed as well, and at the second it is restarted.
 const DOWN: (u64, u64) = (4, 7);
-/// Long enough for chunks to be in flight to a receiver that is stopped.
+/// Long enough for chunks to be in flight to a receiver that is paused with SIGSTOP.
 const UNDER_WAY: Duration = Duration::from_millis(300);
 
 /// Only one cluster runs at a time, because it needs all of a small machine.

@@ -92,7 +92,7 @@ impl Rig {
         self.program.take().unwrap().stop()
     }
 
-    /// Sends one record to the source that is never damaged, and waits until it is acked and written.
+    /// Sends one record through the pipeline whose state is never damaged, and waits until it is acked and written.
     fn beside(&self, number: u64) {
         let mut stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
         let mut frame = b"\x94\xa1t\xce\x60\x00\x00\x00\x81\xa1n\xcf".to_vec();
@@ -510,7 +510,8 @@ impl Pipeline {
         (self.named, self.loss_named) = (false, false);
     }
 
-    /// After a stop or kill: acts as an operator who repairs nodes that do not run and accepts losses.
+    /// After a stop or kill: acts as an operator, who removes the state of a pipeline that does not run, and accepts losses. After a
+    /// stop, also checks the outputs.
     fn mend(
         &mut self,
         rig: &Rig,

@@ -406,8 +406,8 @@ fn journal_damage_destroys_nothing_settled_and_every_doubt_is_reported() {
             wait_until("all lines have arrived", || {
                 tally_all(&out).len() == 3 * sent as usize
             });
-            // The sink recognises an old copy of its journal only if a later checkpoint is settled. At its start it only settles the
-            // position in its journal again, which is not after the end that the channel had then. So wait until more is settled.
+            // The sink recognizes an old copy of its journal only if a checkpoint after the one in the copy was settled. At its
+            // start, it merely settles the position in its journal again, which is at most `started_at`. So wait until more is settled.
             if wave == 0 {
                 wait_until("a checkpoint of this run is settled", || {
                     settled() > started_at

@@ -62,8 +62,9 @@ fn log(directory: &Path) -> String {
     fs::read_to_string(directory.join("log")).unwrap_or_default()
 }
 
-/// Mounts a disk that is smaller than the load at the receiver's directory `full`, kills the receiver, and runs the verifier. If
-/// `stalls` is true, no data on the disk is ever released, so the receiver waits until the disk is enlarged.
+/// Mounts a disk of this size, which is too small for the load, at the receiver's directory `full`. Kills the receiver, starts it
+/// again, and runs the verifier. If `stalls` is true, no data on the disk is ever released, so the receiver waits until the disk
+/// is enlarged.
 fn fill(full: &str, size: &str, stalls: bool) {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path();

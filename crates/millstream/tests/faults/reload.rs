@@ -149,7 +149,7 @@ fn pipes(program: &Program) -> usize {
 }
 
 #[test]
-fn nothing_is_lost_doubled_or_overtaken_in_a_hundred_reloads_under_load() {
+fn nothing_is_lost_doubled_or_reordered_in_a_hundred_reloads_under_load() {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path();
     let mut random = Random::new();

@@ -30,9 +30,9 @@ use crate::program::{
 const RESTARTS: usize = 100;
 /// The longest pause between the moment when all three senders have delivered something and the break.
 const PAUSE_MS_MAX: u64 = 50;
-/// The messages that RELP may have in flight: omrelp's default.
+/// The number of messages that RELP may have in flight: omrelp's default.
 const WINDOW: usize = 128;
-/// Messages that rsyslog gets at a time, and the interval.
+/// The number of messages that the test gives to rsyslog at a time, and the pause after each time.
 const PIECE: usize = 50;
 const PIECE_EVERY: Duration = Duration::from_millis(10);
 /// The number of lines in each file for the Flume agent, and the least number of lines that the agent always has left to send.

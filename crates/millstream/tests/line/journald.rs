@@ -22,7 +22,7 @@ use crate::program::{Program, victim::Random, wait_until};
 const BREAKS: usize = 40;
 /// The longest pause between the arrival of entries and the next kill or stop.
 const PAUSE_MS_MAX: u64 = 60;
-/// The path of the program on Debian.
+/// The path of `systemd-journal-remote` on Debian.
 const WRITER: &str = "/lib/systemd/systemd-journal-remote";
 /// The pause between entries, as in the journal of a busy machine.
 const ENTRY_EVERY: Duration = Duration::from_micros(500);

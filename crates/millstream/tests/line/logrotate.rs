@@ -178,7 +178,7 @@ fn run_with_a_gap(
         match round % 2 {
             0 => assert_eq!(program.stop(), Some(0)),
             _ => {
-                // But wait until it has stored the data by which it recognises its files. This takes up to a second.
+                // But wait until it has stored the data by which it recognizes its files. This takes up to a second.
                 sleep(Duration::from_secs(3));
                 program.kill();
             }
@@ -277,7 +277,7 @@ fn kill_after_truncation(kill: &Kill) -> Vec<String> {
     wait_until("the lines have arrived", || lines_of(&out).len() == LINES);
     sleep(kill.age);
     if !kill.copy.starts_with("app.log") {
-        // A copy whose name does not begin with that of the log is recognised only by a stored mark: the checksum of the bytes
+        // A copy whose name does not begin with that of the log is recognized only by a stored mark: the checksum of the bytes
         // before an offset in the log.
         let positions = place.join("data/sources/app/positions");
         let end = format!(" {} ", written.len());
@@ -484,7 +484,7 @@ fn a_log_that_moves_to_an_unwatched_directory_is_read_to_its_end() {
             .open(&log)
             .unwrap();
         writeln!(file, "line {n:08} of the log").unwrap();
-        // After the first line has arrived, the program recognises the file under any name.
+        // After the first line has arrived, the program recognizes the file under any name.
         wait_until("its first line has arrived", || arrived().len() > n);
         let rest: String = (n + 1..n + LINES - 1)
             .map(|n| format!("line {n:08} of the log\n"))

@@ -217,7 +217,7 @@ fn the_handler_of_python_delivers_every_message_over_every_socket() {
                 .to_string_lossy()
                 .into_owned(),
         };
-        // The handler keeps its connection open until all messages have arrived, so the last one must arrive while it is open.
+        // The script keeps its connection open until the test kills it, so the last message must arrive while the connection is open.
         let got = records(place, &program, name, MESSAGES);
         assert_eq!(got.len(), MESSAGES, "{name}");
         for (n, mut record) in got.into_iter().enumerate() {

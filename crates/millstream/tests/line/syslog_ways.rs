@@ -1,4 +1,4 @@
-//! Syslog sources, each with a file for its records.
+//! For the tests of the source `syslog`: a Millstream with several such sources, each with a file for its records.
 
 use std::{
     fs,

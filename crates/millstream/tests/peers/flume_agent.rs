@@ -35,7 +35,7 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// Starts an agent that sends to `port`. `kind` is the class of its sink; `sink` is further configuration of the sink, in lines.
+    /// Starts an agent that sends to `port`. `kind` is the class of its sink; `sink` holds further configuration lines for the sink.
     pub fn start(directory: &Path, port: u16, kind: &str, sink: &str) -> Self {
         let spool = directory.join("spool");
         fs::create_dir_all(&spool).unwrap();

@@ -26,7 +26,7 @@ pub use millstream_testkit::server::free_port;
 
 /// The timeout of every wait. It is generous, because machines differ.
 pub const PATIENCE: Duration = Duration::from_secs(120);
-/// Lines of the program's log that a failed test shows.
+/// The number of lines of the program's log that a failed test shows.
 const LAST_LINES: usize = 40;
 
 /// Waits until `done` returns true.

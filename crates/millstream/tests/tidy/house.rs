@@ -9,7 +9,7 @@ use crate::{
     tree::{File, files},
 };
 
-/// The most files in which a type may have `impl` blocks. A type with more is too large, and was cut into pieces.
+/// The most files in which a type may have `impl` blocks. A type with more is too large: spreading it over files only hides that.
 const FILES_MAX: usize = 2;
 
 /// Counts the lines of each function. Relies on rustfmt's layout: the closing brace has the indentation of the first line.

@@ -46,7 +46,7 @@ const HEADLESS: &[(&str, &str)] = &[
 struct Piece {
     line: usize,
     text: String,
-    /// Whether `text` begins with the beginning of a sentence.
+    /// Whether `text` begins where a sentence begins.
     opens: bool,
 }
 

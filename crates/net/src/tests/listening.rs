@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn connections_are_spread_over_the_threads_and_end_with_their_peers() {
+fn several_connections_are_served_and_end_with_their_peers() {
     let directory = tempfile::tempdir().unwrap();
     let server = Echo::start(directory.path(), "");
     let mut streams: Vec<_> = (0..8).map(|_| server.connect()).collect();

@@ -50,7 +50,7 @@ fn a_silent_peer_of_one_listener_is_evicted_for_a_peer_of_another() {
 }
 
 #[test]
-fn a_peer_that_does_not_begin_with_tls_is_evicted() {
+fn a_peer_that_does_not_begin_its_tls_handshake_is_evicted() {
     let (directory, _) = certificates();
     let options =
         "limits: { connections: 1, handshake: 1h }, tls: { cert: server.pem, key: server.key }";

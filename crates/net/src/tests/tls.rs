@@ -138,7 +138,7 @@ fn changed_certificates_are_reloaded_and_broken_ones_are_reported_while_the_old_
     };
     let first = shown();
     assert_eq!(shown(), first);
-    // The certificate is new and the key is old, as between the two copies of an update.
+    // The certificate is new and the key is still old, as in the middle of an update.
     let key = fs::read(directory.path().join("server.key")).unwrap();
     authority.issue(directory.path(), "server", &["localhost"]);
     let new_key = fs::read(directory.path().join("server.key")).unwrap();
@@ -152,7 +152,7 @@ fn changed_certificates_are_reloaded_and_broken_ones_are_reported_while_the_old_
     fs::write(directory.path().join("server.key"), &new_key).unwrap();
     let second = shown();
     assert_ne!(second, first);
-    // An empty file replaces the certificate by a rename, as certificate managers do it.
+    // An empty file replaces the certificate by a rename. Certificate managers replace files in this way.
     fs::write(directory.path().join("new"), "").unwrap();
     fs::rename(
         directory.path().join("new"),

@@ -199,8 +199,8 @@ impl Chain {
         self.nodes.iter().map(threads).max().unwrap_or(0)
     }
 
-    /// Passes a batch through the chain, beginning at the entry with the index `entry`. After a failure, or if the future is dropped
-    /// early, the chain must not be used again.
+    /// Passes a batch through the chain, beginning at the entry (a port of another node that leads into the chain) with the
+    /// index `entry`. After a failure, or if the future is dropped early, the chain must not be used again.
     ///
     /// # Errors
     /// The failure or the panic of a processor.
@@ -333,8 +333,8 @@ fn report_slow(slow: &Condition) {
     slow.raise(Trouble::Blocked, text);
 }
 
-/// Shows a batch to the taps of the processor (users who watch it). The address of the plan identifies the chain, because several
-/// chains may show the same batch.
+/// Shows a batch to the taps of the processor (users who watch it). The address of the plan identifies the chain: of several
+/// chains that process copies of the same records, a tap shows only one.
 #[inline]
 fn show(plan: &Arc<ChainPlan>, at: usize, port: usize, node: &Node, batch: &Batch) {
     let tap = &node.context.meters.tap;
@@ -361,7 +361,7 @@ fn pieces(made: &mut Made, port: usize) -> impl Iterator<Item = Piece> {
     both.map(|(batch, numbers)| Piece { batch, numbers })
 }
 
-/// Returns the batch without its records. It is delivered where all records were filtered, so that the position is settled.
+/// Returns the batch without its records. It is delivered if all records were filtered, so that the position is settled.
 fn emptied(batch: Batch) -> Batch {
     Batch {
         body: Bytes::new(),

@@ -3,9 +3,9 @@
 //! `read -> decode -> send -> [process] -> keep -> read back -> process -> encode -> write -> settle`
 //!
 //! A group of a source stays one group: the channel keeps all of its output, or nothing. Each part of a batch with its own origin (a
-//! chunk, or a range of a file) passes through the chain alone, so the channel knows the output of each origin. Afterwards, output of
-//! the same kind is joined again. If a chain filters a whole range of a file, an empty batch remains, so that the channel learns that
-//! the range is done.
+//! chunk, or a range of a file) passes through the chain alone, so the channel knows the output of each origin. Afterwards, small
+//! batches with the same tag and values are joined again. If a chain filters a whole range of a file, an empty batch remains, so that the
+//! channel learns that the range is done.
 
 use std::{ops::Range, sync::Arc};
 
@@ -36,9 +36,10 @@ pub(crate) struct ChainChannel {
     feed: Arc<Feed>,
     maker: Arc<ChainMaker>,
     reporter: Reporter,
-    /// For each data thread, the chain of each entry. `None` before the first batch and after a failure. The lock is asynchronous,
-    /// because a task holds it while it waits for the threads of a processor, so that later groups do not overtake. Each entry has a
-    /// separate lock, because groups of other entries may pass no processor with threads and should not wait.
+    /// For each data thread, the chain of each entry (a port that leads into the chain). `None` before the first batch and after a
+    /// failure. The lock is asynchronous, because a task holds it while it waits for the threads of a processor, so that later groups do
+    /// not overtake. Each entry has a separate lock, because groups of other entries may pass no processor with threads and should not
+    /// wait.
     lanes: Vec<Lane>,
 }
 
@@ -83,7 +84,7 @@ impl ChainChannel {
     async fn process(&self, entry: usize, batches: Vec<Batch>) -> Result<Processed, Failure> {
         let lane = &self.lanes[threads::lane() % self.lanes.len()];
         let mut place = lane[entry % lane.len()].lock().await;
-        // Taken out, so that a failed chain is not used again.
+        // The chain is put back only after a success, so that a failed chain is not used again.
         let mut chain = match place.take() {
             Some(chain) => chain,
             None => self.maker.make()?,
@@ -176,7 +177,7 @@ impl Channel for ChainChannel {
 struct Part {
     /// The records, without origins.
     batch: Batch,
-    /// The chunk that this part is; `None` if the records have no chunk id.
+    /// The chunk that these records form; `None` if they have no chunk id.
     chunk: Option<ChunkOrigin>,
     /// The ranges of files that the records come from.
     files: Vec<FileOrigin>,

@@ -32,7 +32,7 @@ use crate::{
 };
 
 /// The minimum number of batches in flight in a chain with threads. With four, two threads wait neither for the consumer nor for
-/// each other, and the batches stay in the cache.
+/// each other, and the batches stay in the CPU's cache.
 const IN_FLIGHT: usize = 4;
 /// The number of batches in flight in addition to one for each thread.
 const AHEAD: usize = 2;
@@ -341,7 +341,7 @@ async fn send_all(rejected: Vec<(Outlet, Batch)>) -> Vec<Receipt> {
     receipts
 }
 
-/// Returns the batches that `delivered` became, at least one. The last one carries the token.
+/// Returns the batches that the chain made from `delivered`, at least one. The last one carries the token.
 fn outputs(delivered: Delivered, batches: Vec<Batch>) -> VecDeque<Delivered> {
     let Delivered {
         batch,

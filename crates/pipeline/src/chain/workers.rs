@@ -32,7 +32,7 @@ use crate::{
     plan::ChainNode,
 };
 
-/// Capacity of a task's queue: a part from each data thread that feeds the chain, and parts of batches that were abandoned.
+/// The capacity of a task's queue: enough for a part from each data thread that feeds the chain, and for parts of abandoned batches.
 const QUEUE: usize = 16;
 
 /// The tasks of one processor of a chain. After this is dropped, each thread finishes its current part and ends.
@@ -40,7 +40,8 @@ pub(crate) struct Workers {
     jobs: Vec<Sender<Job>>,
     partition: Partition,
     pool: Pool,
-    /// The number of dealers made so far. The next dealer begins with the task of this number.
+    /// The number of dealers made so far. A dealer assigns the batches of one chain, or their parts, to the tasks. The next dealer begins
+    /// with the task of this number.
     dealers: AtomicUsize,
 }
 
@@ -159,7 +160,7 @@ fn deal(dealer: &mut Dealer, piece: &Piece, is_whole: bool) -> Vec<(usize, Piece
 /// Processes parts until the queue is closed.
 fn run(mut task: GuardedTask, mut jobs: Receiver<Job>) {
     while let Some(job) = jobs.blocking_recv() {
-        // If the receiver is gone, the chain was stopped and its batch will be read again.
+        // If the receiver is gone, the chain was stopped, and its batch will be processed again.
         if !job.made.is_closed() {
             let made = task.process(&job.part, &job.uses);
             let _ = job.made.send(made);

@@ -51,8 +51,8 @@ impl Consumer {
 }
 
 impl Graph {
-    /// Prepares a replay of the records that `node` rejected. `inputs` has all sinks, each with the durable channel that it reads, or
-    /// `None` if it reads from memory.
+    /// Prepares a replay of the records that `node` rejected. `inputs` has all sinks and pumps, each with the durable channel that it
+    /// reads, or `None` if it reads from memory.
     pub(crate) fn replay<'a>(
         &mut self,
         node: &Arc<str>,

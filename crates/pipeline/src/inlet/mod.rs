@@ -2,10 +2,10 @@
 //!
 //! `read -> decode -> send -> keep -> [read back] -> process -> encode -> write -> [settle]`
 //!
-//! A consumer receives batches and, between them, checkpoints. At a checkpoint it makes durable everything that earlier batches
-//! became, and then settles the checkpoint. A checkpoint is made after a number of bytes or a time, and immediately when a peer waits
-//! for an answer and no batch is ready. A batch is settled only through the checkpoint that follows it, and checkpoints are settled in
-//! order.
+//! A consumer receives batches and, between them, checkpoints. At a checkpoint it makes everything that it wrote for earlier
+//! batches durable, and then settles the checkpoint. A checkpoint is made after a number of bytes or a time, and immediately when a peer
+//! waits for an answer and no batch is ready. A batch is settled only through the checkpoint that follows it, and checkpoints are settled
+//! in order.
 
 use std::{
     future::{Future, poll_fn},

@@ -1,4 +1,4 @@
-//! Strays: batches of a replay whose processor is not in the consumer's chain.
+//! Strays: batches of a replay (rejected records that are sent again) whose processor is not in the consumer's chain.
 //!
 //! If the processor was in front of this consumer when the replay began, a reload or a restart has removed it since then. No other
 //! consumer handles these records, so this one rejects them through `NAME.rejected`. A pump has no such port: it fails, and the

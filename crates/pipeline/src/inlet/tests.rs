@@ -326,7 +326,7 @@ fn a_checkpoint_cannot_be_settled_if_records_rejected_before_it_are_not_kept() {
     });
 }
 
-/// A batch of a replay for `address`.
+/// A batch of a replay. `address` names the node that the batch is for, followed by the consumers whose chains led to that node.
 fn addressed(seq: u64, lines: usize, address: &str) -> Delivered {
     let mut delivered = durable(seq, lines);
     Arc::make_mut(&mut delivered.batch.values).set(replay::ADDRESS, address);

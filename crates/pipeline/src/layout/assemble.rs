@@ -17,9 +17,9 @@ use crate::{
     },
 };
 
-/// Builds the plan. `takers` has the consumers of all ports. `chained` has the chains, and the consumers of the ports that remain
-/// between chains. `queues` has the size of the memory queue in front of each node, in bytes, and `inputs` the input options of each
-/// consumer.
+/// Builds the plan. `takers` has the consumers of all ports. `chained` has the chains, and the consumers of the endpoints'
+/// ports. Endpoints are sources, channels and sinks. `queues` has the size of the memory queue in front of each node, in bytes, and
+/// `inputs` the input options of each consumer.
 pub fn assemble(
     entries: &[Entry],
     built: Vec<Option<Built>>,

@@ -98,7 +98,8 @@ fn upstream(consumer: usize, takers: &Takers, is_processor: &impl Fn(usize) -> b
     ordered
 }
 
-/// Returns the tags that the consumer takes from a port, if a single step follows the port. Of several steps, each has its own filter.
+/// Returns the tags that the consumer takes from a port, if a single step follows the port. `None` for several steps:
+/// each of them has its own filter.
 fn common_tags(hops: &[&Taker]) -> Option<TagFilter> {
     match hops {
         [hop] => hop.tags.clone(),

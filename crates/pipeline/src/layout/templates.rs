@@ -1,4 +1,5 @@
-//! Checks the value names in templates: a name that no source sets would reject every record at run time.
+//! Checks the names of values in templates. A value is a text that a source sets for a whole batch, such as `host`. A template with a
+//! value that no source sets would reject every record at run time.
 //!
 //! The JSON Schema of a component marks the options that are templates, so a new template option is checked without extra code in
 //! its sink. Each source declares its values ([`crate::node::Source::values`]).

@@ -204,7 +204,7 @@ fn processors_are_in_the_chain_of_every_consumer_that_they_lead_to() {
     let two = plan.sinks[1].chain.as_ref().unwrap();
     let steps: Vec<_> = two.entries[0].iter().map(|hop| hop.to).collect();
     assert_eq!(steps, [Step::Node(0), Step::End]);
-    // Only the first consumer counts, and reports rejected records.
+    // The chain of `kept`, the first consumer, counts records and reports rejected ones. The chain of `two` must not do so as well.
     let reports: Vec<_> = two.nodes.iter().map(|node| node.reports).collect();
     assert_eq!(reports, [false, false]);
 }
@@ -263,7 +263,7 @@ fn a_cycle_is_an_error_that_shows_its_path() {
 }
 
 #[test]
-fn a_note_says_how_often_a_processor_runs_and_how_it_runs_once() {
+fn a_note_states_how_often_a_processor_runs_and_how_to_run_it_once() {
     let notes = |text: &str| -> Vec<String> {
         let laid = laid(text).ok().unwrap();
         assert!(laid.warnings.is_empty());
@@ -338,7 +338,7 @@ fn one_of_several_ports_must_be_named_and_a_port_without_consumer_is_a_warning()
 }
 
 #[test]
-fn tasks_are_for_processors_and_for_sinks_with_lanes() {
+fn a_sink_needs_lanes_to_have_several_tasks_and_a_source_cannot_have_them() {
     let with = |sink: &str| {
         format!(
             "source in: {{}}\n channel kept: {{ inputs: in }}\n sink out: {{ {sink} }}\n sink all: {{ inputs: kept }}"

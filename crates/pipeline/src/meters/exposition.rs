@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn the_classic_format_has_help_and_kind_under_the_name_of_the_samples() {
+    fn the_prometheus_format_has_help_and_type_under_the_name_of_the_samples() {
         let text = prometheus(&families());
         for line in [
             "# HELP millstream_records_sent_total Sent.",

@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn bounds_grow() {
+    fn the_bounds_are_in_ascending_order() {
         assert!(BOUNDS.windows(2).all(|pair| pair[0] < pair[1]));
     }
 }

@@ -186,7 +186,7 @@ pub const KNOWN: &[Known] = &[
     counter("lines_garbled", "Lines that are not valid in their encoding."),
     counter("writes_refused", "Writes below the mount that were refused."),
     counter("copies_failed", "Copies of a rule of fuse that failed."),
-    bytes("copied_bytes", "Bytes that rules of fuse copied."),
+    bytes("copied_bytes", "Bytes of copies within the mount, which are not shipped again."),
     counter("restarts", "Starts of journalctl after the first one."),
 
     seconds("behind_seconds", "Age of the oldest record that the sink has taken and not delivered."),

@@ -38,8 +38,8 @@ impl Aside {
         self.streams(Streams::set_aside)
     }
 
-    /// Removes a file whose records are settled. The records `left` could not be sent; they are first appended to the node's current
-    /// file. If the file ends with an incomplete record (`is_torn`), it is renamed instead of removed.
+    /// Removes a file whose records are settled. `left` has the records that could not be sent; they are first appended to the
+    /// node's current file. If the file ends with an incomplete record (`is_torn`), it is renamed instead of removed.
     pub(crate) fn finish(&self, path: &Path, left: &[Vec<u8>], is_torn: bool) -> io::Result<()> {
         self.streams(|streams| streams.finish(path, left, is_torn))
     }

@@ -113,7 +113,7 @@ impl Streams {
         Ok(files)
     }
 
-    /// Removes the oldest file of a share that is not empty. Returns its path and its length in bytes; `None` if there is no such file.
+    /// Removes the oldest file of a share, not counting empty files. Returns its path and its length in bytes; `None` if there is no file.
     pub(super) fn remove_oldest(&mut self, share: &str) -> io::Result<Option<(PathBuf, u64)>> {
         let mut files = self.files()?;
         files.retain(|file| file.share == share && file.bytes > 0);
@@ -185,8 +185,8 @@ impl Streams {
         Ok(aside)
     }
 
-    /// Removes a file whose records were sent again. First appends the records `left`, which could not be sent, to the node's current
-    /// file. If the file ends with an incomplete record (`is_torn`), it is renamed instead of removed.
+    /// Removes a file whose records were sent again. `left` has the records that could not be sent; they are first appended to the
+    /// node's current file. If the file ends with an incomplete record (`is_torn`), it is renamed instead of removed.
     pub(super) fn finish(
         &mut self,
         path: &Path,

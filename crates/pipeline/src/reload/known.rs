@@ -82,7 +82,7 @@ pub(crate) struct Difference {
     pub(crate) removed: Vec<(Arc<str>, Section)>,
     /// The sinks that stop reading a channel, although the channel stays in the plan.
     pub(crate) leavers: Vec<Leaver>,
-    /// The sinks of `leavers`, and those that will read the same channel again with other tags.
+    /// The sinks of `leavers`, and those that will read the same channel again with other `tags` or another `behind`.
     pub(crate) stopped: Vec<Arc<str>>,
     /// The sources that the new plan replaces by other sources of the same name.
     replaced: Vec<Arc<str>>,
@@ -113,7 +113,8 @@ impl Difference {
 }
 
 impl Known {
-    /// Returns the nodes of a plan. `in_front` returns whether the chain of the sink with an index runs in front of the sink's memory.
+    /// Returns the nodes of a plan. `in_front` receives the index of a sink and returns whether the sink's chain runs in front of its
+    /// memory.
     pub(crate) fn of(plan: &Plan, in_front: impl Fn(usize) -> bool) -> Self {
         let mut nodes = BTreeMap::new();
         let mut add = |name: &Arc<str>, section, options: &Arc<str>, intake, is_fixed| {
@@ -235,7 +236,7 @@ impl Known {
         nodes.into_iter().map(|(_, name)| name).collect()
     }
 
-    /// The sinks, each with the durable channel that it reads.
+    /// Returns the sinks and the pumps, each with the durable channel that it reads, or `None` if it reads from memory.
     pub(crate) fn inputs(&self) -> impl Iterator<Item = (&Arc<str>, Option<&Arc<str>>)> + Clone {
         let sinks = self.0.iter();
         let sinks = sinks.filter(|(_, node)| node.section == Section::Sink);
@@ -302,7 +303,7 @@ mod tests {
         Known(nodes.map(|(name, node)| (name.into(), node)).collect())
     }
 
-    /// A source, two channels and three sinks that read the first one.
+    /// A source, two channels, and three sinks that read the first channel.
     fn running() -> Known {
         known([
             ("in", node(Section::Source, "1", Intake::Ways)),
@@ -365,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn the_consumers_of_a_removed_channel_read_it_to_its_end() {
+    fn consumers_that_are_removed_together_with_their_channel_are_not_stopped() {
         let mut new = running();
         for name in ["kept", "a", "b", "c"] {
             new.0.remove(name);

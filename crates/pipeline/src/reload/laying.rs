@@ -96,8 +96,9 @@ pub(super) fn is_chain_in_front(
         node.reports && routes.any(|route| route.to == Target::Sink(index))
     };
     let nodes = plan.chain.iter().flat_map(|chain| &chain.nodes);
-    // First, the key by which records are dealt may be a field that the processors set. Second, if a processor rejects records into
-    // its own sink, the reader that runs it would wait forever for space in the memory that the reader itself must empty.
+    // The chain must be in front in two cases. First, the key by which records are dealt may be a field that the processors set. Second,
+    // if a processor rejects records into its own sink, the reader that runs it would wait forever for space in the memory that the
+    // reader itself must empty.
     deals(plan) || nodes.into_iter().any(comes_back)
 }
 

@@ -385,7 +385,7 @@ async fn a_sink_that_failed_keeps_its_input_until_the_sources_stop() {
     assert_eq!(
         Arc::strong_count(&held),
         2,
-        "the sources wait in front of it"
+        "the input is kept, so that the sources wait"
     );
     rig.starter.stop_sources.stop();
     within(seated.ended.stopped()).await;

@@ -1,4 +1,4 @@
-//! Conditions as texts: alone, among maps, and compared with maps of the same meaning.
+//! Conditions in VRL, which are texts in the configuration: alone, among maps, and compared with maps of the same meaning.
 
 use millstream_record::{Batch, Values};
 
@@ -37,7 +37,8 @@ fn times_that_name_no_zone_are_in_the_time_zone_of_the_option() {
             format!("routes:\n  one:\n    where: |\n      {condition}\n"),
             "one",
         ),
-        // Practically all sampled records are dropped, so those that remain do not match.
+        // Of the records that match the condition, `sample` drops practically all. So the remaining record is the one that does not
+        // match.
         (
             &sample::COMPONENT,
             format!("every: 9223372036854775807\nwhere: |\n  !({condition})\n"),

@@ -72,7 +72,7 @@ pub(super) enum Cause {
     Closed,
     /// It ended, or closed its standard input.
     StoppedReading,
-    /// It gave no answer in this time.
+    /// It gave no answer within this time.
     Silent(Period),
     /// Its output is not an answer; the text says why.
     Nonsense(String),

@@ -1,9 +1,9 @@
 //! The protocol of `exec`: how records are written for the program, and how its answers are read.
 //!
 //! ```text
-//! json      one line each: {"message":"text"}
+//! json      one line for each record: {"message":"text"}
 //!           an answer: {..}\n, null\n or [{..}, {..}]\n
-//! msgpack   one MessagePack value each, a map, without anything between
+//! msgpack   one MessagePack map for each record, without separators
 //!           an answer: a map, nil or an array of maps
 //! ```
 
@@ -77,7 +77,7 @@ pub(super) struct Answers {
     at: usize,
     /// The offset in `buffer` up to which the next answer was scanned without finding its end.
     scanned: usize,
-    /// The number of MessagePack values that are missing from the next answer.
+    /// The number of MessagePack values that the next answer still lacks: 1 before its first byte.
     open: u64,
     /// The current JSON answer as MessagePack.
     value: Vec<u8>,
@@ -216,7 +216,7 @@ pub(super) fn records_of<'a, E: From<String>>(
 mod tests {
     use super::*;
 
-    /// All answers as JSON, with the output arriving in pieces of `step` bytes; or the error.
+    /// Returns all answers in an output that arrives in pieces of `step` bytes, as JSON, or the error for an unusable answer.
     fn answers(format: Format, output: &[u8], step: usize) -> Result<Vec<String>, String> {
         let (mut answers, mut found) = (Answers::new(format), Vec::new());
         for piece in output.chunks(step) {

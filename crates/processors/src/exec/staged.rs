@@ -15,7 +15,7 @@ use super::{program::Cause, protocol::records_of};
 /// The answers to the records of a batch so far.
 #[derive(Debug, Default)]
 pub(super) struct Staged {
-    /// Packed entries.
+    /// Packed entries: arrays `[time, record]` in MessagePack.
     body: Vec<u8>,
     counts: Counts,
     /// Records that leave by `NAME.rejected`, each with the reason.

@@ -363,7 +363,7 @@ fn bytes_that_are_not_utf8_stay_in_msgpack_and_are_base64_in_json() {
 }
 
 #[test]
-fn a_record_that_cannot_be_json_is_rejected_in_its_place() {
+fn a_record_that_cannot_be_json_is_rejected_and_its_neighbours_are_not() {
     let mut body = fields(&[b"before"]).body.to_vec();
     body.extend_from_slice(b"\x92\x01\x81\xa1a");
     body.extend_from_slice(&[0x91; 100_000]);

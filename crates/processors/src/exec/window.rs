@@ -38,7 +38,8 @@ pub(super) struct Window<'a, I> {
     open: usize,
     /// The number of records that are answered.
     answered: u32,
-    /// Why `next` cannot be encoded in the format, if so. The record is rejected after all records before it are answered.
+    /// The reason why `next` cannot be encoded in the format, or `None` if it can be. Such a record is rejected after all records
+    /// before it are answered.
     unfit: Option<String>,
 }
 

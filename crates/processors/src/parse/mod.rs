@@ -97,8 +97,8 @@ impl Task for Parsing {
                 }
                 (Err(_), OnError::Keep, Encoding::Lines) => {
                     out.fail(1);
-                    // Parsed records are entries. The line becomes one too, because all records of an output batch have the same
-                    // encoding.
+                    // Parsed records are entries (`[time, record]` in MessagePack). The line becomes an entry, too, because all
+                    // records of an output batch have the same encoding.
                     let _ = out.append(MAIN, None, |buffer| {
                         write_entry(buffer, batch.received, line);
                         Ok::<_, Fault>(1)

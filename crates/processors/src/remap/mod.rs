@@ -131,10 +131,11 @@ struct Remapping {
     on_error: OnError,
     /// The head (tag and values) of the last record that was written, or `None` if it was the head of the batch.
     head: Option<(Moved, Head)>,
-    /// The entries that the program made of one record, until it is known with which head they leave.
+    /// The entries (`[time, record]` in MessagePack) that the program made of one record, until it is known under which head they
+    /// are written to the output.
     entries: Vec<u8>,
-    /// Whether an entry was already written with the head of the batch. After that, a line must become an entry, too, so that the
-    /// order of the records is kept.
+    /// Whether an entry was already written with the head of the batch. From then on, unchanged lines are converted to entries as
+    /// well: a batch cannot hold both, so each change between them would begin a new batch.
     is_packed: bool,
 }
 

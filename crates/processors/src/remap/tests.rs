@@ -417,7 +417,7 @@ fn a_record_of_40_kb_becomes_at_most_32_times_as_large() {
 }
 
 #[test]
-fn a_record_of_64_mib_and_one_that_nests_100_000_levels_pass() {
+fn a_record_of_60_mib_and_one_that_nests_100_000_levels_pass() {
     let large = "x".repeat(60 << 20);
     let made = rig(".n = 1", "").run(&lines("t", &format!("{large}\n")));
     assert_eq!(made.counts.sent, 1);

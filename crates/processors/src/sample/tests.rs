@@ -30,7 +30,7 @@ fn rig(options: &str) -> Rig {
 }
 
 #[test]
-fn about_the_wanted_part_is_kept_in_order() {
+fn about_the_configured_fraction_is_kept_in_order() {
     for (options, expected) in [
         (r#"{"every": 10}"#, 1000),
         (r#"{"ratio": 0.1}"#, 1000),
@@ -112,7 +112,7 @@ fn a_batch_that_is_kept_as_a_whole_is_not_copied() {
 }
 
 #[test]
-fn processors_with_other_names_tags_and_times_decide_differently() {
+fn the_decision_depends_on_the_name_of_the_processor_the_tag_and_the_time() {
     let sampler = |name: &str| Sampler {
         highest: u64::MAX / 2,
         seed: Hash::new().bytes(name.as_bytes()),

@@ -12,7 +12,8 @@ use millstream_pipeline::failure::Failure;
 
 use super::files::Files;
 
-/// A window grows until it has this many bytes. A wait for the disk covers one window.
+/// A window (adjacent bytes of a file, written one after the other) grows until it has this many bytes. A wait for the disk
+/// covers one window.
 const WINDOW_BYTES: u64 = 4 << 20;
 /// For fewer bytes, write-back is left to the next sync: the next lines would dirty the same pages again.
 const START_BYTES: u64 = 1 << 20;

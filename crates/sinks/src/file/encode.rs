@@ -144,8 +144,8 @@ impl Encode {
         }
     }
 
-    /// Puts the records into the file whose path is in `self.name`. If it is full, rotates it and puts the remaining records into
-    /// the new file of that name.
+    /// Puts the records into the file whose path is in `self.name`. If the file is full, rotates it and puts the remaining
+    /// records into a new file with the same name.
     async fn place(
         &mut self,
         batch: &Batch,

@@ -124,7 +124,8 @@ impl Files {
         }
     }
 
-    /// Opens (or creates) and locks a file. Returns false if the output is in the journal and its name now belongs to another file.
+    /// Opens (or creates) and locks a file. Returns false if the output is in the journal and its name now belongs to another
+    /// file or to none.
     pub(super) fn open(&mut self, id: u32) -> Result<bool, Failure> {
         if self.outputs.get(id).file.is_some() {
             return Ok(true);

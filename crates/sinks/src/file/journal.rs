@@ -2,9 +2,9 @@
 //!
 //! `encode -> write -> [settle]`
 //!
-//! The files `journal.0` and `journal.1` are allocated and written once, so a full disk cannot stop a commit. `table` defines the
-//! content of the records. `millstream_state` recovers appended records after SIGKILL and power loss, and notices if one is
-//! missing.
+//! The files `journal.0` and `journal.1` are allocated and written once, so a full disk cannot stop a commit. Here a record is an
+//! entry of the journal; the module `table` defines its content. The crate `millstream_state` recovers appended records after
+//! SIGKILL and power loss, and notices if one is missing.
 
 use std::path::Path;
 

@@ -36,7 +36,7 @@ pub(super) struct Output {
     pub(super) let_go: bool,
     pub(super) device: u64,
     pub(super) inode: u64,
-    /// Bytes of whole records.
+    /// The length of the file up to the end of its last whole record.
     pub(super) length: u64,
     pub(super) records: u64,
     /// The length at the last commit.
@@ -54,7 +54,7 @@ pub(super) struct Output {
     pub(super) ours: bool,
     /// The `latest` link to this file was requested.
     pub(super) linked: bool,
-    /// A write failed half way and could not be truncated: the bytes after `length` are not a record.
+    /// A write failed after some bytes, and they could not be truncated: the bytes after `length` are no whole record.
     pub(super) torn: bool,
     /// The file ends within a line that another process wrote, so the next write starts with a newline.
     pub(super) open_line: bool,

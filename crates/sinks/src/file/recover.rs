@@ -30,8 +30,8 @@ use super::{
 };
 use crate::directories::directory_of;
 
-/// Maximum number of bytes that a killed run behind memory can have written after its last commit: there is a checkpoint every 64
-/// MiB of input. A longer tail was written by another process.
+/// More bytes than a killed run behind memory can have written after its last commit: there is a checkpoint every 64 MiB of
+/// input. A longer tail was written by another process.
 const TAIL_BYTES_MAX: usize = 256 << 20;
 /// The log names at most this many of the files that were put aside.
 const NAMED_MAX: usize = 5;
@@ -162,7 +162,7 @@ fn report(
                 "journal",
                 format_args!(
                     "{what}. No output is cut back. The sink continues after {position}, which loses nothing; what it wrote after \
-                     that before it stopped (up to a second) comes twice. Outputs with such bytes are put aside: {files}"
+                     that before it stopped (up to a second) is written twice. Outputs with such bytes are put aside: {files}"
                 ),
             );
         }

@@ -6,7 +6,7 @@
 //! body of a journal record = changes, one after the other; each one byte, then
 //!  1 enter   id u32, device u64, inode u64, committed u64, records u64, since i64, head, path
 //!  2 grow    id u32, committed u64, records u64, head
-//!  3 rename  id u32, path          intended: the file is at either name
+//!  3 rename  id u32, path          announced: the file has its old or this new name
 //!  4 leave   id u32
 //!  5 commit  channel u128, epoch u32, seq u64, 1 = this position, 0 = none yet
 //!  6 number  u64                   the number of the next rotated file
@@ -73,7 +73,7 @@ pub(super) struct Row {
     pub(super) head: Head,
 }
 
-/// One step from a table to the next.
+/// A change to the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Change {
     /// A file is about to get its first byte.

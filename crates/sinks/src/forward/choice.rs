@@ -104,14 +104,14 @@ mod tests {
     }
 
     #[test]
-    fn a_weight_of_zero_gets_nothing() {
+    fn a_server_with_weight_zero_gets_no_chunks() {
         let never = Candidate { weight: 0, ..UP };
         assert_eq!(deal(&[never, UP], 5), [0, 5]);
         assert_eq!(Choice::new(1).next(&[never]), None);
     }
 
     #[test]
-    fn a_standby_works_only_while_weight_is_lost() {
+    fn a_standby_gets_chunks_only_while_another_server_has_failed() {
         assert_eq!(deal(&[UP, STANDBY], 4), [4, 0]);
         assert_eq!(deal(&[FAILED, STANDBY, STANDBY], 4), [0, 4, 0]);
         assert_eq!(wanted(&[FAILED, FAILED, STANDBY, STANDBY]), [true; 4]);

@@ -1,4 +1,4 @@
-//! One chunk: a frame of the forward protocol that is acked as a whole.
+//! One chunk: a frame of the forward protocol that is acked as a whole. The bytes 93 and db are MessagePack heads, in hexadecimal.
 //!
 //! ```text
 //! head | payload | options       93 | tag | db l l l l | entries ... | {"size": n, "compressed": c, "chunk": id}
@@ -22,30 +22,30 @@ pub(super) type Key = (u64, usize);
 /// The identity of a chunk.
 #[derive(Debug)]
 pub(super) struct Name {
-    /// Sequence number, in the order in which the relay begins chunks.
+    /// Sequence number, in the order in which the lane begins chunks.
     pub(super) number: u64,
     /// The id as a MessagePack value.
     pub(super) id: Vec<u8>,
     /// Its flow (`balance: hash`).
     pub(super) flow: Option<Flow>,
-    /// Behind a durable channel: the position of the frame, and the number of the part that this chunk holds.
+    /// Behind a durable channel: the position of the batch in the channel, and the number of the part of it that this chunk holds.
     pub(super) place: Option<Place>,
 }
 
 /// A frame, ready to be written.
 #[derive(Clone, Debug)]
 pub(super) struct Chunk {
-    /// Sequence number, in the order in which the relay begins chunks.
+    /// Sequence number, in the order in which the lane begins chunks.
     pub(super) number: u64,
     /// Records in it.
     pub(super) records: u32,
     /// Its flow (`balance: hash`).
     pub(super) flow: Option<Flow>,
-    /// Behind a durable channel: the position of the frame, and the number of the part that this chunk holds.
+    /// Behind a durable channel: the position of the batch in the channel, and the number of the part of it that this chunk holds.
     pub(super) place: Option<Place>,
     /// With `balance: all`: the index of this copy, and the only server that gets it.
     pub(super) copy: Option<(usize, Rc<str>)>,
-    /// The number of the sync that makes the lease of this chunk durable; 0 without a lease.
+    /// The number of the sync that makes the lease of this chunk (which server may have it) durable; 0 without a lease.
     pub(super) lease: u64,
     /// The id as a MessagePack value; empty where no ack is asked for.
     pub(super) id: Vec<u8>,

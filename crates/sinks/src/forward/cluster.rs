@@ -2,9 +2,10 @@
 //!
 //! `read -> decode -> send -> keep -> read back -> process -> encode -> [write] -> settle`
 //!
-//! The cluster promises that a chunk is with exactly one link or at the hub. When a server leaves the list, its chunks of which no
-//! byte was written go to the other servers immediately. Chunks that the leaving server may have received wait for its ack; with
-//! `failover: resend` they go to other servers if its connection breaks. The links handle sockets and failures.
+//! The cluster promises that a chunk is with exactly one link or at the hub, which holds the chunks that wait for a server. When
+//! a server leaves the list, its chunks of which no byte was written go to the other servers immediately. Chunks that the leaving
+//! server may have received wait for its ack; with `failover: resend` they go to other servers if its connection breaks. The
+//! links handle sockets and failures.
 
 use std::{ops::Bound, rc::Rc};
 

@@ -84,14 +84,14 @@ impl Endpoint {
         }
     }
 
-    /// Sets whether the cluster wants the server to take part.
+    /// Sets whether the cluster wants to send chunks to the server. A standby is wanted only while other servers have failed.
     pub(super) fn want(&self, wanted: bool) {
         if self.wanted.replace(wanted) != wanted {
             self.wake();
         }
     }
 
-    /// Whether the cluster wants the server to take part.
+    /// Whether the cluster wants to send chunks to the server.
     pub(super) fn is_wanted(&self) -> bool {
         self.wanted.get()
     }

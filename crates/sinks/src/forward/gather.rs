@@ -1,7 +1,7 @@
 //! Gathers small batches of one tag into one chunk.
 //!
-//! Batches are gathered only behind a memory channel. Behind a durable channel each frame is a separate chunk, so that ids are the
-//! same after a restart. A batch of `ALONE_BYTES` or more is a separate chunk, too, and is not copied.
+//! Batches are gathered only behind a memory channel. Behind a durable channel each batch is a separate chunk, so that ids are
+//! the same after a restart. A batch of `ALONE_BYTES` or more is a separate chunk, too, and is not copied.
 
 use std::sync::Arc;
 

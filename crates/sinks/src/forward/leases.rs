@@ -49,7 +49,8 @@ const LEASE_RECORD_BYTES: u64 = 32;
 /// A file larger than this (about 30,000 leases) is rewritten if more than half of it is forgotten leases.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// Identifies a chunk behind a durable channel: the position of its frame, and the number of the part.
+/// Identifies a chunk behind a durable channel: the position of its batch in the channel, and the number of the part of that
+/// batch.
 pub(super) type Place = (Position, u32);
 
 /// Counts the starts of the sink. Only the newest start may write: a sync of the previous start may still be in flight and must not

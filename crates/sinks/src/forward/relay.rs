@@ -35,8 +35,8 @@ use super::{
 };
 use crate::sending::{Ids, Input, Lane, PartNumbers, Refused};
 
-/// Number of low bits of a part number that count the parts of one flow; the bits above are the flow. One flow of a batch becomes
-/// at most 2^16 chunks of 8 MiB.
+/// Number of low bits of a part number that count the parts of one flow (`balance: hash`); the higher bits are the number of the
+/// flow. One flow of a batch becomes at most 2^16 chunks of 8 MiB.
 const FLOW_PART_BITS: u32 = 16;
 
 /// Maximum number of chunks from the first unfinished one to the newest. The lane holds a small entry for each of them, even if

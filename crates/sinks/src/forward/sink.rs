@@ -39,7 +39,7 @@ pub(super) struct Forward {
     warned_of_metadata: AtomicBool,
     compression: Compression,
     format: Options,
-    /// Lets only the newest start of the sink write the leases.
+    /// Lets only the newest start of the sink write the leases (the records of which server may have which chunk).
     pub(super) leases_turn: Turn,
     pub(super) lateness: Lateness,
 }
@@ -108,7 +108,7 @@ impl Forward {
                 .add
                 .as_ref()
                 .is_some_and(|add| !add.fields.is_empty()),
-            format: format.expect("the same options made one when they were checked"),
+            format: format.expect("these options made a format when they were checked"),
             pool,
             dropped: 0,
         }

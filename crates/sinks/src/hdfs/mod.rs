@@ -2,8 +2,8 @@
 //!
 //! `read -> decode -> send -> keep -> read back -> process -> encode -> [write] -> settle`
 //!
-//! Where to look: `publish` (beside this directory) does the work of all sinks that publish by manifest. This directory has the
-//! destination (`store`) and the client (`client`).
+//! Where to look: `publish` (beside this directory) does the work of all sinks that publish by manifest, a small file that names
+//! the outputs to publish and their position. This directory has the destination (`store`) and the client (`client`).
 //!
 //! Promise (docs/delivery.md): the same as that of `publish`. Every wait for the cluster ends after `retry.timeout`; then the run
 //! fails, and the next run rereads the records that are in no manifest. `store` bounds the bytes in flight to data nodes. The crate

@@ -163,9 +163,9 @@ impl HdfsStore {
         let Err(trouble) = self.rename(from, to).await else {
             return Ok(Published::Done);
         };
-        // An earlier attempt may have succeeded before a crash, or its response was lost. That neither file exists counts only if a
-        // write has succeeded before the look-up: a name node that has lost the active role without noticing answers reads with old
-        // data, but cannot write.
+        // An earlier attempt may have succeeded before a crash, or its response was lost. The result that neither file exists is
+        // trusted only if a write has succeeded before the look-up: a name node that has lost the active role without noticing
+        // answers reads with old data, but cannot write.
         for proven in [false, true] {
             if proven {
                 let draft = draft_beside(from);

@@ -17,7 +17,7 @@ use hyper::{
 use jiff::{Timestamp, fmt::rfc2822::DateTimeParser};
 use millstream_record::Time;
 
-/// The longest `Retry-After` that is honoured.
+/// The longest `Retry-After` that is honored; a longer one counts as this.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(3600);
 /// Number of bytes of a body that messages show.
 const SHOWN_BYTES: usize = 300;

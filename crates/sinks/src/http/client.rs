@@ -2,8 +2,8 @@
 //!
 //! `read -> decode -> send -> keep -> read back -> process -> encode -> [write] -> settle`
 //!
-//! HTTP/1.1 by `hyper`, one request at a time on each connection. It promises that it reads at most [`ANSWER_BYTES_MAX`] of an
-//! answer, and that a request is resent immediately if the server has closed an idle connection.
+//! HTTP/1.1 by `hyper`, one request at a time on each connection. The client promises that it reads at most [`ANSWER_BYTES_MAX`]
+//! of an answer, and that a request is resent immediately if the server has closed an idle connection.
 
 use std::{cell::RefCell, fmt::Display, sync::Arc, time::Duration};
 

@@ -8,9 +8,9 @@
 //!         -> refused: several items are split into halves, which are sent separately; a single item is refused finally
 //!         -> bulk: the items that failed are sent again without the others
 //! ```
-//! It promises that each item is accepted, or refused with a reason, unless the process stops first. If single records can cause the
-//! answer (400, 413, 422), a good item is refused together with a bad one only after [`SPLITS_MAX`] consecutive splits without an
-//! accepted item. The lane ([`super::relay`]) sends the records of refused items to the sink's port `rejected`.
+//! A delivery promises that each item is accepted, or refused with a reason, unless the process stops first. If single records
+//! can cause the answer (400, 413, 422), a good item is refused together with a bad one only after [`SPLITS_MAX`] consecutive
+//! splits without an accepted item. The lane ([`super::relay`]) sends the records of refused items to the sink's port `rejected`.
 
 use std::{rc::Rc, time::Duration};
 

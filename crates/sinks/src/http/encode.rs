@@ -15,7 +15,7 @@ use millstream_wire::{
 
 use super::options::{Action, Bulk, DocumentId};
 
-/// An item that is not part of a request yet.
+/// An item that is not part of a request yet. `around`: with OTLP, the range of its resource and scope; otherwise empty.
 #[derive(Clone, Debug)]
 pub(super) struct Encoded {
     pub(super) text: Range<usize>,
@@ -33,7 +33,7 @@ pub(super) struct Output {
     pub(super) rejects: Vec<(Range<usize>, String)>,
 }
 
-/// Encodes items. One per lane.
+/// Encodes items. Each lane has one.
 pub(super) enum Encoder {
     /// Items as `format` writes them.
     Plain(format::Encoder, Scratch),
@@ -118,7 +118,7 @@ fn logs(encoder: &mut otlp::Encoder, batch: &Batch, out: &mut Output) {
             out.rejects.push((range, unfit.to_string()));
             continue;
         }
-        // Neighbours usually share resource and scope, which are then stored once.
+        // Neighboring records usually share resource and scope, which are then stored once.
         let (last, new) = (out.around.get(around.clone()), out.around.get(before..));
         if !around.is_empty() && last == new {
             out.around.truncate(before);

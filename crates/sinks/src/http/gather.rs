@@ -1,9 +1,9 @@
-//! Gathers items into requests: at any time at most one for each target, until it is full.
+//! Gathers items into requests. At any time, at most one incomplete request exists for each target.
 //!
 //! `read -> decode -> send -> keep -> read back -> process -> [encode] -> write -> settle`
 //!
-//! It promises that the same batches in the same order make the same requests, if [`Gathering::leave`] is called after the same
-//! batches.
+//! This module promises that the same batches in the same order make the same requests, if [`Gathering::leave`] is called after
+//! the same batches.
 
 use std::collections::HashMap;
 
@@ -174,7 +174,7 @@ impl PendingRequest {
         }
         let start = self.text.len();
         self.text.extend_from_slice(text);
-        // Neighbours mostly share resource and scope.
+        // Neighboring records usually share resource and scope.
         let last = self.items.last().map(|last| last.around.clone());
         let last = last.filter(|last| self.around.get(last.clone()) == Some(around));
         let around = last.unwrap_or_else(|| {

@@ -11,9 +11,9 @@
 //! - `delivery`, `answer`, `bulk`: send one request until it is finished; interpret answers.
 //! - `client`: connections.
 //!
-//! It promises that a batch is settled only when each of its records is accepted by the server (2xx) or rejected: sent to the port
-//! `rejected`. A record that the server refuses does not affect its neighbours. A request that is resent has the same body and the
-//! same `Idempotency-Key`; if the sink reads from a disk channel, even after `kill -9`.
+//! The sink promises that a batch is settled only when each of its records is accepted by the server (2xx) or rejected: sent to
+//! the port `rejected`. A record that the server refuses does not affect its neighbors. A request that is resent has the same
+//! body and the same `Idempotency-Key`; if the sink reads from a disk channel, even after `kill -9`.
 
 use std::{sync::Arc, time::Duration};
 

@@ -7,7 +7,7 @@
 //! items     the byte range of each item in the text, and of its record in the batch
 //! body      lines: the text   array: [a,b]   bulk: the text   otlp: grouped by resource and scope
 //! ```
-//! It promises that the same items always make the same body.
+//! This module promises that the same items always make the same body.
 
 use std::{io::Write as _, ops::Range};
 

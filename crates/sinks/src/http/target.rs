@@ -50,7 +50,7 @@ impl fmt::Display for Site {
     }
 }
 
-/// Renders targets. One per lane.
+/// Renders targets. Each lane has one.
 #[derive(Debug)]
 pub(super) struct Targets {
     path: Renderer,

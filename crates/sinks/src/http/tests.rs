@@ -291,7 +291,7 @@ fn good_records_in_a_refused_request_are_still_delivered() {
     assert_eq!(taken.len(), 98, "each good one once");
     assert_eq!(upstream.settled(), 1);
     assert_eq!(rig.meter("records_refused"), 2);
-    // Also with many bad records.
+    // The same holds with many bad records.
     let text: String = (0..3000)
         .map(|n| match n % 100 {
             37 => "bad\n".to_owned(),

@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     const POSITION: Position = Position { epoch: 3, seq: 412 };
-    /// Version 2.
+    /// A file of version 2.
     const GOLDEN: &str =
         "millstream 1 00000000000000000000000000000007 3.412 0000000000000000 eba8bfd9\n";
 

@@ -8,7 +8,7 @@
 //! - `plain`: delivers from memory, without transactions.
 //! - `link`: wraps the producer for `exact` and `plain`. `verdict`: finds the records that brokers refuse permanently.
 //!
-//! It promises: if the sink reads from a disk channel, readers of committed records see every record once, even if processes are
+//! The sink promises: if it reads from a disk channel, readers of committed records see every record once, even if processes are
 //! killed. If it reads from memory, a batch is settled when all in-sync replicas have its records. Records that Kafka refuses
 //! permanently leave by the port `rejected`.
 

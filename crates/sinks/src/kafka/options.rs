@@ -106,7 +106,7 @@ fn transaction_timeout() -> Period {
     Period::secs(60)
 }
 
-/// The default limit of brokers.
+/// Just below the default limit of brokers (`message.max.bytes`: 1,048,588), which includes the framing.
 fn record_max() -> Size {
     Size::bytes(1_000_000)
 }

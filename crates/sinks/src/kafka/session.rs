@@ -2,8 +2,8 @@
 //!
 //! `read -> decode -> send -> keep -> read back -> process -> encode -> [write] -> settle`
 //!
-//! It promises that readers see nothing of a transaction before [`Session::commit`] has succeeded. Refused records are held until
-//! the checkpoint, so that a repeated transaction does not reject them again.
+//! A session promises that readers see nothing of a transaction before [`Session::commit`] has succeeded. Refused records are
+//! held until the checkpoint, so that a repeated transaction does not reject them again.
 
 use std::{collections::BTreeMap, time::Duration};
 

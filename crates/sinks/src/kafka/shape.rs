@@ -2,8 +2,8 @@
 //!
 //! `read -> decode -> send -> keep -> read back -> process -> [encode] -> write -> settle`
 //!
-//! It promises that every record of the batch is either shaped or refused, in order, and that the same batch always becomes the
-//! same records. It allocates nothing per record: all buffers are reused.
+//! This module promises that every record of the batch is either shaped or refused, in order, and that the same batch always
+//! becomes the same records. It allocates nothing per record: all buffers are reused.
 
 use std::ops::Range;
 
@@ -23,7 +23,7 @@ use super::{
 };
 use crate::sending::Refused;
 
-/// Turns batches into Kafka records. One per lane.
+/// Turns batches into Kafka records. Each lane has one.
 pub(super) struct Shaper {
     values: Values,
     topics: Topics,

@@ -2,9 +2,10 @@
 //!
 //! `encode -> [write] -> settle`
 //!
-//! The ticket of an output contains the ids of its upload and parts, which suffice to complete the upload. Every request is
-//! repeatable and is retried until it succeeds. A local journal (`begun`) lists the uploads that were begun, so that the next start
-//! can abort those that no manifest names. If it does not, they only cost space in the store.
+//! The ticket of an output contains the ids of its upload and parts, which suffice to complete the upload. A manifest, an object
+//! that names the outputs to publish, stores the tickets. Every request is repeatable and is retried until it succeeds. A local
+//! journal (`begun`) lists the uploads that were begun, so that the next start can abort those that no manifest names. If it does
+//! not, they only cost space in the store.
 
 use std::{cell::Cell, io, sync::Arc};
 

@@ -1,4 +1,5 @@
-//! The chain of manifests: they have consecutive numbers, and exactly one writer creates the manifest with each number.
+//! The chain of manifests, the files that name the published outputs and their position. Manifests have consecutive numbers, and
+//! exactly one writer creates the manifest with each number.
 //!
 //! `encode -> [write] -> settle`
 //!

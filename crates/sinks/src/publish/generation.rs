@@ -1,4 +1,4 @@
-//! A generation: the outputs since the last manifest.
+//! A generation: the outputs since the last manifest, the file that names the outputs to publish.
 //!
 //! `read back -> process -> encode -> [write] -> settle`
 //!

@@ -1,4 +1,5 @@
-//! A local note about the chain: its id, and the last manifest whose outputs are known to be published.
+//! A local note about the chain of manifests (the files that name the outputs to publish): its id, and the last manifest whose
+//! outputs are known to be published.
 //!
 //! ```text
 //! SINK/published     "ID NUMBER" (32 hexadecimal digits, a decimal number), as a `millstream_state::WholeFile`

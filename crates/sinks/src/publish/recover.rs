@@ -1,4 +1,4 @@
-//! Recovery at the start: completes the newest manifest and deletes the leftovers of earlier runs.
+//! Recovery at the start: publishes the outputs that the newest manifest names, and deletes the leftovers of earlier runs.
 //!
 //! 1. Publish the outputs of the newest manifest: an earlier run may have been killed before it had published them.
 //! 2. Create the next manifest as a claim, without outputs. After the claim no earlier run, and no request of an earlier run that is

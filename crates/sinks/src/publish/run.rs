@@ -2,9 +2,9 @@
 //!
 //! `[read back] -> process -> encode -> write -> [settle]`
 //!
-//! Checkpoints are collected until a manifest is due. Then the sink finishes all outputs, creates the manifest, publishes its
-//! outputs and settles the checkpoints. A failure ends the run: the next run recovers and, behind a durable channel, rereads the
-//! records that are in no manifest.
+//! Checkpoints are collected until a manifest (the file that names the outputs to publish) is due. Then the sink finishes all
+//! outputs, creates the manifest, publishes its outputs and settles the checkpoints. A failure ends the run: the next run
+//! recovers and, behind a durable channel, rereads the records that are in no manifest.
 
 use std::time::{Duration, Instant};
 
@@ -128,8 +128,8 @@ async fn work<S: Store>(
     running.run(inlet).await
 }
 
-/// Returns the chain of the channel that the sink reads. Behind memory, returns the chain in the note. If its manifests were
-/// removed, the sink starts a chain with a new id, so that no name is used twice.
+/// Returns the chain of the channel that the sink reads. Behind memory, returns the chain whose id the local [`Note`] holds. If
+/// its manifests were removed, the sink starts a chain with a new id, so that no name is used twice.
 async fn own_chain<S: Store>(
     settings: &Settings,
     store: &mut S,

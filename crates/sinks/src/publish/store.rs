@@ -4,7 +4,7 @@
 //! `encode -> [write] -> settle`
 //!
 //! A temporary failure (`Again::Later`) ends the run of the sink: the next run recovers and rereads the records that are in no
-//! manifest. A store should retry repeatable requests itself ([`super::Patience`]).
+//! manifest (the file that names the outputs to publish). A store should retry repeatable requests itself ([`super::Patience`]).
 
 use millstream_pipeline::failure::Failure;
 

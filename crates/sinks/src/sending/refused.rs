@@ -7,7 +7,7 @@ use millstream_record::Batch;
 /// The byte range of a record in its batch's body, and the reason why it is rejected.
 pub(crate) type Refused = (Range<usize>, String);
 
-/// Groups neighbours with the same reason. Yields the reason and the bytes of each record.
+/// Groups neighboring records with the same reason. Yields the reason and the bytes of each record.
 pub(crate) fn by_reason<'a>(
     batch: &'a Batch,
     refused: &'a [Refused],

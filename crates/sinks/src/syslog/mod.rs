@@ -11,9 +11,9 @@
 //! - `link`: the connection.
 //! - `doubt`: estimates what a broken connection may have lost.
 //!
-//! It promises that a record is settled only after the operating system has accepted its whole message, and that such a message is
-//! not sent again. A broken connection is reported with the number of records that it may have lost: syslog has no acknowledgements,
-//! so a sender cannot know more.
+//! The sink promises that a record is settled only after the operating system has accepted its whole message, and that such a
+//! message is not sent again. A broken connection is reported with the number of records that it may have lost: syslog has no
+//! acknowledgements, so a sender cannot know more.
 
 use std::{sync::Arc, time::Duration};
 

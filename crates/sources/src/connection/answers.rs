@@ -9,14 +9,14 @@ use tokio::{
     time::timeout,
 };
 
-/// The most batches of a connection whose answers are outstanding. Beyond it the connection is not read.
+/// Maximum number of batches of a connection that wait for their answers. When it is reached, the connection is not read.
 const ANSWERS_MAX: usize = 256;
 /// Acks that are due together are written together, up to about this many bytes.
 const WRITE_BYTES: usize = 16 << 10;
 
 /// The answer to a peer for one batch.
 pub(crate) struct Answer {
-    /// The receipts of all batches that the frames became. The answer is due when all of them have succeeded.
+    /// The receipts of all batches that the acked frames became. The answer is due when all of them have succeeded.
     pub receipts: Vec<Receipt>,
     /// The acks, encoded for the peer.
     pub acks: Vec<u8>,

@@ -212,7 +212,8 @@ impl Stash {
         }
     }
 
-    /// Gives the buffer back while there is nothing to read. Returns false if there is no memory for the bytes that remain.
+    /// Gives the buffer back to the free list of the thread while there is nothing to read. Moves an incomplete frame of up to
+    /// [`MOVED_BYTES_MAX`] bytes to a vector. Returns false if there is no memory for the bytes that remain.
     fn park(&mut self) -> bool {
         let waiting = self.bytes();
         let count = waiting.len();

@@ -10,7 +10,7 @@ use crate::connection::{Answer, Answers};
 /// The acks of one connection.
 pub(super) struct Acks {
     answers: Answers,
-    /// Whether the peer speaks JSON, and so expects JSON.
+    /// Whether the peer speaks JSON, and so expects its acks as JSON.
     pub(super) json: bool,
     /// Whether the peer has sent a chunk id since the last [`Acks::is_awaited`].
     asked: bool,

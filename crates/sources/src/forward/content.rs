@@ -12,10 +12,10 @@ use millstream_wire::{
 use super::{end::End, outgoing::Outgoing};
 use crate::connection::patiently;
 
-/// The largest growth factor that a compressed payload may claim; logs grow about tenfold. If it grows more, memory is reserved
-/// step by step.
+/// The largest growth factor that is believed when a compressed payload states its decompressed size; logs grow about tenfold.
+/// If the content turns out to be larger, more memory is reserved step by step.
 const INFLATE_FACTOR_MAX: usize = 32;
-/// The assumed growth factor of a payload that claims no size.
+/// The assumed growth factor of a payload that does not state its decompressed size.
 pub(super) const INFLATE_FACTOR: usize = 4;
 /// Spare space in a buffer, so that the decompressor reaches the end of the content without another buffer.
 const SPARE_BYTES: usize = 64;

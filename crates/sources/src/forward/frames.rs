@@ -1,5 +1,5 @@
-//! Turns frames into batches. Small frames are gathered. Frames that are long, compressed, faulty, or have their own values
-//! become separate batches.
+//! Turns frames into batches. Small frames are gathered. Frames that are long, compressed or faulty, or that bring values such as
+//! `host` from another Millstream, become separate batches.
 //!
 //! `read -> [decode] -> send -> keep`
 

@@ -13,14 +13,15 @@ use tokio::io::AsyncReadExt;
 use super::{acks::Acks, content::INFLATE_FACTOR, end::End, frames::Payload, service::Service};
 use crate::connection::{Pace, Quit, Stash, Watch, patiently};
 
-/// The most bytes of one read before or after a payload: enough for the option map and the next frame header, with little to copy.
+/// Maximum size of a read just before or after a payload. It suffices for the option map and the next frame header. Bytes of a
+/// payload that such a read includes must be copied.
 const BEHIND_PAYLOAD_BYTES: usize = 4 << 10;
 /// A read of a payload waits for this many bytes, because a wake-up costs as much as validating a thousand records. The kernel
 /// cannot buffer much more per connection.
 const WAKE_BYTES: usize = 256 << 10;
 /// This many bytes of a payload must have arrived before memory is reserved for it.
 const FIRST_BYTES: usize = 1 << 10;
-/// Memory for a payload grows by this factor as its bytes arrive, so growing copies at most a third of the bytes.
+/// Memory for a payload grows by this factor as its bytes arrive, so that all growth together copies at most a third of them.
 const GROWTH: usize = 4;
 /// A peer that has sent a complete payload gets the memory for another one of that length in advance, up to this many bytes.
 const PROVEN_BYTES_MAX: usize = 4 << 20;

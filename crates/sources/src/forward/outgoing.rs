@@ -149,7 +149,7 @@ impl Outgoing {
     /// connection.
     fn add_to(&self, values: &Values) -> Arc<Values> {
         let mut values = values.clone();
-        // Only a replay of this program may address a node; a peer may not.
+        // This value directs a batch to one node. Only a replay of rejected records by this process may set it, not a peer.
         values.remove(ADDRESS);
         for (name, text) in self.values.iter() {
             if name == "peer" || values.get(name).is_none() {

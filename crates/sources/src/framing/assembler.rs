@@ -188,7 +188,7 @@ impl Assembler {
         }
     }
 
-    /// Writes all pending records although they continue. Returns the stream of the last one that is too long, if there is one.
+    /// Writes all pending records, although more of them may follow. Returns the stream of the last one that is too long, if any.
     pub(super) fn cut_all(&mut self, out: &mut Framed) -> Option<Vec<u8>> {
         let mut cut = None;
         while let Some(record) = self.pending.first() {
@@ -218,7 +218,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_record_that_is_too_long_is_split_between_lines() {
+    fn a_long_line_is_cut_and_a_long_joined_record_is_split_between_lines() {
         let mut assembler = Assembler::new(Form::Line, 4, TooLong::Split);
         let mut out = Framed::default();
         let at = assembler.begin(Time(0), b"");

@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_bytes_are_replaced_and_counted() {
+    fn invalid_bytes_are_replaced_and_reported() {
         let (text, garbled) = named("shift_jis").decode(b"\x93\xfa\x96\x7b", false);
         assert_eq!((&*text, garbled), ("\u{65e5}\u{672c}".as_bytes(), false));
         let (text, garbled) = named("shift_jis").decode(b"a\xff", false);

@@ -1,8 +1,8 @@
 //! The plain directory below the mount, to which programs write while nothing is mounted.
 //!
-//! The plain directory has the same subdirectories as the tree: the tree starts with them, and later changes to directories in
-//! the tree are repeated in the plain directory. If that fails, the program that made the change gets no error. `follow.rs` ships
-//! the files in the plain directory.
+//! The plain directory has the same subdirectories as the tree, which is what the mount shows: the tree starts with them, and
+//! later changes to directories in the tree are repeated in the plain directory. If that fails, the program that made the change
+//! gets no error. `follow.rs` ships the files in the plain directory.
 
 use std::{
     fs, io,

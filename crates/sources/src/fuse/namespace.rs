@@ -17,8 +17,8 @@ use super::{
     tree::{DIRECTORY, LINK, NAME_BYTES_MAX, NODES_MAX, TYPE_MASK, Tree, Who},
 };
 
-/// How long the kernel may cache an answer, in seconds. The kernel itself requests every change to the tree, except that
-/// the tree forgets old files.
+/// How long the kernel may cache an answer, in seconds. The kernel itself requests all changes to the tree, so its cache can be
+/// stale only after the tree has forgotten old files.
 pub(super) const VALID_SECONDS: u64 = 1;
 /// The largest write that the kernel may send, in bytes: its own limit is 256 pages.
 pub(super) const WRITE_BYTES_MAX: u32 = 1 << 20;

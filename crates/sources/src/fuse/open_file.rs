@@ -35,7 +35,7 @@ struct Writing {
     rule: Arc<Rule>,
     tee: Option<Arc<Tee>>,
     /// Hands out the [`Turn`]. `None` if lines are not joined: the kernel then lets only one task at a time change the unfinished
-    /// bytes, because it sends one write at a time. Joined lines are also sent between writes.
+    /// bytes, because it sends one write at a time. Joined lines are also sent between writes (by `quiet.rs`), so they need turns.
     turns: Option<Arc<tokio::sync::Mutex<()>>>,
     /// With a memory channel: the batches that were sent and are not settled.
     in_flight: InFlight,

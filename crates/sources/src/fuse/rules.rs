@@ -41,7 +41,7 @@ impl Rule {
     }
 }
 
-/// The paths of which `path` is an extension by a suffix, as rotation adds it: `app.log` for `app.log.1`. The longest comes
+/// The paths that `path` may have had before log rotation added a suffix to it: `app.log` for `app.log.1`. The longest comes
 /// first.
 fn originals(path: &str) -> impl Iterator<Item = &str> {
     let name_at = path.rfind('/').map_or(0, |slash| slash + 1);

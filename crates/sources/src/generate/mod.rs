@@ -160,11 +160,11 @@ impl Source for Generate {
 }
 
 impl Generate {
-    /// The identity of the generator for a durable channel. Another size, encoding or number of records is another file.
+    /// The identity of the generator for a durable channel. With another size, encoding or number of records, it is another file.
     ///
     /// ```text
     /// device 2^64-1; inode: a hash of the name of the node; birth: the number of records
-    /// head: bits 63..32 the run, 24..31 the form, 23..0 the size
+    /// head: bits 63..32 the run, 31..24 the encoding, 23..0 the size
     /// ```
     fn id(&self, name: &str, run: u32) -> FileId {
         let form = u64::from(self.config.encoding == Form::Packed);

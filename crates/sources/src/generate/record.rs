@@ -75,8 +75,8 @@ pub(super) struct Series {
 }
 
 impl Series {
-    /// A series of `records` records of `size` bytes; 0: without an end. Each record is between a prefix as long as `prefix` and
-    /// `suffix`.
+    /// A series of `records` data records of `size` bytes and an end record; with 0, it has no end. Each record is between a prefix
+    /// as long as `prefix`, and `suffix`.
     pub(super) fn new(
         run: u32,
         size: usize,

@@ -87,7 +87,7 @@ fn dropped_records_are_generated_again_in_the_same_run() {
 }
 
 #[test]
-fn the_rate_is_as_configured() {
+fn the_configured_rate_is_not_exceeded() {
     let to = Downstream::memory();
     let started = Instant::now();
     start(r#"{"records": 500, "rate": 1000}"#, &to)

@@ -18,9 +18,10 @@ use super::{
 };
 use crate::{connection::Progress, rest::Rest};
 
-/// The largest growth factor that a compressed body may claim. If it grows more, memory is reserved step by step.
+/// The largest growth factor that is believed when a compressed body states its decompressed size. If the content turns out to
+/// be larger, more memory is reserved step by step.
 const INFLATE_FACTOR_MAX: usize = 32;
-/// The assumed growth factor of a body that claims no size.
+/// The assumed growth factor of a body that does not state its decompressed size.
 const INFLATE_FACTOR: usize = 4;
 /// How long the rest of a rejected body is read.
 const LINGER: Duration = Duration::from_secs(2);

@@ -21,7 +21,8 @@ use super::{
 const OWN_BYTES_MAX: usize = 16 << 10;
 /// The longest `Idempotency-Key`.
 const KEY_BYTES_MAX: usize = 1024;
-/// Prefix of a key in the id of its origin. It makes the id long enough to be unique, and distinguishes the id from a hash.
+/// Prefix of a key in the id of its origin. With it, the channel takes even a short key for unique, and no key for a hash of the
+/// content.
 const KEY_MARK: &[u8] = b"idempotency-key ";
 
 /// A request that was received completely.

@@ -1,18 +1,19 @@
-//! Maps the number of entries that were sent to the cursor of the last of them. A cursor is a text by which journald identifies
-//! an entry. A number and its cursor together are called a place.
+//! Stores, for each count of sent entries, the journald cursor of the last entry. A journald cursor is the text by which journald
+//! identifies an entry; it has nothing to do with the cursors of channels. A count and its cursor together are called a place.
 //!
-//! A durable channel stores the number of entries that it has kept, as the offset of a file. The file `cursors` has the cursor for
-//! that number: a place is appended and synced before the batch that ends at it is sent. So the file has every number that the
-//! channel may have after a crash. With a memory channel, a place is stored once its entries are settled.
+//! A durable channel remembers how far it has kept a source as an offset in a file. The journal is no such file, so this source
+//! invents a file id and uses the count of entries as the offset. The file `cursors` has the journald cursor for each count: a place
+//! is appended and synced before the batch that ends at it is sent. So the file has every count that the channel may know after a
+//! crash. With a memory channel, a place is stored once its entries are settled.
 //!
 //! ```text
 //! SOURCE/cursors     a `millstream_state::Journal`
-//!     first record   0 id, 8 random bytes: the "file" whose offset the count is | 8 the first place
+//!     first record   0 id, 8 random bytes: the inode of the invented file | 8 the first place
 //!     others         a place each
 //!     a place        0 count u64, little-endian | 8 cursor; empty for the beginning of the journal
 //! ```
-//! A damaged record is skipped: the others still have their cursors. The first record must be whole, because the source
-//! continues there if the channel has no number. Versions 1 and 2 were texts: see [`older`].
+//! A damaged record is skipped: the others still have their cursors. The first record must be intact, because the source
+//! resumes at the first place if the channel has stored no count. Versions 1 and 2 were text files: see [`older`].
 
 use std::{collections::VecDeque, fmt, io, path::Path, sync::Arc};
 
@@ -31,8 +32,8 @@ const FORMAT: JournalFormat = JournalFormat {
         version: 3,
         // The file is replaced long before it reaches this size.
         bytes_max: 64 << 20,
-        remedy: "restore it from a backup, or remove it and restart Millstream: the journal is then read again as `start` \
-                 says",
+        remedy: "restore it from a backup, or remove it and restart Millstream: Millstream then reads the journal again from where \
+                 the source's option `start` says",
     },
     record_bytes_max: 64 << 10,
     copied: false,
@@ -42,7 +43,7 @@ const DEVICE: u64 = 0x6a_6f75_726e_616c;
 /// The file is replaced when it has grown by this many bytes.
 const GROWN_BYTES: u64 = 256 << 10;
 
-/// A number of entries, and the cursor of the last one.
+/// A count of entries, and the journald cursor of the last one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Place {
     /// The number of entries sent up to and including this place.
@@ -51,7 +52,7 @@ pub(super) struct Place {
     pub cursor: String,
 }
 
-/// The places from the last settled one on, and the file that stores them.
+/// The last settled place and all later ones, and the file that stores them.
 pub(super) struct Cursors {
     journal: Journal,
     id: u64,
@@ -83,7 +84,7 @@ impl Cursors {
             false => bodies.next().and_then(decode_first),
         };
         let Some((id, first)) = first else {
-            return Err(journal.damaged("its first place cannot be read"));
+            return Err(journal.damaged("its first record is invalid"));
         };
         let places = std::iter::once(first)
             .chain(bodies.filter_map(decode))
@@ -126,8 +127,9 @@ impl Cursors {
         self.places.back().cloned().unwrap_or_default()
     }
 
-    /// Continues at `count`, the number that a durable channel has; `None` if it has none. Returns false if no place has this
-    /// number. Further entries are then counted from 0 under a new id, and some entries may be sent twice.
+    /// Resumes after the first `count` entries. `count` is the count that a durable channel has stored; `None` if it has stored none.
+    /// Returns false if no place has this count. Further entries are then counted from 0 under a new id, and some entries may be sent
+    /// twice.
     pub(super) fn resume(&mut self, count: Option<u64>) -> Result<bool, Failure> {
         self.journal.invalidate();
         let Some(count) = count else {
@@ -149,7 +151,7 @@ impl Cursors {
         Ok(false)
     }
 
-    /// Forgets the places before the one at `count`, because it is settled.
+    /// Forgets the places before the one at `count`: everything up to there is settled.
     pub(super) fn settled(&mut self, count: u64) {
         while self.places.get(1).is_some_and(|next| next.count <= count) {
             self.places.pop_front();
@@ -211,10 +213,10 @@ fn decode(body: &[u8]) -> Option<Place> {
     })
 }
 
-/// Converts a text of version 1 or 2:
+/// Converts a text file of version 1 or 2:
 ///
 /// ```text
-/// millstream journald cursors 2 ID CRC    ID: 16 hex digits; CRC: CRC-32C of what precedes it, not in version 1
+/// millstream journald cursors 2 ID CRC    ID: 16 hex digits; CRC: CRC-32C of the text before it; absent in version 1
 /// COUNT CRC CURSOR                        CRC: CRC-32C of COUNT, a space and CURSOR, in hex
 /// ```
 fn older([bytes, _]: [Option<&[u8]>; 2]) -> Option<Recovered> {
@@ -270,7 +272,7 @@ mod tests {
         }
     }
 
-    /// A text of version 2, as earlier versions of Millstream wrote it.
+    /// A text file of version 2, as earlier versions of Millstream wrote it.
     fn golden(first: &Place, others: &[Place]) -> String {
         let title = "millstream journald cursors 2 00000000deadbeef";
         let line = |place: &Place| {
@@ -354,7 +356,7 @@ mod tests {
         for place in 0..24 {
             assert!(refused(&flipped(place)).contains("damaged"));
         }
-        assert!(refused(&flipped(40)).contains("first place"));
+        assert!(refused(&flipped(40)).contains("first record"));
         assert!(refused(b"").contains("damaged"));
         let mut newer = FORMAT;
         newer.format.version = 4;
@@ -368,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_of_versions_1_and_2_are_read_and_replaced() {
+    fn text_files_of_versions_1_and_2_are_read_and_replaced() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("cursors");
         let text = golden(&at(0), &[at(1), at(4)]);
@@ -406,7 +408,7 @@ mod tests {
         };
         assert!(refused(&text.replace("cursors 2", "cursors 3")).contains("damaged"));
         assert!(refused(&text.replace("deadbeef", "deadbee0")).contains("damaged"));
-        assert!(refused(&text.replace("i=0\n", "i=9\n")).contains("first place"));
+        assert!(refused(&text.replace("i=0\n", "i=9\n")).contains("first record"));
     }
 
     #[test]

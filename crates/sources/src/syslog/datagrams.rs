@@ -32,8 +32,8 @@ const UDP_BYTES_MAX: usize = 64 << 10;
 const UNIX_BYTES_MAX: usize = 256 << 10;
 /// The most unix datagrams that are received with one system call: fewer than for UDP, because each may be longer.
 const UNIX_DATAGRAMS: usize = 16;
-/// The most bytes that are read from the kernel after a stop, or the size of its buffer if that is larger. Otherwise a flood
-/// would delay the stop. For unix sockets, the bytes are in the buffers of the senders.
+/// After a stop, at most this many bytes are still read from the kernel, or as many as its buffer has if that is more. Otherwise
+/// a flood would delay the stop. For unix sockets, the bytes are in the buffers of the senders.
 const UNREAD_BYTES_MAX: usize = 64 << 20;
 /// The smallest overhead of a datagram in the kernel's buffer, in bytes.
 const BESIDE_BYTES: usize = 512;

@@ -287,7 +287,7 @@ impl Intake {
             }
             Command::Close => relp::closed(number, &mut text),
             Command::Syslog | Command::Other => {
-                relp::refuse(number, "this was not offered", &mut text);
+                relp::refuse(number, "this command was not offered", &mut text);
             }
         }
         self.answer(text).await;

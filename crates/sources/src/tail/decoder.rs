@@ -1,4 +1,4 @@
-//! Finds where records end in the bytes after the position.
+//! Finds where records end in the bytes after the position of the reader, which is the offset up to which it has sent the file.
 //!
 //! `read -> [decode] -> send -> keep -> read back -> process -> encode -> write -> settle`
 //!

@@ -22,7 +22,7 @@ use super::{
     tracked::{Previous, Tracked},
 };
 
-/// The time for which a truncated content is remembered. All copies of it are found within this time.
+/// The time for which a truncated content is remembered. The scans find all copies of it within this time.
 const COPY_AGE_MAX: Duration = Duration::from_secs(60);
 /// The number of marks of a truncated content that are stored. The marks are spaced so that the first of these lies at about two
 /// thirds of the length. This suffices, because a copy is nearly as long as its original.

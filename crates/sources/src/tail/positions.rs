@@ -313,7 +313,7 @@ mod tests {
         let old_of_no_version = format!("{old}end {:08x}\n", crc32c(old.as_bytes()));
         for broken in [
             flipped(bytes.len() - 30),
-            // The version.
+            // In the version number.
             flipped(8),
             bytes[..bytes.len() / 2].to_owned(),
             Vec::new(),

@@ -158,7 +158,7 @@ impl Patterns {
         self.included.is_match(path) && !self.excludes(path)
     }
 
-    /// The paths that match and of which `path` is an extension by a suffix, as rotation adds it. The longest comes first.
+    /// The matching paths that `path` may have had before log rotation added a suffix to it. The longest comes first.
     pub(super) fn originals<'a>(&'a self, path: &'a Path) -> impl Iterator<Item = PathBuf> + 'a {
         let name = path.file_name().unwrap_or_default().as_bytes();
         let cuts = (1..name.len())

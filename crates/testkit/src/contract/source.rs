@@ -36,8 +36,8 @@ pub type Peer = Arc<dyn Fn() -> bool + Send + Sync>;
 
 /// A source for [`SourceCase::check`].
 pub struct SourceCase<'c> {
-    /// Builds the source, with an input of [`SourceCase::records`] records. The input is complete, or a run with `--once` reads
-    /// it to its end. Each call builds a new source and a new input.
+    /// Builds the source, with an input of [`SourceCase::records`] records. Without a `peer`, the source runs
+    /// as with `--once` and must end when it has read the input. Each call builds a new source and a new input.
     pub build: &'c dyn Fn() -> Box<dyn Source>,
     /// The peer of a source that receives its input from peers. Such a source runs until it is stopped.
     pub peer: Option<Peer>,
@@ -235,7 +235,7 @@ impl Node {
 /// Whether the source acknowledges all of the peer's input.
 async fn answers(peer: &Peer) -> bool {
     let (peer, (sender, answered)) = (peer.clone(), oneshot::channel());
-    // On a separate thread: a runtime thread would be blocked by a peer that gets no answer.
+    // Runs on a separate thread, because a peer that gets no answer would block a thread of the runtime.
     thread::spawn(move || sender.send(peer()));
     answered.await.unwrap_or_else(|_| panic!("the peer died"))
 }

@@ -6,7 +6,7 @@ use crate::Random;
 
 /// The unit in which a disk writes.
 const SECTOR: usize = 512;
-/// The most versions of one pending sector that are remembered. More would reveal no further bugs.
+/// The maximum number of versions of one pending sector that are stored. More versions would reveal no further bugs.
 const VERSIONS_MAX: usize = 4;
 
 #[derive(Clone, Default)]

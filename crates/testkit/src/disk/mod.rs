@@ -55,7 +55,7 @@ pub enum Call {
 pub struct SimulatedDisk(Arc<Mutex<Volume>>);
 
 impl SimulatedDisk {
-    /// An empty disk with the directory `/`. Print `seed` when a test fails.
+    /// An empty disk with the directory `/`. `seed` determines all random choices, so a test should print it when it fails.
     pub fn new(seed: u64) -> Self {
         Self(Arc::new(Mutex::new(Volume::new(seed))))
     }

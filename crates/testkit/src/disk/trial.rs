@@ -1,4 +1,4 @@
-//! Tries a state on the simulated disk: power cuts at every step, lost writes, failing calls, flipped bits, torn ends.
+//! Tests a durable state on the simulated disk: power cuts at every step, lost writes, failing calls, flipped bits, torn ends.
 //!
 //! The state under test stores a number, or something from which a number follows. [`DurableState::advance`] stores the next
 //! number, and [`DurableState::number`] returns the stored one. [`Trial::run`] checks that the number found after a crash is at

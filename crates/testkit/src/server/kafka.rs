@@ -18,8 +18,8 @@ use super::{
 /// The id of a cluster: any 16 bytes in base64.
 const CLUSTER: &str = "MkU3OEVBNTcwNTJENDM2Qk";
 
-/// The properties of every broker: one machine, one broker. A killed broker can register again after 3 s (with a shorter timeout, a
-/// busy machine would miss heartbeats). An open transaction is aborted within a second after its timeout.
+/// The properties of every broker. It is the only one of its cluster. A killed broker can register again after 3 s (with a shorter
+/// timeout, a busy machine would miss heartbeats). An open transaction is aborted within a second after its timeout.
 const PROPERTIES: &str = "\
 process.roles=broker,controller
 node.id=1

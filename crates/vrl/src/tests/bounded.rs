@@ -121,7 +121,7 @@ fn indexes_and_paths_from_a_record_are_bounded() {
 }
 
 #[test]
-fn a_regex_takes_linear_time_on_input_that_makes_others_backtrack() {
+fn a_regex_takes_linear_time_on_input_that_makes_other_engines_backtrack() {
     let why = failure(
         ".x = parse_regex!(.v, r'^(?P<a>(a+)+)$')",
         &[&b"a".repeat(100_000)[..], b"!"].concat(),

@@ -138,7 +138,7 @@ fn functions_that_are_not_pure_are_refused_with_reason_and_alternative() {
 }
 
 #[test]
-fn every_function_of_vrl_is_known_once() {
+fn the_functions_of_vrl_are_known_and_none_is_listed_twice() {
     let all = functions::all(&Arc::default());
     let mut names: Vec<&str> = all.iter().map(|one| one.identifier()).collect();
     let count = names.len();

@@ -1,4 +1,5 @@
-//! Runs random programs on random records, by projection and on a tree of all fields, and compares the results.
+//! Runs random programs on random records in two ways, and compares the results: by projection, which decodes only the fields that
+//! the program names, and on a tree of all fields.
 
 use millstream_record::Encoding;
 use millstream_wire::msgpack::{

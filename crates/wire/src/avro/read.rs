@@ -87,7 +87,7 @@ impl<'a> Reader<'a> {
     /// Reads the next `length` bytes.
     ///
     /// # Errors
-    /// [`ReadError::Short`].
+    /// [`ReadError`].
     #[inline]
     pub fn take(&mut self, length: usize) -> Result<&'a [u8], ReadError> {
         let end = self.at.checked_add(length).ok_or(ReadError::Malformed)?;

@@ -66,7 +66,7 @@ proptest! {
 }
 
 #[test]
-fn bytes_that_are_not_gzip_are_corrupt() {
+fn bytes_of_another_format_are_corrupt() {
     for codec in [Codec::Gzip, Codec::Zstd] {
         let found = inflate(codec, b"these are plain words, and many", 100, 1000);
         assert_eq!(found.unwrap_err(), InflateError::Corrupt);
@@ -105,7 +105,7 @@ fn a_zstd_window_above_the_limit_is_rejected() {
 }
 
 #[test]
-fn one_member_or_frame_reports_its_size() {
+fn the_size_that_a_member_or_frame_claims_is_read() {
     let mut frame = Vec::new();
     compress(Codec::Gzip, &[7; 12_345], &mut frame).unwrap();
     assert_eq!(size_claimed(Codec::Gzip, &frame), Some(12_345));

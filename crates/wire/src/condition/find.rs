@@ -3,7 +3,7 @@
 use super::named::Named;
 use crate::record::FieldPath;
 
-/// The offset of a field that the record does not have.
+/// Stands for the offset of a field that the record does not have.
 pub(super) const MISSING: usize = usize::MAX;
 
 /// The wanted fields of one map and, recursively, of the maps inside it.

@@ -1,7 +1,7 @@
-//! Globs on texts: `*` any text, `?` one character, `[a-z]` and `[!a-z]` one of a set, `{a,b}` either, `\` before a
-//! character that stands for itself.
+//! Globs on texts: `*` matches any text, `?` one character, `[a-z]` one character of a set, `[!a-z]` one that is not in the set,
+//! `{a,b}` either `a` or `b`. A character after `\` stands for itself.
 //!
-//! A field is a text and no path, so `*` matches slashes, dots and newlines as well. A glob becomes a regular
+//! The value of a field is a text, not a file path, so `*` matches slashes, dots and newlines as well. A glob becomes a regular
 //! expression, which searches in linear time; a leading or trailing star only omits the anchor at that end.
 
 use regex::bytes::{Regex, RegexBuilder};

@@ -83,7 +83,8 @@ impl Matcher {
     /// Compiles conditions, in the order in which they are tried. `tags` compiles patterns of tags. The patterns have
     /// the same syntax as the option `tags` of consumers.
     ///
-    /// # Errors The error of `tags`.
+    /// # Errors
+    /// The error of `tags`.
     pub fn new<'a>(
         conditions: impl IntoIterator<Item = &'a Condition>,
         tags: &dyn Fn(&[String]) -> Result<TagTest, String>,

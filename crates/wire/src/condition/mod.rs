@@ -6,7 +6,7 @@
 //!   .ms: { gt: 500 }                  eq, ge, gt, le, lt, glob, regex, exists; several in one map must all pass
 //!   .user.id: { not: 0 }              also `any: [..]` and `all: [..]` after a field
 //!   tag: "web.**"                     a pattern, as in the option `tags`
-//!   host: web-1                       a value of the batch
+//!   host: web-1                       a value that all records of the batch share, set by the source
 //!   any: [{ .status: { ge: 500 } }, { not: { .path: { glob: "/health*" } } }]
 //! ```
 //!

@@ -117,7 +117,7 @@ impl Engine {
 }
 
 impl State {
-    /// Pushes the pairs of the map at `at` that the level names to `State::pairs`.
+    /// Pushes to `State::pairs` those pairs of the map at `at` whose keys `level` names. A level is the plan for one map.
     #[inline]
     fn walk(&mut self, level: &mut Level, body: &[u8], at: usize) -> Result<Own, Reason> {
         let first = self.pairs.len();
@@ -253,7 +253,8 @@ impl State {
                             self.put(level, sibling, bytes, Base::Moved(rename), mode, room)?;
                     }
                 }
-                // Another field of this map is renamed to this name. That field is written where it was.
+                // Another field of this map is renamed to this name. Its value is written at the place of that other field, and the
+                // old value of this name is dropped.
                 (None, Some((_, true))) => {}
                 (None, Some((rename, false))) => {
                     done |= bit;

@@ -16,7 +16,8 @@
 //! occurrences; `remove` and `keep` apply to each occurrence.
 //!
 //! Everything else is copied as bytes: types, order, equal keys, binary data and integers of 64 bits stay as they are. A
-//! line is changed as the record `{"message": line}` and becomes an entry of the packed encoding with the receive time.
+//! line is changed as the record `{"message": line}` and becomes an entry of the packed encoding (MessagePack
+//! `[time, map]`) with the receive time.
 //!
 //! If a template needs a value that is missing, the record is rejected. The recursion is limited by the depth of the
 //! plan, not of the record, and nothing is allocated per record.
@@ -48,7 +49,7 @@ use engine::Engine;
 use plan::Level;
 use value::Values;
 
-/// The offset of a field that the record does not have.
+/// Stands for the offset of a field that the record does not have.
 const MISSING: usize = usize::MAX;
 /// The most pairs of one map with keys that an edit names. A [`plan`] has far fewer names per map, so more pairs than
 /// this must repeat keys, and each pair takes memory.
@@ -113,7 +114,8 @@ impl Changes {
 
     /// Compiles the changes; strftime in templates uses the time zone `zone`.
     ///
-    /// # Errors [`OptionError`]: changes that contradict each other.
+    /// # Errors
+    /// [`OptionError`]: changes that contradict each other.
     pub fn compile(&self, zone: &TimeZone) -> Result<Edit, OptionError> {
         let engine = |changes: &Self| -> Result<Engine, OptionError> {
             let settings = changes.set.fields.iter().map(|(_, setting)| setting);

@@ -152,7 +152,7 @@ impl Draft {
     }
 }
 
-/// Whether one path is the other or lies above or below it.
+/// Whether the paths are equal, or one of them lies below the other.
 fn overlap(one: &FieldPath, other: &FieldPath) -> bool {
     let mut parts = one.parts().iter().zip(other.parts());
     parts.all(|(one, other)| one == other)

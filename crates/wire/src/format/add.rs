@@ -32,7 +32,8 @@ use crate::{
 /// The most fields that can be added. The added fields that a record already has are a set of bits in a `u64`.
 const FIELDS_MAX: usize = 64;
 
-/// The longest head of a text field that is copied as a block of constant size: enough for names of up to 19 letters.
+/// The JSON before the text of an added field is `,"name":"`. If it has at most this many bytes (a name of up to 19 letters), it is
+/// copied as a block of constant size.
 const TEXT_HEAD_BYTES: usize = 24;
 
 /// The fields to add and their templates, in order, and the default fields that are left out.
@@ -277,7 +278,7 @@ impl Added {
         let mut bit = 1;
         let mut bits = 0;
         for field in &self.fields {
-            // Names rarely have the same length, so it is compared first.
+            // Names rarely have the same length, so the lengths are compared first.
             if field.name.len() == name.len() && *field.name == *name {
                 bits |= bit;
             }

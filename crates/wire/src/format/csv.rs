@@ -8,7 +8,7 @@
 //!
 //! A text with a comma, a quote or a line end is quoted, and its quotes are doubled. A missing field or nil is an empty
 //! cell; an empty text is `""`, and so is a row that would otherwise be empty. Maps and arrays are JSON. If the record
-//! does not have the field of a column, the cell comes from `add`.
+//! does not have the field of a column, the cell holds the field of this name that the option `add` adds, if there is one.
 
 use millstream_record::Batch;
 
@@ -86,7 +86,7 @@ impl Csv {
         out
     }
 
-    /// Writes the row of a record in which the columns have been searched.
+    /// Writes the row of a record. The caller has stored the offsets of the record's values in the columns.
     #[inline]
     fn row(
         &mut self,

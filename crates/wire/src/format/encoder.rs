@@ -189,8 +189,8 @@ impl Encoder {
         })
     }
 
-    /// The text that precedes the records of a file, of a stream, or of a message that is a document: the column names of csv.
-    /// Empty for other formats.
+    /// The text that precedes the records of a file, of a stream, or of a message that holds a complete document: the column names of
+    /// csv. Empty for other formats.
     pub fn header(&self) -> &[u8] {
         &self.header
     }

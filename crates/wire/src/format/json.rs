@@ -25,7 +25,7 @@ use crate::{
 const KEYS_MAX: usize = 16;
 /// The longest key that is remembered, in bytes with its head.
 const KEY_BYTES: usize = 16;
-/// The most bytes before a value that is a text: comma, quotes, colon and quote around the key.
+/// The most bytes of `,"key":"`, which precede a text value.
 const TEXT_BYTES: usize = KEY_BYTES + 8;
 
 /// The key of a field in the previous record. The next record often has the same key at the same index.
@@ -83,7 +83,7 @@ impl Key {
     }
 }
 
-/// A [`Front`] is not remembered if its encoding or its JSON is longer than this.
+/// A [`Front`] (all fields of a record except the last) is not remembered if its MessagePack or its JSON is longer than this.
 const FRONT_BYTES_MAX: usize = 512;
 /// After this many records in a row with another front, the front is learned only once per [`NOW_AND_THEN`] records.
 const PATIENCE: u32 = 16;

@@ -79,7 +79,8 @@ fn raw() -> Options {
     }
 }
 
-/// Returns the output, and the reasons of the rejects. Also checks the guarantees of every encoder.
+/// Returns the output, and the reasons of the rejects. Also checks that each record is either encoded or rejected, and that the
+/// output does not depend on how the batch is divided.
 fn encode(options: &Options, batch: &Batch) -> (String, Vec<String>) {
     let (out, rejects) = encode_bytes(options, batch);
     let reasons = rejects.iter().map(|reject| reject.reason.to_string());

@@ -1,4 +1,4 @@
-//! Validates a payload of either encoding while it arrives.
+//! Validates a payload of entries or of lines while it arrives.
 
 use millstream_record::Encoding;
 

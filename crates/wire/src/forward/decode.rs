@@ -277,7 +277,8 @@ impl Decoder {
     }
 
     fn next_json<'a>(&'a mut self, input: &'a [u8]) -> Result<(usize, Step<'a>), Refusal> {
-        // The white space of JSON, without the form feed. The result must not depend on how the reads are divided.
+        // The same bytes that the scan and the parser skip as white space (so no form feed). Otherwise the result would depend on
+        // how the reads are divided.
         let is_blank = |byte: &u8| matches!(byte, b' ' | b'\t' | b'\r' | b'\n');
         if input.iter().all(is_blank) {
             self.scan = json::Scan::new();

@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn a_helo_of_the_specification_has_these_bytes() {
+    fn a_helo_is_written_as_specified_and_variants_are_read() {
         let mut out = Vec::new();
         write_helo(
             &mut out,
@@ -276,7 +276,7 @@ mod tests {
         );
         let wanted = b"\x92\xa4HELO\x83\xa5nonce\xc4\x02ab\xa4auth\xa0\xa9keepalive\xc3";
         assert_eq!(out, wanted);
-        // Other servers: str for bytes, keys in another order, unknown keys, no keys.
+        // Other servers may send str instead of bin, keys in another order, unknown keys or no keys.
         let other =
             b"\x92\xa4HELO\x84\xa4auth\xc4\x01s\xa1x\x91\x01\xa5nonce\xa2ab\xa9keepalive\xc2";
         let helo = Helo {

@@ -58,7 +58,8 @@ pub use sift::{Sifted, sift, write_timed};
 /// Ext type of a payload of lines, `L`.
 pub const LINES: i8 = 76;
 /// A longer payload is announced ([`Step::Payload`]) and read into its own buffer; a shorter one is returned as a
-/// [`Frame`] when it is complete. Half of a read buffer of 64 KiB: copying it costs less than a separate batch.
+/// [`Frame`] when it is complete. The limit is half of a read buffer of 64 KiB: to copy a shorter payload costs less than a
+/// separate batch.
 pub const PAYLOAD_INLINE_MAX: usize = 32 << 10;
 /// The longest tag; an array with a longer one is not a frame. So the head of every payload fits into a read buffer.
 pub const TAG_BYTES_MAX: usize = 8 << 10;

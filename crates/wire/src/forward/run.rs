@@ -20,8 +20,8 @@ pub fn message_head(input: &[u8]) -> Option<&[u8]> {
 }
 
 impl Decoder {
-    /// Appends the entries of the messages at the front of `input` that begin with `head`, have an integer or an EventTime as
-    /// time, and are complete. Stops when the next entry does not fit into the capacity of `out`. Returns the number of bytes
+    /// Appends the entries of the messages at the front of `input` that begin with `head`, have a 32-bit integer or an
+    /// EventTime as time, and are complete. Stops when the next entry does not fit into the capacity of `out`. Returns the number of bytes
     /// consumed, and the number of records appended.
     pub fn run(&mut self, input: &[u8], head: &[u8], out: &mut Vec<u8>) -> (usize, u32) {
         if !self.is_between() {

@@ -90,7 +90,7 @@ fn put_attributes(out: &mut Vec<u8>, of: &Attributes) {
     );
 }
 
-/// The answer to GETATTR and SETATTR, valid for `seconds`.
+/// The answer to GETATTR and SETATTR. The kernel may cache it for `seconds` seconds.
 pub fn attributes(of: &Attributes, seconds: u64) -> Vec<u8> {
     let mut out = Vec::with_capacity(104);
     put64(&mut out, &[seconds, 0]);
@@ -98,7 +98,7 @@ pub fn attributes(of: &Attributes, seconds: u64) -> Vec<u8> {
     out
 }
 
-/// The answer to LOOKUP and to the operations that create a node, valid for `seconds`.
+/// The answer to LOOKUP and to the operations that create a node. The kernel may cache it for `seconds` seconds.
 pub fn entry(of: &Attributes, seconds: u64) -> Vec<u8> {
     let mut out = Vec::with_capacity(128);
     put64(&mut out, &[of.node, 0, seconds, seconds, 0]);

@@ -53,7 +53,7 @@ fn the_data_of_a_write_is_at_the_documented_offset() {
         flags: 0o2001,
     };
     assert_eq!(Request::parse(&bytes).unwrap().operation, write);
-    // One byte less than its size field states.
+    // The data has one byte less than the size field states.
     let short = request(16, &body[..body.len() - 1]);
     let malformed = Malformed {
         unique: 7,

@@ -39,7 +39,7 @@ pub struct JsonError {
 }
 
 /// Appends the first JSON value of `input` to `out` as MessagePack. After `NeedMore` or an error `out` is unchanged. A number
-/// at the top level ends where the input ends.
+/// at the top level that reaches the end of the input counts as complete.
 ///
 /// Every call starts at the beginning: use [`super::Scan`] to find out when a value that arrives in pieces is complete.
 pub fn to_msgpack(input: &[u8], out: &mut Vec<u8>) -> Result<Progress, JsonError> {
@@ -81,15 +81,15 @@ struct OpenContainer {
     object: u32,
 }
 
-/// Numbers with at most this many digits, including a point, are converted in one step: a float represents all integers of 15
-/// digits.
+/// Numbers with at most this many characters (digits and a point) are converted in one step: a float represents all integers of
+/// 15 digits exactly.
 const SHORT_NUMBER: usize = 15;
 /// Powers of ten.
 const TENS: [f64; SHORT_NUMBER] = [
     1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14,
 ];
 
-/// A position in the text, and the output for the text before it.
+/// The current offset in the text, and the output for the text before it.
 pub(super) struct Parser<'a> {
     pub(super) input: &'a [u8],
     pub(super) at: usize,

@@ -73,7 +73,7 @@ proptest! {
     }
 
     #[test]
-    fn a_truncated_value_needs_more_bytes_in_any_pieces(json in any_json(), cut: prop::sample::Index, tail in "[\\[{\"]{0,4}") {
+    fn a_truncated_value_needs_more_bytes_however_it_is_divided(json in any_json(), cut: prop::sample::Index, tail in "[\\[{\"]{0,4}") {
         let mut text = serde_json::to_vec(&json).unwrap();
         let length = text.len();
         let cut = cut.index(length);

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::msgpack::{write_str, write_str_head};
 
-/// Strings of fewer bytes have a head of one byte.
+/// Strings of fewer bytes than this have a head of one byte.
 const SHORT_BYTES: usize = 32;
 
 impl Parser<'_> {

@@ -10,7 +10,7 @@
 //!                         [`super::InvalidUtf8`] demands
 //! array                   an array
 //! map                     an object: order and duplicate keys are kept
-//!   its keys              a string; nil, booleans and numbers: their text as values; others: an error
+//!   its keys              a string; nil, booleans and numbers: their JSON in quotes; others: an error
 //! ext 0 of 8 bytes        EventTime: a string, RFC 3339 with nanoseconds
 //! ext -1                  MessagePack's timestamp: likewise, from 1677 to 2262; otherwise like other ext
 //! other ext               {"type":5,"data":"<base64>"}

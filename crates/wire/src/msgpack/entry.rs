@@ -33,7 +33,8 @@ pub enum Shape {
 
 /// Reads the head of the entry at `at`, for encoders that then read the record. Skips metadata beside the time.
 ///
-/// # Errors [`ReadError`] if there is no entry at `at`; never for an entry of a [`Batch`](millstream_record::Batch).
+/// # Errors
+/// [`ReadError`] if there is no entry at `at`; never for an entry of a [`Batch`](millstream_record::Batch).
 #[inline]
 pub fn entry_head(bytes: &[u8], at: usize) -> Result<Head, ReadError> {
     if bytes.get(at) == Some(&0x92) {
@@ -49,7 +50,8 @@ pub fn entry_head(bytes: &[u8], at: usize) -> Result<Head, ReadError> {
 /// Reads the head of an entry that has no array marker, as in a single message: a time (or `[time, metadata]`) at `at`,
 /// then a map.
 ///
-/// # Errors [`ReadError`] for other values.
+/// # Errors
+/// [`ReadError`] for other values.
 #[inline]
 pub fn pair_head(bytes: &[u8], at: usize) -> Result<Head, ReadError> {
     // Nearly all entries begin with an EventTime and have no metadata.

@@ -2,7 +2,7 @@
 //! [`skip`](super::skip), which handles all other records.
 //!
 //! ```text
-//! a. .. | a. .. or d9 nn .. or da nn nn .. or a scalar of fixed size     one pair: key | value
+//! a0-bf .. | a0-bf .. or d9 nn .. or da nn nn .. or a scalar of fixed size     one pair: key | value
 //! ```
 //!
 //! The offset of a value follows from the length before it, so each step depends on the previous one. But the keys of a

@@ -41,28 +41,32 @@ impl<'a> Reader<'a> {
 
     /// Returns the first byte of the next value, which shows its type, without consuming it.
     ///
-    /// # Errors [`ReadError::Short`] at the end.
+    /// # Errors
+    /// [`ReadError::Short`] at the end.
     pub fn peek(&self) -> Result<u8, ReadError> {
         self.bytes.get(self.at).copied().ok_or(ReadError::Short)
     }
 
     /// Skips one value of any type.
     ///
-    /// # Errors [`ReadError::Short`], [`ReadError::Malformed`].
+    /// # Errors
+    /// [`ReadError::Short`], [`ReadError::Malformed`].
     pub fn skip(&mut self) -> Result<(), ReadError> {
         self.value().map(drop)
     }
 
     /// Reads one value of any type; returns its encoded bytes.
     ///
-    /// # Errors [`ReadError::Short`], [`ReadError::Malformed`].
+    /// # Errors
+    /// [`ReadError::Short`], [`ReadError::Malformed`].
     pub fn value(&mut self) -> Result<&'a [u8], ReadError> {
         self.values(1)
     }
 
     /// Reads `count` values of any type; returns their encoded bytes.
     ///
-    /// # Errors [`ReadError::Short`], [`ReadError::Malformed`].
+    /// # Errors
+    /// [`ReadError::Short`], [`ReadError::Malformed`].
     pub fn values(&mut self, count: u64) -> Result<&'a [u8], ReadError> {
         let mut open = count;
         let end = skip(self.bytes, self.at, &mut open).map_err(|_| ReadError::Malformed)?;
@@ -149,7 +153,8 @@ impl<'a> Reader<'a> {
 
     /// Reads the head of a str or bin; returns the length of its content, which need not have arrived yet.
     ///
-    /// # Errors [`ReadError`].
+    /// # Errors
+    /// [`ReadError`].
     pub fn bytes_head(&mut self) -> Result<usize, ReadError> {
         let (length, size) = match *self.rest() {
             [] => return Err(ReadError::Short),
@@ -166,7 +171,8 @@ impl<'a> Reader<'a> {
 
     /// Reads a str or bin. Senders use both for the same purpose.
     ///
-    /// # Errors [`ReadError`].
+    /// # Errors
+    /// [`ReadError`].
     pub fn bytes(&mut self) -> Result<&'a [u8], ReadError> {
         let mut ahead = *self;
         let length = ahead.bytes_head()?;
@@ -190,7 +196,8 @@ impl<'a> Reader<'a> {
     /// Reads the head of an ext value; returns its type code and the length of its data, which need not have arrived
     /// yet.
     ///
-    /// # Errors [`ReadError`].
+    /// # Errors
+    /// [`ReadError`].
     pub fn ext_head(&mut self) -> Result<(i8, usize), ReadError> {
         let (code, length, size) = match *self.rest() {
             [] => return Err(ReadError::Short),
@@ -207,7 +214,8 @@ impl<'a> Reader<'a> {
 
     /// Reads the head of an array; returns the number of its values.
     ///
-    /// # Errors [`ReadError`].
+    /// # Errors
+    /// [`ReadError`].
     pub fn array_len(&mut self) -> Result<u32, ReadError> {
         let (length, size) = match *self.rest() {
             [] => return Err(ReadError::Short),
@@ -223,7 +231,8 @@ impl<'a> Reader<'a> {
 
     /// Reads the head of a map; returns the number of its pairs.
     ///
-    /// # Errors [`ReadError`].
+    /// # Errors
+    /// [`ReadError`].
     pub fn map_len(&mut self) -> Result<u32, ReadError> {
         let (length, size) = match *self.rest() {
             [] => return Err(ReadError::Short),

@@ -13,7 +13,8 @@ pub struct Malformed {
 /// skipped. Otherwise, call again when more bytes have arrived: with all bytes, and with the returned offset and
 /// `open`. Only the head of an incomplete value is examined twice.
 ///
-/// # Errors [`Malformed`] at the byte 0xc1; the value of `open` is then meaningless.
+/// # Errors
+/// [`Malformed`] at the byte 0xc1; the value of `open` is then meaningless.
 #[inline]
 pub fn skip(bytes: &[u8], mut at: usize, open: &mut u64) -> Result<usize, Malformed> {
     let mut owed = *open;
@@ -48,7 +49,7 @@ pub fn skip(bytes: &[u8], mut at: usize, open: &mut u64) -> Result<usize, Malfor
                 *open = owed;
                 return Err(Malformed { at });
             }
-            // The length of a longer value is incomplete.
+            // The head of a value with a length field is incomplete.
             _ => break,
         };
         if size > rest.len() {

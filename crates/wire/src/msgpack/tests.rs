@@ -164,11 +164,11 @@ fn a_plain_record_is_not_counted_before_its_last_byte() {
 }
 
 #[test]
-fn a_walker_detects_metadata_in_any_pieces() {
+fn a_walker_detects_metadata_however_the_stream_is_divided() {
     let plain = bytes_of(&[Value::Array(vec![1.into(), Value::Map(Vec::new())])]);
     let head = Value::Array(vec![1.into(), Value::Map(Vec::new())]);
     let nested = bytes_of(&[Value::Array(vec![head, Value::Map(Vec::new())])]);
-    // The same with an array marker of three bytes: `[[time, {}], {}]`.
+    // The nested entry `[[time, {}], {}]`, with an array marker of three bytes.
     let wide = [&[0xdc, 0, 2][..], &nested[1..]].concat();
     for (bytes, is_plain) in [
         (plain.clone(), true),
@@ -229,7 +229,7 @@ proptest! {
     }
 
     #[test]
-    fn entries_are_counted_in_any_pieces(
+    fn entries_are_counted_however_the_stream_is_divided(
         values in prop::collection::vec(prop_oneof![4 => entry(), 1 => value()], 0..12),
         cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..8),
     ) {

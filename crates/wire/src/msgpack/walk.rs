@@ -30,7 +30,8 @@ impl Walker {
 
     /// Validates the rest of `bytes`, which must begin with the bytes of the previous call.
     ///
-    /// # Errors [`Malformed`]: the stream cannot be read beyond [`Walker::whole`].
+    /// # Errors
+    /// [`Malformed`]: the stream cannot be read beyond [`Walker::whole`].
     pub fn walk(&mut self, bytes: &[u8]) -> Result<(), Malformed> {
         if self.open > 0 {
             self.at = skip(bytes, self.at, &mut self.open)?;

@@ -94,7 +94,7 @@ fn sorted(value: &Value) -> Value {
 }
 
 #[test]
-fn decoded_records_are_encoded_unchanged() {
+fn an_encoded_record_is_decoded_unchanged() {
     let record = map(vec![
         (
             "message",

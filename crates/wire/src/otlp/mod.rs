@@ -2,7 +2,8 @@
 //!
 //! `read -> [decode] -> send -> keep -> read back -> process -> [encode] -> write -> settle`
 //!
-//! [`Logs`] reads requests; [`Encoder`] and [`write_request`] write them.
+//! [`Logs`] reads requests; [`Encoder`] and [`write_request`] write them. These are the messages, with the numbers of their
+//! fields in protobuf. A `*` marks a repeated field:
 //!
 //! ```text
 //! request        resource_logs 1 *
@@ -17,8 +18,8 @@
 //! AnyValue       string 1 | bool 2 | int 3 | double 4 fixed64 | array 5 {values 1 *} | kvlist 6 {values 1 *} | bytes 7
 //! ```
 //!
-//! Every log record becomes an entry of the packed encoding. The event time is `time_unix_nano`, otherwise
-//! `observed_time_unix_nano`, otherwise the receive time. The names of the fields are Vector's; fields that are not set
+//! Every log record becomes an entry of the packed encoding (MessagePack `[time, map]`). The event time is `time_unix_nano`,
+//! otherwise `observed_time_unix_nano`, otherwise the receive time. The names of the fields are Vector's; fields that are not set
 //! (zero, empty) are left out:
 //!
 //! | Field | Content |
@@ -84,7 +85,7 @@ pub enum Next<'a> {
     End,
 }
 
-/// Why something cannot be read.
+/// Why a part of a request cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Bad {
     /// Not protobuf, or truncated.

@@ -113,7 +113,7 @@ impl<'o> Entry<'o> {
         self.fields += 1;
     }
 
-    /// Writes the name of the body.
+    /// Writes the name of the field that holds the body.
     pub(super) fn message(&mut self) {
         self.name(MESSAGE);
     }

@@ -151,7 +151,7 @@ fn decode(mut logs: Logs<'_>) -> Decoded {
     loop {
         let before = found.out.capacity();
         let next = logs.next(RECEIVED, &mut found.out);
-        assert_eq!(found.out.capacity(), before, "it grew on its own");
+        assert_eq!(found.out.capacity(), before, "`next` enlarged the output");
         match next {
             Next::Record => found.records += 1,
             Next::Bad(bytes, bad) => found.bad.push((bytes.to_vec(), bad)),
@@ -482,7 +482,7 @@ proptest! {
     }
 
     #[test]
-    fn damaged_requests_never_panic_and_leave_whole_entries(
+    fn damaged_requests_never_panic_and_leave_only_complete_entries(
         damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
     ) {
         let mut request = full_protobuf().0;

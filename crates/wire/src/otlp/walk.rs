@@ -144,7 +144,7 @@ impl<'a, E: Encoding<'a>> Logs<'a, E> {
         }
     }
 
-    /// Makes one step to the next record. Returns `false` at the end of the request. An error contains a part that cannot be read
+    /// Makes one step toward the next record. Returns `false` at the end of the request. An error contains a part that cannot be read
     /// and is skipped.
     fn advance(&mut self) -> Result<bool, (&'a [u8], Bad)> {
         if self.records.is_some() {

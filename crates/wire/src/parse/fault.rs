@@ -30,7 +30,7 @@ pub enum Fault {
         "the time has a time zone with an unknown name: names such as EST, CET and JST are known, and those of `timezone`"
     )]
     Zone,
-    /// The bytes are not an entry of the packed encoding, which no valid batch contains.
+    /// The bytes are not an entry of the packed encoding (MessagePack `[time, map]`). No valid batch contains such bytes.
     #[error("the record is not valid MessagePack")]
     Malformed,
 }

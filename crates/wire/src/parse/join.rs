@@ -1,5 +1,5 @@
-//! Writes the parts of a record around its parsed fields: the head (array header, time and metadata), the other fields, and the
-//! lengths of maps.
+//! Writes the parts of a record around its parsed fields: the head (array header, time and metadata), the other fields (all
+//! except the one whose text is parsed), and the lengths of maps.
 
 use std::ops::Range;
 

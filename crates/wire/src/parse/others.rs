@@ -7,10 +7,11 @@ use crate::msgpack::Reader;
 
 /// Up to this many fields are compared one by one. More are sorted, so that no record takes quadratic time.
 const FEW: usize = 16;
-/// The number of entries for which each buffer keeps its memory for the next record.
+/// The number of elements for which each buffer keeps its memory for the next record.
 const KEPT: usize = 1 << 12;
 
-/// The offsets of the other fields in the output. An offset takes four bytes, and a field at least two.
+/// The offsets of the other fields in the output. An offset takes four bytes and a field at least two, so the offsets take at most
+/// twice as much memory as the fields.
 #[derive(Debug, Default)]
 pub(super) struct Others {
     /// The offset of the first of these fields in the output.
@@ -21,7 +22,7 @@ pub(super) struct Others {
     places: Vec<u32>,
     /// The same offsets, sorted by name. It is filled only if there are more than [`FEW`] fields and a name was looked up.
     sorted: Vec<u32>,
-    /// For each entry of `sorted`: whether its name was looked up before.
+    /// For each element of `sorted`: whether its name was looked up before.
     seen: Vec<bool>,
     /// The offsets of replaced fields.
     replaced: Vec<u32>,

@@ -40,7 +40,8 @@ impl Json {
     }
 
     /// Reads an object. Returns `true` if it was written at `at` of the output, in place of the empty map there. Returns `false` if
-    /// [`Json::map`] holds the object instead: always without `direct`, and if the object may contain the field of the time.
+    /// [`Json::map`] holds the object instead. This is the case if `direct` is false, or if the object may contain the field that
+    /// holds the time.
     #[inline]
     pub(super) fn read(
         &mut self,

@@ -46,8 +46,8 @@ enum Text {
 }
 
 impl Parser {
-    /// Creates a parser for these options. Times without a zone are in `zone`, which the caller looks up from the options, as
-    /// [`ParseOptions::time`] may name one.
+    /// Creates a parser for these options. Times without a zone are in `zone`: the caller looks up the zone that
+    /// [`ParseOptions::time`] or else [`ParseOptions::timezone`] names.
     ///
     /// # Errors
     /// If the format does not use an option, or needs a missing one, or if an option has a wrong value.
@@ -114,8 +114,8 @@ impl Parser {
         self.on_error
     }
 
-    /// Appends the record with its parsed fields to `out`, as one entry of the packed encoding. A record without a time
-    /// gets `received`.
+    /// Appends the record with its parsed fields to `out`, as one entry of the packed encoding (MessagePack
+    /// `[time, map]`). A record without a time gets `received`.
     ///
     /// # Errors
     /// If the text cannot be parsed. In that case, `out` is unchanged.
@@ -219,5 +219,5 @@ impl Text {
     }
 }
 
-/// The number of bytes that the buffer may keep for the next record.
+/// The number of bytes that [`Parser::scratch`] may keep for the next record.
 const SCRATCH_BYTES: usize = 1 << 20;

@@ -1,4 +1,5 @@
-//! Reads the event time from a parsed field. The last seconds are cached, because the times of many records are in the same second.
+//! Reads the event time from a parsed field. The seconds read last are cached, because the times of many records are in the
+//! same second.
 
 use jiff::tz::TimeZone;
 use millstream_record::Time;
@@ -455,7 +456,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn cached_times_are_the_same_as_those_that_are_read(
+        fn a_cached_time_equals_the_time_read_without_a_cache(
             texts in prop::collection::vec((0..6_i64, prop_oneof![Just(String::new()), "\\.[0-9]{1,12}"], "(Z|[+-]0[0-9]:?30|)"), 1..40),
         ) {
             let mut remembering = stamps("iso8601", "Europe/Berlin");

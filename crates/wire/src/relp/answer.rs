@@ -1,6 +1,6 @@
 //! The answers of a server.
 
-/// Our name in offers.
+/// Millstream's name in its offers.
 const SOFTWARE: &str = concat!("millstream,", env!("CARGO_PKG_VERSION"));
 
 /// A client's offers when it opens a session.

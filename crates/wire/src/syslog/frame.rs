@@ -202,7 +202,7 @@ impl Frames {
     #[inline(always)]
     fn line(&mut self, text: &[u8], start: usize, after: After) -> Scanned {
         let there = text.get(start..).unwrap_or_default();
-        // The longest line may be followed by a CR or NUL.
+        // A line of `bytes_max` bytes may be followed by a CR or NUL, and then by an LF.
         let within = there
             .get(..self.bytes_max.saturating_add(2))
             .unwrap_or(there);

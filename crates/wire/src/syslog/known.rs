@@ -59,7 +59,7 @@ impl<const WORDS: usize> Known<WORDS> {
         let same = match text.first_chunk::<WORDS>() {
             Some(start) => {
                 let pairs = start.iter().zip(&self.words).zip(&self.mask);
-                // No early exit, so that the compiler vectorises it.
+                // No early exit, so that the compiler vectorizes it.
                 pairs.fold(0, |differ, ((a, b), mask)| differ | ((a ^ b) & mask)) == 0
             }
             None => text.starts_with(self.words.get(..self.length)?),
@@ -130,7 +130,7 @@ mod tests {
                     assert_eq!(known.behind(&other), None);
                 }
             }
-            assert_eq!(known.behind(&words[1..]), None, "they are cut");
+            assert_eq!(known.behind(&words[1..]), None, "the words are truncated");
         }
     }
 

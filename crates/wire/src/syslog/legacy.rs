@@ -66,7 +66,8 @@ pub(super) fn behind_time<'a>(rest: &'a [u8], stamp: Stamp, now: Time) -> Header
     header
 }
 
-/// Returns the host at the start of `text`, and the text after it. Returns `None` if the first word is a tag, or the last word.
+/// Returns the host at the start of `text`, and the text after it. Returns `None` if the first word is a tag, or if no space
+/// follows it.
 #[inline(always)]
 fn host(text: &[u8]) -> Option<(&[u8], &[u8])> {
     let (host, rest) = text.split_at_checked(find([b' '], text)?)?;
@@ -154,7 +155,7 @@ fn in_zone<'a>(
     header
 }
 
-/// Parses a message that does not begin with a time: one of Cisco's forms, or a message without a time.
+/// Parses a message that does not begin with a time: one of Cisco's formats, or a message without a time.
 #[cold]
 pub(super) fn odd<'a>(rest: &'a [u8], clock: &mut Clock, now: Time) -> Header<'a> {
     if let Some(header) = cisco(rest, clock, now) {

@@ -3,11 +3,11 @@
 //!
 //! `read -> [decode] -> send -> keep -> read back -> process -> [encode] -> write -> settle`
 //!
-//! Messages become records of the packed encoding, which are appended to the body of a batch in one pass. The bytes of a message's
-//! text never change. A message that cannot be parsed becomes a record with the whole line as `message`. A record does not depend
-//! on how the input is divided, or on earlier messages: between messages, only a cache for equal bytes ([`known`], times) is kept,
-//! and the header of a message that is read in pieces. Nothing is allocated per record. There is no I/O and no clock: the caller
-//! passes the receive time.
+//! Messages become entries of the packed encoding (MessagePack `[time, map]`), which are appended to the body of a batch in one
+//! pass. The bytes of a message's text never change. A message that cannot be parsed becomes a record with the whole line as
+//! `message`. A record does not depend on how the input is divided, or on earlier messages: between messages, only a cache for
+//! equal bytes ([`known`], times) is kept, and the header of a message that is read in pieces. Nothing is allocated per record.
+//! There is no I/O and no clock: the caller passes the receive time.
 //!
 //! ```text
 //! [EventTime, { "facility": str, "severity": str,    if the message has a priority
@@ -15,7 +15,7 @@
 //!               "peer": str,                         only if the caller passes one (datagrams of many senders)
 //!               "app", "procid", "msgid": str,       if the message has them
 //!               "structured_data": {id: {name: value, or [values]}},
-//!               "sequence", "timestamp": str,        Cisco's number; a time of the right form that is not a valid date
+//!               "sequence", "timestamp": str,        Cisco's number; a time in a known format that is not a valid date
 //!               "message": str, or bin if it is not UTF-8 }]
 //! ```
 

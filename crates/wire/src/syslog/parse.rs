@@ -43,7 +43,7 @@ impl Parser {
         }
     }
 
-    /// Appends the record of one message (without its end) to `out`.
+    /// Appends the record of one message (without its line end) to `out`.
     pub fn message(&mut self, message: &[u8], from: &Received<'_>, out: &mut Vec<u8>) -> Parsed {
         self.write(message, from, &mut Room::new(out)).0
     }

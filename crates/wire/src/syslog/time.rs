@@ -1,4 +1,4 @@
-//! Timestamps: RFC 3164 (no year, no zone), RFC 3339, and the forms in between that devices send.
+//! Timestamps: RFC 3164 (no year, no zone), RFC 3339, and the variants that devices send.
 //!
 //! A date without a year gets the year that brings it closest to the receive time, so that the last second of December,
 //! received in January, belongs to the previous year.
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn every_form_of_a_timestamp_is_parsed() {
+    fn every_format_of_a_timestamp_is_parsed() {
         let now = "2026-11-21T00:00:00Z";
         for (text, expected, length) in [
             ("Nov 21 06:40:31.123 x", "2026-11-21T06:40:31.123Z", 19),

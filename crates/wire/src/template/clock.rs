@@ -11,7 +11,7 @@ use millstream_record::Time;
 use super::{Changes, Missing};
 use crate::rfc3339::{SLOTS, timestamp};
 
-/// From this second on, the minutes of all time zones begin with those of UTC, because all offsets are whole numbers of
+/// From this second on, a minute begins at the same moment in all time zones, because all offsets are whole numbers of
 /// minutes. The last other offset, in Africa/Monrovia, ended at 1972-01-07T00:44:30Z.
 const WHOLE_MINUTES_SINCE: i64 = 63_593_100;
 

@@ -136,7 +136,7 @@ impl Template {
     /// Parses a template.
     ///
     /// # Errors
-    /// [`TemplateError`] with the place and what to write instead.
+    /// [`TemplateError`] with the offset of the mistake and what to write instead.
     pub fn parse(text: &str) -> Result<Self, TemplateError> {
         Ok(Self {
             text: text.into(),

@@ -1,7 +1,7 @@
 //! Files that wait to become segments (`free-N.seg`).
 //!
-//! Overwriting a file costs an eighth of writing to new space, so used segments are kept and overwritten. A blank file is allocated
-//! and filled in advance, so a full disk is noticed here, before any batch is accepted.
+//! Overwriting a file costs an eighth as much as writing to new space, so used segments are overwritten and not removed. A blank file is
+//! allocated and filled in advance, so a full disk is noticed here, before any batch is accepted.
 
 use std::{
     io::{self, IoSlice},
@@ -18,10 +18,10 @@ use super::{
     segment::{PAGE, Segment, blank_name, blank_number_in},
 };
 
-/// Up to this number of used segments are kept: enough for a reader that commits once per second at 200 MB/s.
+/// This number of used segments may wait to be overwritten: enough for a reader that commits once per second at 200 MB/s.
 const BLANKS_MIN: u64 = 4;
-/// Up to `size_max` divided by this is kept if that is more, because a reader that falls behind and catches up again needs and frees space
-/// in turn.
+/// Used segments of up to `size_max` divided by this may wait if that is more than [`BLANKS_MIN`] segments, because a reader that falls
+/// behind and catches up again needs and frees space in turn.
 const BLANKS_PART: u64 = 8;
 /// A new segment takes at most the free space of its disk divided by this. So a small disk gets several segments, and settled ones
 /// can be released.
@@ -242,7 +242,7 @@ impl Blanks {
         Ok(())
     }
 
-    /// Keeps a released segment as a blank. Removes it if it is not needed or a reader still uses it.
+    /// Turns a released segment into a blank file. Removes it instead if it is not needed or a reader still uses it.
     pub(super) fn recycle(
         &mut self,
         directory: &LogDirectory,

@@ -6,7 +6,7 @@ use foldhash::fast::RandomState;
 use millstream_pipeline::{channel::Consumer, tags::TagFilter};
 use millstream_record::{Batch, Tag};
 
-/// The most tags to remember a verdict for. Peers choose tags, so their number has no other limit.
+/// The most entries in [`Claims::verdicts`]. Peers choose tags, so the number of tags has no other limit.
 const VERDICTS_MAX: usize = 4096;
 
 /// The tag filters of all consumers, and the records that passed none of them.

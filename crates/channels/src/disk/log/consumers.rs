@@ -93,13 +93,13 @@ impl Consumers {
         slowest.map(|(name, _)| name)
     }
 
-    /// The lowest and the highest settled position.
+    /// The lowest and the highest settled position; `None` if there is no consumer.
     pub(super) fn range(&self) -> Option<(Position, Position)> {
         let positions = self.0.values().map(|consumer| consumer.position);
         Some((positions.clone().min()?, positions.max()?))
     }
 
-    /// The lowest position up to which an attached reader has handed out everything.
+    /// The lowest position up to which an attached reader has handed out everything; `None` if no reader is attached.
     pub(super) fn lowest_reader(&self) -> Option<Position> {
         self.0.values().filter_map(|each| each.reader_at).min()
     }
@@ -122,15 +122,15 @@ impl Consumers {
         Ok(())
     }
 
-    /// Returns a function that notes in the cursor of every consumer without a reader that no sink reads for it. The caller runs it after
-    /// releasing the lock of the index.
+    /// Returns a function that stores in the cursors of all consumers without a reader that no sink is configured to read with them. The
+    /// caller runs the function after releasing the lock of the index.
     pub(super) fn note_unread(&self) -> impl FnOnce() + use<> {
         let unread = self.0.values().filter(|each| each.reader_at.is_none());
         let cursors: Vec<_> = unread.map(|each| Arc::clone(&each.cursor)).collect();
         move || {
             for cursor in cursors {
                 let mut cursor = cursor.lock().unwrap_or_else(PoisonError::into_inner);
-                // An error is ignored: only `channel forget` reads this, and a failing disk also fails the next commit, which is
+                // An error is ignored: only `channel forget` reads this flag, and a failing disk also fails the next commit, which is
                 // reported.
                 let _ = cursor.set_configured(false);
             }

@@ -14,8 +14,9 @@
 //!     24   8   seq
 //! ```
 //!
-//! A sink that stores its own position resumes there and not at the cursor. With flag 1 it does not resume below the cursor, because an
-//! operator or `behind` has skipped the batches there.
+//! `behind` is the option of a sink that limits its backlog; with `then: skip`, batches beyond the limit are skipped. A sink that stores
+//! its own position resumes there and not at the cursor. With flag 1 it does not resume below the cursor, because the batches there were
+//! skipped.
 
 use std::{
     io,
@@ -43,7 +44,8 @@ const PASSED_ON: u32 = 1;
 const CONFIGURED: u32 = 2;
 const SINCE: u32 = 4;
 const FRESH: u32 = 8;
-/// The generation of a cursor that was not stored again since its creation. The first versions did not write `FRESH`.
+/// The generation of an old slot that was written when its cursor was created. The first versions did not write `FRESH`, so [`convert`]
+/// adds it to such a slot.
 const MADE: u64 = 1;
 
 /// An open cursor file.
@@ -278,7 +280,7 @@ mod tests {
         assert_eq!((cursor.floor(), cursor.committed()), (None, Some(at(5))));
     }
 
-    /// A cursor whose seq is the number of the trial.
+    /// The number that [`Trial`] stores is the seq of the cursor.
     impl DurableState for Cursor {
         fn open(disk: Arc<dyn Disk>) -> Result<Self, String> {
             let directory = Path::new(DIRECTORY);

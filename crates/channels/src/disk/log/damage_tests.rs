@@ -24,8 +24,9 @@ use super::{
 const HERE: &str = "/data/channels/buffer";
 /// Number of batches that are kept. The seq of each is its number plus one.
 const BATCHES: u64 = 60;
-/// The seq that the consumer had settled when the stale copy of the files was taken, and at the end.
+/// The seq up to which the consumer had settled when the stale copies of the files were taken.
 const SETTLED_BEFORE: u64 = 15;
+/// The seq up to which the consumer had settled at the end.
 const SETTLED: u64 = 30;
 
 /// The kinds of files, by the ends of their names.
@@ -113,11 +114,11 @@ impl World {
         file.write_at(&[IoSlice::new(bytes)], 0).unwrap();
     }
 
-    /// The batches whose bytes are in any file.
+    /// The numbers of the batches whose bytes are in any file.
     fn held(&self) -> BTreeSet<u64> {
         let mut held = BTreeSet::new();
         for bytes in self.files().values() {
-            // A body consists of eight digits and dots.
+            // A body consists of eight digits, followed by dots.
             let dots = (8..bytes.len()).filter(|at| bytes[*at] == b'.' && bytes[at - 1] != b'.');
             for at in dots {
                 let digits = std::str::from_utf8(&bytes[at - 8..at]).unwrap_or_default();
@@ -131,7 +132,7 @@ impl World {
         held
     }
 
-    /// Damages a file of this kind in one of several ways, and describes it.
+    /// Damages a file of this kind in one of several ways. Returns a description of the damage.
     fn damage(&self, random: &mut Random, kind: &str) -> String {
         let files = self.files();
         let of_kind = |path: &&PathBuf| {
@@ -179,7 +180,8 @@ impl World {
         format!("damage {what} at {place} of {path:?}")
     }
 
-    /// Opens the channel, reads it to its end, and checks what it reports. Returns what was read.
+    /// Opens the channel, reads it to its end, and checks what it reports. Returns the numbers of the batches that were read; `None` if the
+    /// channel cannot be opened.
     fn check(&self, kind: &str, how: &str) -> Option<BTreeSet<u64>> {
         let before = self.held();
         let (log, found) = match self.open() {

@@ -82,15 +82,15 @@ pub(super) fn list(disk: &dyn Disk, directory: &Path) -> Result<Vec<String>, Err
     let names = disk
         .list(directory)
         .map_err(|error| Error::disk("listing the channel", directory, error))?;
-    // No file of a channel has a name that is not UTF-8.
+    // Names that are not UTF-8 are left out: no file of a channel has one.
     Ok(names
         .into_iter()
         .filter_map(|name| name.into_string().ok())
         .collect())
 }
 
-/// Reads the file `channel`, or creates it: with the id `fresh` in a directory without segments, otherwise with the id in the record of the
-/// channel (`remembered`).
+/// Reads the file `channel`, or creates it: with the id `fresh` in a directory without segments, otherwise with the id in the record file
+/// of the channel (`remembered`, see record.rs).
 ///
 /// ```text
 /// offset bytes

@@ -36,7 +36,7 @@ pub enum Error {
         /// The error of the system.
         source: Arc<io::Error>,
     },
-    /// The disk is full. Staged frames stay staged: call `commit` again later.
+    /// The disk is full. Staged frames (batches that are not written yet) stay staged: call `commit` again later.
     NoRoom {
         /// The file or directory that needs space.
         path: PathBuf,
@@ -58,7 +58,7 @@ pub enum Error {
         /// The directory of the channel.
         path: PathBuf,
     },
-    /// A group is larger than a channel can hold (1 GiB).
+    /// A group is larger than 1 GiB, or the head of one of its frames (tag, values and origins) is larger than 32 MiB.
     TooLarge {
         /// The size of the group, or of the head that is too large.
         bytes: u64,
@@ -114,7 +114,7 @@ impl fmt::Display for Shortage {
 }
 
 impl Error {
-    /// Whether the same call may succeed later, with nothing lost until then.
+    /// Whether the error is temporary: nothing is lost, and the same call may succeed later.
     pub fn is_for_now(&self) -> bool {
         matches!(self, Self::NoRoom { .. } | Self::Full { .. })
     }

@@ -1,4 +1,4 @@
-//! Finds out which positions of a channel are missing, by comparing its segments, cursors and record.
+//! Finds out which positions of a channel are missing, by comparing its segments, cursors and record file.
 
 use millstream_record::Position;
 

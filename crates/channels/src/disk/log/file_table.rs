@@ -10,7 +10,7 @@ use millstream_record::{FileId, FileOrigin};
 type Offsets = HashMap<FileId, u64, foldhash::fast::RandomState>;
 
 /// Maximum number of files in the table. They take 40 MB in the header of every segment, which is below the limit for a header. Above this
-/// number, the files that were created first are forgotten; if they still exist, they are read again.
+/// number, the older half of the files (by their birth time) is forgotten; those that still exist are read again.
 const FILES_MAX: usize = 1_000_000;
 
 /// The offset of the next byte of every tailed file, separately for frames that are staged, written and kept.

@@ -80,7 +80,7 @@ pub(super) struct Place {
     pub(super) offset: u64,
 }
 
-/// Why bytes are not a frame of this place.
+/// Why the bytes at a place are not a valid frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Misfit {
     /// The mark is wrong, or the lengths are impossible.
@@ -156,7 +156,7 @@ impl Head {
         self.part + 1 == self.parts
     }
 
-    /// Whether these bytes are its body.
+    /// Whether `body` is intact and belongs to this head.
     pub(super) fn fits_body(&self, body: &[u8]) -> bool {
         body.len() == self.lengths.body && crc32c(body) == self.body_checksum
     }
@@ -306,7 +306,7 @@ fn head_checksum(head: &[u8], place: &Place) -> u32 {
     crc32c_of(&[&prefix, &head[8..]])
 }
 
-/// Lengths are checked before a frame is encoded (`Error::TooLarge`).
+/// Appends a number. Lengths always fit, because they are checked before a frame is encoded (`Error::TooLarge`).
 fn put_u32(out: &mut Vec<u8>, value: usize) {
     out.extend_from_slice(&u32::try_from(value).unwrap_or(u32::MAX).to_le_bytes());
 }

@@ -29,7 +29,7 @@ fn fill(disk: &SimulatedDisk, name: &str) -> std::sync::Arc<dyn File> {
     ballast
 }
 
-/// Keeps batches from number `next` on until there is no space. Returns the error and the number of the batch that waits.
+/// Keeps batches from number `next` on until there is no space. Returns the error and the number of the batch that stays staged.
 fn keep_until_full(log: &mut Log, next: u64) -> (Error, u64) {
     for number in next..next + 100_000 {
         if let Err(error) = keep(log, number..number + 1) {
@@ -52,7 +52,7 @@ fn all(range: Range<u64>) -> Vec<u64> {
 }
 
 #[test]
-fn a_channel_on_a_full_disk_continues_in_the_space_that_is_settled() {
+fn a_channel_on_a_full_disk_continues_in_the_space_of_settled_segments() {
     let disk = SimulatedDisk::new(1);
     disk.set_capacity(64 * MIB);
     let mut log = open_with(&disk, large());
@@ -63,7 +63,7 @@ fn a_channel_on_a_full_disk_continues_in_the_space_that_is_settled() {
     for round in 0..20 {
         let (_, waits) = keep_until_full(&mut log, next);
         assert!(waits > next + 100, "round {round}: {next} to {waits}");
-        // The batch stays staged until there is space, and nothing that is kept is released.
+        // The batch stays staged until there is space, and every kept batch can still be read.
         assert!(log.commit(at(waits)).unwrap_err().is_for_now());
         assert_eq!(settle(&mut sink), all(seen..waits), "round {round}");
         log.commit(at(waits)).unwrap();
@@ -86,14 +86,14 @@ fn a_restart_on_a_full_disk_releases_settled_segments() {
             let (_, waits) = keep_until_full(&mut log, next);
             drop(sink);
             match crash {
-                // The batch that waits was not acknowledged.
+                // The staged batch is lost with the log. That is correct, because it was not acknowledged.
                 None => drop(log),
                 Some(crash) => {
                     drop(log);
                     disk.restart(crash);
                 }
             }
-            // Other programs take the space that the start has freed.
+            // Other programs take the space that is free before the next start.
             if disk.space(Path::new("/")).unwrap().free > 0 {
                 ballast.push(fill(&disk, &format!("/ballast-{round}")));
             }

@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_that_fell_behind_the_memory_limit_reads_from_the_disk() {
+    fn batches_leave_memory_beyond_the_limit_and_after_every_reader_has_them() {
         let mut hot = HotBatches::default();
         for seq in 1..=4 {
             hot.push(HotBatch {

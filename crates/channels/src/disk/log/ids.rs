@@ -1,4 +1,4 @@
-//! The id file of a closed segment, `NNNNNNNNNN.ids`: the keys of its chunks, stored until they are evicted from the window.
+//! The id file of a closed segment, `NNNNNNNNNN.ids`: the keys of its chunks, by which repeats are recognized (window.rs).
 //!
 //! ```text
 //! offset bytes
@@ -13,11 +13,11 @@
 //!              0  16   key of the chunk; zeros for a closed connection
 //!             16   8   number of the connection
 //!             24   4   keep time, seconds since 1970
-//!             28   4   1: a chunk; 2: a chunk whose ack is known to have arrived; 3: an orderly close of a connection
+//!             28   4   1: a chunk with a shared id (key.rs); 2: a chunk with a unique id; 3: an orderly close of a connection
 //! ```
 //!
-//! It is written and synced when its segment closes. So a start reads 32 bytes per chunk instead of the whole segment, and the ids
-//! outlive the segment.
+//! It is written and synced when its segment closes, and removed when all its ids have left the window. So a start reads 32 bytes per chunk
+//! instead of the whole segment, and the ids outlive the segment.
 
 use std::{
     io::{self, IoSlice},
@@ -47,7 +47,7 @@ pub(super) enum IdRecord {
         key: Key,
         connection: u64,
         seconds: u32,
-        /// Whether its acknowledgement is known to have arrived.
+        /// Whether no proof is needed that its acknowledgement arrived (window.rs), because its id is unique.
         proved: bool,
     },
     /// The peer closed the connection in an orderly way after all its acknowledgements.
@@ -64,7 +64,8 @@ pub(super) fn ids_bytes(entries: usize) -> u64 {
     (HEADER_BYTES + entries * ENTRY_BYTES) as u64
 }
 
-/// Writes and syncs the id file. The directory is synced with the next segment, whose header relies on the file.
+/// Writes and syncs the id file. Its name becomes durable together with the name of the next segment, whose header
+/// refers to the file.
 pub(super) fn write_ids(
     disk: &dyn Disk,
     path: &Path,

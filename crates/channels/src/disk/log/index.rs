@@ -22,7 +22,7 @@ use super::{
 /// The part of a log that the writer shares with its readers.
 pub(super) struct Index {
     published: Mutex<Published>,
-    /// Bytes of all segments. This is outside of the lock, because it is read once per batch.
+    /// Bytes of all segments. Stored outside the lock, because it is read once per batch.
     used_bytes: AtomicU64,
     /// The most bytes of all segments.
     size_max: AtomicU64,
@@ -49,18 +49,18 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Every tailed file and the byte up to which it is kept.
+    /// Every tailed file, and the offset up to which it is kept.
     pub fn file_origins(&self) -> Vec<(FileId, u64)> {
         let files = self.files.lock();
         files.iter().map(|(file, next)| (*file, *next)).collect()
     }
 
-    /// The byte up to which one tailed file is kept; `None` if the file is unknown.
+    /// The offset up to which one tailed file is kept; `None` if the file is unknown.
     pub fn file_mark(&self, file: &FileId) -> Option<u64> {
         self.files.lock().get(file).copied()
     }
 
-    /// About how many bytes this consumer has not settled; 0 if it is unknown.
+    /// About how many bytes this consumer has not settled; 0 if there is no such consumer.
     pub fn backlog_bytes(&self, consumer: &str) -> u64 {
         self.index.lock().backlog_bytes(consumer)
     }
@@ -112,7 +112,7 @@ impl Index {
 }
 
 impl Published {
-    /// About how many bytes this consumer has not settled; 0 if it is unknown.
+    /// About how many bytes this consumer has not settled; 0 if there is no such consumer.
     pub(super) fn backlog_bytes(&self, name: &str) -> u64 {
         let consumer = self.consumers.get(name);
         consumer.map_or(0, |consumer| self.bytes_after(consumer.position))
@@ -161,7 +161,7 @@ impl Published {
         left.sum()
     }
 
-    /// An upper bound of the keep time of the oldest frame after `position`: the newest keep time before the next segment. `None`
+    /// An upper bound of the keep time of the oldest frame after `position`: the keep time of the last frame in the same segment. `None`
     /// if the frame is in the newest segment, or if there is no such frame.
     fn oldest_kept_before(&self, position: Position) -> Option<Time> {
         if self.kept <= position {
@@ -193,8 +193,8 @@ impl Published {
             || (behind.size > 0 && self.bytes_after(position) > behind.size)
     }
 
-    /// Whether a consumer that skipped segments has settled a batch since, and is at most half as far behind as it may be.
-    /// `size_max` bounds the whole channel.
+    /// Whether a consumer that skipped segments has settled a batch since, and is at most half as far behind as its option `behind` and
+    /// `size_max` (the limit of the whole channel) allow.
     pub(super) fn has_caught_up(&self, consumer: &Consumer, size_max: u64, now: Time) -> bool {
         let backlog = self.bytes_after(consumer.position);
         let size = match consumer.behind.size {

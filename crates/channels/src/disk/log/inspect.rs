@@ -128,8 +128,8 @@ impl Directory {
         })
     }
 
-    /// Returns the losses that a start would find in this channel in `directory`. `span`: the result of a pass over all frames. If
-    /// the channel is in use, returns only gaps between frames, because its ends move.
+    /// Returns the losses that a start of this channel (in `directory`) would find. `span`: the result of a pass over all frames. If the
+    /// channel is in use, returns only gaps between frames, because its oldest and newest positions change.
     pub fn missing(
         &self,
         disk: &dyn Disk,
@@ -265,7 +265,8 @@ pub fn unaccepted(
     Ok(unaccepted)
 }
 
-/// The loss of the whole channel in `directory`, if the directory is gone or empty and the channel has a record.
+/// The loss of the whole channel in `directory`, if the channel has a record file but the directory has no valid file `channel`. `None`
+/// otherwise, and if the channel was only moved.
 pub fn gone(disk: &dyn Disk, directory: &Path) -> Result<Option<Loss>, Error> {
     let record = record_path(directory);
     let known = Summary::read(disk, &record)?.summary();
@@ -278,8 +279,8 @@ fn read_losses(disk: Arc<dyn Disk>, directory: &Path) -> Result<Losses, Error> {
     Losses::read(disk, &record_path(directory))
 }
 
-/// Accepts everything that is missing of the channel in `directory`, so that a start does not report it any more. The channel
-/// must not be in use. Returns what was not accepted before.
+/// Accepts all losses of the channel in `directory`, so that a start does not report them any more. The channel must not be in use.
+/// Returns the losses that were not accepted before.
 pub fn accept_losses(disk: Arc<dyn Disk>, directory: &Path) -> Result<Vec<Loss>, Error> {
     let losses = read_losses(Arc::clone(&disk), directory)?;
     let (missing, _lock) = match gone(&*disk, directory)? {
@@ -292,7 +293,7 @@ pub fn accept_losses(disk: Arc<dyn Disk>, directory: &Path) -> Result<Vec<Loss>,
                     span.see(frame.position);
                 }
             }
-            // This comes before the lock is taken, because a locked channel counts as in use.
+            // The losses are looked up before the lock is taken, because a locked channel counts as in use.
             let missing = found.missing(&*disk, directory, &span)?;
             (missing, Some(take_lock(&*disk, directory)?))
         }

@@ -1,8 +1,8 @@
 //! The key of a chunk: 128 bits by which a repeat is recognized.
 //!
-//! Two chunks are the same if id, tag on arrival, and the length and checksum of the payload are equal. All of it is hashed with SipHash-2-4-128
-//! (Aumasson, Bernstein: "SipHash: a fast short-input PRF", 2012) under the channel's random id, so that no sender can forge the key of
-//! another sender's chunk. The odds that two of a million chunks share a key are about 1 in 10^27.
+//! Two chunks are the same if id, tag on arrival, and the length and checksum of the payload are equal. All of it is hashed with
+//! SipHash-2-4-128 (Aumasson, Bernstein: "SipHash: a fast short-input PRF", 2012) under the channel's random id, so that no sender can
+//! forge the key of another sender's chunk. The odds that two of a million chunks share a key are about 1 in 10^27.
 
 use millstream_record::ChunkOrigin;
 
@@ -24,7 +24,7 @@ const UNIQUE_BYTES_MIN: usize = 16;
 /// Fluent Bit's content hash has this many hex digits.
 const CONTENT_DIGITS: usize = 32;
 
-/// Decides whether the id of a chunk is unique.
+/// Decides whether the id of a chunk is unique. Only an id that is a MessagePack string or binary can be.
 pub(super) fn identity(id: &[u8]) -> Identity {
     let text = match id {
         [0xa0..=0xbf, text @ ..]

@@ -50,12 +50,12 @@ impl Place {
         .unwrap()
     }
 
-    /// Opens the channel, which was created with the id 1.
+    /// Opens the channel again. The id 9 is for a new channel only; an existing one keeps the id that it was created with (1).
     fn open(&self) -> (Log, Recovered) {
         self.open_as(9)
     }
 
-    /// A channel with 60 batches in several segments, of which its consumer has settled 10. The channel was stopped (`clean`) or killed.
+    /// A channel with 60 batches in several segments. Its consumer has settled the first 10. The channel was stopped (`clean`) or killed.
     fn filled(clean: bool) -> Self {
         let place = Self::new();
         let (mut log, found) = place.open_as(1);
@@ -99,8 +99,9 @@ impl Place {
             .unwrap()
     }
 
-    /// Checks that exactly these losses are reported before and after every start until they are accepted, even if more batches are
-    /// kept in between, and that the batches `left` are read.
+    /// Checks that exactly one loss is reported: of the kind `missing`, with every seq above `after` up to `to`. `verify` and every start
+    /// must report it until an operator accepts it, even if more batches are kept in between. Also checks that a sink reads exactly the
+    /// batches whose numbers are in `left`.
     fn misses(&self, missing: Missing, after: u64, to: u64, left: &[u64]) {
         let seqs = |losses: &[Loss]| -> Vec<(Missing, u64, u64)> {
             let losses = losses.iter();
@@ -171,7 +172,8 @@ fn nothing_is_missing_after_a_stop_or_a_kill() {
         let (log, found) = place.open();
         assert_eq!((found.losses, found.damage), (vec![], vec![]));
         drop(log);
-        // A renamed channel leaves its record behind; a new channel can take the old name.
+        // When the directory of a channel is renamed, the channel's record file stays behind under the old name. This is not a loss,
+        // even if a new channel takes the old name.
         let renamed = Place {
             disk: place.disk.clone(),
             directory: "/data/channels/renamed".into(),
@@ -202,7 +204,7 @@ fn a_missing_directory_is_reported() {
         if clean {
             place.misses(Missing::Directory, 10, 60, &[]);
         } else {
-            // The last synced end is the end of a segment.
+            // After a kill, the record file does not know what was settled since the start, so the loss begins before batch 10.
             let (_log, found) = place.open_as(2);
             assert_eq!(found.losses.len(), 1);
             assert_eq!(found.losses[0].missing, Missing::Directory);
@@ -217,7 +219,7 @@ fn a_missing_segment_is_reported_wherever_it_was() {
         let place = Place::filled(clean);
         let (segments, firsts) = (place.segments(), firsts(&place));
         assert!(segments.len() >= 5, "{segments:?}");
-        // The oldest segment that is needed holds batch 10.
+        // The oldest segment that is still needed holds the first unsettled batch: number 10, counted from 0, which has seq 11.
         let oldest = firsts.iter().rposition(|first| *first <= 11).unwrap();
         place.disk.remove(&segments[oldest]).unwrap();
         let behind = firsts[oldest + 1] - 1;
@@ -251,7 +253,8 @@ fn a_newest_segment_that_was_cut_or_zeroed_after_a_clean_stop_is_reported() {
         file.truncate(cut).unwrap();
         drop(file);
         if cut == 100 {
-            // The first 100 bytes still hold the whole header, without the zeros after it.
+            // 100 bytes are enough for the header of the segment (80 bytes), but not for a frame. So the segment is valid and empty, and
+            // the log ends where this segment begins.
             assert_eq!(place.open().1.kept.seq, last);
         }
         place.misses(Missing::Newest, last, 60, &numbers(10..last));
@@ -357,7 +360,7 @@ fn skipped_batches_are_not_a_loss_at_the_next_start() {
 }
 
 #[test]
-fn the_identity_of_a_channel_is_restored_from_its_record() {
+fn the_id_of_a_channel_is_restored_from_its_record_file() {
     let place = Place::filled(true);
     place.disk.remove(&place.directory.join("channel")).unwrap();
     let (log, found) = place.open();
@@ -370,7 +373,7 @@ fn the_identity_of_a_channel_is_restored_from_its_record() {
 }
 
 #[test]
-fn a_channel_outside_of_a_data_dir_has_its_record_beside_it() {
+fn a_channel_outside_of_a_data_dir_has_its_record_file_beside_its_directory() {
     let disk = SimulatedDisk::new(1);
     drop(open(&disk));
     let beside = disk.list(Path::new("/")).unwrap();

@@ -1,7 +1,7 @@
 //! The list of a channel's losses, and which of them an operator has accepted.
 //!
-//! A start finds missing positions (evidence.rs) and adds them to a file beside the record of the channel. A loss that an operator
-//! accepts stays in the list as accepted, so that it is not reported again while the gap is still visible. The file
+//! A start finds missing positions (evidence.rs) and adds them to a file beside the channel's record file (record.rs). A loss that an
+//! operator accepts stays in the list as accepted, so that it is not reported again while the gap is still visible. The file
 //! (`millstream_state::WholeFile`) holds an empty line and one line per loss:
 //!
 //! ```text
@@ -45,7 +45,7 @@ pub enum Missing {
     Middle,
     /// The newest frames.
     Newest,
-    /// Frames that a sink has committed with its data.
+    /// Frames that the channel lacks, although a sink has committed their position together with its own data.
     Committed,
     /// Unknown: a line of the list of losses cannot be read.
     Unreadable,
@@ -200,7 +200,7 @@ struct List {
 }
 
 impl Losses {
-    /// Reads the list beside the record at the path `record`.
+    /// Reads the list of losses, which is beside the record file `record`.
     pub(super) fn read(disk: Arc<dyn Disk>, record: &Path) -> Result<Self, Error> {
         use millstream_state::Error as StateError;
         let path = record.with_extension("losses");
@@ -295,7 +295,7 @@ fn parse(body: &[u8]) -> Vec<(bool, Loss)> {
         .collect()
 }
 
-/// Converts a list of version 1 or 2, or what can be read of a damaged one.
+/// Converts a list of version 1 or 2, or the readable lines of a damaged list, to the current format.
 fn salvage(bytes: &[u8]) -> Vec<u8> {
     let text = String::from_utf8_lossy(bytes);
     let lines = text.lines().filter(|line| !line.starts_with(END));
@@ -363,7 +363,7 @@ mod tests {
     fn a_damaged_list_keeps_its_whole_lines_and_counts_as_a_loss() {
         for at in 0..100 {
             let disk = SimulatedDisk::new(1);
-            // A damaged line break costs the lines on both sides of it.
+            // Three losses, because a damaged line break makes the lines on both sides of it unreadable.
             for channel in [3, 4, 5] {
                 let channel = ChannelId([channel; 16]);
                 read(&disk).add(Loss { channel, ..loss() }).unwrap();
@@ -378,7 +378,7 @@ mod tests {
         }
     }
 
-    /// A list whose newest loss has the number of the trial as the id of its channel.
+    /// The number that [`Trial`] stores is the channel id of the newest loss.
     impl DurableState for Losses {
         fn open(disk: Arc<dyn Disk>) -> Result<Self, String> {
             let record = Path::new(DIRECTORY).join("buffer.record");

@@ -9,7 +9,7 @@
 //! DIRECTORY/free-12.seg        a file that waits to become a segment, new or used before (blanks.rs)
 //! DIRECTORY/NAME.cursor        the position up to which the consumer NAME has settled (cursor.rs)
 //!
-//! channel-records/NAME.record  the end of the channel; survives the loss of the directory (record.rs)
+//! channel-records/NAME.record  the position at which the log ends; survives the loss of the directory (record.rs)
 //! channel-records/NAME.losses  the losses of the channel, and which of them are accepted (losses.rs)
 //! ```
 //!
@@ -126,8 +126,8 @@ pub struct Log {
 
 /// Keeping batches.
 impl Log {
-    /// Opens the channel in `directory`, or creates it with the random id `fresh`. The parent directory must exist. It allocates no
-    /// space for new frames, so a full disk does not prevent a start.
+    /// Opens the channel in `directory`, or creates it with the random id `fresh`. The parent directory must exist. Opening
+    /// allocates no space for new frames, so a full disk does not prevent a start.
     pub fn open(
         disk: Arc<dyn Disk>,
         directory: &Path,
@@ -138,7 +138,7 @@ impl Log {
     }
 
     /// Stages a group: everything that one batch of a source became, in order. A group is kept whole or not at all. Repeats are cut out of
-    /// it. `now` is the time of a clock that never jumps, in which ages are counted. Returns the seq (sequence number) of the last frame
+    /// it. `now` is the time of a clock that never jumps, by which ages are measured. Returns the seq (sequence number) of the last frame
     /// that must be kept before the group is kept, to compare with [`Log::kept`]; 0 if the whole group is kept already.
     pub fn append(&mut self, group: Vec<Batch>, now: Time) -> Result<u64, Error> {
         self.health.check()?;
@@ -325,7 +325,7 @@ impl Log {
         }
     }
 
-    /// Stores the end of the channel and the settled positions durably in the record.
+    /// Stores in the record file, durably, where the log ends and what every consumer has settled.
     fn keep_record(&mut self) -> Result<(), Error> {
         let (kept, settled) = {
             let published = self.index.lock();
@@ -397,7 +397,7 @@ impl Log {
         self.index.lock().consumers.attached()
     }
 
-    /// About how many bytes this consumer has not settled; 0 if it is unknown.
+    /// About how many bytes this consumer has not settled; 0 if there is no such consumer.
     pub fn backlog_bytes(&self, name: &str) -> u64 {
         self.index.lock().backlog_bytes(name)
     }
@@ -428,7 +428,8 @@ impl Log {
         consumer.map_or_else(Skipped::default, |consumer| consumer.skipped)
     }
 
-    /// Whether a consumer that skipped segments has settled a batch since, and is at most half as far behind as it may be.
+    /// Whether a consumer that skipped segments has settled a batch since, and is at most half as far behind as its option `behind` and
+    /// `size_max` (the limit of the whole channel) allow.
     pub fn has_caught_up(&self, name: &str, now: Time) -> bool {
         let published = self.index.lock();
         let consumer = published.consumers.get(name);
@@ -440,7 +441,7 @@ impl Log {
         self.index.lock().claims = claims::Claims::of(consumers);
     }
 
-    /// The records that no consumer takes, of those kept since the last call.
+    /// The records that no consumer takes, among those kept since the last call; `None` if there are none.
     pub fn drain_unclaimed(&mut self) -> Option<Unclaimed> {
         self.index.lock().claims.drain()
     }

@@ -59,7 +59,7 @@ impl Default for Options {
             sync: Sync::Batch,
             size_max: 10 << 30,
             segment_bytes: SEGMENT_BYTES,
-            // A queue holds 2-4 MiB, so that a batch is still in the CPU's cache when the reader gets it.
+            // Small enough that a batch is still in the CPU's cache when the reader gets it.
             hot_bytes: 4 << 20,
             dedupe: Dedupe::default(),
         }

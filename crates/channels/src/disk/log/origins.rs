@@ -12,7 +12,7 @@
 //!     25   4   records                           0   8   device
 //!     29   4   L: bytes of the id                8   8   inode
 //!     33   L   id                               16   8   birth, nanoseconds
-//!                                               24   8   hash of its head
+//!                                               24   8   hash of its first bytes
 //! ```
 //!
 //! A chunk that arrived under another tag than that of the frame, because a processor has changed the tag, has 4 as its first byte.

@@ -55,7 +55,7 @@ pub struct Reader {
     _lock: Arc<dyn File>,
     name: String,
     cursor: Arc<Mutex<Cursor>>,
-    /// The position to which an operator or `behind` has moved the consumer. No batch at or below it is handed out again.
+    /// The position to which an operator or the option `behind` has moved the consumer. No batch at or below it is handed out again.
     floor: Option<Position>,
     hot_bytes: usize,
     /// Everything at or below this position was handed out or skipped.
@@ -90,7 +90,7 @@ impl Reader {
         };
         let floor = {
             let mut cursor = lock(&cursor);
-            // An error is ignored: only `channel forget` reads this, and a failing disk also fails the next commit, which is
+            // An error is ignored: only `channel forget` reads this flag, and a failing disk also fails the next commit, which is
             // reported.
             let _ = cursor.set_configured(true);
             cursor.floor()
@@ -109,7 +109,7 @@ impl Reader {
         })
     }
 
-    /// Counts only batches with these tags as skipped.
+    /// Counts only batches with these tags as skipped (`None`: all tags).
     #[must_use]
     pub fn with_tags(self, tags: Option<TagFilter>) -> Self {
         if let Some(consumer) = self.index.lock().consumers.get_mut(&self.name) {
@@ -266,7 +266,7 @@ impl Reader {
         }
         self.position = from.max(skipped_to);
         consumer.reader_at = Some(self.position);
-        // If this is below the cursor, the frames after it that still exist are not released from now on.
+        // If the new position is below the cursor, the frames after it that still exist are not released from now on.
         consumer.position = consumer.position.min(self.position);
     }
 

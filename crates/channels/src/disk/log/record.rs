@@ -1,7 +1,7 @@
-//! The record of a channel, which survives the loss of the channel's directory.
+//! The record file of a channel (in this directory also: its record), which survives the loss of the channel's directory.
 //!
-//! For the channel in `DATA_DIR/channels/NAME` it is the file `DATA_DIR/channel-records/NAME.record`, for a channel elsewhere `NAME.record`
-//! beside the channel's directory. The file has two slots (`millstream_state::Slots`), each of which holds:
+//! For the channel in `DATA_DIR/channels/NAME` it is `DATA_DIR/channel-records/NAME.record`, for a channel elsewhere `NAME.record` beside
+//! the channel's directory. The file has two slots (`millstream_state::Slots`), each of which holds:
 //!
 //! ```text
 //! offset bytes
@@ -13,7 +13,8 @@
 //! ```
 //!
 //! `end` is a lower bound. A clean stop stores it with a sync. Every commit that syncs a segment writes it without syncing the record: so
-//! it is exact after a kill, and after a power cut it is the last value that the system had written.
+//! it is exact after a kill, and after a power cut it is the last value that the system had written. The two counts give the average number
+//! of records in a batch, from which the size of a loss is estimated.
 
 use std::{
     io,
@@ -41,10 +42,10 @@ const FORMAT: Format = Format {
 const OLD_SLOT_BYTES: usize = 96;
 /// The directory of the channels in a data_dir.
 const CHANNELS: &str = "channels";
-/// The directory of their records.
+/// The directory of their record files.
 const RECORDS: &str = "channel-records";
 
-/// The path of the record of the channel in `directory`.
+/// The path of the record file of the channel in `directory`.
 pub(super) fn record_path(directory: &Path) -> PathBuf {
     let name = directory.file_name().unwrap_or_default();
     let records = match directory.parent() {
@@ -55,7 +56,7 @@ pub(super) fn record_path(directory: &Path) -> PathBuf {
     records.join(format!("{}.record", name.to_string_lossy()))
 }
 
-/// The content of a record.
+/// The content of a record file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Summary {
     pub(super) channel: ChannelId,
@@ -139,7 +140,7 @@ impl Summary {
         })
     }
 
-    /// Reads the record at `path`.
+    /// Reads the record file at `path`.
     pub(super) fn read(disk: &dyn Disk, path: &Path) -> Result<RecordFile, Error> {
         match Slots::open(disk, path, FORMAT, Open::Read, convert) {
             Ok((_, Stored::Body(body))) => {
@@ -157,7 +158,7 @@ impl Summary {
     }
 }
 
-/// The file of a record.
+/// The state of the file at the path of a record file.
 pub(super) enum RecordFile {
     Holds(Summary),
     /// The file is missing, or a crash has interrupted its creation.
@@ -190,7 +191,7 @@ fn convert(slot: &[u8]) -> Option<(u64, Vec<u8>)> {
     Some((generation, [&channel[..], positions, counts].concat()))
 }
 
-/// The record of an open channel.
+/// The record file of an open channel.
 pub(super) struct ChannelRecord {
     path: PathBuf,
     pub(super) summary: Summary,
@@ -247,7 +248,7 @@ impl ChannelRecord {
     }
 }
 
-/// Opens the record at `path`, or creates it with its directory.
+/// Opens the record file at `path`, or creates it with its directory.
 fn open(disk: &dyn Disk, path: &Path, summary: &Summary) -> Result<Slots, millstream_state::Error> {
     create_directory(disk, path).map_err(|error| millstream_state::Error::Io {
         action: "create",
@@ -262,9 +263,9 @@ fn open(disk: &dyn Disk, path: &Path, summary: &Summary) -> Result<Slots, millst
     }
 }
 
-/// Creates the directory of the records in a data_dir and makes its name durable. This is done at every start, because an earlier start may
-/// have crashed before the name was durable. For a channel outside of a data_dir the directory exists already, because the channel's own
-/// directory is in it.
+/// Creates the directory of the record files in a data_dir and makes its name durable. This is done at every start, because an earlier
+/// start may have crashed before the name was durable. For a channel outside of a data_dir the directory exists already, because the
+/// channel's own directory is in it.
 fn create_directory(disk: &dyn Disk, path: &Path) -> io::Result<()> {
     match path
         .parent()
@@ -292,7 +293,7 @@ mod tests {
     use crate::disk::log::tests::put_golden;
 
     #[test]
-    fn a_record_of_version_3_is_read_and_continues_in_version_4() {
+    fn a_record_file_of_version_3_is_read_and_continues_in_version_4() {
         let disk = SimulatedDisk::new(1);
         let path = Path::new("/buffer.record");
         assert!(Summary::read(&disk, path).unwrap().summary().is_none());
@@ -313,7 +314,7 @@ mod tests {
         assert!(after.end == end || after.end == noted);
     }
 
-    /// A record whose `end` is the number of the trial.
+    /// A record file, and its disk. The number that [`Trial`] stores is the seq of `end`.
     struct Numbered(ChannelRecord, Arc<dyn Disk>);
 
     impl DurableState for Numbered {
@@ -351,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_survives_every_crash_and_needs_no_space() {
+    fn a_record_file_survives_every_crash_and_needs_no_space() {
         let trial = Trial {
             needs_no_space: true,
             ..Trial::default()

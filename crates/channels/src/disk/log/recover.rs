@@ -3,8 +3,8 @@
 //! After taking the lock, it opens the segments in order. Of closed segments it reads only the headers, because each was synced whole
 //! before the next one was opened; readers check their frames. It walks the newest segment frame by frame. Invalid bytes after the last
 //! synced end are a torn tail: the log ends there, and everything after it is dropped even if it looks valid. Invalid bytes before that end
-//! are damage, which is reported; reading continues after it. Origins come from the newest header and the frames after it, chunk ids from
-//! the id files or, if one is missing, from the frames. After anything but a clean stop a new epoch begins.
+//! are damage, which is reported; reading continues after it. The offsets of tailed files come from the newest header and the frames after
+//! it, chunk ids from the id files or, if one is missing, from the frames. After anything but a clean stop a new epoch begins.
 
 use std::{
     collections::BTreeSet,
@@ -54,9 +54,10 @@ pub struct Recovered {
     pub damage: Vec<(PathBuf, &'static str)>,
     /// Losses that were found now or earlier and that no operator has accepted.
     pub losses: Vec<Loss>,
-    /// If a power cut has lost batches that the option `sync` does not protect: the position up to which a consumer had settled them.
+    /// The position up to which a consumer had settled batches that a power cut has taken, because the option `sync` does not protect them;
+    /// `None` if no settled batch is missing for this reason.
     pub taken_by_power: Option<Position>,
-    /// Every tailed file and the byte up to which it is kept.
+    /// Every tailed file, and the offset up to which it is kept.
     pub files: Vec<(FileId, u64)>,
 }
 
@@ -235,7 +236,8 @@ impl Recovery {
         Ok(())
     }
 
-    /// Restores ids and origins from the frames of a segment. `since` is the newest keep time before it.
+    /// Restores ids and origins from the frames of a segment. `bounds`: the offset at which its frames end at the latest, and whether the
+    /// segment is closed. `since` is the newest keep time before it.
     fn walk(&mut self, segment: &Segment, bounds: (u64, bool), since: Time) -> Result<Tail, Error> {
         let channel = self.directory.channel;
         let (repeats, files, summary) = (&mut self.repeats, &mut self.files, &mut self.summary);
@@ -278,8 +280,8 @@ impl Recovery {
         Ok(())
     }
 
-    /// Builds the log. Its positions continue after every position to which any file or consumer may refer. `known` is the record as it was
-    /// found.
+    /// Builds the log. Its positions continue after every position to which any file or consumer may refer. `known` is the content of the
+    /// record file as it was found.
     fn finish(
         mut self,
         tail: Option<Tail>,

@@ -31,7 +31,8 @@ pub(super) struct Repeats {
 
 /// The decision about a chunk.
 pub(super) enum Admission {
-    /// The chunk is new: store it. It has no id if an earlier part of the group has already added it.
+    /// The chunk is new: store it. Holds its key and its entry for the id file, which is `None` if an earlier part of the group has
+    /// already added the entry.
     New(Key, Option<IdRecord>),
     /// The chunk is kept already.
     Kept,

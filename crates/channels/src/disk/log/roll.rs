@@ -263,8 +263,8 @@ impl Log {
         self.release_settled()
     }
 
-    /// Frees the oldest segment by skipping it for the consumers that hold it. Returns false if one of them does not allow
-    /// skipping.
+    /// Frees the oldest segment by skipping it for the consumers that have not settled it. Returns false if this is not possible: one of
+    /// them has `then: block`, or there is no consumer, or no newer segment.
     fn skip_for_space(&mut self) -> Result<bool, Error> {
         let slowest: Vec<(String, Then)> = {
             let published = self.index.lock();

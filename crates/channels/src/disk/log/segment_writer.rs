@@ -21,7 +21,7 @@ use super::{
     walk::Walk,
 };
 
-/// One call writes at most this, unless a group is larger. Larger calls gain nothing.
+/// One call writes at most this number of bytes, unless a group is larger. Larger calls gain nothing.
 const WRITE_BYTES_MAX: u64 = 8 << 20;
 /// The reserve (see [`reserve`]) takes at most the size of a segment divided by this.
 const RESERVE_PART: u64 = 4;
@@ -192,8 +192,8 @@ impl SegmentWriter {
         let Some(open) = &self.open else {
             return Ok(());
         };
-        // The end mark of a clean stop must fit into the reserve. If the orderly closes do not fit with it, they are left out, and after
-        // the restart they no longer prove that the last acknowledgements arrived.
+        // The end mark of a clean stop must fit into the reserve. If the list of orderly closes does not fit with it, the list is left out,
+        // and after the restart nothing proves that the last acknowledgements on these connections arrived.
         let fits = open.written + END_BYTES + 9 * closed.len() as u64 <= open.segment.bytes();
         let mut head = Vec::new();
         encode_head(&mut head, stamp, None, if fits { closed } else { &[] });

@@ -2,8 +2,8 @@
 //!
 //! `read -> decode -> send -> [keep] -> read back -> process -> encode -> write -> settle`
 //!
-//! A sender that lost an acknowledgement sends a chunk again, and a source that restarts reads a file from before the
-//! point up to which the channel holds it. Such repeats are cut out of the batch before it is staged.
+//! A sender that lost an acknowledgement sends a chunk again, and a source that restarts may read a file again from an offset below the
+//! one up to which the channel holds it. Such repeats are cut out of the batch before it is staged.
 
 use bytes::{Bytes, BytesMut};
 use millstream_record::{Batch, ChunkOrigin, Encoding, FileOrigin, Origin, Values};
@@ -16,7 +16,7 @@ use super::{
     repeats::{Admission, KeySet, Repeats},
 };
 
-/// The most bytes of a group. One chunk of a peer has at most 256 MiB after decompression.
+/// The most bytes of a group. One chunk of a peer is at most 256 MiB long after decompression.
 const GROUP_BYTES_MAX: u64 = 1 << 30;
 
 /// A piece of a body that the channel already holds.
@@ -27,7 +27,7 @@ struct KnownPiece {
     records: u32,
 }
 
-/// The new parts of a group.
+/// The result of sifting a group: its parts (batches) without the repeats.
 #[derive(Default)]
 pub(super) struct Sifted {
     /// The new parts, each with the ids of its chunks.
@@ -271,7 +271,7 @@ mod tests {
         assert_eq!(sift(0, b"a\nb\nc\n", lines), new(b"c\n", 1));
         assert_eq!(sift(0, b"a\nb\n", lines), None);
         assert_eq!(sift(4, b"c\nd\n", lines), new(b"c\nd\n", 3));
-        // A cut in the middle of a line, and records that are not the bytes of the file, are stored whole.
+        // The batch is stored whole if the known part ends in the middle of a line, or if the records are not the bytes of the file.
         assert_eq!(sift(1, b"\nb2c\n", lines), new(b"\nb2c\n", 3));
         let packed = Encoding::Packed;
         assert_eq!(sift(0, b"a\nb\nc\n", packed), new(b"a\nb\nc\n", 3));

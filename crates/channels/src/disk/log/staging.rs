@@ -1,4 +1,4 @@
-//! Frames in memory: numbered, encoded, and waiting to be written or published.
+//! Frames in memory: numbered, encoded, and waiting to be written or published (made visible to readers).
 
 use std::collections::{VecDeque, vec_deque};
 

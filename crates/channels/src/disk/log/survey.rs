@@ -102,7 +102,10 @@ pub(super) fn survey(
             }
             None => {
                 let aside = put_aside(disk, &path)?;
-                damage.push((aside, "not a segment of this channel; it was put aside"));
+                damage.push((
+                    aside,
+                    "not a segment of this channel; it was renamed to .bad",
+                ));
             }
         }
     }
@@ -136,7 +139,7 @@ fn rename_back(
         }
         if found.iter().any(|other| other.number == segment.number) {
             let aside = put_aside(disk, &segment.path)?;
-            damage.push((aside, "a second copy of a segment; it was put aside"));
+            damage.push((aside, "a second copy of a segment; it was renamed to .bad"));
             continue;
         }
         let path = directory.join(segment_name(segment.number));
@@ -151,7 +154,7 @@ fn rename_back(
     Ok(())
 }
 
-/// Renames a file so that it is not part of the log, and returns its new path.
+/// Renames a file to `.bad` (or `.2.bad` and so on), so that it is not part of the log. Returns its new path.
 fn put_aside(disk: &dyn Disk, path: &Path) -> Result<PathBuf, Error> {
     let mut aside = path.with_extension("bad");
     let mut copy = 1;

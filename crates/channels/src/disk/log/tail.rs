@@ -126,13 +126,13 @@ fn write_again(segment: &Segment, start: u64, end: u64) -> io::Result<()> {
 /// How to continue after bytes that are not a valid frame (a misfit).
 pub(super) enum Resume {
     /// Continue at the frame at this offset. The misfit is damage, because its bytes were synced: the segment is closed, or a later frame
-    /// shows it.
+    /// names a synced end (`synced`) after them.
     At(u64),
     /// Stop: the misfit is a torn tail. This many bytes are dropped.
     Torn(u64),
 }
 
-/// Searches after a misfit. `closed`: the whole segment was synced.
+/// Searches for the next valid frame after a misfit, and decides how to continue. `closed`: the whole segment was synced.
 pub(super) fn resume(walk: &mut Walk<'_>, closed: bool) -> io::Result<Resume> {
     let misfit = walk.offset();
     let mut first = None;

@@ -93,7 +93,7 @@ pub(super) fn put_golden(disk: &SimulatedDisk, path: &Path, name: &str) {
     file.write_at(&[IoSlice::new(&bytes)], 0).unwrap();
 }
 
-/// Keeps `numbers`, each with one commit.
+/// Keeps the batches with these numbers, one commit per batch.
 pub(super) fn keep(log: &mut Log, numbers: std::ops::Range<u64>) -> Result<(), Error> {
     for number in numbers {
         log.append(vec![batch(number, 1000)], at(number)).unwrap();
@@ -107,7 +107,7 @@ pub(super) fn at(number: u64) -> Time {
     Time::from_parts(1_000_000 + number as i64, 0)
 }
 
-/// Reads to the end: the numbers of the batches, and the gaps.
+/// Reads to the end. Returns the numbers of the batches, and the gaps.
 pub(super) fn drain(reader: &mut Reader) -> (Vec<u64>, Vec<Lost>) {
     let (mut numbers, mut lost) = (Vec::new(), Vec::new());
     while let Some(item) = reader.read().unwrap() {
@@ -164,7 +164,7 @@ fn the_age_of_a_backlog_is_known_until_its_consumer_takes_it() {
     keep(&mut log, 0..10).unwrap();
     let oldest = log.oldest_of("sink").unwrap();
     assert!(oldest <= at(0), "{oldest:?}");
-    // Now only the consumer knows the age of its oldest batch; the segment knows only the time when it began.
+    // After the reader has handed out the batches, the log no longer reports their age: the pipeline knows it exactly.
     assert_eq!(drain(&mut sink).0.len(), 10);
     assert_eq!(log.oldest_of("sink"), None);
     sink.commit(sink.position()).unwrap();
@@ -453,7 +453,7 @@ fn the_position_of_a_sink_wins_over_the_cursor() {
     assert_eq!(drain(&mut sink).0[0], 4);
 }
 
-/// A consumer that may skip when the channel is full.
+/// When the channel is full, the oldest batches are skipped for the consumer.
 const SKIP: Behind = Behind {
     size: 0,
     age: Duration::ZERO,
@@ -554,7 +554,7 @@ fn batches_that_a_sink_holds_are_skipped_only_if_it_gives_them_back() {
         let records = 400 - delivered;
         let bytes = records * 1000;
         assert_eq!(log.skipped("sink"), Skipped { records, bytes });
-        // The cursor is moved before the segments are released.
+        // A restart skips the same batches, because the cursor was moved before the segments were released.
         drop((log, sink));
         let log = open(&disk);
         let mut sink = reader(&log, SKIP);
@@ -566,7 +566,7 @@ fn batches_that_a_sink_holds_are_skipped_only_if_it_gives_them_back() {
 #[test]
 fn a_consumer_that_skips_has_caught_up_when_it_settles_again_and_is_close() {
     let disk = SimulatedDisk::new(1);
-    // The reserve at the end of a segment is a small part of it.
+    // The segments are large, so that the reserve at the end of each is a small part of it.
     let options = Options {
         size_max: 10 * 16 * SEGMENT,
         segment_bytes: 16 * SEGMENT,
@@ -604,7 +604,7 @@ fn batches_with_other_tags_do_not_count_as_skipped() {
 }
 
 #[test]
-fn an_operator_lists_reads_and_skips() {
+fn an_operator_lists_reads_and_skips_batches_and_sees_damage() {
     let disk = SimulatedDisk::new(1);
     let mut log = open(&disk);
     drop(reader(&log, Behind::default()));
@@ -710,7 +710,7 @@ fn a_consumer_can_be_forgotten_when_no_sink_reads_for_it() {
     forget("sink", true).unwrap();
 }
 
-/// The sink has stored a position from before the skip.
+/// Checks that a sink that has stored a position before the skip resumes after the skip.
 fn a_sink_cannot_resume_before_a_skip(disk: &SimulatedDisk) {
     for (settled, next) in [(26, 25), (26, 26)] {
         let log = open(disk);
@@ -725,7 +725,7 @@ fn a_sink_cannot_resume_before_a_skip(disk: &SimulatedDisk) {
     }
 }
 
-/// Several chunks in one batch, one byte each.
+/// A batch of several chunks, each with one byte in the body.
 fn gathered(numbers: &[u64]) -> Batch {
     let mut origins = Vec::new();
     for (start, number) in (0..).zip(numbers) {
@@ -808,7 +808,7 @@ fn a_chunk_in_several_parts_is_kept_once_under_any_tags() {
     log.append(group(["t", "u"], 1), at(0)).unwrap();
     log.append(group(["v", "v"], 2), at(0)).unwrap();
     log.commit(at(0)).unwrap();
-    // The connection 1 is not known to be broken, so a chunk with the content of chunk 3 may be another one.
+    // The connection 1 is not known to be broken, so chunk 3 of the second group may be a different chunk with the same content.
     let kept = ["bcd", "bcd", "d", "d"].map(Bytes::from);
     assert_eq!(bodies(&log), kept);
     drop(log);
@@ -828,7 +828,7 @@ fn copy_golden(version: &str, names: &[&str], directory: &Path) {
 
 /// `testdata/version-3` is a channel that has kept the chunk `PdjoG1yfRwmC9QbEo1eNzA==`, which arrived under the tag `t`.
 #[test]
-fn a_chunk_that_format_version_3_has_kept_is_known() {
+fn a_chunk_kept_in_format_version_3_is_recognized_as_a_repeat() {
     let directory = tempfile::tempdir().unwrap();
     copy_golden(
         "version-3",

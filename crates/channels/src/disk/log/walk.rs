@@ -15,8 +15,8 @@ use super::{
 /// One read fetches at least this many bytes: many small heads, or most of one large frame.
 const READ_BYTES: u64 = 256 << 10;
 
-/// A search for the next frame reads at most this many times the size of the segment, to check bytes that look like heads. The old frames
-/// of a recycled segment cost less than its size once.
+/// A search for the next frame reads at most this many times the size of the segment, to check bytes that look like heads. To check
+/// all old frames of a recycled segment, it reads less than the size of the segment.
 const PROOF_FACTOR: u64 = 8;
 
 /// Why a walk cannot continue.
@@ -24,7 +24,7 @@ const PROOF_FACTOR: u64 = 8;
 pub(super) enum WalkError {
     /// A read failed.
     Disk(io::Error),
-    /// The bytes are not a frame of this place, or not the next frame.
+    /// The bytes are not a valid frame for this place, or the frame does not follow the previous one.
     Misfit,
 }
 
@@ -95,7 +95,7 @@ impl<'a> Walk<'a> {
         self.strict = false;
     }
 
-    /// The next frame without its body.
+    /// The next frame without its body; `None` at the end.
     pub(super) fn next_head(&mut self) -> Result<Option<WalkedFrame>, WalkError> {
         if self.place.offset >= self.end {
             return Ok(None);
@@ -121,7 +121,7 @@ impl<'a> Walk<'a> {
         }))
     }
 
-    /// The next frame with its body.
+    /// The next frame with its body; `None` at the end.
     pub(super) fn next_whole(&mut self) -> Result<Option<WalkedFrame>, WalkError> {
         let (offset, expected, strict) = (self.place.offset, self.expected, self.strict);
         let Some(mut frame) = self.next_head()? else {
@@ -208,7 +208,7 @@ impl<'a> Walk<'a> {
         Ok(head.and_then(|head| decode_head(head, here).ok()))
     }
 
-    /// `bytes` bytes of the file at `offset`; `None` if the file ends before that.
+    /// `bytes` bytes of the file at `offset`; `None` if the file or the range of the walk ends before the last of them.
     fn fill(&mut self, offset: u64, bytes: usize) -> io::Result<Option<&[u8]>> {
         let have = self.buffer_at..self.buffer_at + self.buffer.len() as u64;
         if offset < have.start || offset + bytes as u64 > have.end {

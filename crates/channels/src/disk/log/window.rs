@@ -193,7 +193,7 @@ impl Window {
         self.kept = self.end();
     }
 
-    /// Ends the restore: no connection from before the start is still open.
+    /// Ends the restore. No connection from before the start is still open, so a repeat of an unproven id is recognized from now on.
     pub(super) fn finish_restore(&mut self) {
         self.waiting.clear();
     }

@@ -98,7 +98,7 @@ fn the_proof_outlives_a_restart() {
     assert_eq!(
         window.look_up(&key(2), SHARED, 9),
         Lookup::Kept,
-        "broken by us"
+        "the restart broke the connection"
     );
     assert_eq!(window.look_up(&key(3), SHARED, 9), Lookup::New, "closed");
 }

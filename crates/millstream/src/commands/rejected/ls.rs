@@ -10,7 +10,8 @@ use millstream_record::Time;
 use super::{Which, ended};
 use crate::page::{self, columns, grouped};
 
-/// The most reasons that are counted separately. A reason may contain an offset in its record, so each record may have another one.
+/// The most reasons that are counted separately. A reason may contain an offset in its record, so every record may have a different
+/// reason.
 const REASONS_MAX: usize = 1000;
 /// The row of all other reasons.
 const OTHERS: &str = "(other reasons)";

@@ -33,7 +33,7 @@ pub struct Fault {
     pub node: &'static str,
     pub state: &'static str,
     pub why: &'static str,
-    /// Causes the fault. Returns the configuration after `data_dir` and `api`, and the repair.
+    /// Causes the fault. Returns the part of the configuration that follows `data_dir` and `api`, and the repair.
     make: fn(&Path) -> (String, Mend),
 }
 

@@ -55,7 +55,7 @@ fn status(arguments: &[&str]) -> Output {
         .unwrap()
 }
 
-/// Three records, one per message: `["t", time, {"n": 1}]`.
+/// Sends three records, one per message: `["t", time, {"n": 1}]`.
 fn send_three(port: u16) {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
     for _ in 0..3 {

@@ -1,4 +1,5 @@
-//! Peers for the faults: a Millstream that receives, an HTTP server with a configurable answer, a port that discards its input.
+//! Peers for the tests in `faults.rs`: a Millstream that receives, an HTTP server with a configurable answer, a port that discards its
+//! input.
 
 use std::{
     io::{Read, Write},
@@ -17,8 +18,8 @@ use tempfile::TempDir;
 
 use crate::program::{Program, wait_until};
 
-/// A Millstream that receives with the forward protocol. `root.pem` has signed its certificate `server`, and another root its
-/// certificate `other`.
+/// A Millstream that receives with the forward protocol. It has two certificates: `server`, which is signed by `root.pem`, and
+/// `other`, which is signed by `other-root.pem`.
 pub struct Receiver {
     directory: TempDir,
     port: u16,

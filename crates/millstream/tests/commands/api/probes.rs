@@ -52,7 +52,7 @@ fn a_node_that_cannot_deliver_is_not_ready_and_the_process_lives() {
 
 /// The server accepts requests and never answers, and the timeout of the sink is five minutes.
 #[test]
-fn records_that_wait_while_nothing_moves_are_unhealthy() {
+fn an_instance_whose_records_wait_while_nothing_moves_is_unhealthy() {
     let directory = tempfile::tempdir().unwrap();
     let (port, api) = (free_port(), free_port());
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -86,7 +86,7 @@ fn records_that_wait_while_nothing_moves_are_unhealthy() {
 }
 
 #[test]
-fn a_reload_that_changes_a_processor_changes_the_fingerprint() {
+fn a_reload_changes_the_fingerprint_of_the_configuration_unless_it_fails() {
     let directory = tempfile::tempdir().unwrap();
     let (port, api) = (free_port(), free_port());
     let config = |keep: &str| {

@@ -369,7 +369,7 @@ fn records_that_a_sink_rejected_are_sent_to_it_alone() {
         );
         assert!(
             !taken.lock().unwrap().contains("replay"),
-            "the address is not a field"
+            "the node that a replayed record is for is not a field of the record"
         );
         assert_eq!(program.stop(), Some(0));
     }

@@ -198,7 +198,7 @@ fn the_address_that_a_listen_error_names_passes_check() {
 }
 
 #[test]
-fn a_command_line_of_another_program_is_answered_with_ours() {
+fn a_command_line_of_another_program_is_answered_with_the_right_one() {
     let directory = tempfile::tempdir().unwrap();
     let text = "sources: { a: { type: stdin } }\nsinks: { out: { type: discard, inputs: [a] } }\n";
     let path = write(directory.path(), text);

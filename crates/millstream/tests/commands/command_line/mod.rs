@@ -48,7 +48,7 @@ fn write(directory: &Path, text: &str) -> PathBuf {
 }
 
 #[test]
-fn a_wrong_command_line_is_64_and_help_is_0() {
+fn a_wrong_command_line_exits_with_64_and_help_with_0() {
     for wrong in [
         &["rum"][..],
         &["run", "--onze"],
@@ -307,7 +307,7 @@ sinks:
 }
 
 #[test]
-fn nodes_without_a_time_zone_use_the_one_at_the_top() {
+fn nodes_without_a_time_zone_use_the_global_one() {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path().display();
     let sink = |name: &str, more: &str| {

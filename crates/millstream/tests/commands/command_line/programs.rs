@@ -2,7 +2,8 @@
 
 use super::*;
 
-/// Reads `in.log`, runs the program of `processor` and writes `out.json`.
+/// Writes a configuration that passes the lines of `in.log` through the processors in `processor`, of which the last is `clean`, and
+/// writes the result to `out.json`. Returns the path of the configuration.
 fn configuration(directory: &Path, processor: &str) -> PathBuf {
     let place = directory.display();
     write(
@@ -17,7 +18,7 @@ fn configuration(directory: &Path, processor: &str) -> PathBuf {
 }
 
 #[test]
-fn lines_of_a_file_become_records_of_another_one_by_a_program_beside_the_configuration() {
+fn a_program_in_a_file_beside_the_configuration_turns_lines_into_records() {
     let directory = tempfile::tempdir().unwrap();
     let at = |name: &str| directory.path().join(name);
     let processor = "  keep: { type: filter, inputs: [in], where: '!contains(string!(.message), \"debug\")' }\n  \

@@ -116,7 +116,7 @@ fn matches(pattern: &str, path: &str) -> bool {
 }
 
 #[test]
-fn carbon_holds_the_sums_before_and_after_it_was_away() {
+fn carbon_has_the_counters_before_and_after_it_was_down() {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path();
     let (port, api, line) = (free_port(), free_port(), free_port());
@@ -154,7 +154,7 @@ fn carbon_holds_the_sums_before_and_after_it_was_away() {
     assert_eq!(last["fleet.one.node.kept.node_state.running"], 1.0);
     assert!(last["fleet.one.instance.process_resident_memory_bytes"] > 1e6);
 
-    // Without carbon everything else works, and each failed report adds at most one line to the log.
+    // While carbon is down, everything else works, and the log names the option with its address.
     drop(carbon);
     send(port, 1000);
     wait_until("the records arrive without carbon", || {

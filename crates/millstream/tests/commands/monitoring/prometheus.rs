@@ -13,7 +13,7 @@ use serde_json::Value;
 use super::{get, installed, send};
 use crate::program::{Program, free_port, tree, wait_until};
 
-/// The records that are sent.
+/// The number of records that are sent.
 const RECORDS: usize = 3000;
 
 /// A running Prometheus. Killed when dropped.
@@ -57,7 +57,7 @@ impl Prometheus {
         Self { child, port }
     }
 
-    /// The series of an expression; panics if it cannot be evaluated.
+    /// The time series that an expression yields; panics if the expression cannot be evaluated.
     fn query(&self, expression: &str) -> Vec<Value> {
         let encode = |byte: u8| match byte.is_ascii_alphanumeric() {
             true => char::from(byte).to_string(),
@@ -70,7 +70,7 @@ impl Prometheus {
         answer["data"]["result"].as_array().unwrap().clone()
     }
 
-    /// The value of the first series of an expression; `None` if it has no series.
+    /// The value of the first time series that an expression yields; `None` if it yields none.
     fn number(&self, expression: &str) -> Option<f64> {
         let series = self.query(expression);
         series.first()?["value"][1].as_str()?.parse().ok()
@@ -157,7 +157,7 @@ fn receiver(place: &Path, port: u16) -> Program {
 }
 
 #[test]
-fn prometheus_holds_the_sums_its_alerts_follow_a_fault_and_the_dashboard_shows_all() {
+fn prometheus_has_the_counters_and_fires_alerts_during_a_fault_and_the_dashboard_has_data() {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path();
     let (port, api, next) = (free_port(), free_port(), free_port());

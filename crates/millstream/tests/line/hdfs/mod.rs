@@ -264,7 +264,8 @@ fn a_zombie_publishes_nothing_that_its_successor_has_published() {
     let zombie = start(directory, &config(directory, &forward(port), &sink)).listens(port);
     let generator = Generator::start(&generate(directory, port, "300000", "100000"));
     generator.finish();
-    // At this random moment the program has open outputs and records without a manifest, or it is about to publish.
+    // Stop the program (the zombie) at a random moment, and let a copy of it (the heir) take over. At that moment, the program has
+    // open outputs, or it is publishing: it lists complete outputs in a manifest, and then gives them their final names.
     sleep(Duration::from_millis(Random::new().below(2500)));
     zombie.signal("STOP");
     let before = cluster.files("/logs");
@@ -280,8 +281,8 @@ fn a_zombie_publishes_nothing_that_its_successor_has_published() {
     assert!(after.len() > before.len(), "the heir has published nothing");
     zombie.signal("CONT");
     sleep(Duration::from_secs(5));
-    // The exit code is not checked: the zombie reports that it is fenced only if it publishes in this run. Otherwise it would find
-    // the manifest of its successor at its next start.
+    // The exit code is not checked: the zombie reports that another writer has superseded it only if it publishes in this run.
+    // Otherwise it would find the manifest of its successor at its next start.
     zombie.stop();
     // The zombie may have opened outputs after its successor had searched for abandoned ones. The next start of the successor
     // removes them.

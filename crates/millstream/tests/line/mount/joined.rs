@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// A mount that joins lines to records and writes them to a file of JSON records. `start` matches the first line of a record.
+/// A mount whose lines are joined into records, which are written to a file as JSON. `start` matches the first line of a record.
 fn joining(start: &str, wait: &str) -> Rig {
     let framing = format!("framing: {{ multiline: {{ start: '{start}', wait: {wait} }} }}");
     let channel = "size_max: 256MiB, sync: 1s";

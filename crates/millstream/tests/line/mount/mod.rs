@@ -25,13 +25,13 @@ struct Rig {
 }
 
 impl Rig {
-    /// Takes more options of the source and the channel, and the sink's template.
+    /// `source` and `channel` are further options of these nodes. `template` is the sink's template.
     fn new(source: &str, channel: &str, template: &str) -> Self {
         let format = format!("format: template, template: \"{template}\\n\"");
         Self::writing(&format, source, channel)
     }
 
-    /// As `new`, with any format of the sink.
+    /// Like `new`, but with any format of the sink.
     fn writing(format: &str, source: &str, channel: &str) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let place = directory.path().display();
@@ -336,7 +336,7 @@ while True:
     try:
         if fd is None:
             fd = os.open(name + '.log', os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-        # Two lines in three writes: the second ends a line and begins one.
+        # Each line takes two writes, of which the first ends within the line.
         n += 1
         line = b'%s %d %s\\n' % (name.encode(), n, b'y' * (n % 50))
         half = len(line) // 2
@@ -364,7 +364,7 @@ fn eight_writers_and_kills(mut rig: Rig, script: &str, arrived: impl Fn(&Rig) ->
         let name = format!("w{n}");
         let told = fs::File::create(rig.directory.path().join(format!("{name}.told"))).unwrap();
         let mut command = rig.command("python3");
-        // The writer runs above the mount. Otherwise it would lose its working directory when the mount is removed.
+        // The writer works in the directory above the mount. Otherwise it would lose its working directory when the mount is removed.
         command.current_dir(rig.directory.path());
         let script = script.replace("name + '.log'", "'mnt/' + name + '.log'");
         command
@@ -486,7 +486,7 @@ fn a_dead_mount_hangs_no_program_and_a_restart_replaces_it() {
         .unwrap();
     file.write_all(b"unfinished").unwrap();
     rig.kill();
-    // A write to an open file fails immediately, whether the program has mounted itself or through fusermount3.
+    // A write to an open file fails immediately, whether the program has mounted the directory directly or through fusermount3.
     let asked = Instant::now();
     assert!(file.write_all(b"x").is_err());
     assert!(asked.elapsed() < Duration::from_secs(5));
@@ -572,7 +572,7 @@ fn without_root_it_mounts_through_fusermount3() {
         "cd {place}; ./millstream run c.yaml & p=$!; for i in $(seq 200); do mountpoint -q mnt && break; sleep 0.05; done; \
          echo hello > mnt/a && id -u >> mnt/a && stat -c %u mnt/a && kill $p && wait $p"
     );
-    // Usually all users may open /dev/fuse; otherwise this test creates a device that they may open.
+    // On some machines only root may open /dev/fuse, so this test puts a device that all users may open in its place.
     let device = directory.path().join("fuse");
     run(Command::new("mknod").arg(&device).args(["c", "10", "229"]));
     run(Command::new("chmod").arg("666").arg(&device));
@@ -603,7 +603,7 @@ fn another_user_can_write_to_the_mount_only_if_configured() {
     for allow in [true, false] {
         let source = format!("allow_other: {allow}");
         let rig = Rig::new(&source, "size_max: 64MiB, sync: 1s", "{.message}");
-        // All users may enter the directory and create files in it.
+        // Let all users enter the directory and create files in the mount.
         let everybody = std::os::unix::fs::PermissionsExt::from_mode(0o755);
         fs::set_permissions(rig.directory.path(), everybody).unwrap();
         rig.bash("chmod 1777 .");

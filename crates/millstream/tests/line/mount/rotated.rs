@@ -7,7 +7,7 @@ use std::{
 use super::{Rig, run};
 
 const CHANNEL: &str = "size_max: 64MiB, sync: 1s";
-/// A rule that masks, and one for all other files.
+/// A rule that masks passwords, and one for all other files.
 const RULES: &str = "rules: [{ path: \"audit/*.log\", tag: audit, rewrite: [{ match: \"password=\\\\S+\", replace: \"password=-\" }] }, \
                      { path: \"**\", tag: other }]";
 
@@ -90,7 +90,7 @@ fn lines_that_a_rule_masks_are_sent_by_no_other_rule_however_logrotate_rotates_t
 }
 
 #[test]
-fn a_copy_in_the_mount_is_not_sent_again_and_a_new_file_is() {
+fn a_copy_is_not_sent_again_if_its_name_extends_that_of_the_original() {
     let rig = Rig::plain();
     rig.bash("seq 1 2000 > app.log");
     rig.until_lines(2000);

@@ -131,7 +131,7 @@ struct Drawn {
 }
 
 impl Drawn {
-    /// How often the node processes each record.
+    /// How often the node processes each record: with a broadcast, once in each task.
     fn copies(&self) -> usize {
         match self.tasks.partition {
             Partition::Broadcast => self.tasks.count.unwrap_or(1),
@@ -212,7 +212,7 @@ fn draw(random: &mut Random) -> (Vec<Drawn>, Vec<Vec<Hop>>) {
     (all, entries)
 }
 
-/// Draws the tasks of all nodes, up to `tasks` each. One node of some graphs sends all records to all of its tasks.
+/// Draws the tasks of all nodes, up to `tasks` each. In some graphs, one node sends every record to all of its tasks.
 fn draw_tasks(drawn: &mut [Drawn], random: &mut Random, tasks: usize, keyed: bool) {
     for drawn in &mut *drawn {
         drawn.tasks = Tasks {
@@ -254,7 +254,7 @@ fn interpret(nodes: &[Drawn], entry: &[Hop], record: Plain, outcome: &mut Outcom
         let Applied { work, salt } = node.applied;
         let mut all = std::mem::take(&mut waiting[at]);
         all.sort_by(|a, b| a.0.cmp(&b.0));
-        // A node receives all records of one tag that one input record became together.
+        // All records with the same tag that were made from one input record reach a node together.
         for together in all.chunk_by(|a, b| (&a.0, a.2) == (&b.0, b.2)) {
             let copies = std::iter::repeat_n(together, node.copies()).flatten();
             let mut made = Vec::new();

@@ -465,7 +465,8 @@ fn a_chunk_that_several_tasks_process_has_one_range() {
     let channel = behind(&held, plan, contexts);
     let (first, second) = ("a\n".repeat(40_000), "b\n".repeat(30_000));
     let mut input = batch("t", &(first + &second));
-    // The second chunk is sent again, and the channel must recognize it.
+    // The second chunk is in the batch twice, because it was sent again. Each copy keeps a separate range, so that the channel
+    // recognizes the repeat.
     input.origins = vec![
         chunk(1, 0, 80_000, 40_000),
         chunk(2, 80_000, 110_000, 15_000),
@@ -541,7 +542,7 @@ fn simple_with(tasks: usize) -> Arc<ChainPlan> {
 
 #[test]
 fn the_place_of_a_record_does_not_depend_on_the_number_of_tasks() {
-    // The first processor leaves out the line with the place 1.
+    // The first processor filters the second line, which has the place (index) 1.
     let batch = batch("t", &format!("a\n-\n{}", "a\n".repeat(20_000)));
     for tasks in [1, 2, 5] {
         let mut plan = Arc::into_inner(simple()).unwrap();
@@ -656,7 +657,7 @@ fn groups_that_wait_for_a_thread_are_kept_in_the_order_in_which_they_were_put() 
     );
 }
 
-/// A plan that passes on all records. Its processor distinguishes it from other plans.
+/// A plan that passes on all records, so that its output differs from that of [`simple`].
 fn passing() -> Arc<ChainPlan> {
     let mut plan = Arc::into_inner(simple()).unwrap();
     plan.nodes[0].processor = Arc::new(Divide);
@@ -707,7 +708,7 @@ fn a_reload_gives_the_reader_a_new_chain_and_earlier_positions_keep_the_old_one(
 
 #[test]
 fn the_tags_of_a_consumer_do_not_apply_to_records_that_its_processors_gave_another_tag() {
-    // The node takes `t`, and gives the tag `two` to some of its records.
+    // The processor takes only the tag `t`, and gives the tag `two` to some records.
     let read_all = |next: Option<Arc<ChainMaker>>| {
         let all = vec![batch("t", "a\n2\n"), batch("other", "a\n")];
         let reader = FakeReader { all, next: 0 };

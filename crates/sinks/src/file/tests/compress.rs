@@ -90,7 +90,7 @@ fn compressed_files_are_rotated_by_their_compressed_size_and_keep_their_extensio
 }
 
 #[test]
-fn thousands_of_compressed_files_are_written_with_few_open() {
+fn many_compressed_files_are_written_with_few_open() {
     let directory = tempfile::tempdir().unwrap();
     let upstream = Upstream::durable(7);
     let values: Vec<String> = (0..700).map(|n| n.to_string()).collect();

@@ -117,7 +117,7 @@ pub(super) struct Case {
 }
 
 impl Case {
-    /// Batches of numbered lines of three tags, which grow longer.
+    /// Batches of numbered lines under three tags. Later lines are longer.
     pub(super) fn batches() -> Vec<Batch> {
         let batch = |n: usize| {
             let tag = ["a", "b", "c"][n * n % 3];
@@ -181,7 +181,7 @@ impl Case {
         ended
     }
 
-    /// Runs the sink until it ends without a failure, as the supervisor does.
+    /// Restarts the sink after each failure, as the supervisor does, until it ends without one.
     pub(super) fn run_to_the_end(&self, disk: &SimulatedDisk, state: &Arc<Mutex<State>>) {
         for _ in 0..20 {
             match self.run(disk, state) {

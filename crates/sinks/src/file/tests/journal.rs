@@ -89,7 +89,7 @@ fn appended_changes_are_recovered_after_many_switches_between_the_files() {
 }
 
 #[test]
-fn a_table_larger_than_the_file_makes_it_grow() {
+fn a_table_larger_than_the_journal_file_makes_the_file_grow() {
     let disk = SimulatedDisk::new(1);
     let (mut journal, mut table) = open(&disk);
     for n in 0..12_000 {
@@ -180,8 +180,9 @@ fn two_processes_cannot_have_the_same_journal() {
 }
 
 #[test]
-fn a_journal_of_an_earlier_version_is_read() {
-    // Written by an independent implementation of the format: a table at position 1/3 of channel 7, next rotation 9.
+fn a_journal_that_another_implementation_wrote_is_read() {
+    // Written by an independent implementation of the format: a table at position 1.3 (epoch 1, sequence 3) of channel 7. The
+    // next rotated file gets the number 9.
     const JOURNAL: &[u8] = b"mill-fsj\x01\0\0\0\x2b\xbe\x4a\xe9\x01\0\0\0\0\0\0\0\
         \x27\0\0\0\xec\x92\x44\0\x05\x07\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x01\0\0\0\
         \x03\0\0\0\0\0\0\0\x01\x06\x09\0\0\0\0\0\0\0\0";

@@ -288,7 +288,7 @@ fn a_large_batch_of_lines_becomes_json_step_by_step() {
 }
 
 #[test]
-fn thousands_of_files_are_written_with_few_open() {
+fn many_files_are_written_with_few_open() {
     let directory = tempfile::tempdir().unwrap();
     let upstream = Upstream::durable(7);
     for round in 0..3 {

@@ -165,7 +165,7 @@ fn an_interval_uses_receive_times_so_that_a_backlog_is_divided_as_if_written_on_
 }
 
 #[test]
-fn an_idle_file_is_rotated_by_the_clock() {
+fn a_file_without_new_records_is_rotated_by_the_clock() {
     for rule in ["idle", "interval"] {
         let directory = tempfile::tempdir().unwrap();
         let upstream = Upstream::durable(7);

@@ -1,4 +1,4 @@
-//! Leases over a disk that crashes.
+//! Tests of leases on a simulated disk that crashes.
 
 use std::{collections::HashMap, io::IoSlice};
 
@@ -234,6 +234,6 @@ impl DurableState for Numbered {
 }
 
 #[test]
-fn leases_survive_the_trial_on_the_simulated_disk() {
+fn leases_survive_power_cuts_and_failing_disks() {
     Trial::default().run::<Numbered>();
 }

@@ -80,7 +80,8 @@ mod tests {
     const GOLDEN: &[u8] = b"MSLEASES\x01\0\0\0\
         \0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x07";
 
-    /// A file of version 1 for channel 7: server 0 is `a:1`, and it has a lease of part 2 of the frame at position 1.5.
+    /// A file of version 1 for channel 7: server 0 is `a:1`, and it has a lease of part 2 of the batch at position 1.5 (epoch 1,
+    /// sequence 5).
     fn golden() -> Vec<u8> {
         let mut bytes = GOLDEN.to_vec();
         bytes.extend(crc32c(GOLDEN).to_le_bytes());

@@ -91,7 +91,7 @@ fn a_record_that_add_cannot_complete_leaves_by_the_rejected_port() {
 }
 
 #[test]
-fn old_servers_get_times_as_whole_seconds() {
+fn with_time_integer_times_are_sent_as_whole_seconds() {
     let frames = sent(packed("t", "one\ntwo\n"), r#", "time": "integer""#);
     assert_eq!(
         frames[0].payload[..6],

@@ -39,7 +39,7 @@ fn chunks_of_a_server_that_hangs_go_to_another_long_before_the_timeout() {
         let mut rig = rig(&upstream, &options(&[&hung, &good], BY_UDP));
         let started = Instant::now();
         run_until(&mut rig, async {
-            // Long enough for the server to have answered.
+            // Long enough for the server to have answered a heartbeat.
             tokio::time::sleep(Duration::from_millis(200)).await;
             let receipts: Vec<_> = (0..10)
                 .map(|number| upstream.put(packed("t", &format!("{number}\n")), true))
@@ -47,7 +47,7 @@ fn chunks_of_a_server_that_hangs_go_to_another_long_before_the_timeout() {
             hung.has(5).await;
             answers.set(false);
             eventually(|| receipts.iter().all(settled)).await;
-            // While it is silent no connection is attempted.
+            // While the server is silent, no connection to it is attempted.
             let connections = hung.connections();
             let more = upstream.put(packed("t", "10\n"), true);
             eventually(|| settled(&more)).await;

@@ -314,7 +314,7 @@ fn with_failover_wait_a_chunk_in_doubt_can_be_given_up_after_a_restart() {
 }
 
 #[test]
-fn no_chunk_goes_out_before_its_lease_is_durable() {
+fn no_chunk_goes_out_if_the_leases_cannot_be_opened() {
     local(async {
         let directory = tempfile::tempdir().unwrap();
         let servers = [

@@ -70,7 +70,7 @@ async fn eventually(is: impl Fn() -> bool) {
     while !is() {
         assert!(
             start.elapsed() < Duration::from_secs(120),
-            "it never came true"
+            "the condition never became true"
         );
         tokio::time::sleep(Duration::from_millis(2)).await;
     }

@@ -39,7 +39,7 @@ use millstream_wire::{
 use schema::Schemas;
 use tree::{Kind, Tree};
 
-/// Writes records as Connect does. One per lane.
+/// Writes records as Connect does. Each lane has one.
 pub(super) struct Connect {
     schemas: bool,
     tree: Tree,

@@ -125,7 +125,7 @@ fn a_record_that_is_too_deep_is_refused_without_a_stack_overflow() {
     for _ in 0..100_000 {
         deep = rmpv::Value::Array(vec![deep]);
     }
-    // Encoded by hand, because the library recurses.
+    // The library encodes and drops values recursively. So this value is leaked, and the record below is encoded by hand.
     std::mem::forget(deep);
     let mut body = vec![0x92, 0, 0x81, 0xa1, b'a'];
     body.extend(std::iter::repeat_n(0x91, 100_000));

@@ -1,5 +1,5 @@
-//! A store reports an upload as completed although there is no object, or has lost a part of an upload. The sink writes the lost
-//! records again, and no others.
+//! Tests with an object store that reports an upload as completed although there is no object, or that has lost a part of an
+//! upload. The sink writes the lost records again, and no others.
 
 use std::{
     collections::HashSet,
@@ -38,18 +38,18 @@ enum How {
     MissesPart,
 }
 
-/// A bucket in memory that loses one upload while it completes it.
+/// A bucket in memory that loses one upload when the sink asks to complete it.
 #[derive(Debug)]
 struct Forgetful {
     bucket: InMemory,
-    /// The number of uploads that are completed before the lost one.
+    /// The number of uploads that are completed normally before one is lost.
     remembers: usize,
     completed: AtomicUsize,
     how: How,
     /// Whether the request that loses the upload gets a response. If it does not, `forgot` notifies the test to kill the sink.
     answers: bool,
     forgot: Notify,
-    /// Uploads that no longer exist.
+    /// The ids of uploads that no longer exist: lost or aborted.
     ended: Mutex<HashSet<String>>,
 }
 
@@ -161,7 +161,7 @@ impl MultipartStore for Forgetful {
     }
 }
 
-/// All other operations are those of the store in memory.
+/// Passes all operations to the store in memory.
 #[async_trait]
 impl ObjectStore for Forgetful {
     async fn put_opts(&self, to: &Path, bytes: PutPayload, how: PutOptions) -> Result<PutResult> {
@@ -200,7 +200,8 @@ impl ObjectStore for Forgetful {
     }
 }
 
-/// Each tag becomes an output, so each manifest has three outputs.
+/// Each tag has its own object path. So each manifest, the file that lists the objects to be completed together, lists three
+/// objects.
 const TAGS: [&str; 3] = ["a", "b", "c"];
 
 fn put(upstream: &Upstream, round: &str) -> Vec<String> {
@@ -211,7 +212,8 @@ fn put(upstream: &Upstream, round: &str) -> Vec<String> {
     sent.concat()
 }
 
-/// Runs the sink over `store` until it ends without a failure, as the supervisor does, also after kills. Returns the number of runs.
+/// Restarts the sink after each failure or kill, as the supervisor does, until it ends without an error. Returns the number of
+/// runs.
 fn run(store: &Arc<Forgetful>, upstream: &Upstream, directory: &std::path::Path) -> usize {
     let options = r#"{"url": "s3://lake/logs/{tag}", "format": "raw", "retry": {"first": "1ms", "max": "1ms"}}"#;
     for tries in 1..10 {
@@ -230,7 +232,7 @@ fn run(store: &Arc<Forgetful>, upstream: &Upstream, directory: &std::path::Path)
             return tries;
         }
     }
-    panic!("it never ends well");
+    panic!("the sink failed or was killed in every run");
 }
 
 fn check(forgotten: usize, how: How, answers: bool) {

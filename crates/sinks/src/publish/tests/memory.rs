@@ -19,7 +19,7 @@ pub(super) struct State {
     pub(super) in_use: BTreeMap<String, Vec<u8>>,
     uploads: usize,
     pub(super) calls: usize,
-    /// Requests whose writer is dead and that take effect later.
+    /// Requests that have failed for their writer and take effect later.
     late: Vec<(String, Vec<u8>)>,
 }
 
@@ -30,11 +30,11 @@ pub(super) enum Faults {
     None,
     /// The call with this number fails.
     At(usize, After),
-    /// One call out of this number fails, in a random way.
+    /// On average, one of this many calls fails, in a random way.
     Random(Random, u64),
 }
 
-/// Whether a call that fails does its work before.
+/// Whether, and when, a call that fails does its work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum After {
     Nothing,

@@ -185,7 +185,7 @@ impl Case {
         run(&self.settings(), store, encode, &mut inlet, context).await
     }
 
-    /// Runs until it ends without a failure, as the supervisor does.
+    /// Restarts the sink after each failure, as the supervisor does, until it ends without one.
     fn run_to_the_end(&self, state: &Arc<Mutex<State>>, channel: &Channel, directory: &Path) {
         for _ in 0..20 {
             let store = Memory::new(state, self.renames);
@@ -194,7 +194,7 @@ impl Case {
                 Err(failure) => assert_ne!(failure.again, Again::Never, "{failure}"),
             }
         }
-        panic!("it never ends");
+        panic!("the sink failed in every run");
     }
 
     /// Checks that every record is published once and no output is left in use.

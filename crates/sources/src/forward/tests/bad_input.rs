@@ -142,7 +142,7 @@ fn a_nil_time_becomes_the_receive_time_and_zero_stays() {
 }
 
 #[test]
-fn an_incomplete_payload_is_refused_three_times_and_then_sorted() {
+fn an_incomplete_payload_is_refused_three_times_before_its_whole_records_are_kept() {
     let taken = Taken::durable();
     let server = serve(&taken, "poison_after: 3");
     for (name, whole) in [("small", 3), ("large", 5000)] {
@@ -169,7 +169,7 @@ fn an_incomplete_payload_is_refused_three_times_and_then_sorted() {
 }
 
 #[test]
-fn a_payload_with_invalid_messagepack_is_refused_and_then_sorted() {
+fn a_payload_with_invalid_messagepack_is_refused_once_before_its_good_records_are_kept() {
     let taken = Taken::durable();
     let server = serve(&taken, "poison_after: 1");
     let rest = [&[0xc1][..], &entries(2..4)].concat();
@@ -218,7 +218,7 @@ fn a_payload_that_cannot_be_decompressed_is_refused_and_then_rejected_whole() {
 }
 
 #[test]
-fn a_bad_payload_without_an_id_is_sorted_immediately() {
+fn the_good_records_of_a_bad_payload_without_an_id_are_kept_immediately() {
     let taken = Arc::new(Taken::default());
     let server = serve(&taken, "");
     let mut stream = server.connect();

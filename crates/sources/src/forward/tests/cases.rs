@@ -199,7 +199,7 @@ fn equal_chunks_on_two_connections_differ_only_in_the_connection_of_their_origin
 }
 
 #[test]
-fn a_frame_larger_than_the_read_buffer_is_accepted_in_every_form() {
+fn a_forward_or_message_frame_larger_than_the_read_buffer_is_accepted() {
     let taken = Arc::new(Taken::default());
     let server = serve(&taken, "");
     let mut stream = server.connect();

@@ -243,7 +243,7 @@ fn a_peer_that_falls_silent_within_a_payload_is_closed() {
 }
 
 #[test]
-fn many_single_writes_are_all_kept_in_order_for_any_gather() {
+fn many_single_writes_are_all_kept_in_order_with_and_without_gather() {
     for gather in ["1ms", "0"] {
         let taken = Arc::new(Taken::default());
         let server = serve(&taken, &format!("gather: {gather}"));

@@ -140,7 +140,7 @@ fn users_must_have_their_password_and_come_from_their_network() {
 }
 
 #[test]
-fn a_sender_outside_the_known_networks_is_refused_unless_anonymous_is_allowed() {
+fn without_anonymous_a_sender_outside_the_known_networks_is_refused() {
     let taken = Taken::durable();
     let auth = "auth: { hostname: agg, anonymous: false, clients: [{ network: 10.0.0.0/8, shared_key: secret }] }";
     let server = serve(&taken, auth);

@@ -2,12 +2,13 @@
 //!
 //! `read -> [decode] -> send -> keep -> read back -> process -> encode -> write -> settle`
 //!
-//! The unfinished bytes are the whole lines of a record, each with its newline, and a partial line. A record may arrive in many
-//! small writes, so each write looks only at its own bytes and the line that it continues. The `Framer` of other sources would
-//! read the record from its start each time.
+//! The bytes that are kept until the next write (the unfinished bytes) are the complete lines of a record that has not ended yet,
+//! with their newlines, and at most one partial line. A record may arrive in many small writes, so a call of `cut` scans only the
+//! newly written bytes and the line that they continue. The `Framer` of other sources would scan the record from its start each
+//! time.
 //!
-//! A line is matched when it is whole. A line longer than `line_max` is cut before its end: otherwise a writer that sends no
-//! newline would take any amount of memory.
+//! A line is tested against the pattern only once it is complete. A line that grows too long is handled before its newline
+//! arrives. Otherwise a writer that never sends a newline could use unbounded memory.
 
 use std::{borrow::Cow, ops::Range};
 
@@ -19,7 +20,7 @@ use super::{
 };
 use crate::framing::{self, TooLong};
 
-/// Cuttings in progress. Offsets are relative to the unfinished bytes (`tail`), followed by the written bytes (`data`).
+/// A cut in progress. Offsets are those in the concatenation of the unfinished bytes (`tail`) and the newly written bytes (`data`).
 pub(super) struct Joined<'a> {
     boundaries: &'a Boundaries,
     start: &'a Regex,
@@ -62,7 +63,8 @@ impl<'a> Joined<'a> {
         cuttings
     }
 
-    /// Cuts the unfinished bytes at the end of the file. Reads all of them: an earlier run may have left them under other rules.
+    /// Cuts the unfinished bytes at the end of the file. Scans all of them again, because an earlier run may have left them under
+    /// another configuration.
     pub(super) fn end(
         boundaries: &Boundaries,
         start: &Regex,
@@ -129,7 +131,7 @@ impl<'a> Joined<'a> {
             Fate::Record | Fate::Dropped => {}
         }
         if whole && self.record == end && self.cuttings.mode.within_record {
-            // The newline belongs to the piece before, so that the next piece does not begin with an empty line.
+            // Skip the newline: it ends the piece that was just cut, and the next piece must not begin with an empty line.
             self.record = end + 1;
         }
         self.line = end + usize::from(whole);
@@ -153,7 +155,7 @@ impl<'a> Joined<'a> {
         let line_max = self.boundaries.line_max;
         self.cuttings.too_long += 1;
         match self.boundaries.too_long {
-            // Ends the piece between two lines where possible.
+            // Where possible, the piece ends at a line boundary.
             TooLong::Split if self.record < self.line && end - self.line <= line_max => {
                 self.end_record();
                 self.record = self.line;

@@ -3,8 +3,8 @@
 //! `read -> [decode] -> send -> keep -> read back -> process -> encode -> write -> settle`
 //!
 //! Each open file has its own cutter, so lines of several writers never mix. Whole lines stay in the buffer that they were read
-//! into: an unfinished line of earlier writes is copied into the bytes before them. Cutting does not change the cutter. The
-//! unfinished bytes are removed once the next hop has their records ([`Cutter::advance`]).
+//! into: an unfinished line of earlier writes is copied into free space before them ([`HEADROOM`]). Cutting does not change the
+//! cutter. The unfinished bytes are removed once the next hop has their records ([`Cutter::advance`]).
 
 mod boundaries;
 mod cuttings;

@@ -311,7 +311,7 @@ fn filled(directory: &Path) -> Vec<(String, Vec<u8>)> {
         sync.run().unwrap();
         journal.end_sync(&sync, true);
     }
-    // Records after the sync state up to which offset the file was durable.
+    // Each record that is written after the sync states the offset up to which the file was durable.
     let (slot, first) = journal.begin("empty").unwrap();
     journal.append(slot, first, b"done").unwrap();
     journal.note_done(slot, first + 1).unwrap();
@@ -349,7 +349,7 @@ fn damage(random: &mut Random, paths: &[PathBuf; 2], stale: &[u8]) -> String {
         _ => {
             fs::remove_file(path).unwrap();
             if random.below(2) == 0 {
-                // Not even root can read or write a directory.
+                // A directory cannot be read or written as a file, not even by root.
                 fs::create_dir(path).unwrap();
                 return format!("a directory in the place of {path:?}");
             }
@@ -462,7 +462,7 @@ fn after_a_failed_sync_the_journal_is_rewritten() {
     fs::remove_file(&path).unwrap();
     journal.append(a, first, b"two").unwrap();
     assert!(path.exists());
-    // A sync of the replaced file says nothing about the new file.
+    // The end of a sync of the replaced file has no effect on the new file.
     journal.end_sync(&sync, false);
     assert!(!journal.stored.needs_replace());
     assert_eq!(tails(&open(directory.path()).1), [("a", &b"onetwo"[..])]);

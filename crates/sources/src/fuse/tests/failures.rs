@@ -102,7 +102,7 @@ fn killing_a_writer_loses_no_bytes_of_other_writers() {
     kill(Rig::writes(&file, "never\n"));
     rig.downstream.set_full(false);
     file.write_all(b"BBB\nCC").unwrap();
-    // The channel has the batch of the child, which waits until it is kept.
+    // The channel has the child's batch, and the child waits until the batch is kept.
     rig.downstream.hold();
     kill(Rig::writes(&file, "DDD\nnever"));
     file.write_all(b"EE").unwrap();

@@ -221,7 +221,7 @@ impl Tree {
         self.remove(other, now)
     }
 
-    /// Whether a directory has this name.
+    /// Whether this name in a directory is the name of a directory.
     pub(super) fn is_directory(&self, directory: u64, name: &[u8]) -> bool {
         let number = self.nodes.find(directory, OsStr::from_bytes(name));
         number.is_ok_and(|number| self.nodes.directory(number).is_ok())

@@ -19,7 +19,7 @@ fn request(records: &[&[u8]]) -> Vec<u8> {
 }
 
 #[test]
-fn logs_are_accepted_in_both_forms() {
+fn logs_are_accepted_in_both_encodings() {
     let rig = Rig::new(r#", "path": "/elsewhere""#);
     let record = field(5, &field(1, b"hello"));
     let answer = rig.post("/v1/logs", &[PROTOBUF], &request(&[&record, &record]));

@@ -58,7 +58,7 @@ fn a_message_is_answered_when_it_is_kept_and_not_before() {
     send(&mut stream, "4 syslog 0\n5 starttls 0\n6 close 0\n");
     assert_eq!(
         lines(&mut stream, 4),
-        "4 rsp 6 200 OK\n5 rsp 24 500 this was not offered\n6 rsp 0\n0 serverclose 0\n"
+        "4 rsp 6 200 OK\n5 rsp 32 500 this command was not offered\n6 rsp 0\n0 serverclose 0\n"
     );
     assert_eq!(stream.read(&mut [0]).unwrap(), 0);
     assert_eq!(field(&downstream, "message"), ["one", "two"]);

@@ -54,7 +54,7 @@ fn every_kind_of_socket_delivers_the_same_records() {
         .collect();
     assert_eq!(peers, [Some("127.0.0.1"), None, Some("unix"), Some("unix")]);
     let tags: Vec<_> = batches.iter().map(|batch| batch.tag.as_str()).collect();
-    // A batch contains datagrams of several senders, so it has no host.
+    // A batch of UDP datagrams may have several senders, so it has no value `host`, and its tag is the name of the node.
     assert_eq!(tags, ["t.127.0.0.1", "source", "t.here", "t.here"]);
 }
 
@@ -174,7 +174,7 @@ fn records_sent(running: &Running) -> u64 {
 }
 
 #[test]
-fn long_lines_and_lines_without_header_follow_the_options() {
+fn long_lines_and_lines_without_header_are_rejected_with_the_reason() {
     let directory = tempfile::tempdir().unwrap();
     let downstream = Downstream::memory();
     let options = r#"{"listen": ["tcp://127.0.0.1:0", "udp://127.0.0.1:0"], "line_max": "70000B", "too_long": "reject", "unparsed": "reject"}"#;
@@ -219,7 +219,7 @@ fn octet_counts_and_datagrams_beyond_the_limits_do_not_affect_other_messages() {
         let [first, last] = ["first", "last"].map(good);
         let bad = good(&long);
         let stream = [&first, &bad, &last].map(|text| counted(text)).concat();
-        // The largest UDP datagram.
+        // Close to the largest UDP datagram.
         let of_udp = &bad[..60_000];
         let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
         let unix = UnixDatagram::unbound().unwrap();
@@ -242,7 +242,7 @@ fn octet_counts_and_datagrams_beyond_the_limits_do_not_affect_other_messages() {
             running.meter("messages_too_long") == 3
         });
         assert_eq!(running.meter("datagrams_cut"), 1);
-        // A datagram that the kernel truncated has at most this length.
+        // The unix datagram is cut to 256 KiB.
         let bytes = bad.len() + of_udp.len() + (256 << 10);
         let head = good("").len();
         let mut texts = field(&downstream, "message");

@@ -216,7 +216,7 @@ fn a_compressed_copy_of_a_truncated_file_is_not_read_twice() {
 }
 
 #[test]
-fn a_growing_compressed_file_is_read_as_it_grows_and_a_damaged_one_up_to_the_damage() {
+fn a_compressed_file_is_read_as_it_grows_and_a_damaged_one_does_not_stop_the_source() {
     let (place, to) = (Place::new(), Downstream::memory());
     let path = place.log("a.log.gz");
     let all = packed(&text(0..100_000));

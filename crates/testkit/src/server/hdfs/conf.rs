@@ -8,7 +8,7 @@ pub(super) struct Conf {
     pub(super) hdfs: Settings,
 }
 
-/// Names and values.
+/// Properties: their names and values.
 pub(super) type Settings = Vec<(String, String)>;
 
 /// The properties that all daemons share, with a data node at this address.

@@ -20,7 +20,7 @@ use crate::server::wait_for;
 const SERVICE: &str = "mill";
 /// The name nodes, in the order of the configuration.
 const IDS: [&str; 2] = ["nn1", "nn2"];
-/// The id of each name node: both run on one machine, so they cannot derive their ids from their addresses.
+/// The property that sets the id of each name node: both run on one machine, so they cannot derive their ids from their addresses.
 const WHO: [&str; 2] = ["dfs.ha.namenode.id=nn1", "dfs.ha.namenode.id=nn2"];
 
 const JOURNAL_NODE: &str = "org.apache.hadoop.hdfs.qjournal.server.JournalNode";

@@ -149,7 +149,7 @@ impl Hdfs {
     }
 }
 
-/// Starts a daemon with the configuration in `directory`. Its log is written there, too. `network`: `None` for this machine's.
+/// Starts a daemon with the configuration in `directory`. Its log is written there, too. `network` is `None` for this machine's network.
 fn daemon(
     directory: &Path,
     name: &str,

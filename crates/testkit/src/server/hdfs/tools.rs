@@ -28,7 +28,7 @@ impl Tools {
         self.directory.join("conf")
     }
 
-    /// `hdfs://localhost:PORT`, or `hdfs://NAMESERVICE`.
+    /// The URL of the cluster: `hdfs://HOST:PORT`, or `hdfs://NAMESERVICE`.
     pub fn url(&self) -> &str {
         &self.url
     }

@@ -50,7 +50,7 @@ pub struct Packer {
 enum Engine {
     Null,
     Deflate(Compress),
-    // Boxed, because the encoder contains its hash table.
+    // Boxed, because the encoder contains a large hash table.
     Snappy(Box<snap::raw::Encoder>),
     Zstandard(Members),
 }

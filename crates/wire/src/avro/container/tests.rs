@@ -1,5 +1,5 @@
 //! Compares files with those of Java's Avro (`testdata`, written by Avro 1.11.4 with the sync marker
-//! `0123456789abcdef`), and reads every record back with an independent reader. The program's test `hdfs` shows that
+//! `0123456789abcdef`), and reads every record back with [`Reader`]. The program's test `hdfs` shows that
 //! Avro's own readers agree.
 
 use std::{collections::BTreeMap, sync::Arc};
@@ -187,7 +187,7 @@ fn events(options: &Options, batch: &Batch) -> Vec<Seen> {
 }
 
 #[test]
-fn a_file_is_identical_to_flumes() {
+fn a_file_equals_that_of_javas_avro_except_for_the_checksum_of_zstandard() {
     let first = map(&[("host", "a".into()), ("message", "first".into())]);
     let second = map(&[("message", "second".into())]);
     let batches = [packed(&[first]), packed(&[second])];
@@ -200,8 +200,8 @@ fn a_file_is_identical_to_flumes() {
     for (codec, java) in CODECS.into_iter().zip(java) {
         let (ours, _) = file(&bare(), codec, &batches);
         assert_eq!(read(&ours), read(java), "{codec:?}");
-        // Different compressors may produce different output for the same block. Here only zstandard differs: it adds a
-        // checksum.
+        // Different compressors may produce different output for the same block. Here only zstandard differs: our
+        // frames have a checksum.
         if codec != Codec::Zstandard {
             assert_eq!(ours, java, "{codec:?}");
         }
@@ -276,7 +276,7 @@ fn a_body_may_be_anything_or_missing() {
 }
 
 #[test]
-fn lines_are_bodies_with_their_time() {
+fn lines_are_bodies_with_the_receive_time_as_a_header() {
     assert_eq!(
         events(&stamped(), &lines("one\n\n")),
         [

@@ -363,7 +363,7 @@ fn ensure(out: &Vec<u8>, bytes: usize) -> Result<(), Stop> {
     }
 }
 
-/// Replaces the byte at `place` by `bytes`.
+/// Replaces the byte at offset `place` by `bytes`, and moves the bytes after it.
 fn put(out: &mut Vec<u8>, place: usize, bytes: &[u8]) {
     let end = out.len();
     out.resize(end + bytes.len() - 1, 0);

@@ -57,7 +57,7 @@ impl Inflate {
             Ok(Status::StreamEnd) => self.ended = true,
             Err(_) => return Err(Corrupt),
         }
-        // The result is at most the length of the input.
+        // The difference fits into a usize, because it is at most the length of the input.
         Ok((self.engine.total_in() - before) as usize)
     }
 }

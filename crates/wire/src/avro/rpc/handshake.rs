@@ -1,7 +1,8 @@
 //! The handshake at the start of a connection, by which both sides learn whether they use the same protocol.
 //!
-//! A client identifies its protocol by the MD5 of its text. Flume's hash is the same from 1.9 to 1.11. For any other hash, the
-//! server asks for the text (NONE) and checks it. So a client whose protocol differs only in a comment is accepted, too.
+//! A protocol is a JSON text, and a client identifies it by the MD5 of this text. All versions of Flume from 1.9 to 1.11 send the
+//! same hash. For any other hash, the server asks for the text (NONE) and checks it. So a client whose protocol differs only in a
+//! comment is accepted, too.
 
 use super::{protocol::is_compatible, write_bytes, write_long};
 use crate::avro::{ReadError, Reader};

@@ -14,7 +14,7 @@
 //! appendBatch  array of events               Status  enum OK FAILED UNKNOWN
 //! ```
 //!
-//! An event becomes an entry of the packed encoding while it arrives:
+//! An event becomes an entry of the packed encoding (MessagePack `[time, map]`) while it arrives:
 //!
 //! ```text
 //! {timestamp: "1700000000123", host: "a"}, "text"   ->   [1700000000.123, {timestamp: "1700000000123", host: "a", message: "text"}]
@@ -40,7 +40,7 @@ pub use call::{Calls, Fault, Fed, Outcome};
 pub use deflate::{Corrupt, Deflate, Inflate};
 pub use frame::{Frames, Refusal, Step};
 
-/// The field for a header called `message`, because the body has that name.
+/// The field for a header called `message`, because the body becomes the field `message`.
 pub const MESSAGE_HEADER: &str = "message_header";
 
 /// Appends the frame that answers the call `serial`. `handshake` is from [`Outcome`]; `failure` is the reason why the call is

@@ -45,7 +45,8 @@ fn takes_events(protocol: &[u8]) -> Option<bool> {
     Some(sound > 0)
 }
 
-/// The name of the record for events. Its only fields must be the map of headers and the body, in this order.
+/// Returns the name of the Avro record type for events: its only fields are the map of headers and the body, in this order.
+/// `None` if no type has these fields.
 fn record_of_events(types: Vec<&[u8]>) -> Option<&[u8]> {
     types.into_iter().find_map(|kind| {
         let fields = list(field(kind, "fields")?)?;

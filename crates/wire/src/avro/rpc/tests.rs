@@ -89,7 +89,7 @@ fn frame(serial: u32, call: &[u8], size: usize) -> Vec<u8> {
     out
 }
 
-/// A call as a server sees it.
+/// The result of a call, as a server sees it.
 #[derive(Debug, PartialEq)]
 struct Answered {
     serial: u32,
@@ -214,7 +214,7 @@ fn an_event_becomes_an_entry_with_its_headers_and_its_body() {
 }
 
 #[test]
-fn a_header_called_message_is_renamed_for_the_body() {
+fn a_header_called_message_is_renamed_because_the_body_has_that_name() {
     let mut server = Server::new();
     let call = append(&event(&[("message", "header")], b"body"));
     server
@@ -354,7 +354,7 @@ fn bytes_of_another_protocol_are_rejected_immediately() {
 }
 
 #[test]
-fn a_missing_or_endless_handshake_ends_the_connection() {
+fn a_missing_truncated_or_oversized_handshake_ends_the_connection() {
     for call in [&[][..], &[1; 10], &handshake([9; 16], None)[..20]] {
         let mut server = Server::new();
         server.take(&frame(1, call, 5)).unwrap();
@@ -379,7 +379,7 @@ fn a_ping_is_answered_with_the_handshake_alone() {
 }
 
 #[test]
-fn an_answer_is_ok_or_the_reason() {
+fn an_answer_is_ok_or_holds_the_reason() {
     let mut out = Vec::new();
     write_answer(&mut out, 2, &[], None);
     assert_eq!(out, [0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 0, 3, 0, 0, 0]);
@@ -392,7 +392,7 @@ fn an_answer_is_ok_or_the_reason() {
 }
 
 #[test]
-fn longs_read_back_and_longer_ones_are_rejected() {
+fn longs_read_back_and_numbers_of_more_than_64_bits_are_rejected() {
     for value in [0, 1, -1, 63, 64, -64, -65, i64::MAX, i64::MIN] {
         let mut bytes = Vec::new();
         write_long(&mut bytes, value);
@@ -491,7 +491,7 @@ proptest! {
     }
 
     #[test]
-    fn damaged_calls_never_panic_and_leave_whole_entries(
+    fn damaged_calls_never_panic_and_leave_only_complete_entries(
         events in events(),
         damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
     ) {

@@ -78,7 +78,7 @@ fn passes(test: &Json, value: Option<&Value>) -> bool {
                     .iter()
                     .all(|one| passes(one, value)),
                 "glob" => text.is_some_and(|text| texts.any(|glob| globs(glob.as_bytes(), &text))),
-                // Regular expressions: `^` and a prefix, or a suffix and `$`.
+                // These tests use only two kinds of regular expressions: `^` and a prefix, or a suffix and `$`.
                 _ => text.is_some_and(|text| {
                     texts.any(|regex| match regex.strip_prefix('^') {
                         Some(start) => text.starts_with(start.as_bytes()),

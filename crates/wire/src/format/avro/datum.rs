@@ -7,7 +7,7 @@ use crate::{
     room::Room,
 };
 
-/// A text of fewer bytes has a head of one byte, in MessagePack and in Avro.
+/// A text of fewer bytes than this has a head of one byte, in MessagePack and in Avro.
 pub(super) const SHORT_BYTES: usize = 32;
 /// The longest encoding of a long, in bytes.
 const LONG_BYTES_MAX: usize = 10;

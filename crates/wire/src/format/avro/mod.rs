@@ -107,7 +107,7 @@ impl AvroEvent {
             found.headers = 3;
             found.seen = levels.seen;
         }
-        // From here on the output must be ASCII.
+        // The output from this offset on must be ASCII.
         let mut checked = room.position();
         for _ in 0..left {
             let length = short(*body.get(at)?)?;

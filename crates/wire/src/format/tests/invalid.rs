@@ -99,7 +99,7 @@ fn formats_that_write_bytes_reject_the_option() {
 }
 
 #[test]
-fn added_fields_and_keys_follow_the_same_rule() {
+fn invalid_utf8_in_added_fields_and_keys_is_replaced_too() {
     let options = Options {
         add: only([("copy", "{.k}"), ("text", "<{.k}>")]),
         invalid_utf8: Some(InvalidUtf8::Replace),

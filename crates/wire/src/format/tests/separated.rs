@@ -1,4 +1,4 @@
-//! ltsv and csv, case by case. An independent reader also reads the csv.
+//! ltsv and csv, case by case. The crate `csv` reads the written csv.
 
 use proptest::prelude::*;
 use rmpv::Value;

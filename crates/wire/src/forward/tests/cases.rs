@@ -6,7 +6,7 @@ use super::*;
 use crate::msgpack::{Shape, write_bin, write_str};
 
 #[test]
-fn the_first_bytes_of_fluentd_are_read() {
+fn a_frame_of_fluentd_is_read_and_acknowledged() {
     // A frame of out_forward in fluentd 1.19.3: 93, tag, str 32 whose bytes are not UTF-8, option with size,
     // compressed, chunk.
     let entry = [
@@ -34,7 +34,7 @@ fn the_first_bytes_of_fluentd_are_read() {
 }
 
 #[test]
-fn two_elements_without_an_option_are_a_frame() {
+fn an_array_of_tag_and_payload_without_options_is_a_frame() {
     let mut input = vec![0x92, 0xa1, b't'];
     write_bin(&mut input, &[0x92, 1, 0x80]);
     let seen = whole(&input);
@@ -100,7 +100,7 @@ fn a_chunk_id_of_any_type_is_kept_byte_for_byte() {
 }
 
 #[test]
-fn bad_events_are_rejected_and_the_others_are_kept() {
+fn values_that_are_not_entries_are_separated_from_the_entries() {
     let good = [0x92, 0x01, 0x80];
     let stream = [&good[..], &[0x07], &good].concat();
     let mut packed = vec![0x92, 0xa1, b't'];
@@ -358,7 +358,7 @@ fn a_stream_of_json_values_becomes_packed_records() {
 }
 
 #[test]
-fn broken_json_is_rejected_and_earlier_frames_are_kept() {
+fn broken_json_is_rejected_after_the_earlier_frames_are_returned() {
     let (seen, refusal) = connection(br#"["t",1,{}]["t",1,{]}]"#, &[]).unwrap_err();
     assert_eq!(seen.len(), 1);
     assert!(matches!(refusal, Refusal::Malformed { json: true, .. }));

@@ -1,4 +1,4 @@
-//! Frames of every type, written by rmpv and divided anywhere.
+//! Frames of every type, written by rmpv and divided at any byte.
 
 use millstream_record::{Encoding, Time, Values};
 use proptest::prelude::*;

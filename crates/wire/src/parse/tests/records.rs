@@ -138,7 +138,7 @@ fn maps_grow_beyond_15_and_65535_fields() {
 }
 
 #[test]
-fn entries_of_every_form_keep_their_time_or_get_the_parsed_one() {
+fn every_encoding_of_an_entry_keeps_its_time_or_gets_the_parsed_one() {
     let mut map = Vec::new();
     write_map_len(&mut map, 1);
     write_str(&mut map, b"message");

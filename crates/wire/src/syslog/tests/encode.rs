@@ -124,7 +124,7 @@ fn missing_fields_have_defaults() {
 }
 
 #[test]
-fn severities_may_be_names_of_loggers_or_numbers() {
+fn severities_and_facilities_may_be_names_or_numbers() {
     let priority = |facility: Value, severity: Value| {
         let batch = record(vec![("facility", facility), ("severity", severity)]);
         let text = head(Header::Rfc5424, "UTC", &batch);
@@ -192,7 +192,7 @@ proptest! {
     fn any_fields_are_encoded_to_a_header_that_can_be_decoded(values in proptest::collection::vec(any(), 7), text in "[ -~]{0,30}") {
         let names = ["facility", "severity", "host", "app", "procid", "msgid", "structured_data"];
         let batch = record(names.into_iter().zip(values).collect());
-        // A newline in structured data requires octet counting; the decoder of this test reads lines.
+        // A newline in structured data requires octet counting, but the decoder of this test reads lines. So newlines are replaced.
         let mut message = head(Header::Rfc5424, "UTC", &batch).replace(['\n', '\r', '\0'], " ").into_bytes();
         message.extend_from_slice(text.as_bytes());
         let (_, got) = decoded(&message);

@@ -60,7 +60,7 @@ pub(super) fn read<'a>(settings: &Settings, pieces: impl IntoIterator<Item = &'a
                 seen.left_over.push((waiting[range].to_vec(), why));
             }
             waiting.drain(..run.consumed);
-            // The caller sends the records as a batch.
+            // A caller sends the records of each run as a batch, and then clears the output.
             assert_eq!(records(&out).len(), count as usize);
             seen.records.append(&mut records(&out));
             out.clear();
@@ -119,7 +119,7 @@ fn a_datagram_may_have_a_peer() {
 }
 
 #[test]
-fn parts_of_a_frame_have_the_header_of_the_first() {
+fn parts_of_a_long_message_have_the_header_of_the_first_part() {
     let mut decoder = Decoder::new(settings());
     let mut out = Vec::new();
     let parts: [(&[u8], bool); 3] = [
@@ -159,7 +159,7 @@ fn a_nul_ends_a_message_immediately_when_nothing_follows() {
 }
 
 #[test]
-fn times_beyond_32_bits_are_whole_seconds() {
+fn times_before_1970_or_after_2106_are_whole_seconds() {
     let seen = read(
         &settings(),
         [&b"<13>1 1969-12-31T23:59:58Z h a - - - x\n<13>1 2200-01-01T00:00:00Z h a - - - x\n"[..]],
