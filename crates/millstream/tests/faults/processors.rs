@@ -108,7 +108,7 @@ fn retagging(turn: usize, directory: &Path, port: u16) -> String {
          sources:\n  in: {{ type: forward, listen: \"tcp://127.0.0.1:{port}\" }}\n\
          {processors}\
          channels:\n  kept: {{ type: disk, inputs: [{inputs}], size_max: 1GiB }}\n\
-         sinks:\n  out: {{ type: file, inputs: [kept], format: raw, path: \"{place}/out/all.log\" }}\n"
+         sinks:\n  out: {{ type: file, inputs: [kept], format: raw, path: \"{place}/out/{{tag}}.log\" }}\n"
     )
 }
 
