@@ -17,7 +17,7 @@ fn millbench(arguments: &[&str]) -> Output {
         .unwrap()
 }
 
-/// Writes a file with two flows of 1,000 data records each.
+/// Writes a file with two flows (independently numbered sequences) of 1,000 data records each. Each flow ends with an end record.
 fn generate(path: &Path) {
     let path = path.to_str().unwrap();
     let arguments = [
@@ -65,7 +65,7 @@ fn at(lines: &[String], number: u64) -> usize {
 }
 
 #[test]
-fn an_untouched_output_is_right() {
+fn an_unchanged_output_passes() {
     let (code, report) = changed(|lines| joined(&lines));
     assert_eq!(code, Some(0), "{report:#}");
     assert_eq!(report["flows"][0]["sent"], 1000);
@@ -174,12 +174,12 @@ fn without_an_end_record_the_number_sent_is_unknown_unless_an_option_gives_it() 
     assert_eq!(verify(&[path, "--sent", "1000"]).0, Some(0));
     let (code, report) = verify(&[path, "--sent", "1000", "--sent", "00000007.0001=1001"]);
     assert_eq!((code, &report["flows"][1]["lost"]), (Some(1), &1.into()));
-    // It is also wrong if more records arrived than were sent.
+    // The verification also fails if more records arrived than were sent.
     assert_eq!(verify(&[path, "--sent", "999"]).0, Some(1));
 }
 
 #[test]
-fn an_empty_output_is_wrong() {
+fn an_empty_output_fails() {
     let (code, _) = changed(|_| String::new());
     assert_eq!(code, Some(1));
 }
@@ -195,7 +195,7 @@ fn json_lines_are_read_and_incomplete_objects_are_corrupt() {
     let (code, report) = changed(|lines| {
         let mut lines: Vec<String> = lines.iter().map(json).collect();
         lines[5].pop();
-        // A character that is escaped but not changed is no defect.
+        // `\u002d` decodes to `-`, so the record is unchanged.
         lines[6] = lines[6].replace('-', "\\u002d");
         joined(&lines)
     });
@@ -233,7 +233,7 @@ fn one_report_covers_several_files_directories_and_gzip() {
 }
 
 #[test]
-fn as_flume_prints_the_format_of_flumes_integrity_report() {
+fn the_option_as_flume_prints_flumes_integrity_report() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("out.log");
     generate(&path);
@@ -274,7 +274,7 @@ fn after_a_rotation_the_generator_writes_a_new_file_and_splits_no_line() {
 }
 
 #[test]
-fn a_wrong_command_line_is_refused_with_64() {
+fn an_invalid_command_line_exits_with_code_64() {
     for arguments in [
         &["generate"][..],
         &["generate", "--records", "5"],

@@ -1,8 +1,9 @@
-//! Writes numbered lines to a file or to standard output: several flows, one chunk of each in turn.
+//! Writes numbered lines to a file or to standard output, in chunks of consecutive lines, from several flows (independently numbered
+//! sequences) in turn.
 //!
-//! A file is opened by name, and lines are appended to it. If the name no longer refers to the open file, because logrotate renamed
-//! it, the next write opens or creates the file with this name, as a daemon does after a signal. A line is never split between two
-//! files.
+//! Lines are appended to a file. If its path no longer refers to the open file, for example because logrotate renamed the file, the
+//! next write opens or creates the file at the path, like a daemon that reopens its log after a signal. A line is never split between
+//! two files.
 
 use std::{
     fs::{File, OpenOptions},
@@ -69,7 +70,7 @@ fn append(path: &Path) -> io::Result<File> {
 pub struct Flow {
     /// Decides which records are next.
     pub plan: Plan,
-    /// Builds their bytes.
+    /// Builds the bytes of the records that `plan` chose.
     pub chunk: Chunk,
 }
 

@@ -1,5 +1,6 @@
-//! Log lines of nodes: at most one line per node and kind in ten seconds. Further lines are held back, and the next line reports their
-//! number. All lines are counted by level and kind, including those held back.
+//! Limits the rate of the log lines of nodes: at most one line every ten seconds for each node and each kind of message. Further lines
+//! are suppressed, and the next line that is logged reports their number. All lines are counted by level and kind, including
+//! suppressed ones.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -47,7 +48,7 @@ impl Reporter {
         }
     }
 
-    /// Returns the reporter with the meter that counts how long the node's tasks work.
+    /// Replaces the meter that counts how long the node's tasks work.
     #[must_use]
     pub(crate) fn measuring(self, busy: Meter) -> Self {
         Self { busy, ..self }
@@ -63,7 +64,7 @@ impl Reporter {
         &self.busy
     }
 
-    /// (level, kind, number) of all lines of the node, including those held back.
+    /// (level, kind, number) of all lines of the node, including suppressed ones.
     pub fn events(&self) -> Vec<(&'static str, &'static str, u64)> {
         let counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
         let events = counts.iter();
@@ -72,8 +73,8 @@ impl Reporter {
             .collect()
     }
 
-    /// Returns a reporter of the same node with a separate rate limit: for one of several similar parts of a node (listeners,
-    /// consumers), whose lines must not hold back each other.
+    /// Returns a reporter of the same node with a separate rate limit. Use one for each of several similar parts of a node (listeners,
+    /// consumers), so that the lines of one part do not suppress those of another.
     #[must_use]
     pub fn apart(&self) -> Self {
         Self {
@@ -94,7 +95,7 @@ impl Reporter {
         self.conditions.held()
     }
 
-    /// The node's conditions.
+    /// The set in which the node raises and clears its conditions.
     pub(crate) fn held(&self) -> &Conditions {
         &self.conditions
     }
@@ -113,8 +114,8 @@ impl Reporter {
         }
     }
 
-    /// Counts a line. If it may be logged now, returns the number of earlier lines of its kind that were held back. Returns `None` if
-    /// this line must be held back, too.
+    /// Counts a line. If it may be logged now, returns the number of earlier lines of its kind that were suppressed. Returns `None` if
+    /// this line must be suppressed, too.
     fn turn(&self, level: &'static str, kind: &'static str) -> Option<HeldBack> {
         let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
         *counts.entry((level, kind)).or_default() += 1;
@@ -150,7 +151,7 @@ impl fmt::Display for HeldBack {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             0 => Ok(()),
-            n => write!(f, " ({n} similar lines were held back)"),
+            n => write!(f, " ({n} similar lines were suppressed)"),
         }
     }
 }

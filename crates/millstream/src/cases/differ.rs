@@ -5,10 +5,11 @@ use serde_json::Value;
 
 use super::{Expected, Seen};
 
-/// A difference between an expected and a found record.
+/// A difference between an expected record and the actual one.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Difference {
-    /// The port and number of the record: `record 2`, `errors, record 1`.
+    /// The number of the record, after its port if the processor has several: `record 2`, or `errors, record 1` for the port
+    /// `errors`.
     pub record: String,
     /// The expected and the found text of each field that differs.
     pub lines: Vec<Side>,

@@ -108,7 +108,7 @@ pub const KNOWN: &[Known] = &[
 
     info("node", "Section and type of a node."),
     gauge("node_state", "1 for the state that the node is in, 0 for all others."),
-    counter("log_events", "Log lines by level and kind, also those that were held back."),
+    counter("log_events", "Log lines by level and kind, including suppressed ones."),
     counter("records_received", "Records that came in. A record counts once, also when it is sent again."),
     bytes("bytes_received", "Bytes that came in."),
     counter("batches_received", "Batches that came in."),

@@ -41,7 +41,7 @@ impl Script {
             begun.push(Clock::now());
             ends.pop_front()
         };
-        match next.expect("it runs no more often than the test expects") {
+        match next.expect("the node ran more often than the test expects") {
             Ends::Well => Ok(()),
             Ends::Failing(failure) => Err(failure),
             Ends::Panicking => panic!("the test lets a run panic"),
@@ -117,7 +117,7 @@ fn later() -> Failure {
     Failure::peer("the server is down")
 }
 
-/// Supervises a source; returns its end and its state.
+/// Supervises a source until it ends. Returns how it ended, and its final state.
 async fn supervise_source(
     script: &Script,
     reporter: &Reporter,
@@ -145,7 +145,8 @@ async fn supervise_source(
     (end, state.get())
 }
 
-/// Returns the inlet and the context of a sink that receives no batches. It reads a durable channel if `channel` is an id.
+/// Returns the inlet and the context of a sink that receives no batches. The inlet reads a durable channel if `channel` is an id,
+/// otherwise a memory channel.
 fn input(channel: Option<u128>, stop: Stop) -> (Inlet, SinkContext) {
     let meters = Meters::default().of("out");
     let rejects = Outlet::new(Vec::new(), &meters, true);
@@ -163,7 +164,7 @@ fn input(channel: Option<u128>, stop: Stop) -> (Inlet, SinkContext) {
     (inlet, context)
 }
 
-/// Supervises a sink, which reads a durable channel if `channel` is an id. Returns its end and its state.
+/// Supervises a sink, which reads a durable channel if `channel` is an id. Returns how the sink ended, and its final state.
 async fn supervise_sink(
     script: &Script,
     channel: Option<u128>,
@@ -177,7 +178,7 @@ async fn supervise_sink(
     (end, state.get())
 }
 
-/// Returns the retry logic of a node, with the node's reporter and stop.
+/// Returns the retry logic of a node, with the node's reporter and the stopper that stops it.
 fn retry() -> (Retry, Reporter, Stopper) {
     let (stopper, stop) = stop();
     let reporter = Reporter::new("node");
@@ -210,12 +211,12 @@ async fn a_node_that_fails_or_panics_runs_again_after_a_wait_that_doubles() {
     assert_eq!(
         reporter.conditions(),
         [],
-        "a node that ended has no trouble"
+        "a node that has ended has no conditions"
     );
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_failure_that_no_retry_helps_ends_the_node() {
+async fn a_failure_that_a_retry_cannot_fix_ends_the_node() {
     let failure = Failure::config("`path` is a directory");
     let script = Script::new([Ends::Failing(failure.clone())]);
     let (reporter, (stopper, _)) = (Reporter::new("in"), stop());
@@ -245,7 +246,11 @@ async fn a_failure_that_asks_for_an_immediate_retry_is_retried_without_a_wait() 
         ..later()
     };
     assert_eq!(wait_after(&mut retry, again).await, 0);
-    assert_eq!(reporter.conditions().len(), 1, "it has not proved to work");
+    assert_eq!(
+        reporter.conditions().len(),
+        1,
+        "the condition stays until the node has run long enough"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -261,7 +266,7 @@ async fn a_stop_shortens_the_wait() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_condition_of_a_failed_node_is_cleared_when_a_later_run_has_lasted() {
+async fn the_condition_of_a_failed_node_is_cleared_when_a_later_run_has_lasted_long_enough() {
     let (mut retry, reporter, _stopper) = retry();
     wait_after(&mut retry, later()).await;
     let held = reporter.conditions();
@@ -300,7 +305,7 @@ async fn a_replaced_sink_is_followed_by_the_next_one_on_the_same_inlet() {
     let (stopper, _) = stop();
     let (seat, first) = Seat::<Arc<dyn Sink>>::new(&stopper);
     let (mut inlet, context) = input(None, first);
-    // The first sink never ends, so its run is dropped. The second one ends when it is asked to leave.
+    // The first sink never ends, so its run is dropped. The second one ends with its inlet, because it is replaced.
     let (stays, takes) = (Arc::new(Waits(false)), Arc::new(Waits(true)));
     let replace = async {
         seat.replace(takes);
@@ -337,7 +342,7 @@ async fn a_sink_that_is_replaced_while_it_waits_to_retry_is_followed_by_the_next
     assert_eq!((fails.runs(), next.runs()), (1, 1));
 }
 
-/// A sink that ends with its inlet if the flag is true, and never ends otherwise.
+/// A sink that returns when its inlet has no more batches if the flag is true, and never returns otherwise.
 struct Waits(bool);
 
 impl Sink for Waits {

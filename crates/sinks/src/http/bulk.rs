@@ -1,4 +1,4 @@
-//! The answers of Elasticsearch and OpenSearch to `_bulk`, item by item.
+//! Reads the answers of Elasticsearch and OpenSearch to `_bulk`, item by item.
 //!
 //! ```text
 //! {"took":3,"errors":true,"items":[
@@ -35,8 +35,9 @@ struct Done {
 /// The items of a request by outcome.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Sorted {
-    /// Items to retry, and why the first of them failed.
+    /// The items to retry.
     pub(super) again: Vec<u32>,
+    /// Why the first of them failed.
     pub(super) why: Option<String>,
     /// Refused items, each with its reason.
     pub(super) refused: Vec<(u32, String)>,
@@ -44,8 +45,8 @@ pub(super) struct Sorted {
     pub(super) there: u64,
 }
 
-/// Sorts the items `sent` by outcome. `again`: statuses that are retried in addition to 5xx. `ours`: this sink made the documents'
-/// ids.
+/// Sorts the items of a request by outcome. `sent`: their numbers, in the order of the request. `again`: statuses that are retried in
+/// addition to 5xx. `ours`: this sink made the documents' ids.
 ///
 /// # Errors
 /// Returns why the answer is not valid. The outcome of every item is then unknown.
@@ -63,7 +64,9 @@ pub(super) fn sort(body: &[u8], sent: &[u32], again: &[u16], ours: bool) -> Resu
     }
     if answer.items.len() != sent.len() {
         let (named, sent) = (answer.items.len(), sent.len());
-        return Err(format!("the answer names {named} items, {sent} were sent"));
+        return Err(format!(
+            "the answer names {named} items, but {sent} were sent"
+        ));
     }
     for (item, sent) in answer.items.iter().zip(sent) {
         let Done { status, error } = &item.done;

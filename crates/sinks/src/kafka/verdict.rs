@@ -8,7 +8,7 @@
 
 use millstream_kafka::{Error, Failed, Kind, ProducerOptions};
 
-/// How brokers report bad records, and how the next producer therefore sends.
+/// Whether brokers name the bad records of a batch, and whether the producer that follows a failure must send each record alone.
 #[derive(Debug, Default)]
 pub(super) struct Verdicts {
     /// Brokers name the bad records of a batch.
@@ -18,13 +18,14 @@ pub(super) struct Verdicts {
 }
 
 impl Verdicts {
-    /// Learns from failures. Returns the numbers and reasons of the records that brokers refuse permanently; an empty list if each
-    /// record must first be sent alone to find them; `None` if the failures have another cause.
+    /// Learns from failures. Returns the index and the reason of each record that brokers refuse permanently. The list is empty if
+    /// the bad records are not known yet and each record must be sent again in its own batch. `None`: the failures have another cause.
     pub(super) fn judge(&mut self, failed: &[Failed]) -> Option<Vec<(usize, String)>> {
         let of = |kind| move |failed: &&Failed| failed.error.kind == kind;
         self.named |= failed.iter().any(|failed| of(Kind::Neighbour)(&failed));
         let suspects = failed.iter().filter(of(Kind::Suspect)).count();
-        // A suspect that was named, or was alone in its batch, is bad.
+        // A suspect is a record that is bad, or shares a batch with a bad one. It is bad if the broker names bad records, if each
+        // record was sent alone, or if it is the only suspect.
         let proven = self.named || self.alone || suspects == 1;
         self.alone |= !proven && suspects > 0;
         let unfit = failed.iter().filter(of(Kind::Suspect)).filter(|_| proven);
@@ -50,7 +51,7 @@ impl Verdicts {
     }
 }
 
-/// Whether a failure is about the record, and not about brokers, rights or connections.
+/// Whether the content of a record caused the failure, and not the broker, a missing permission or the connection.
 pub(super) fn is_verdict(error: &Error) -> bool {
     matches!(error.kind, Kind::Suspect | Kind::Neighbour)
 }
@@ -86,7 +87,7 @@ mod tests {
             // Two batches, each with one bad record.
             (&[Neighbour, Suspect, Suspect, Neighbour], Some(&[1, 2])),
             (&[Suspect], Some(&[0])),
-            // The broker does not name the bad ones, or all of them are bad.
+            // Either the broker does not name bad records, or every record of the batch is bad.
             (&[Suspect, Suspect, Again], Some(&[])),
             (&[Again], None),
         ] {

@@ -12,7 +12,7 @@ use std::{
 use millstream_kafka::Partition;
 use millstream_pipeline::failure::Failure;
 
-/// The interval at which [`Progress::ended`] checks whether the thread has ended.
+/// The interval at which [`Progress::ended`] checks whether the reading thread has ended.
 const LOOK: Duration = Duration::from_millis(5);
 
 /// One assignment of a partition. A later assignment of the same partition is a different one.
@@ -22,7 +22,7 @@ pub(super) struct Assigned {
     pub(super) time: u64,
 }
 
-/// How far the partitions are settled, and whether the threads have ended.
+/// How far each partition is settled, whether the data thread has finished, and how the reading thread has ended.
 #[derive(Default)]
 pub(super) struct Progress {
     /// The offset up to which each assigned partition is settled.
@@ -65,7 +65,7 @@ impl Progress {
         self.all().get(assigned).copied()
     }
 
-    /// Notes that nothing more will be settled.
+    /// Notes that every batch that was sent is settled or has failed.
     pub(super) fn land(&self) {
         self.landed.store(true, Ordering::Release);
     }
@@ -75,12 +75,12 @@ impl Progress {
         self.landed.load(Ordering::Acquire)
     }
 
-    /// Notes how the thread has ended.
+    /// Notes how the reading thread has ended.
     pub(super) fn end(&self, end: Result<(), Failure>) {
         *self.end.lock().unwrap_or_else(PoisonError::into_inner) = Some(end);
     }
 
-    /// Waits for the thread to end; returns its result.
+    /// Waits until the reading thread has ended, and returns its result.
     pub(super) async fn ended(&self) -> Result<(), Failure> {
         loop {
             let end = self

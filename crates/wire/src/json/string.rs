@@ -2,7 +2,7 @@
 //!
 //! `read -> decode -> send -> keep -> read back -> process -> [encode] -> write -> settle`
 //!
-//! Text is stored in blocks of 64 and 16 bytes up to the first block that needs an escape, and from there in words of 8 bytes.
+//! Text is copied in blocks of 64 bytes, then of 16 bytes, until a block needs an escape. The rest is copied in words of 8 bytes.
 //! `cargo bench --bench formats` prints the cost.
 
 use std::ops::Range;
@@ -12,7 +12,8 @@ use base64::{Engine, engine::general_purpose::STANDARD};
 use super::escape::{ESCAPES, lowest, plain, specials};
 use crate::{invalid_utf8::InvalidUtf8, room::Room};
 
-/// Longer text is written in pieces, so that its maximum size, six times its length, is reserved step by step.
+/// Longer text is written in pieces of this size. Escaped text can be six times as long, and that much is reserved for one piece at
+/// a time.
 const PIECE_BYTES: usize = 1 << 10;
 /// The longest escape: `\u0000`.
 const ESCAPE_BYTES_MAX: usize = 6;
@@ -116,8 +117,8 @@ fn invalid(room: &mut Room<'_>, before: &[u8], text: &[u8], after: &[u8]) {
 }
 
 /// Writes `bytes[from..end]`, escaped, at offset `to` of `target`. It writes blocks up to the first that needs an escape and
-/// then words, because more escapes are likely to follow. Returns the offset in `target` after the text, and a word in which
-/// the high bit of a byte is set if a byte of the text is not ASCII.
+/// then words, because more escapes are likely to follow. Returns the offset in `target` after the text, and a word in
+/// which at least one high bit ([`HIGHS`]) is set if the text is not ASCII.
 #[inline(never)]
 fn piece(
     target: &mut [u8],
@@ -146,7 +147,7 @@ fn piece(
         from += 16;
         to += 16;
     }
-    // The text ends within a block: store its last 16 bytes, some of which are already stored.
+    // Fewer than 16 bytes are left: store the last 16 bytes of the text, some of which are already stored.
     if from < end
         && end < from + 16
         && to >= first + 16
@@ -184,7 +185,8 @@ fn escaped(target: &mut [u8], to: usize, word: u64) -> usize {
     if flags == 0 {
         return to + 8;
     }
-    // If only one byte needs an escape, the bytes before it are already stored. The bytes after it are stored after its escape.
+    // The bytes before the first escape are already stored. Store the bytes after it after the escape: this is complete if none of
+    // them needs an escape.
     let before = lowest(flags);
     let from_there = word >> (8 * before);
     let escape = ESCAPES[usize::from(from_there as u8)];
@@ -198,7 +200,7 @@ fn escaped(target: &mut [u8], to: usize, word: u64) -> usize {
     every_byte(target, to, word)
 }
 
-/// Writes a word with several escapes: stores eight bytes for each byte and advances by the length of its JSON.
+/// Writes a word with several escapes: stores eight bytes for each byte of the text, and advances by the length of its escaped form.
 #[inline(never)]
 fn every_byte(target: &mut [u8], mut to: usize, word: u64) -> usize {
     for byte in word.to_le_bytes() {
