@@ -112,6 +112,37 @@ fn retagging(turn: usize, directory: &Path, port: u16) -> String {
     )
 }
 
+/// Sends a chunk on a new connection, always with the same unique id, and waits for its ack.
+fn send_chunk(port: u16) {
+    const ID: &[u8] = b"\xb8PdjoG1yfRwmC9QbEo1eNzA==";
+    let message = b"\x94\xa1t\xce\x65\x00\x00\x00\x81\xa7message\xa2a7\x81\xa5chunk";
+    let mut sender = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    sender.write_all(&[&message[..], ID].concat()).unwrap();
+    let mut ack = [0; 30];
+    sender.read_exact(&mut ack).unwrap();
+    assert_eq!(&ack[5..], ID);
+}
+
+#[test]
+fn a_chunk_that_is_sent_again_after_a_reload_changed_its_tag_is_kept_once() {
+    let directory = tempfile::tempdir().unwrap();
+    let (place, port) = (directory.path(), free_port());
+    let program = Program::start(place, &retagging(0, place, port)).listens(port);
+    send_chunk(port);
+    for turn in 1..4 {
+        fs::write(place.join("millstream.yaml"), retagging(turn, place, port)).unwrap();
+        program.signal("HUP");
+        wait_until("the reload is logged", || {
+            program.log().matches("reloaded: ").count() == turn
+        });
+        send_chunk(port);
+    }
+    assert_eq!(program.stop(), Some(0));
+    let files = fs::read_dir(place.join("out")).unwrap();
+    let texts = files.map(|file| fs::read_to_string(file.unwrap().path()).unwrap());
+    assert_eq!(texts.collect::<String>(), "a7\n");
+}
+
 #[test]
 fn a_chunk_is_kept_once_if_restarts_change_its_tags() {
     let (records, kills) = (in_storm(500_000, 4_000_000), in_storm(30, 250));
