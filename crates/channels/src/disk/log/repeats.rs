@@ -15,14 +15,28 @@ use super::{
 };
 
 /// A set of chunk keys.
-pub(super) type KeySet = HashSet<Key, foldhash::fast::RandomState>;
+type KeySet = HashSet<Key, foldhash::fast::RandomState>;
+
+/// The keys of the new chunks of one group. A chunk that became several parts of the group has the same key in each of them.
+#[derive(Default)]
+pub(super) struct GroupKeys {
+    earlier: KeySet,
+    current: KeySet,
+}
+
+impl GroupKeys {
+    /// Ends the current part of the group.
+    pub(super) fn end_part(&mut self) {
+        self.earlier.extend(self.current.drain());
+    }
+}
 
 /// The chunk ids of one channel.
 pub(super) struct Repeats {
     keys: Keys,
     pub(super) window: Window,
     /// The keys in the group whose frames are read by [`Repeats::ids_of`].
-    group: KeySet,
+    group: GroupKeys,
     /// The id files, oldest first: the number of the segment, and the window's entry number after the last id of the file.
     id_files: VecDeque<(u64, u64)>,
     /// Chunks that arrived again and were not stored a second time.
@@ -31,9 +45,9 @@ pub(super) struct Repeats {
 
 /// The decision about a chunk.
 pub(super) enum Admission {
-    /// The chunk is new: store it. Holds its key and its entry for the id file, which is `None` if an earlier part of the group has
-    /// already added the entry.
-    New(Key, Option<IdRecord>),
+    /// The chunk is new: store it. Holds its entry for the id file, which is `None` if an earlier part of the group has already added
+    /// the entry.
+    New(Option<IdRecord>),
     /// The chunk is kept already.
     Kept,
     /// The first copy is staged and not kept yet.
@@ -45,38 +59,42 @@ impl Repeats {
         Self {
             keys: Keys::new(channel.0),
             window: Window::new(bounds),
-            group: KeySet::default(),
+            group: GroupKeys::default(),
             id_files: VecDeque::new(),
             count: 0,
         }
     }
 
-    /// Looks up a chunk and adds its id if it is new. `earlier` holds the keys of earlier parts of the same group, because one
-    /// chunk may have become several parts.
+    /// Looks up a chunk and adds its id if it is new. `group` holds the keys of the group that the chunk belongs to.
     pub(super) fn admit(
         &mut self,
         chunk: &ChunkOrigin,
         seconds: u32,
-        earlier: &KeySet,
+        group: &mut GroupKeys,
     ) -> Admission {
         let key = self.keys.key(chunk);
-        if earlier.contains(&key) {
-            return Admission::New(key, None);
-        }
         let identity = identity(&chunk.id);
+        if group.earlier.contains(&key) {
+            // A unique chunk is in a part once. Chunks that share an id are different ones.
+            return match group.current.insert(key) || identity == Identity::Shared {
+                true => Admission::New(None),
+                false => Admission::Pending,
+            };
+        }
         self.window.follow(chunk.connection);
         match self.window.look_up(&key, identity, chunk.connection) {
             Lookup::Kept => Admission::Kept,
             Lookup::Pending => Admission::Pending,
             Lookup::New => {
                 self.window.insert(key, identity, chunk.connection, seconds);
+                group.current.insert(key);
                 let record = IdRecord::Chunk {
                     key,
                     connection: chunk.connection,
                     seconds,
                     proved: identity == Identity::Unique,
                 };
-                Admission::New(key, Some(record))
+                Admission::New(Some(record))
             }
         }
     }
@@ -89,13 +107,15 @@ impl Repeats {
             connection: *connection,
             seconds,
         });
-        if head.part == 0 {
-            self.group.clear();
+        match head.part {
+            0 => self.group = GroupKeys::default(),
+            _ => self.group.end_part(),
         }
         let chunks = head.origins.iter().filter_map(|origin| match origin {
             Origin::Chunk(chunk) => {
                 let key = self.keys.key(chunk);
-                self.group.insert(key).then(|| IdRecord::Chunk {
+                self.group.current.insert(key);
+                (!self.group.earlier.contains(&key)).then(|| IdRecord::Chunk {
                     key,
                     connection: chunk.connection,
                     seconds,
@@ -182,12 +202,12 @@ mod tests {
             let Some(Origin::Chunk(chunk)) = batch.origins.first() else {
                 panic!("a batch has a chunk")
             };
-            let admitted = repeats.admit(chunk, 5, &KeySet::default());
-            let Admission::New(_, Some(id)) = admitted else {
+            let admitted = repeats.admit(chunk, 5, &mut GroupKeys::default());
+            let Admission::New(Some(id)) = admitted else {
                 panic!("it is new")
             };
             repeats.window.keep(repeats.window.end());
-            let again = repeats.admit(chunk, 5, &KeySet::default());
+            let again = repeats.admit(chunk, 5, &mut GroupKeys::default());
             assert!(matches!(again, Admission::Kept));
             repeats.write_file(&directory, segment, &[id]).unwrap();
             assert_eq!(

@@ -13,7 +13,7 @@ use super::{
     file_table::FileTable,
     frame::HEAD_BYTES_MAX,
     ids::IdRecord,
-    repeats::{Admission, KeySet, Repeats},
+    repeats::{Admission, GroupKeys, Repeats},
 };
 
 /// The most bytes of a group. One chunk of a peer is at most 256 MiB long after decompression.
@@ -44,10 +44,7 @@ pub(super) struct Sifter<'a> {
     files: &'a FileTable,
     /// The keep time of the group, in seconds.
     seconds: u32,
-    /// Keys of the new chunks in earlier parts of the group.
-    earlier: KeySet,
-    /// Keys of the new chunks in the current part.
-    current: KeySet,
+    keys: GroupKeys,
     sifted: Sifted,
 }
 
@@ -57,8 +54,7 @@ impl<'a> Sifter<'a> {
             repeats,
             files,
             seconds,
-            earlier: KeySet::default(),
-            current: KeySet::default(),
+            keys: GroupKeys::default(),
             sifted: Sifted::default(),
         }
     }
@@ -69,7 +65,7 @@ impl<'a> Sifter<'a> {
             if let Some(batch) = self.sift_batch(batch, &mut ids) {
                 self.sifted.parts.push((batch, ids));
             }
-            self.earlier.extend(self.current.drain());
+            self.keys.end_part();
         }
         self.sifted
     }
@@ -119,12 +115,12 @@ impl<'a> Sifter<'a> {
     }
 
     fn is_new(&mut self, chunk: &ChunkOrigin, ids: &mut Vec<IdRecord>) -> bool {
-        match self.repeats.admit(chunk, self.seconds, &self.earlier) {
-            Admission::New(key, id) if self.current.insert(key) => {
+        match self.repeats.admit(chunk, self.seconds, &mut self.keys) {
+            Admission::New(id) => {
                 ids.extend(id);
                 return true;
             }
-            Admission::New(..) | Admission::Pending => self.sifted.is_pending = true,
+            Admission::Pending => self.sifted.is_pending = true,
             Admission::Kept => {}
         }
         self.repeats.count += 1;
