@@ -1,8 +1,8 @@
 //! The disk as a trait: directories and files for everything that must survive a power cut.
 //!
-//! Segments, cursors, journals and the outputs of the file sink are written through [`Disk`]. [`HostDisk`] is the real one; `testkit` has a
-//! simulated one that loses any subset of what was not synced. Calls are made per batch or group and never per record, so the cost of `dyn`
-//! is negligible.
+//! Segments, cursors, journals and the outputs of the file sink are written through [`Disk`]. [`HostDisk`] is the real one; `testkit` has
+//! a simulated one that loses any subset of what was not synced. Dynamic dispatch costs next to nothing here: there is a call for each
+//! batch or group, never for a record.
 
 use std::{
     ffi::OsString,

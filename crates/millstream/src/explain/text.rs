@@ -1,4 +1,4 @@
-//! The graph and its promises (delivery guarantees) in words, for an operator who has just been woken up.
+//! Prints the graph and its delivery guarantees as text that an operator understands at three in the morning.
 
 use std::{fmt::Write, time::Duration};
 
