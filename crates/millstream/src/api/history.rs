@@ -247,21 +247,17 @@ impl History {
         Some(Value::Object(shown))
     }
 
-    /// The last hour of a node as JSON; `None` if there is no such node.
+    /// The last hour of a node as JSON; `None` if it has no samples.
     pub fn of(&self, name: &str) -> Option<Value> {
         let node = self.nodes.get(name)?;
-        let changes = node
-            .changes
-            .iter()
-            .map(|change| json!({ "time": change.time, "state": change.state, "why": change.why }));
-        Some(json!({
-            "node": name,
-            "time": self.time,
-            "fine": series(&node.fine, 1),
-            "coarse": series(&node.coarse, COARSE_SECONDS),
-            "changes": changes.collect::<Vec<_>>(),
-        }))
+        Some(node.page(name, self.time))
     }
+}
+
+/// The history of a node without samples: it has just started, or [`NODES_MAX`] other nodes have a history.
+pub fn empty(name: &str) -> Value {
+    let node = OfNode::new(&Reading::default());
+    node.page(name, Timestamp::now().as_second())
 }
 
 impl OfNode {
@@ -275,6 +271,17 @@ impl OfNode {
             coarse: VecDeque::with_capacity(COARSE_MAX),
             changes: VecDeque::new(),
         }
+    }
+
+    fn page(&self, name: &str, time: i64) -> Value {
+        let change = |it: &Change| json!({ "time": it.time, "state": it.state, "why": it.why });
+        json!({
+            "node": name,
+            "time": time,
+            "fine": series(&self.fine, 1),
+            "coarse": series(&self.coarse, COARSE_SECONDS),
+            "changes": self.changes.iter().map(change).collect::<Vec<_>>(),
+        })
     }
 
     /// The age of the backlog, estimated as the seconds in which that many bytes arrived. `None` if the fine samples do not reach
@@ -411,6 +418,7 @@ mod tests {
         assert_eq!(page["fine"]["seconds"], 1);
         assert!(page["fine"].get("bytes").is_none(), "{page}");
         assert_eq!(history.of("other"), None);
+        assert_eq!(empty("new")["fine"], json!({ "seconds": 1, "samples": 0 }));
     }
 
     #[test]

@@ -288,6 +288,9 @@ async fn events(State(shown): State<Arc<Shown>>) -> Response {
 /// Answers with the last hour of a node.
 async fn history(State(shown): State<Arc<Shown>>, Path(node): Path<String>) -> Response {
     let page = shown.history().of(&node);
+    // A node that has just started has no sample yet.
+    let exists = || shown.nodes.now().iter().any(|it| *it.name == *node);
+    let page = page.or_else(|| exists().then(|| history::empty(&node)));
     found(&node, page)
 }
 

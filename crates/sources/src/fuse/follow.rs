@@ -8,6 +8,7 @@
 //! that no program opens.
 
 use std::{
+    cell::LazyCell,
     collections::{HashMap, HashSet},
     ffi::{OsStr, OsString},
     fs, io,
@@ -69,8 +70,6 @@ enum Step {
 
 /// Follows the files below the mount until `stop`. With `once`, returns when all files found are sent.
 pub(super) async fn follow(below: &Below, shipper: &Arc<Shipper>, mut stop: Stop, once: bool) {
-    let origins = shipper.context.outlet.file_origins().unwrap_or_default();
-    let origins: HashMap<_, _> = origins.into_iter().collect();
     let reporter = &shipper.context.reporter;
     let mut followed: HashMap<Key, Followed> = HashMap::new();
     let mut refused = HashSet::new();
@@ -80,8 +79,14 @@ pub(super) async fn follow(below: &Below, shipper: &Arc<Shipper>, mut stop: Stop
             let text = format_args!("cannot read the directory below the mount: {error}");
             reporter.error("below", text);
         }
+        // A file that failed is opened again: at the offset up to which the channel has kept it since then.
+        let origins = LazyCell::new(|| {
+            let origins = shipper.context.outlet.file_origins();
+            HashMap::<_, _>::from_iter(origins.unwrap_or_default())
+        });
+        let kept = |id: FileId| origins.get(&id).copied();
         for path in files.unwrap_or_default() {
-            match Followed::open(below, &path, shipper, &origins, &followed) {
+            match Followed::open(below, &path, shipper, kept, &followed) {
                 Ok(Some((key, file))) => {
                     followed.insert(key, file);
                 }
@@ -127,12 +132,13 @@ pub(super) async fn follow(below: &Below, shipper: &Arc<Shipper>, mut stop: Stop
 }
 
 impl Followed {
-    /// Opens a file. Returns `None` if it is already followed.
+    /// Opens a file. Returns `None` if it is already followed. `kept` returns the offset up to which a durable channel has kept a
+    /// file.
     fn open(
         below: &Below,
         path: &Path,
         shipper: &Arc<Shipper>,
-        origins: &HashMap<FileId, u64>,
+        kept: impl Fn(FileId) -> Option<u64>,
         followed: &HashMap<Key, Self>,
     ) -> io::Result<Option<(Key, Self)>> {
         let full = below.path(path);
@@ -151,7 +157,7 @@ impl Followed {
             birth,
             head: 0,
         });
-        let sent = id.and_then(|id| origins.get(&id)).copied().unwrap_or(0);
+        let sent = id.and_then(kept).unwrap_or(0);
         let name = path.as_os_str().as_bytes();
         let name = original(name).unwrap_or(name);
         let name = String::from_utf8_lossy(name).into_owned();

@@ -96,7 +96,7 @@ pub enum Reason {
     #[error(transparent)]
     Missing(#[from] Missing),
     /// A map has too many pairs with the same keys.
-    #[error("a map has the changed fields more than {REPEATS_MAX} times")]
+    #[error("a map has the changed fields {REPEATS_MAX} times or more")]
     Repeated,
     /// The bytes are not an entry. No valid batch contains such bytes.
     #[error("the bytes are not a record")]

@@ -162,3 +162,25 @@ fn bytes_for_which_the_journal_has_no_space_are_not_accepted() {
     let unmounted = Command::new("umount").arg(&state).status();
     assert!(unmounted.unwrap().success());
 }
+
+#[test]
+fn a_file_below_the_mount_continues_after_a_failure_where_the_channel_has_kept_it() {
+    let mut rig = Rig::new(Downstream::durable(), "");
+    rig.stop();
+    let mut open = rig.append("a.log");
+    rig.start("");
+    open.write_all(b"one\n").unwrap();
+    rig.until_lines(&["one"]);
+    rig.downstream.hold();
+    open.write_all(b"two\n").unwrap();
+    until("it is sent", || rig.lines().len() == 2);
+    rig.downstream.drop_held();
+    until("it is sent again", || rig.lines().len() == 2);
+    drop(open);
+    until("it is removed", || {
+        fs::read_dir(rig.mount()).unwrap().count() == 0
+    });
+    assert_eq!(rig.lines(), ["one", "two"]);
+    // Of a batch that is no plain lines, the channel could not remove the part that it has kept already.
+    assert_eq!(rig.downstream.repeats(), 0);
+}
