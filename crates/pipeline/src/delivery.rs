@@ -1,5 +1,6 @@
 //! Receipts: the one answer that travels back along the graph, *kept* or *settled*.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> decode -> send -> keep -> read back -> process -> encode -> write -> [settle]`
 //!
 //! All batches that result from one batch of a source carry a [`Token`]; the source holds the [`Receipt`]. When the last token is

@@ -1,6 +1,7 @@
 //! Deals batches to the lanes of a sink, as its options `parallelism` and `partition` demand. A lane is one of the parallel tasks of a
 //! sink that reads from memory, with its own queue.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> decode -> send -> [keep] -> read back -> process -> encode -> write -> settle`
 //!
 //! Each producer puts its records directly into the queues of the lanes; there is no central queue. A full lane makes its producers

@@ -1,5 +1,6 @@
 //! A port of a node: batches leave the node here and enter the downstream channels.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> decode -> [send] -> keep -> read back -> process -> encode -> write -> settle`
 //!
 //! Back-pressure starts here: `send` returns only when every consumer has accepted the batch, and the source that reads a socket or a

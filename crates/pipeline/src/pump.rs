@@ -1,5 +1,6 @@
 //! Moves batches from one durable channel into another one.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> decode -> send -> keep -> [read back] -> process -> [keep] -> read back -> process -> encode -> write -> settle`
 //!
 //! A pump reads the first channel as a sink does, with a cursor and the chain of the second channel. All batches that the chain

@@ -1,6 +1,7 @@
 //! The batches of one flow (a file, a generator) that are in flight: sent and not settled. They are in order, and their number
 //! is bounded.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> decode -> [send] -> keep -> read back -> process -> encode -> write -> settle`
 
 use std::{collections::VecDeque, ops::Range};

@@ -1,5 +1,6 @@
 //! Receives many datagrams with one system call, and counts those that the kernel dropped.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `[read] -> decode -> send -> keep -> read back -> process -> encode -> write -> settle`
 //!
 //! std and rustix receive one datagram per call; `recvmmsg` receives all that have arrived. It also returns the senders' addresses and,

@@ -1,6 +1,7 @@
 //! Container logs as the kubelet's runtimes (containerd, CRI-O) write them, in the logging format of the Container
 //! Runtime Interface.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> [decode] -> send -> keep -> read back -> process -> encode -> write -> settle`
 //!
 //! ```text

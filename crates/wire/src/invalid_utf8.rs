@@ -1,5 +1,6 @@
 //! Replacements for text that is not UTF-8.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> decode -> send -> keep -> read back -> process -> [encode] -> write -> settle`
 //!
 //! The bytes of a record do not change before this hop: they are replaced only by a sink that must write UTF-8.

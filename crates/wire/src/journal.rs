@@ -1,6 +1,7 @@
 //! systemd's Journal Export Format, as `journalctl -o export` writes it, converted to entries of the packed
 //! encoding (MessagePack `[time, map]`).
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> [decode] -> send -> keep -> read back -> process -> encode -> write -> settle`
 //!
 //! ```text

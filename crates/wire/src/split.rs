@@ -1,5 +1,6 @@
 //! Splits batches: by the key of each record, or into adjacent parts.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> decode -> send -> keep -> read back -> [process] -> encode -> write -> settle`
 
 use std::ops::Range;

@@ -1,5 +1,6 @@
 //! Adapts a reader of the log to the pipeline's `Reader`.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> decode -> send -> keep -> [read back] -> process -> encode -> write -> settle`
 
 use std::{

@@ -1,5 +1,6 @@
 //! The writer's thread: takes groups from the queue, keeps them with one commit, and settles their tokens.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> decode -> send -> [keep] -> read back -> process -> encode -> write -> settle`
 //!
 //! While the writer writes and syncs, the groups of the next commit collect in the queue. Under load, commits are large and groups share

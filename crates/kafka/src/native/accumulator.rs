@@ -1,6 +1,7 @@
 //! Holds the accepted records that are neither acknowledged nor failed, in batches by partition. The sink's thread appends records,
 //! the producer's thread sends batches.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> decode -> send -> keep -> read back -> process -> [encode] -> write -> settle`
 //!
 //! A record is in one batch or one staging list until it is acknowledged or reported as failed. The batches of a partition are sent

@@ -1,5 +1,6 @@
 //! The producer's own thread: sends what is ready, handles the answers, and looks up what sending needs.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> decode -> send -> keep -> read back -> process -> encode -> [write] -> settle`
 //!
 //! [`Engine::dispatch`] starts all possible work whenever something has changed. Everything that waits for a broker is

@@ -1,5 +1,6 @@
 //! Topics, partitions and batches: the parts of an [`Accumulator`](super::accumulator::Accumulator).
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> decode -> send -> keep -> read back -> process -> [encode] -> write -> settle`
 
 use std::{collections::VecDeque, sync::Arc, time::Instant};

@@ -1,5 +1,6 @@
 //! The chain in front of a durable channel: runs where a source puts its batches.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> decode -> send -> [process] -> keep -> read back -> process -> encode -> write -> settle`
 //!
 //! A group of a source stays one group: the channel keeps all of its output, or nothing. Each part of a batch with its own origin (a

@@ -1,5 +1,6 @@
 //! The chain in front of a sink: runs where the sink reads.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> decode -> send -> keep -> read back -> [process] -> encode -> write -> settle`
 //!
 //! A batch that the channel delivers becomes any number of batches. Only the final one has `last` set, so no checkpoint falls between

@@ -1,5 +1,6 @@
 //! The processor `exec`: gives records to an external program and takes its answers.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> decode -> send -> keep -> read back -> [process] -> encode -> write -> settle`
 //!
 //! Each task runs its own process of the program. No matter how the program behaves, each record is answered or rejected with a

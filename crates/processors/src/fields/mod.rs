@@ -1,5 +1,6 @@
 //! The processor `fields`: renames, sets, removes and keeps fields, and rewrites the tag.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> decode -> send -> keep -> read back -> [process] -> encode -> write -> settle`
 //!
 //! The changes are made on the undecoded bytes (`wire::edit`), in one pass over a batch. If all records get the same new tag and no

@@ -1,5 +1,6 @@
 //! The processor `filter`: keeps the records that match a condition.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> decode -> send -> keep -> read back -> [process] -> encode -> write -> settle`
 //!
 //! This is the smallest processor, and a good one to copy for a new processor. Adjacent records that match are passed on as one

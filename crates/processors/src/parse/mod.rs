@@ -1,5 +1,6 @@
 //! The processor `parse`: parses the text of a field into separate fields.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> decode -> send -> keep -> read back -> [process] -> encode -> write -> settle`
 //!
 //! The formats are in `wire::parse`. A record whose text does not have the format is passed on unchanged or rejected.

@@ -1,5 +1,6 @@
 //! The processor `remap`: runs a program in VRL on each record.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> decode -> send -> keep -> read back -> [process] -> encode -> write -> settle`
 //!
 //! The language is in the crate `vrl`. Adjacent records that a program does not change are passed on as one range, without a copy.

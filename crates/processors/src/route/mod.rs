@@ -1,5 +1,6 @@
 //! The processor `route`: sends each record by the port of the first condition that it matches.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> decode -> send -> keep -> read back -> [process] -> encode -> write -> settle`
 //!
 //! Consecutive conditions that are maps are evaluated together, in one pass over the record. Adjacent records that take the same

@@ -1,5 +1,6 @@
 //! The processor `sample`: keeps a part of the records.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> decode -> send -> keep -> read back -> [process] -> encode -> write -> settle`
 //!
 //! A hash of the record, or of its key, decides. So the decision depends neither on a counter, which a replay would restart, nor on

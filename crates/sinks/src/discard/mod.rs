@@ -1,5 +1,6 @@
 //! The sink `discard`: counts records and drops them.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> decode -> send -> keep -> read back -> process -> encode -> [write] -> settle`
 //!
 //! The smallest sink, and the one to copy when you write a sink (CONTRIBUTING.md). It promises that every batch that it reads is

@@ -1,5 +1,6 @@
 //! The servers of a lane: one link each, the choice of a server for each chunk, and servers that join and leave.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> decode -> send -> keep -> read back -> process -> encode -> [write] -> settle`
 //!
 //! The cluster promises that a chunk is with exactly one link or at the hub, which holds the chunks that wait for a server. When

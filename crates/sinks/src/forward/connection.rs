@@ -1,5 +1,6 @@
 //! One connection to a server: writes chunks and reads acks at the same time.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> decode -> send -> keep -> read back -> process -> encode -> [write] -> settle`
 //!
 //! Payloads go from the batch's body to the socket by vectored writes, without a copy in this process. The connection promises

@@ -1,6 +1,7 @@
 //! Encodes batches as chunks: splits large ones, converts records where the peer needs it, compresses payloads, writes the head and
 //! the options of each frame.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> decode -> send -> keep -> read back -> process -> [encode] -> write -> settle`
 //!
 //! A packed batch is sent unchanged: its body becomes the payload and is neither copied nor decoded. Lines are sent as lines

@@ -1,5 +1,6 @@
 //! Leases: which server may have received which chunk, remembered across restarts (`failover: wait` behind a durable channel).
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> decode -> send -> keep -> read back -> process -> encode -> [write] -> settle`
 //!
 //! ```text

@@ -1,5 +1,6 @@
 //! The task of one server: connects, sends, and reconnects with back-off after a failure.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> decode -> send -> keep -> read back -> process -> encode -> [write] -> settle`
 //!
 //! ```text

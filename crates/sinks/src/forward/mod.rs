@@ -1,5 +1,6 @@
 //! The sink `forward`: Fluentd's forward protocol to Fluentd, Fluent Bit and Millstream.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> decode -> send -> keep -> read back -> process -> encode -> [write] -> settle`
 //!
 //! ```text

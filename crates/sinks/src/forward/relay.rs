@@ -1,5 +1,6 @@
 //! From the inlet to the servers: encodes batches, deals out chunks, and settles checkpoints in order.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> decode -> send -> keep -> [read back] -> process -> [encode] -> write -> [settle]`
 //!
 //! Each lane has one relay, which is a task. It takes a batch only when every earlier chunk has a server, so back-pressure begins

@@ -1,5 +1,6 @@
 //! The chunks that one server was given, in sending order: written, partly written, not begun.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> decode -> send -> keep -> read back -> process -> encode -> [write] -> settle`
 //!
 //! ```text

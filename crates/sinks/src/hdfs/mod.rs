@@ -1,5 +1,6 @@
 //! The sink `hdfs`: writes records into files of HDFS, exactly once behind a disk channel, without Java.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> decode -> send -> keep -> read back -> process -> encode -> [write] -> settle`
 //!
 //! Where to look: `publish` (beside this directory) does the work of all sinks that publish by manifest, a small file that names

@@ -1,5 +1,6 @@
 //! Connections to the server: made when needed, kept for the next request, dropped when they fail.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> decode -> send -> keep -> read back -> process -> encode -> [write] -> settle`
 //!
 //! HTTP/1.1 by `hyper`, one request at a time on each connection. The client promises that it reads at most [`ANSWER_BYTES_MAX`]

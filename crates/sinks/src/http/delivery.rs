@@ -1,5 +1,6 @@
 //! Sends one request until the server has accepted or refused every item of it.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> decode -> send -> keep -> read back -> process -> encode -> [write] -> settle`
 //!
 //! ```text

@@ -1,5 +1,6 @@
 //! Encodes batches as the items of requests.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> decode -> send -> keep -> read back -> process -> [encode] -> write -> settle`
 
 use std::{io::Write as _, ops::Range};

@@ -1,5 +1,6 @@
 //! Gathers items into requests. At any time, at most one incomplete request exists for each target.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> decode -> send -> keep -> read back -> process -> [encode] -> write -> settle`
 //!
 //! This module promises that the same batches in the same order make the same requests, if [`Gathering::leave`] is called after

@@ -1,5 +1,6 @@
 //! The sink `http`: records in requests, as JSON, text, OTLP or `_bulk`.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> decode -> send -> keep -> read back -> process -> encode -> [write] -> settle`
 //!
 //! ```text

@@ -1,5 +1,6 @@
 //! One lane of the sink: turns batches into requests, keeps some in flight, and settles checkpoints in order.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> decode -> send -> keep -> [read back] -> process -> [encode] -> write -> [settle]`
 //!
 //! Each lane is a task, and each request in flight is another one. A lane takes a batch only when all complete requests are in

@@ -1,5 +1,6 @@
 //! Delivers records from a disk channel: in transactions, each of which also commits the position up to which its records reach.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> decode -> send -> keep -> read back -> process -> encode -> [write] -> settle`
 //!
 //! ```text

@@ -1,6 +1,7 @@
 //! Wraps a producer for [`super::exact`] and [`super::plain`]: passes records to it, waits until none is in flight, and reports what
 //! the client complains about.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> decode -> send -> keep -> read back -> process -> encode -> [write] -> settle`
 //!
 //! All functions block: they run on the sink's own thread. If the sink reads from a disk channel, they stop waiting when the process

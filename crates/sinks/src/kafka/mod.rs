@@ -1,5 +1,6 @@
 //! The sink `kafka`: writes records to topics, exactly once behind a disk channel.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> decode -> send -> keep -> read back -> process -> encode -> [write] -> settle`
 //!
 //! - `shape`: turns batches into Kafka records (`topics`, `connect`).

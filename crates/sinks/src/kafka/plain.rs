@@ -1,6 +1,7 @@
 //! Delivers records from a channel in memory: with an idempotent producer, without transactions. A checkpoint is settled when
 //! everything before it is acknowledged.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> decode -> send -> keep -> read back -> process -> encode -> [write] -> settle`
 //!
 //! Such a channel cannot be reread, so batches are held until the checkpoint after them is settled. Failed records are encoded

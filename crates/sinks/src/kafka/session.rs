@@ -1,5 +1,6 @@
 //! One session of a sink that reads from a disk channel: the life of one producer.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> decode -> send -> keep -> read back -> process -> encode -> [write] -> settle`
 //!
 //! A session promises that readers see nothing of a transaction before [`Session::commit`] has succeeded. Refused records are

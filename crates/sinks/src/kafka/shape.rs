@@ -1,5 +1,6 @@
 //! Shapes batches into Kafka records: topic, key, headers, value and time of each.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> decode -> send -> keep -> read back -> process -> [encode] -> write -> settle`
 //!
 //! This module promises that every record of the batch is either shaped or refused, in order, and that the same batch always

@@ -1,5 +1,6 @@
 //! Finds the topic of each record, and remembers the limits of topics.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> decode -> send -> keep -> read back -> process -> [encode] -> write -> settle`
 
 use std::collections::HashMap;

@@ -1,5 +1,6 @@
 //! The sink `object`: writes records as objects to S3, Google Cloud Storage or Azure, or as files into a local directory.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> decode -> send -> keep -> read back -> process -> encode -> [write] -> settle`
 //!
 //! Where to look: `crate::publish` does the work; `options` is the configuration, `cloud` makes a bucket the destination (`begun`

@@ -1,5 +1,6 @@
 //! The sink `stdout`: writes records to the standard output of the process.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> decode -> send -> keep -> read back -> process -> encode -> [write] -> settle`
 //!
 //! It runs on its own thread, because the reader of the output may be slow. It writes immediately when no more input is ready, so

@@ -1,5 +1,6 @@
 //! The connection to the server: a TCP, TLS or unix stream, or datagrams.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> decode -> send -> keep -> read back -> process -> encode -> [write] -> settle`
 
 use std::{

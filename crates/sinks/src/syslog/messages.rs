@@ -1,5 +1,6 @@
 //! Encodes batches as framed messages in one buffer, and maps each message to its record.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> decode -> send -> keep -> read back -> process -> [encode] -> write -> settle`
 //!
 //! ```text

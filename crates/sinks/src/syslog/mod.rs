@@ -1,5 +1,6 @@
 //! The sink `syslog`: messages of RFC 5424 or RFC 3164 over TCP, TLS, UDP and unix sockets.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> decode -> send -> keep -> read back -> process -> encode -> [write] -> settle`
 //!
 //! ```text

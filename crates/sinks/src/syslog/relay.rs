@@ -1,5 +1,6 @@
 //! One lane of the sink: turns batches into messages, writes them, reconnects, and settles checkpoints.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> decode -> send -> keep -> [read back] -> process -> encode -> [write] -> [settle]`
 //!
 //! Each lane is a task with one connection. It writes messages when `batch` is full, when nothing more is ready, and before each

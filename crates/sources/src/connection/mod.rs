@@ -1,5 +1,6 @@
 //! Parts of every source that serves connections: the read buffer, the pace of reading, timeouts, and answers in order.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `[read] -> decode -> send -> keep`
 //!
 //! Sockets are in `net`; each source has its own protocol.

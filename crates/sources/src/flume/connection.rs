@@ -1,5 +1,6 @@
 //! One connection: reads, decodes and sends, and writes answers at the same time.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `[read] -> decode -> send -> keep`
 
 use std::{pin::pin, sync::Arc, time::Duration};

@@ -1,5 +1,6 @@
 //! The source `flume`: events from the Avro sinks and RPC clients of Flume agents.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `[read] -> [decode] -> [send] -> keep -> read back -> process -> encode -> write -> settle`
 //!
 //! A call is answered with OK once everything in it is kept (durable channel) or settled (memory), in the order of the calls. A

@@ -1,5 +1,6 @@
 //! The content of a payload: decompressed and checked.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> [decode] -> send -> keep`
 
 use bytes::Bytes;

@@ -1,6 +1,7 @@
 //! Turns frames into batches. Small frames are gathered. Frames that are long, compressed or faulty, or that bring values such as
 //! `host` from another Millstream, become separate batches.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> [decode] -> send -> keep`
 
 use bytes::Bytes;

@@ -1,5 +1,6 @@
 //! The batch in which small frames are gathered.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> [decode] -> send -> keep`
 
 use std::{ops::Range, sync::Arc};

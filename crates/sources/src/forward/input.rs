@@ -1,5 +1,6 @@
 //! Reads the bytes of one connection, at a moderate pace, and only while the peer makes progress.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `[read] -> decode -> send -> keep`
 
 use std::{sync::Arc, time::Instant};

@@ -1,5 +1,6 @@
 //! The source `forward`: receives from Fluentd, Fluent Bit, their client libraries and other Millstreams.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `[read] -> [decode] -> [send] -> keep -> read back -> process -> encode -> write -> settle`
 //!
 //! Where to look: `connection` runs a connection and decodes its frames from its `input`; `frames` turns them into batches,

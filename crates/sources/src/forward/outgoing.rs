@@ -1,5 +1,6 @@
 //! Sends the batches of one connection, in order, and queues their acks.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> decode -> [send] -> keep`
 
 use std::sync::Arc;

@@ -1,5 +1,6 @@
 //! Makes records for which every line must be examined: joined lines, and text in encodings other than UTF-8.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `[read] -> decode -> send -> keep -> read back -> process -> encode -> write -> settle`
 //!
 //! The caller passes text that begins at the start of a record. The framer returns how many bytes became complete records. When

@@ -1,6 +1,7 @@
 //! Where records end in a stream of bytes: the options `framing`, `line_max`, `too_long` and `encoding` of sources that read
 //! text.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `[read] -> decode -> send -> keep -> read back -> process -> encode -> write -> settle`
 //!
 //! Framing includes joining lines, so an offset of the input never points into a record. Plain lines are found without examining

@@ -1,5 +1,6 @@
 //! Makes batches of the records of one open file.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> [decode] -> send -> keep -> read back -> process -> encode -> write -> settle`
 
 use std::{ops::Range, sync::Arc};

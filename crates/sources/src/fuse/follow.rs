@@ -1,5 +1,6 @@
 //! Ships the files that were written below the mount point while nothing was mounted, and removes them.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `[read] -> [decode] -> [send] -> keep -> read back -> process -> encode -> write -> settle`
 //!
 //! A program may have opened such a file before the mount and still write to it. So a file is followed until no process has it

@@ -1,5 +1,6 @@
 //! The batches of one open file that were sent to a memory channel and are not settled yet.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> decode -> [send] -> keep -> read back -> process -> encode -> write -> settle`
 
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,5 +1,6 @@
 //! The state that all sessions of a mount share, and the requests about open files.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> [decode] -> [send] -> keep -> read back -> process -> encode -> write -> settle`
 
 use std::sync::Arc;

@@ -1,5 +1,6 @@
 //! An open file: sends the bytes written through it, syncs it, and sends its end when it is closed.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> decode -> [send] -> keep -> read back -> process -> encode -> write -> settle`
 //!
 //! With a durable channel, a `write` is answered when its whole lines are kept and its unfinished line is in the journal: both

@@ -1,5 +1,6 @@
 //! Sends joined lines as a record once nothing was written for the rule's `wait`.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `[read] -> [decode] -> [send] -> keep -> read back -> process -> encode -> write -> settle`
 //!
 //! One task checks all open files periodically, so a write needs no timer. It takes the turn of a file (`open_file.rs`) before it

@@ -1,5 +1,6 @@
 //! A session: one data thread's share of a mount. Reads requests from the device and answers them.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `[read] -> decode -> send -> keep -> read back -> process -> encode -> write -> settle`
 //!
 //! A request is read into a pooled buffer after some headroom, so that an unfinished line can be put before the data. Large writes

@@ -1,5 +1,6 @@
 //! The state that all open files of a node share: outlets, journal, copies, and how long a write may wait for free space.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> decode -> [send] -> keep -> read back -> process -> encode -> write -> settle`
 
 use std::{io, path::PathBuf, sync::Arc, time::Duration};

@@ -1,5 +1,6 @@
 //! The stream of one open file: turns written bytes into parcels, in order.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> [decode] -> send -> keep -> read back -> process -> encode -> write -> settle`
 //!
 //! A stream keeps the rule, tag and path with which its file was opened, even if the file is renamed. It never waits:

@@ -1,5 +1,6 @@
 //! Unfinished lines: the bytes after the last whole record of each open file.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> decode -> [send] -> keep -> read back -> process -> encode -> write -> settle`
 //!
 //! The bytes themselves are in the cutter of each stream. This module limits the memory that all of them take together, and tracks

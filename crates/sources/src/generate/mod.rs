@@ -1,5 +1,6 @@
 //! The source `generate`: numbered records at a fixed rate or as fast as possible, and an end record with their number.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `[read] -> decode -> send -> keep -> read back -> process -> encode -> write -> settle`
 //!
 //! The records have the layout of millbench (`record.rs`), so `millbench verify` finds lost and duplicated ones. To a durable

@@ -1,5 +1,6 @@
 //! One connection: its requests, one after the other.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `[read] -> decode -> send -> keep`
 
 use std::{cell::Cell, convert::Infallible, pin::pin, sync::Arc, time::Duration};

@@ -1,5 +1,6 @@
 //! Turns the text of a request into one batch of packed records, and collects the parts that are not records.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> [decode] -> send -> keep`
 
 use std::borrow::Cow;

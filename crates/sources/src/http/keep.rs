@@ -1,5 +1,6 @@
 //! Sends the batch of a request and its rejected parts, then waits until both are kept.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> decode -> [send] -> keep`
 
 use bytes::Bytes;

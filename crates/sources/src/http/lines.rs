@@ -1,5 +1,6 @@
 //! Turns JSON text into packed records, one by one: lines, the elements of an array, or one object over several lines.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> [decode] -> send -> keep`
 //!
 //! Nothing is written beyond the capacity of the output. Every byte of the text belongs to a record, to the white space and

@@ -1,5 +1,6 @@
 //! Follows the journal: sends the entries that the child writes, stores their cursors, and restarts the child when it ends.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> decode -> [send] -> keep -> read back -> process -> encode -> write -> settle`
 
 use std::{sync::Arc, time::Duration};

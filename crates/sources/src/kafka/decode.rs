@@ -1,5 +1,6 @@
 //! Turns a Kafka record into an entry `[time, record]`.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> [decode] -> send -> keep -> read back -> process -> encode -> write -> settle`
 
 use millstream_kafka::Incoming;

@@ -1,5 +1,6 @@
 //! Gathers records in one buffer. Consecutive records of one partition become a batch.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> [decode] -> send -> keep -> read back -> process -> encode -> write -> settle`
 
 use std::{collections::HashMap, ops::Range, sync::Arc};

@@ -1,5 +1,6 @@
 //! The reading thread. It owns the consumer, and may block.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `[read] -> decode -> send -> keep -> read back -> process -> encode -> write -> settle`
 
 use std::{

@@ -1,5 +1,6 @@
 //! The source `stdin`: lines from the standard input, until it ends.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `[read] -> decode -> send -> keep -> read back -> process -> encode -> write -> settle`
 //!
 //! A separate thread reads, because reading a pipe or a terminal blocks. A short queue leads to the data thread. Lines that

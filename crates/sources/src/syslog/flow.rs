@@ -1,5 +1,6 @@
 //! Makes batches of the messages of one connection or socket, and sends them.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> [decode] -> [send] -> keep`
 
 use std::sync::Arc;

@@ -1,5 +1,6 @@
 //! Finds where records end in the bytes after the position of the reader, which is the offset up to which it has sent the file.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> [decode] -> send -> keep -> read back -> process -> encode -> write -> settle`
 //!
 //! For plain lines only the end of the last whole line is searched, so most lines are never examined. A [`Framer`] processes

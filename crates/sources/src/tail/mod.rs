@@ -1,5 +1,6 @@
 //! The source `tail`: follows growing files through rotation, restart and truncation.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `[read] -> decode -> send -> keep -> read back -> process -> encode -> write -> settle`
 //!
 //! - `run.rs` finds files and gives each a reader. `scan.rs` scans the directories, `watch.rs` reports changes,

@@ -1,5 +1,6 @@
 //! The reader of one file: turns bytes on the disk into batches, in order, until it stops or the file is gone.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `[read] -> decode -> send -> keep -> read back -> process -> encode -> write -> settle`
 //!
 //! Bytes are read into a pooled buffer that the batch then owns. A partial record at the end of a read is read again with the

@@ -1,5 +1,6 @@
 //! Sends the batches of one file, and rejects records.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> decode -> [send] -> keep -> read back -> process -> encode -> write -> settle`
 //!
 //! Each batch has an origin: the file and the range of bytes from which its records were read. A durable channel uses the origin

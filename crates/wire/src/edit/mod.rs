@@ -1,5 +1,6 @@
 //! Changes of fields, made on the undecoded bytes: rename, set, remove, keep, in this order.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> decode -> send -> keep -> read back -> [process] -> encode -> write -> settle`
 //!
 //! ```yaml

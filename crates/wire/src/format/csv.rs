@@ -1,5 +1,6 @@
 //! `format: csv`: the fields named in `columns`, comma-separated (RFC 4180), one record per row.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> decode -> send -> keep -> read back -> process -> [encode] -> write -> settle`
 //!
 //! ```text

@@ -1,5 +1,6 @@
 //! The encoder of a sink.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> decode -> send -> keep -> read back -> process -> [encode] -> write -> settle`
 //!
 //! It appends complete records, in order, and reports each record that it cannot write, with its range in the body. So every

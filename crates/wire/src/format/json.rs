@@ -1,5 +1,6 @@
 //! `format: json`: one object per record. The record's own fields come first, in their order.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> decode -> send -> keep -> read back -> process -> [encode] -> write -> settle`
 //!
 //! The loop handles text, small numbers, nil and booleans, and leaves other values to [`crate::json`]. Most of its speed comes

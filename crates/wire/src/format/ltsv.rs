@@ -1,5 +1,6 @@
 //! `format: ltsv`: labeled tab-separated values (ltsv.org), one record per line.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> decode -> send -> keep -> read back -> process -> [encode] -> write -> settle`
 //!
 //! ```text

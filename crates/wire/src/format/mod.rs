@@ -1,5 +1,6 @@
 //! Formats: they convert batches to the bytes that a sink writes, in one pass over the body.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> decode -> send -> keep -> read back -> process -> [encode] -> write -> settle`
 //!
 //! ```text

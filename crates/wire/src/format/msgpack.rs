@@ -1,5 +1,6 @@
 //! `format: msgpack`: entries `[time, record]` as in the batch, with the fields of `add` after the fields of the record.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> decode -> send -> keep -> read back -> process -> [encode] -> write -> settle`
 
 use millstream_record::{Batch, Time};

@@ -1,5 +1,6 @@
 //! `format: raw`: writes one field of each record and a newline. Lines stay unchanged.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> decode -> send -> keep -> read back -> process -> [encode] -> write -> settle`
 //!
 //! A value that is not a text is written as JSON.

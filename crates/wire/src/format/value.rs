@@ -1,5 +1,6 @@
 //! Single values of a record, for all text formats.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> decode -> send -> keep -> read back -> process -> [encode] -> write -> settle`
 //!
 //! Short text and small numbers are read here, inlined into the loop of the format; everything else is left to

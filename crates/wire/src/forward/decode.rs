@@ -1,5 +1,6 @@
 //! Reads the frames of a connection from the bytes received so far.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> [decode] -> send -> keep`
 //!
 //! The connection keeps a read buffer and calls [`Decoder::next`] for the item at its front. Small frames are returned

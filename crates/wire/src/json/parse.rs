@@ -1,5 +1,6 @@
 //! Converts JSON text to MessagePack, in one pass and without a tree.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> [decode] -> send -> keep -> read back -> process -> encode -> write -> settle`
 //!
 //! Strict RFC 8259, with two exceptions that would otherwise lose complete records because of one byte: bytes in strings that

@@ -1,5 +1,6 @@
 //! Finds where a JSON value ends, in a stream of values that arrive in pieces.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> [decode] -> send -> keep -> read back -> process -> encode -> write -> settle`
 //!
 //! A JSON connection passes its bytes to a [`Scan`] as they arrive; every byte is examined once, however small the pieces

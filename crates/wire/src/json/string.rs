@@ -1,5 +1,6 @@
 //! Writes text as JSON strings.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> decode -> send -> keep -> read back -> process -> [encode] -> write -> settle`
 //!
 //! Text is copied in blocks of 64 bytes, then of 16 bytes, until a block needs an escape. The rest is copied in words of 8 bytes.

@@ -1,5 +1,6 @@
 //! Reads the strings of JSON text and resolves their escapes.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> [decode] -> send -> keep -> read back -> process -> encode -> write -> settle`
 
 use super::{

@@ -1,5 +1,6 @@
 //! Writes MessagePack values as JSON text, in one pass, without a tree and without recursion.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> decode -> send -> keep -> read back -> process -> [encode] -> write -> settle`
 //!
 //! ```text

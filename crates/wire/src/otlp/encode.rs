@@ -1,5 +1,6 @@
 //! Encodes records as OTLP log records, and combines log records to requests, in protobuf and JSON.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> decode -> send -> keep -> read back -> process -> [encode] -> write -> settle`
 //!
 //! The fields that the decoder writes (see [`super`]) become the OTLP fields from which they were read. Every other field becomes

@@ -1,5 +1,6 @@
 //! Reads a request: its resources, their scopes, and the records of a scope, one by one. The code is generic over the encoding.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> [decode] -> send -> keep -> read back -> process -> encode -> write -> settle`
 
 use std::{borrow::Cow, fmt::Debug};

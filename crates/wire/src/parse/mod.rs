@@ -1,5 +1,6 @@
 //! Parses the text in a field of a record (JSON, logfmt, access logs, ...) into fields.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> decode -> send -> keep -> read back -> [process] -> encode -> write -> settle`
 //!
 //! ```text

@@ -1,5 +1,6 @@
 //! RELP as rsyslog's omrelp uses it: frames, the rules of a session, answers.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> [decode] -> send -> keep -> read back -> process -> encode -> write -> settle`
 //!
 //! Each frame is returned once, complete or in parts, in the order of the numbers. A violation of the protocol is reported

@@ -1,5 +1,6 @@
 //! Encodes records as syslog messages: writes the header of RFC 5424 or RFC 3164 that precedes a text.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> decode -> send -> keep -> read back -> process -> [encode] -> write -> settle`
 //!
 //! ```text

@@ -1,5 +1,6 @@
 //! Renders templates.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> decode -> send -> keep -> read back -> process -> [encode] -> write -> settle`
 //!
 //! There is no allocation once the buffers have grown, and a failed rendering leaves no output.

@@ -1,5 +1,6 @@
 //! Reads frames from segments, several with each read.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> decode -> send -> keep -> [read back] -> process -> encode -> write -> settle`
 //!
 //! Every frame is checked. Bytes that are not the expected frame (a misfit) are damage, and reading continues at the next valid frame.

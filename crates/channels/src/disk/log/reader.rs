@@ -1,5 +1,6 @@
 //! The reader: one consumer of a disk channel, named after its sink.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> decode -> send -> keep -> [read back] -> process -> encode -> write -> settle`
 //!
 //! It reads everything that is kept, in order: from the batches in memory while it follows closely, otherwise from the disk. The position

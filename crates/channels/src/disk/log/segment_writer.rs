@@ -1,5 +1,6 @@
 //! Writes the newest segment: frames, the sync, the end mark.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> decode -> send -> [keep] -> read back -> process -> encode -> write -> settle`
 
 use std::{

@@ -1,5 +1,6 @@
 //! Sifting: removes from a group the records that the channel already holds.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> decode -> send -> [keep] -> read back -> process -> encode -> write -> settle`
 //!
 //! A sender that lost an acknowledgement sends a chunk again, and a source that restarts may read a file again from an offset below the

@@ -1,5 +1,6 @@
 //! `format: connect`: the values that kafka-connect-fluentd passes to Connect, in the JSON of Connect's JsonConverter.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> decode -> send -> keep -> read back -> process -> [encode] -> write -> settle`
 //!
 //! ```text

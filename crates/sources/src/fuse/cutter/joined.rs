@@ -1,5 +1,6 @@
 //! Joins lines (framing `multiline`): a record begins with a line that matches, and includes all lines up to the next match.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> [decode] -> send -> keep -> read back -> process -> encode -> write -> settle`
 //!
 //! The bytes that are kept until the next write (the unfinished bytes) are the complete lines of a record that has not ended yet,

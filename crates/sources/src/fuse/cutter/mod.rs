@@ -1,5 +1,6 @@
 //! Cuts written bytes into records, and holds the unfinished bytes after the last whole record.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> [decode] -> send -> keep -> read back -> process -> encode -> write -> settle`
 //!
 //! Each open file has its own cutter, so lines of several writers never mix. Whole lines stay in the buffer that they were read

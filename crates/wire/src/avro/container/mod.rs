@@ -1,5 +1,6 @@
 //! Avro object container files with Flume's events, identical to those of Flume's serializer `avro_event`.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> decode -> send -> keep -> read back -> process -> [encode] -> write -> settle`
 //!
 //! ```text

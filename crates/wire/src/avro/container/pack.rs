@@ -1,5 +1,6 @@
 //! The codecs of blocks. Blocks are independent, so one packer serves all files of a sink.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> decode -> send -> keep -> read back -> process -> [encode] -> write -> settle`
 
 use std::{fmt, io};

@@ -1,6 +1,7 @@
 //! Decodes calls. Their events are converted to entries of the packed encoding (MessagePack `[time, map]`) as the bytes
 //! arrive.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> [decode] -> send -> keep -> read back -> process -> encode -> write -> settle`
 //!
 //! An incomplete value is read again when more bytes have arrived; the parts of the call before it are not. The decoder never

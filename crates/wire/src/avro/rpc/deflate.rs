@@ -1,6 +1,7 @@
 //! Deflate as Flume's agents use it (`compression-type = deflate`): each direction of the connection is one endless
 //! zlib stream (RFC 1950), flushed after every call.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> [decode] -> send -> keep -> read back -> process -> encode -> write -> settle`
 //!
 //! The caller's buffer limits the output of each step. A stream that expands a thousandfold delays its own connection,

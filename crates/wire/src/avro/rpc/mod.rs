@@ -1,5 +1,6 @@
 //! Avro RPC as Flume's agents use it (`AvroSourceProtocol`), the receiver's side, without I/O.
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> [decode] -> send -> keep`
 //!
 //! ```text

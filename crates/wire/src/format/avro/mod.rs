@@ -1,6 +1,7 @@
 //! `format: avro_event`: Flume's Avro event, a map of headers and a body. The bytes contain no schema; only files do
 //! ([`crate::avro::container`]).
 //!
+//! The path of a batch (ARCHITECTURE.md), with the hop of this file in brackets:
 //! `read -> decode -> send -> keep -> read back -> process -> [encode] -> write -> settle`
 //!
 //! ```text
